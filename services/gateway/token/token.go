@@ -16,7 +16,7 @@ import (
 )
 
 // The time of issue has a precision of milliseconds, so that a revocation of earlier
-// tokens does not affect a token that is minted directly afterwards.
+// tokens does not affect a token that is minted immediately afterwards.
 func init() { jwt.TimePrecision = time.Millisecond }
 
 const (
@@ -37,11 +37,11 @@ const (
 	Health = "health:read"
 	Vote   = "approvals:vote"
 	Cosign = "log:cosign"
-	Decide = "calls:decide" // execute calls itself, and report their outcomes
+	Decide = "calls:decide" // executes calls itself and reports their outcomes
 )
 
-// All lists every scope: those above, and those that the built-in policy requires for
-// other kinds in the registry of services.
+// All lists every scope: those above, and the scopes that the registry of services
+// declares for other kinds of calls.
 var All = all()
 
 func all() []string {
@@ -79,7 +79,7 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 }
 
 // Verify checks the signature, issuer, audience, lifetime and tenant of a token, and
-// returns its claims. A token without a subject is rejected, as is one without an id or
+// returns its claims. It rejects a token without a subject, and a token without an id or
 // a time of issue, because it could not be revoked.
 func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	var c Claims

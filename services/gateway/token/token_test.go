@@ -16,8 +16,8 @@ func keys() (seed []byte, public ed25519.PublicKey) {
 	return seed, public
 }
 
-// TestMint: Verify returns the claims that Mint was given, and Mint rejects invalid
-// ones.
+// TestMint checks that Verify returns the claims that were passed to Mint, and that Mint
+// rejects an unknown scope and a short seed.
 func TestMint(t *testing.T) {
 	seed, public := keys()
 	now := time.Now()
@@ -40,7 +40,8 @@ func TestMint(t *testing.T) {
 	}
 }
 
-// TestVerify: tokens of other keys, tenants, times and algorithms are refused.
+// TestVerify checks that tokens of other keys, tenants, times and algorithms are
+// rejected.
 func TestVerify(t *testing.T) {
 	seed, public := keys()
 	other := slices.Clone(seed)

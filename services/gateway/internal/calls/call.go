@@ -1,6 +1,5 @@
-// Package calls makes the proposal of a call from a request, awaits the call's outcome
-// on the ledger, and responds with it. Every API of the gateway that proposes calls uses
-// it.
+// Package calls makes proposals of calls from requests, waits for their outcomes on the
+// ledger, and responds with them. Every API of the gateway that proposes calls uses it.
 package calls
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// Metrics counts calls by kind and final status; Observe also records how long the call
-// took. metrics.Metrics implements it.
+// Metrics counts calls by kind and final status. Observe also records the duration of
+// the call. metrics.Metrics implements it.
 type Metrics interface {
 	Count(kind, status string)
 	Observe(kind, status string, took time.Duration)
@@ -34,8 +33,8 @@ type Tools interface {
 	Drifted(t *contract.Tool, digest string) bool
 }
 
-// API proposes calls, and serves the routes that propose them by their kinds. Its fields
-// are set before its first use.
+// API proposes calls and serves the routes under which a call of any kind can be
+// proposed. Its fields are set before its first use.
 type API struct {
 	*Maker
 	*Runner
@@ -46,16 +45,15 @@ type API struct {
 	ModelRequest func(c echo.Context, kind string, body []byte, who *auth.Caller) (propose.Request, error)
 }
 
-// Async reports whether a request prefers an immediate response (Prefer: respond-async,
-// RFC 7240) to waiting until people have decided.
+// Async reports whether a request prefers an immediate response to waiting for an
+// approval (Prefer: respond-async, RFC 7240).
 func Async(c echo.Context) bool {
 	return strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
 }
 
-// Run proposes a call, awaits its outcome and sets the response headers that identify
-// the call. They are set also if Run returns an error, so that the caller can fetch the
-// outcome later. The outcome is durable on return unless the error states that there is
-// none yet.
+// Run proposes a call, waits for its outcome and sets the response headers that identify
+// the call, even if it returns an error, so that the caller can fetch the outcome later.
+// The outcome is durable on return unless the error states that there is none yet.
 func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
 	verdict := ""
@@ -90,7 +88,7 @@ type CallResponse struct {
 }
 
 // Check sets the defaults of the request. It returns an error if the kind is missing, a
-// name is too long or args is not an object.
+// name is too long, or args is not an object.
 func (q *CallRequest) Check(c echo.Context) (err error) {
 	if q.Kind == "" {
 		return apierr.BadRequest("/kind", "name the kind of call, e.g. tool.cmd.upper")
@@ -106,7 +104,7 @@ func (q *CallRequest) Check(c echo.Context) (err error) {
 	return err
 }
 
-// Call is POST /api/v1/calls.
+// Call handles POST /api/v1/calls.
 func (s *API) Call(c echo.Context) error {
 	var req CallRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -116,7 +114,7 @@ func (s *API) Call(c echo.Context) error {
 	if err := req.Check(c); err != nil {
 		return err
 	}
-	if slices.Contains(llm.Kinds, req.Kind) { // args is the request to the model
+	if slices.Contains(llm.Kinds, req.Kind) { // args is a request to a language model
 		r, err := s.ModelRequest(c, req.Kind, req.Args, who)
 		if err != nil {
 			return apierr.Beneath("/args", err)
@@ -127,8 +125,8 @@ func (s *API) Call(c echo.Context) error {
 	return s.Respond(c, who, req.Kind, req.Tool, req.Args)
 }
 
-// Respond proposes a call from a request, awaits its outcome and responds with its
-// output as a CallResponse, or with 202 if the call waits for people.
+// Respond makes a proposal from a request, and then proposes the call and responds as
+// Answer does.
 func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args []byte) error {
 	r, err := s.Request(c, kind, tool, args, who)
 	if err != nil {
@@ -137,8 +135,9 @@ func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args 
 	return s.Answer(c, r)
 }
 
-// Answer proposes the call r, awaits its outcome and responds with its output as a
-// CallResponse, or with 202 and the path of its state if the call waits for people.
+// Answer proposes the call r and waits for its outcome. It responds with the output as a
+// CallResponse or, if the call waits for approval, with 202 and the path of the call's
+// state.
 func (s *API) Answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.Run(c, r)
 	var esc *apierr.Escalation
@@ -156,7 +155,8 @@ func (s *API) Answer(c echo.Context, r propose.Request) error {
 	return c.JSON(http.StatusOK, resp)
 }
 
-// Judgement is POST /api/v1/judgements: {session, rubric}.
+// Judgement handles POST /api/v1/judgements, whose body is {session, rubric}. It
+// proposes a call judge.score.
 func (s *API) Judgement(c echo.Context) error {
 	who, args, err := s.Gate.Body(c)
 	if err != nil {

@@ -23,7 +23,8 @@ const (
 	echo = `{"kind":"tool.echo","args":{"text":"hi"}}`
 )
 
-// TestOutcomes: each way in which a call ends has its status, its code and its ids.
+// TestOutcomes checks the status, the error code and the ids in the response for each
+// outcome of a call.
 func TestOutcomes(t *testing.T) {
 	for name, c := range map[string]struct {
 		execute func(c *edgetest.Call)
@@ -75,8 +76,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestPointers: an argument that breaks the tool's schema, or that the executor's
-// error names, is named by its place in the request.
+// TestPointers checks that the error names the place in the request of an argument that
+// does not match the tool's schema, or that the executor's error names.
 func TestPointers(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	who := m.Token("alice", token.Tools)
@@ -99,8 +100,9 @@ func TestPointers(t *testing.T) {
 	}
 }
 
-// TestApproval: a call that waits for people is accepted for callers who do not
-// wait, and for others when their time is over; its state can be read meanwhile.
+// TestApproval checks that a call that waits for approval is answered with 202, at once
+// if the caller prefers that and otherwise when the caller's time has passed, and that
+// its state can be read.
 func TestApproval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -130,7 +132,7 @@ func TestApproval(t *testing.T) {
 	})
 }
 
-// TestStates: the state of a call follows its newest event.
+// TestStates checks that the state of a call is derived from its newest event.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -140,7 +142,7 @@ func TestStates(t *testing.T) {
 		if r := m.Do("POST", path, alice, echo, "X-Binnacle-Timeout: 1"); r.Code != http.StatusGatewayTimeout || r.Error() != "outcome_pending" {
 			t.Fatal(r.Code, r.Body)
 		}
-		synctest.Wait() // the proposal is stored on a goroutine of its own
+		synctest.Wait() // the proposal is stored by another goroutine
 		state := func(want string) {
 			t.Helper()
 			if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Doc["status"] != want {
@@ -160,8 +162,9 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestIdempotency: a key names one call, whether the first request is over, under way
-// or waits for people; another call under it is refused.
+// TestIdempotency checks that an Idempotency-Key identifies one call, whether the first
+// request has ended or is in progress, and that a different call under the key is
+// rejected.
 func TestIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo", "tool.other")
@@ -183,7 +186,7 @@ func TestIdempotency(t *testing.T) {
 			t.Error("bob's key is alice's", r.Body)
 		}
 
-		// The first request is under way.
+		// The first request is in progress.
 		m.Execute = func(c *edgetest.Call) { first = c }
 		m.Queried()
 		done := make(chan *edgetest.Response, 2)
@@ -202,7 +205,7 @@ func TestIdempotency(t *testing.T) {
 			t.Error(a.Body, b.Body)
 		}
 
-		// A call that ended denied did not start: the key begins another one.
+		// A denied call did not start, so a retry under its key is a new call.
 		m.Execute = func(c *edgetest.Call) { c.Deny(contract.ReasonPolicyViolation) }
 		denied := m.Do("POST", path, alice, echo, "Idempotency-Key: k3")
 		m.Execute = nil
@@ -215,8 +218,8 @@ func TestIdempotency(t *testing.T) {
 	})
 }
 
-// TestSameMoment: two simultaneous requests under one key make one call, and both
-// receive its outcome, although audit's index does not contain the call yet.
+// TestSameMoment checks that two simultaneous requests under one key make one call, and
+// that both receive its outcome, even if audit's index does not contain the call yet.
 func TestSameMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -237,7 +240,8 @@ func TestSameMoment(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: a call whose caller leaves is cancelled, unless it waits for people.
+// TestCallerLeaves checks that a call is cancelled if its client disconnects, unless the
+// call waits for approval.
 func TestCallerLeaves(t *testing.T) {
 	for name, escalated := range map[string]bool{"running": false, "escalated": true} {
 		t.Run(name, func(t *testing.T) {
@@ -261,8 +265,8 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// TestHeaders: the proposal contains the values of the request's headers; malformed
-// values are rejected or omitted.
+// TestHeaders checks that the proposal contains the values of the request's headers, and
+// that malformed values are rejected or omitted.
 func TestHeaders(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	var c *edgetest.Call
@@ -287,9 +291,9 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestJudgement: the name of the session to judge is resolved to its id. Policy denies a
-// judgement of another principal's session, for which the proposal contains the
-// requested id.
+// TestJudgement checks that the name of the session to judge is resolved to its id, and
+// that the proposal to judge another principal's session contains the requested id, so
+// that policy can deny it.
 func TestJudgement(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "judge.score")
 	var c *edgetest.Call
@@ -305,7 +309,7 @@ func TestJudgement(t *testing.T) {
 
 var errNotFound = rpc.Errorf(contract.CodeNotFound, "not found: no such call")
 
-// same reports whether two responses are to one call.
+// same reports whether two responses have the same call id and output.
 func same(a, b *edgetest.Response) bool {
 	return a.Doc["call_id"] == b.Doc["call_id"] && reflect.DeepEqual(a.Doc["output"], b.Doc["output"])
 }

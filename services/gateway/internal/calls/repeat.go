@@ -20,17 +20,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
-// An Idempotency-Key identifies a call: a retry under the same key is the same call, at
-// whichever gateway and however late it arrives. The call's id is derived from tenant,
+// An Idempotency-Key identifies a call: a retry under the same key is the same call,
+// whichever gateway receives it and however late. The call's id is derived from tenant,
 // actor, key and attempt, so the ledger detects the duplicate: the second proposal finds
-// the first, or conflicts with it. A call that ended denied or expired never started, so
-// its retry is a new attempt with a new id.
+// the first one or conflicts with it. A call that was denied or expired never started,
+// so its retry is a new attempt with a new id.
 
 // maxAttempts bounds the number of attempts under one key.
 const maxAttempts = 32
 
-// repeatable returns the id of the call that an actor's Idempotency-Key identifies now:
-// that of the first attempt that did not end denied or expired.
+// repeatable returns the id of the call that an actor's Idempotency-Key now identifies:
+// that of the first attempt that was not denied and has not expired.
 func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, error) {
 	for n := 0; ; n++ {
 		id := attemptID(s.Tenant, actor, key, strconv.Itoa(n))
@@ -53,7 +53,7 @@ func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, erro
 func attemptID(parts ...string) string {
 	h := sha256.New()
 	for _, s := range append([]string{"binnacle idempotency v1"}, parts...) {
-		n := sha256.Sum256([]byte(s)) // hashes of one length make the boundaries between parts unambiguous
+		n := sha256.Sum256([]byte(s)) // the parts of h have equal lengths, so different lists of parts cannot collide
 		h.Write(n[:])
 	}
 	return contract.IDCall + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
@@ -65,9 +65,9 @@ func Conflict(r propose.Request, message string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "idempotency_conflict", Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
 
-// same reports whether a recorded call is the one that r proposes. For requests to a
-// language model it compares the summaries and, unless the recorded request was erased,
-// the requests themselves.
+// same reports whether the recorded call c is equal to the call that r proposes. For
+// requests to a language model it compares the summaries and, unless the recorded
+// request was erased, the requests themselves.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	args, err := s.Blobs.Open(ctx, &c.Args)
 	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
@@ -92,19 +92,19 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	return err == nil && err2 == nil && bytes.Equal(body, again), errors.Join(err, err2)
 }
 
-// Prior is a call that was proposed before under an Idempotency-Key.
+// Prior is a call that was proposed earlier under the same Idempotency-Key.
 type Prior struct {
 	Proposal *contract.Event
 	Call     contract.Call
 	Last     *contract.Event // the newest known event of the call
 }
 
-// Before returns the call that was proposed before under the id of r, or nil if there is
-// none or r has no Idempotency-Key. If that call is not the one that r proposes, the
-// error is that of Conflict. lost is nil before r is proposed; the call is then read
-// from audit's index. Otherwise lost is the error with which the proposal of r failed:
-// an *eventlog.TakenError contains the sequence of the first proposal, which is read
-// from the ledger, because audit's index may not contain it yet.
+// Before returns the call that was proposed earlier under the id of r, or nil if there
+// is none or r has no Idempotency-Key. If that call is not equal to r, the error is that
+// of Conflict. lost is nil before r is proposed; the call is then read from audit's
+// index. Otherwise lost is the error with which the proposal of r failed: an
+// *eventlog.TakenError contains the sequence of the first proposal, which is read from
+// the ledger, because audit's index may not contain it yet.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -138,7 +138,8 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 }
 
 // proposalAt reads the proposal of a call at a sequence of the ledger. Any service can
-// publish under any message id, so what is stored there may be something else.
+// publish under any message id, so proposalAt returns an error if the stored event is
+// not the gateway's proposal of that call.
 func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*contract.Event, error) {
 	en, err := s.Ledger.Get(ctx, seq)
 	if err != nil {
@@ -151,8 +152,8 @@ func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*cont
 	return e, err
 }
 
-// Repeat waits for the end of a call that was proposed before. Its results are those of
-// Await.
+// Repeat waits for the outcome of a call that was proposed earlier. Its results are
+// those of Await.
 func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (*propose.Outcome, []byte, error) {
 	if e := before.Last; e.Name == contract.EventEffectRecorded {
 		out := &propose.Outcome{Event: e}

@@ -19,24 +19,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// Maker makes the proposals of calls from requests. It records nothing. Its fields are
-// set before its first use; it is safe for concurrent use.
+// Maker makes proposals of calls from requests. It records nothing. Its fields are set
+// before its first use; it is safe for concurrent use.
 type Maker struct {
 	Tenant      string
-	CallTimeout time.Duration // how long a caller waits if its request has no TimeoutHeader
+	CallTimeout time.Duration // maximum wait for a call if the request has no TimeoutHeader
 	Sessions    *sessions.Resolver
 	Labels      *labels.Reader
 	Queries     *queries.Client
 	Tools       Tools
 }
 
-// TimeoutHeader is the request header with the time, in seconds, that the caller waits
-// for a call. The call must start within that time, and is stopped when the time has
-// passed.
+// TimeoutHeader is the request header with the maximum time, in seconds, that the caller
+// waits for a call. The call must start within that time, and is stopped when the time
+// has passed.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
-// TimeoutOf returns how long the caller of a request waits: the value of TimeoutHeader,
-// 1 to 600 seconds, or CallTimeout without that header.
+// TimeoutOf returns the maximum time that the caller of a request waits: the value of
+// TimeoutHeader, 1 to 600 seconds, or CallTimeout without that header.
 func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 	v := h.Get(TimeoutHeader)
 	if v == "" {
@@ -82,7 +82,7 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 }
 
 // Plain makes the proposal of a call in a session from the caller and the headers alone:
-// without an Idempotency-Key, inherited labels or a timeout of its own.
+// without an Idempotency-Key and inherited labels, and with the default timeout.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 	return r, nil
 }
 
-// ExecutorOf returns the service that executes a kind according to the catalog, or "" if
-// the kind is not in the catalog. Policy denies such a call.
+// ExecutorOf returns the service that executes calls of a kind according to the catalog,
+// or "" if the kind is not in the catalog. Policy denies a call without an executor.
 func (s *Maker) ExecutorOf(kind string) string {
 	if t, _ := s.Tools.Lookup(kind); t != nil {
 		return t.Executor
@@ -110,13 +110,14 @@ const (
 
 	idempotencyHeader = "Idempotency-Key"
 
-	// Request headers that claim for whom the caller acts, and under which delegation.
-	// Policy checks the claim.
+	// Request headers that contain the principal on whose behalf the caller acts, and
+	// the id of the delegation that allows it. Policy checks the claim.
 	behalfHeader     = "X-Binnacle-On-Behalf-Of"
 	delegationHeader = "X-Binnacle-Delegation"
 )
 
-// delegationOf returns for whom a request claims to act, and under which delegation.
+// delegationOf returns the principal on whose behalf a request claims to act, and the id
+// of the delegation, each "" if absent.
 func delegationOf(h http.Header) (behalf, delegation string, err error) {
 	behalf, delegation = h.Get(behalfHeader), h.Get(delegationHeader)
 	if len(behalf) > body.MaxName || len(delegation) > body.MaxName {
@@ -128,7 +129,7 @@ func delegationOf(h http.Header) (behalf, delegation string, err error) {
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // traceContext returns the W3C trace context of a request (header traceparent), or "" if
-// it is malformed: the specification requires that a malformed one is ignored.
+// it is malformed: the specification requires receivers to ignore a malformed one.
 func traceContext(h http.Header) string {
 	if v := h.Get("Traceparent"); traceparent.MatchString(v) {
 		return v

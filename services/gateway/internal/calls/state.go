@@ -15,15 +15,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// CallState is the state of a call.
+// CallState describes the state of a call. It is the body of responses to requests for
+// the state, and of responses with status 202.
 type CallState struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
 	Called     string          `json:"session,omitempty"` // the caller's name for the session
-	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the effect's status
+	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the status of the effect
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
-	Expires    string          `json:"expires,omitempty"` // when the time to approve the call ends
+	Expires    string          `json:"expires,omitempty"` // end of the time to vote
 	ReceiptID  string          `json:"receipt_id,omitempty"`
 	ErrorCode  string          `json:"error_code,omitempty"`
 	Error      string          `json:"error,omitempty"`
@@ -31,8 +32,8 @@ type CallState struct {
 	Poll       string          `json:"poll"`
 }
 
-// Accepted responds 202 to the caller of an escalated call, with the path under which
-// its state can be read. The escalation is durable.
+// Accepted responds to the proposal of an escalated call with 202 and the path under
+// which the call's state can be read. The escalation is durable.
 func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 	poll := pollOf(r.ID)
 	c.Response().Header().Set("Location", poll)
@@ -41,8 +42,8 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
 }
 
-// State is GET /api/v1/calls/{id}. The actor of the call and holders of audit:read may
-// read it; others receive 404.
+// State handles GET /api/v1/calls/{id}. Only the actor of the call and holders of
+// audit:read may read the state; other callers receive 404.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -101,7 +102,7 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 	return nil, nil
 }
 
-// pendingApproval is the status of a call that waits for people.
+// pendingApproval is the status of a call that waits for approval.
 const pendingApproval = "pending_approval"
 
 // pollOf returns the path under which a call's state can be read.

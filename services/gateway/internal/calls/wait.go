@@ -37,8 +37,8 @@ type Runner struct {
 }
 
 // Propose records the proposal of a call. While the ledger does not respond it records
-// nothing and returns an error at once. On return the call can be waited for; its
-// proposal is durable no later than its outcome. The caller closes the pending call.
+// nothing and returns an error at once. On return the proposal may not be durable yet,
+// but it is before an outcome is. The caller must close the pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
 	if s.Probe.Down() {
 		return nil, Silent(r, "nothing was proposed")
@@ -62,7 +62,7 @@ func (s *Runner) Wait(ctx context.Context, p *propose.Pending, t await.Terms, si
 }
 
 // WaitDecision waits for the decision on a call that its caller executes. No executor
-// starts such a call, so the wait does not depend on its start.
+// starts such a call, so the wait does not end because the call has not started.
 func (s *Runner) WaitDecision(ctx context.Context, p *propose.Pending, t await.Terms) await.Result {
 	defer s.Probe.Watch()()
 	return await.Waiter{Probe: s.Probe}.Wait(ctx, p, t, await.Whole{})
@@ -84,10 +84,10 @@ func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.C
 const Margin = 5 * time.Second
 
 // Await proposes a call, waits for its outcome and reads its output. The outcome is
-// durable on return. The error is an *apierr.Error if the outcome is not a success, and
-// an *apierr.Escalation if the call waits for people when the caller's time has passed
-// or, with async, as soon as it is escalated. A call that was proposed before under the
-// same Idempotency-Key is not proposed again: its outcome is returned.
+// durable on return. The error is an *apierr.Error if the call did not succeed. It is an
+// *apierr.Escalation if the call waits for approval when the caller's time has passed
+// or, with async, as soon as it is escalated. If a call was proposed earlier under the
+// same Idempotency-Key, Await returns the outcome of that call instead.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
@@ -122,8 +122,8 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	return nil, nil, s.Unended(ctx, p, r, &res)
 }
 
-// Unended returns the error for a wait that ended without the outcome of r. It cancels
-// the call if the caller has left. It does not handle await.Silent, for which the
+// Unended returns the error for a wait that ended without an outcome. It cancels the
+// call if the client has disconnected. It does not handle await.Silent, for which the
 // response depends on the API.
 func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
@@ -158,9 +158,9 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 	return out, output, err
 }
 
-// PointAt sets in e the argument that was wrong: the one that does not match the tool's
-// current schema (the ledger holds only the reason code), or the one that the executor's
-// error message names.
+// PointAt sets the place of the wrong argument in e: the argument that does not match
+// the tool's current schema (the ledger holds only the reason code), or the one that the
+// executor's error message names.
 func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	if e.Code == "invalid_input" {
 		e.PointBy(e.Message, r.Kind, r.Args)
@@ -179,8 +179,8 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	}
 }
 
-// started reports whether the ledger holds, at or after the sequence from, that the call
-// of e has started or ended.
+// started reports whether the ledger contains, at or after sequence from, an event that
+// shows that the call of e has started or ended.
 func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, probe.Within)
 	defer cancel()

@@ -40,14 +40,14 @@ type API struct {
 // ConformanceRequest is the body of POST /api/v1/conformance/run.
 type ConformanceRequest struct {
 	Level   string          `json:"level,omitempty"`   // L1, L2 or L3; empty = L1
-	Profile string          `json:"profile,omitempty"` // another name for level
-	Tool    string          `json:"tool,omitempty"`    // that the caller may call; empty = cmd.upper
-	Args    json.RawMessage `json:"args,omitempty"`    // its arguments
-	Model   string          `json:"model,omitempty"`   // that the caller may use; empty = demo/echo
+	Profile string          `json:"profile,omitempty"` // synonym of level
+	Tool    string          `json:"tool,omitempty"`    // tool that the caller may call; empty = cmd.upper
+	Args    json.RawMessage `json:"args,omitempty"`    // arguments of the tool
+	Model   string          `json:"model,omitempty"`   // model that the caller may use; empty = demo/echo
 }
 
-// ConformanceReport is the result of a run. It is stored under its id, which contains
-// the commitment of its content.
+// ConformanceReport is the result of a run. Its id contains the commitment of its
+// content.
 type ConformanceReport struct {
 	ID      string           `json:"report_id,omitempty"`
 	Verdict string           `json:"verdict"` // PASS or FAIL
@@ -62,9 +62,9 @@ type ConformanceReport struct {
 // conformanceWithin is the maximum duration of a run.
 const conformanceWithin = 2 * time.Minute
 
-// Run is POST /api/v1/conformance/run. It runs the gates against this gateway with the
-// caller's own credential, so their calls are the caller's, and are recorded like all
-// others.
+// Run handles POST /api/v1/conformance/run. It runs the gates against this gateway with
+// the caller's own credential, so the calls of the gates are the caller's calls and are
+// recorded like all others.
 func (s *API) Run(c echo.Context) error {
 	var req ConformanceRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -135,9 +135,9 @@ func (r *ConformanceReport) add(g conform.Result) {
 	}
 }
 
-// reportPrefix begins the id of a report. The commitment of the content and its size
-// follow, so every gateway can read the report by its id, and no other content has that
-// id.
+// reportPrefix is the prefix of the id of a report. The commitment of the content and
+// its size follow it, so every gateway can read the report by its id, and no other
+// content has that id.
 const reportPrefix = contract.IDConform
 
 func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, error) {
@@ -153,7 +153,7 @@ func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, er
 	return reportPrefix + strings.TrimPrefix(ref.Commitment, "sha256:") + "-" + strconv.Itoa(len(b)), nil
 }
 
-// Report is GET /api/v1/conformance/reports/:id.
+// Report handles GET /api/v1/conformance/reports/:id.
 func (s *API) Report(c echo.Context) error {
 	id := c.Param("id")
 	digits, size, _ := strings.Cut(strings.TrimPrefix(id, reportPrefix), "-")
@@ -176,7 +176,7 @@ func (s *API) Report(c echo.Context) error {
 	return c.JSON(http.StatusOK, r)
 }
 
-// pipes is a net.Listener whose connections never leave the process.
+// pipes is a net.Listener that connects a client and a server in the same process.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -206,7 +206,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener; it is called once.
+// Close implements net.Listener. It must be called only once.
 func (p *pipes) Close() error { close(p.done); return nil }
 
 // Addr implements net.Listener.

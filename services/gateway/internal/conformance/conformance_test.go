@@ -14,7 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// TestTarget: omitted members have their defaults, and errors name the wrong member.
+// TestTarget checks the defaults of omitted members, and that errors name the wrong
+// member.
 func TestTarget(t *testing.T) {
 	for _, c := range []struct {
 		req                      ConformanceRequest
@@ -41,7 +42,7 @@ func TestTarget(t *testing.T) {
 	}
 }
 
-// TestVerdict: a report fails if one of its gates fails.
+// TestVerdict checks that a report fails if one of its gates fails.
 func TestVerdict(t *testing.T) {
 	r := ConformanceReport{Verdict: "PASS"}
 	r.add(conform.Result{Level: "L1", Gate: "a", Pass: true})
@@ -55,7 +56,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestPipes: requests reach a server in the process, until it is closed.
+// TestPipes checks that requests reach a server in the process, until the server is
+// closed.
 func TestPipes(t *testing.T) {
 	l := newPipes()
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), ReadHeaderTimeout: time.Second}

@@ -33,14 +33,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API hands out the intents of permitted calls, and records the reports of their
-// outcomes. Its fields are set before its first use.
+// API hands out the intents of allowed calls, and records the reports of their outcomes.
+// Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
 	Calls   *calls.API
 	Queries *queries.Client
 	Probe   *probe.Probe
-	Lender  Lender // nil without a signing key
+	Lender  Lender // nil if the instance has no signing key
 	Tools   calls.Tools
 	Metrics calls.Metrics
 	Blobs   *blob.Store
@@ -60,37 +60,39 @@ type Lender interface {
 	// Withholds returns the reason why no intent can be handed out now, such as
 	// handout.ErrFrozen, or nil.
 	Withholds() error
-	// Close records the outcome that a caller reports. late reports that the call has
-	// another outcome already; the report must then be recorded as a separate event.
+	// Close records the outcome that a caller reports. late reports that the call
+	// already has another outcome; the caller of Close must then record the report as a
+	// separate event.
 	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (eff contract.Effect, late bool, err error)
 }
 
-// DecideRequest is the body of POST /api/v1/decide: a call, or the id of one that
-// has been approved since it was proposed.
+// DecideRequest is the body of POST /api/v1/decide: a call to propose, or the id of a
+// call that was proposed earlier.
 type DecideRequest struct {
 	Kind         string          `json:"kind,omitempty"`
 	Tool         string          `json:"tool,omitempty"`
 	Args         json.RawMessage `json:"args,omitempty"`
-	ReportWithin int64           `json:"report_within_ms,omitempty"` // time from the decision until the outcome is due
+	ReportWithin int64           `json:"report_within_ms,omitempty"` // time, from the decision, within which the outcome must be reported
 	CallID       string          `json:"call_id,omitempty"`
 }
 
-// DecideResponse permits the caller to execute one call once.
+// DecideResponse contains the permission to execute one call once.
 type DecideResponse struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
 	Verdict    string          `json:"verdict"`
 	ReasonCode string          `json:"reason_code"`
 	IntentID   string          `json:"intent_id"`
-	ArgsDigest string          `json:"args_digest"` // must be repeated in the report
+	ArgsDigest string          `json:"args_digest"` // the report of the outcome must repeat it
 	ReportBy   string          `json:"report_by"`
-	Report     string          `json:"report"`            // path to report the outcome to
+	Report     string          `json:"report"`            // path under which the outcome is reported
 	Repeated   bool            `json:"handed_out_before"` // the intent was handed out before, so the effect may have begun
 	Decision   json.RawMessage `json:"decision"`          // signed by policy; contains the intent
 	ReceiptID  string          `json:"receipt_id"`        // id that the receipt of the outcome will have
 }
 
-// check sets the defaults of the request, and returns an error if it is invalid.
+// check sets the defaults of the request, and returns an error if the request is
+// invalid.
 func (q *DecideRequest) check(c echo.Context) error {
 	if q.CallID != "" {
 		if q.Kind != "" || q.Tool != "" || len(q.Args) > 0 || q.ReportWithin != 0 {
@@ -109,10 +111,10 @@ func (q *DecideRequest) check(c echo.Context) error {
 	return nil
 }
 
-// Decide is POST /api/v1/decide. It responds with the signed decision and its intent
-// after the claim of the call is on the ledger. For a call that waits for people the
-// response is 202; after the approval, the caller takes the call up by its id or its
-// Idempotency-Key. While the mesh is frozen no intent is handed out.
+// Decide handles POST /api/v1/decide. It responds with the signed decision and its
+// intent after the claim of the call is on the ledger. If the call waits for approval
+// the response is 202; after the approval, the caller requests the intent by the call's
+// id or its Idempotency-Key. While the mesh is frozen no intent is handed out.
 func (s *API) Decide(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -143,7 +145,8 @@ func (s *API) Decide(c echo.Context) error {
 	return s.handOut(c, r, e, again, body.InBody(c, err))
 }
 
-// handOut responds with the permission in e or, if err is not nil, with err.
+// handOut responds with the decision in e or, if err is not nil, with err. again reports
+// that the intent was handed out before.
 func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, again bool, err error) error {
 	var esc *apierr.Escalation
 	switch {
@@ -166,7 +169,7 @@ func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, agai
 }
 
 // permission proposes a call, waits for its decision and claims it for the caller. It
-// returns the event that allows the call; again reports that the intent was handed out
+// returns the event that allows the call. again reports that the intent was handed out
 // before.
 func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e *contract.Event, again bool, err error) {
 	if s.Probe.Down() {
@@ -192,7 +195,7 @@ func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e 
 	return nil, false, s.refused(ctx, p, r, &res)
 }
 
-// refused returns the error for a wait that ended without permission.
+// refused returns the error for a wait that ended without an ALLOW.
 func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
 	case await.Ended:
@@ -204,7 +207,8 @@ func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request
 }
 
 // claim claims the call that e proposed for its caller, and returns the event that
-// allows it. On return the claim is on the ledger.
+// allows it. On return the claim is on the ledger. If the call was claimed before, its
+// results are those of resume.
 func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, res *await.Result, async bool) (*contract.Event, bool, error) {
 	var a contract.Allowed
 	if err := contract.Decode(res.Event.Data, &a); err != nil {
@@ -235,7 +239,7 @@ func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Pri
 	return s.resume(ctx, r, before, async)
 }
 
-// resume waits until a call that was proposed before may be handed out, and hands it
+// resume waits until a call that was proposed earlier may be handed out, and hands it
 // out.
 func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior, async bool) (*contract.Event, bool, error) {
 	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout, Async: async})
@@ -256,9 +260,9 @@ func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior
 	return nil, false, calls.Pending(r)
 }
 
-// again returns the decision of a call whose intent was handed out before. Its effect
-// may have begun, or the first response was lost. While the mesh is frozen the decision
-// is withheld.
+// again returns the decision of a call whose intent was handed out before. The effect
+// may have begun, or the first response may have been lost. While the mesh is frozen,
+// again returns an error instead.
 func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bool, error) {
 	if err := s.Lender.Withholds(); errors.Is(err, handout.ErrFrozen) {
 		return nil, false, frozen(r)
@@ -279,7 +283,7 @@ func frozen(r propose.Request) *apierr.Error {
 	return x
 }
 
-// endedError returns the reason why a call that has an outcome is not handed out.
+// endedError returns the error for a request to hand out a call that has an outcome.
 func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 	if e := apierr.OfOutcome(rec); e != nil && rec.Effect.AttestedBy == "" {
 		s.Calls.PointAt(e, r)
@@ -289,7 +293,7 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 		Message: "the outcome of this call was reported; its intent permits nothing more"}
 }
 
-// takeUp hands out a call that the caller proposed before, by its id.
+// takeUp hands out a call that the caller proposed earlier, by its id.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
 	ctx := c.Request().Context()
 	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)

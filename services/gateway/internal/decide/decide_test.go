@@ -24,10 +24,11 @@ const (
 	request = `{"kind":"tool.a","args":{"text":"x"},"report_within_ms":60000}`
 )
 
-// lender claims and closes calls on a mesh's ledger, without signatures.
+// lender is a decide.Lender that claims and closes calls on a mesh's ledger, without
+// signatures.
 type lender struct {
 	m        *edgetest.Mesh
-	err      error // of the next hand-out
+	err      error // error of the next hand-out
 	withheld error
 	late     bool
 	claimed  map[string]bool
@@ -70,7 +71,7 @@ func newMesh(t *testing.T) (*edgetest.Mesh, *lender) {
 	return l.m, l
 }
 
-// TestDecide: the response for each decision on a call that its caller executes.
+// TestDecide checks the response for each decision on a call that its caller executes.
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		execute func(c *edgetest.Call)
@@ -113,9 +114,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestTakeUp: a call that was approved later is handed out by its id, once and only to
-// its maker. A repetition is marked as handed out before, and is withheld while the mesh
-// is frozen.
+// TestTakeUp checks that a call that is approved later is handed out by its id, and only
+// to the caller that proposed it. A repeated hand-out is marked as such, and none takes
+// place while the mesh is frozen.
 func TestTakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, l := newMesh(t)
@@ -154,8 +155,8 @@ func TestTakeUp(t *testing.T) {
 	})
 }
 
-// TestSameKey: the same request under a key is the same call, and another one under it
-// is refused.
+// TestSameKey checks that the same request under an Idempotency-Key is the same call,
+// and that a different one under that key is rejected.
 func TestSameKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := newMesh(t)
@@ -171,8 +172,8 @@ func TestSameKey(t *testing.T) {
 	})
 }
 
-// TestReport: an intent has one outcome. An equal report is a repetition of it, a
-// different one is rejected, and a late one is recorded as a separate event.
+// TestReport checks that an intent has one outcome: an equal report is a repetition of
+// it, a different one is rejected, and a late one is recorded as a separate event.
 func TestReport(t *testing.T) {
 	m, l := newMesh(t)
 	alice := m.Token("alice", token.Decide)

@@ -29,7 +29,7 @@ import (
 
 // OutcomeRequest is the body of POST /api/v1/intents/{id}/outcome.
 type OutcomeRequest struct {
-	ArgsDigest   string          `json:"args_digest"` // digest that the intent contains
+	ArgsDigest   string          `json:"args_digest"` // digest of the args, as in the intent
 	Status       string          `json:"status"`      // succeeded, failed, timed_out or cancelled
 	ErrorCode    string          `json:"error_code,omitempty"`
 	ErrorMessage string          `json:"error_message,omitempty"`
@@ -48,13 +48,13 @@ type ReportedUsage struct {
 	WallMS       int64 `json:"wall_ms,omitempty"`
 }
 
-// OutcomeResponse is the recorded state of a call after a report.
+// OutcomeResponse is the response to a report: the recorded state of the call.
 type OutcomeResponse struct {
 	CallID     string `json:"call_id"`
 	ReceiptID  string `json:"receipt_id"`
 	Session    string `json:"session_id"`
-	Status     string `json:"status"`      // status of the call; unknown if the report came too late
-	AttestedBy string `json:"attested_by"` // caller, or empty
+	Status     string `json:"status"`      // status of the call; unknown if the report was received after the deadline
+	AttestedBy string `json:"attested_by"` // "caller" if the caller attests the outcome, or empty
 	Late       bool   `json:"late"`        // the report was recorded as an event separate from the outcome
 	Repeated   bool   `json:"repeated"`    // the same report was recorded before
 }
@@ -94,11 +94,12 @@ func (u *ReportedUsage) check() error {
 	return nil
 }
 
-// Report is POST /api/v1/intents/{id}/outcome. It records the outcome that the caller
-// reports for a call that it executed, marked as attested by the caller. On 200 the
-// report is on the ledger. An intent has one outcome: an equal report is a repetition of
-// the first, a different one is a conflict (409), and one after the deadline is recorded
-// as a separate event beside the outcome "unknown".
+// Report handles POST /api/v1/intents/{id}/outcome. It records the outcome that the
+// caller reports for a call that it executed, marked as attested by the caller. When it
+// responds with 200, the report is on the ledger. An intent has one outcome: a report
+// equal to the first one is accepted as a repetition, a different one is a conflict
+// (409), and one after the deadline is recorded as a separate event in addition to the
+// outcome "unknown".
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -131,7 +132,7 @@ func (s *API) Report(c echo.Context) error {
 }
 
 // lent returns the event that allowed the call of an intent that was handed out to the
-// caller.
+// caller, and its data. The error is 404 if there is no such intent.
 func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contract.Event, *contract.Allowed, error) {
 	missing := apierr.NotFound("not found: no intent " + intent + " was handed out to you")
 	call := guard.CallID(intent)
@@ -149,8 +150,8 @@ func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contr
 	return e, &a, nil
 }
 
-// fitsOutput checks an output against the schema of the tool, if the tool is still the
-// one that was decided on.
+// fitsOutput returns an error if an output does not match the tool's schema. It checks
+// nothing if the tool has changed since the decision.
 func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	if len(output) == 0 {
 		return nil
@@ -186,7 +187,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	}
 	eff, late, err := s.Lender.Close(ctx, last, a, r)
 	switch {
-	case errors.Is(err, outcome.ErrSuperseded): // by the deadline, or by the same report
+	case errors.Is(err, outcome.ErrSuperseded): // the outcome was recorded meanwhile, because of the deadline or by the same report
 		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != contract.EventEffectRecorded {
 			return nil, apierr.Unavailable("the outcome of the call cannot be read now")
 		}
@@ -200,7 +201,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
 }
 
-// reportOf stores the output of a report, and returns the report.
+// reportOf converts the body of a report and stores its output.
 func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report, error) {
 	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {
@@ -221,9 +222,9 @@ func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report,
 	return r, nil
 }
 
-// reportedBefore handles a report of a call that has an outcome: an equal report is
-// accepted as a repetition, a different one is refused, and one that arrives after the
-// call was given up is recorded as a separate event.
+// reportedBefore handles a report for a call that has an outcome. An equal report is
+// accepted as a repetition, and a different one is rejected. If the outcome is "unknown"
+// because no report was received in time, the report is recorded as a separate event.
 func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, last *contract.Event) (*OutcomeResponse, error) {
 	var rec contract.Recorded
 	if err := contract.Decode(last.Data, &rec); err != nil {
@@ -259,7 +260,8 @@ func reportConflict(a *contract.Allowed) *apierr.Error {
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 
-// sameReport reports whether a recorded report equals q.
+// sameReport reports whether q is equal to a recorded report with the effect eff and the
+// output out.
 func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
 	var usage contract.Usage
 	if eff.Usage != nil {
@@ -286,8 +288,8 @@ func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contrac
 	return bytes.Equal(first, q.Output), nil
 }
 
-// lateReport records a report that arrived after the deadline. The outcome of the call
-// remains unknown.
+// lateReport records a report that was received after the deadline. The outcome of the
+// call remains unknown.
 func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, r *handout.Report, eff *contract.Effect) (*OutcomeResponse, error) {
 	w := canon.Object(nil)
 	w.Raw("effect", contract.Bytes(eff))

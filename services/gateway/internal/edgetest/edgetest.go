@@ -1,5 +1,5 @@
-// Package edgetest provides tests of the gateway's APIs with a whole gateway over an
-// in-memory ledger, without a server. Functions of the test replace policy and the
+// Package edgetest runs a whole gateway over an in-memory ledger, without a server, for
+// tests of the gateway's APIs. Functions that a test provides replace policy and the
 // executors. Only tests use it.
 package edgetest
 
@@ -43,7 +43,7 @@ const (
 	Executor = "session-runner"
 )
 
-// Call is a proposed call, as the executor of a test receives it.
+// Call is a proposed call, as passed to Mesh.Execute.
 type Call struct {
 	contract.Call
 	Proposal *contract.Event
@@ -52,17 +52,17 @@ type Call struct {
 }
 
 // Mesh is a gateway with its ledger and the test's replacements of the other services.
-// It is safe for concurrent use once it serves requests.
+// After it has served its first request, it is safe for concurrent use.
 type Mesh struct {
 	testing.TB
 	Ledger  *Ledger
 	Service *gateway.Service
 
-	// Execute is called with each proposal, in the goroutine that appends it; nil: each
-	// call succeeds with its args as output.
+	// Execute is called with each proposal, in the goroutine that appends it. If it is
+	// nil, each call succeeds with its args as output.
 	Execute func(c *Call)
-	// Answers are the responses of other services, by "service verb": a value, or a
-	// func(args json.RawMessage) (any, error).
+	// Answers holds the responses of other services by "service verb". A response is a
+	// value, or a func(args json.RawMessage) (any, error).
 	Answers map[string]any
 
 	handler http.Handler
@@ -71,7 +71,7 @@ type Mesh struct {
 	queried []string
 	posted  []string
 	streams map[string]*Stream
-	tools   map[string]string // digests by kind
+	tools   map[string]string // digests of the tool documents, by kind
 }
 
 // Ledger is an in-memory ledger that calls a function for each new entry.
@@ -95,7 +95,7 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 	return NewWith(t, cfg, nil, tools...)
 }
 
-// NewWith is New with a lender for calls that their callers execute.
+// NewWith returns a mesh like New, with a lender for calls that their callers execute.
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
 	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
 	m.Ledger = &Ledger{appended: m.appended}
@@ -114,8 +114,8 @@ func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string)
 	return m
 }
 
-// Register adds a tool to the catalog whose input and output are objects with the text
-// member text.
+// Register adds a tool to the catalog. Its input and its output are objects with the
+// string member text.
 func (m *Mesh) Register(kind string) {
 	m.Helper()
 	executor := executorOf(kind)
@@ -126,14 +126,14 @@ func (m *Mesh) Register(kind string) {
 	m.Record(executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
 }
 
-// Record appends an event as a service does. The caller and the call are taken from
-// cause.
+// Record appends an event whose source is the given service. The event has the caller
+// and the call of cause.
 func (m *Mesh) Record(service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
 	return m.RecordFor("", service, name, key, doc, cause)
 }
 
-// RecordFor is Record for an event that is addressed to an executor.
+// RecordFor appends an event like Record, addressed to an executor.
 func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
 	by := &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: service + "/" + service[:2] + "1", Now: time.Now}
@@ -145,12 +145,12 @@ func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause 
 	return e
 }
 
-// read lists the events that a gateway's readers receive, in addition to those of
-// policy.
+// read lists the events of services other than policy that are delivered to the gateway.
+// All events of policy are delivered.
 var read = []string{contract.EventEffectRecorded, contract.EventToolRegistered, contract.EventToolRetired}
 
-// appended delivers an entry to the gateway as its readers do, and executes the call of
-// a proposal.
+// appended delivers an entry to the gateway as its readers do, and executes the call if
+// the entry is a proposal.
 func (m *Mesh) appended(en eventlog.Entry) {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -181,7 +181,7 @@ func (m *Mesh) appended(en eventlog.Entry) {
 	m.Execute(c)
 }
 
-// executorOf returns the service that the catalog names for a kind.
+// executorOf returns the service that executes calls of a kind in a test mesh.
 func executorOf(kind string) string {
 	if strings.HasPrefix(kind, "llm.") {
 		return "llm-router"
@@ -189,23 +189,23 @@ func executorOf(kind string) string {
 	return Executor
 }
 
-// Succeed ends the call with an output.
+// Succeed records that the call succeeded with an output.
 func (c *Call) Succeed(output []byte) {
 	content, _ := blob.Refer(output, "application/json")
 	c.End(executorOf(c.Kind), contract.Effect{Status: contract.Succeeded, OutputDigest: content.Commitment}, &content, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
-// Fail ends the call with an error of its executor.
+// Fail records that the call ended with an error of its executor.
 func (c *Call) Fail(status, code, message string) {
 	c.End(executorOf(c.Kind), contract.Effect{Status: status, ErrorCode: code, ErrorMessage: message}, nil, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
-// Deny ends the call as policy does.
+// Deny records that policy denied the call.
 func (c *Call) Deny(reason string) {
 	c.End("policy", contract.Effect{Status: contract.Denied}, nil, contract.Deny, reason)
 }
 
-// End records an outcome.
+// End records an outcome of the call, with the given service as its source.
 func (c *Call) End(service string, eff contract.Effect, output *contract.Content, verdict, reason string) {
 	eff.CallID, eff.Tool, eff.EffectType, eff.Instance = c.ID, c.Tool, c.Kind, service[:2]+"1"
 	rec := contract.Recorded{Effect: eff, Output: output}
@@ -214,7 +214,7 @@ func (c *Call) End(service string, eff contract.Effect, output *contract.Content
 	c.mesh.Record(service, contract.EventEffectRecorded, c.Proposal.Session, contract.Bytes(&rec), c.Proposal)
 }
 
-// Allow records that the call is allowed and returns the event. If the caller executes
+// Allow records that the call is allowed and returns that event. If the caller executes
 // the call, the intent is addressed to the caller.
 func (c *Call) Allow() *contract.Event {
 	a := contract.Allowed{Call: c.Call}
@@ -229,15 +229,15 @@ func (c *Call) Allow() *contract.Event {
 	return c.mesh.RecordFor(intent.Executor, "policy", contract.EventAllowed, c.Proposal.Session, contract.Bytes(&a), c.Proposal)
 }
 
-// Escalate records that the call waits for people.
+// Escalate records that the call waits for approval.
 func (c *Call) Escalate() {
 	x := contract.Escalated{Call: c.Call, Expires: "2099-01-01T00:00:00.000Z"}
 	x.Decision.ID, x.Decision.ReasonCode, x.Decision.Facts = contract.IDDecision+c.ID, contract.ReasonApprovalRequired, []byte("{}")
 	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
 }
 
-// client returns a client that responds to the queries of other services: audit's index
-// of calls is read from the ledger, everything else from Answers.
+// client returns a query client without a transport: it reads audit's index of calls
+// from the ledger, and all other responses from Answers.
 func (m *Mesh) client() *rpc.Client {
 	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
 		Send: func(_ context.Context, service, _, verb string, args any) (rpc.Frames, error) {
@@ -245,7 +245,7 @@ func (m *Mesh) client() *rpc.Client {
 		}}
 }
 
-// response is the response to a query: one document, and then the end or an error.
+// response is the response to a query: one document, followed by the error end.
 type response struct {
 	doc json.RawMessage
 	end error
@@ -286,7 +286,7 @@ func (m *Mesh) respond(service, verb string, args any) (rpc.Frames, error) {
 	return &response{doc, transient.ErrEnd}, err
 }
 
-// Queried returns the queries since its last call, as "service verb".
+// Queried returns the queries since the last call of Queried, each as "service verb".
 func (m *Mesh) Queried() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +295,8 @@ func (m *Mesh) Queried() []string {
 	return out
 }
 
-// index responds to audit's queries for the events of a call, from the ledger.
+// index returns the response to a query for an event of a call, which it reads from the
+// ledger.
 func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 	var q struct {
 		CallID string `json:"call_id"`
@@ -379,7 +380,7 @@ func (m *Mesh) post(_, id string, _ int64, data []byte) error {
 	return nil
 }
 
-// Posted returns what the gateway posted, as "id data".
+// Posted returns the frames that the gateway posted, each as "id data".
 func (m *Mesh) Posted() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -392,7 +393,7 @@ func (c *Call) stream() *Stream {
 	return c.mesh.streams[c.ID]
 }
 
-// Send sends a frame of the call's response.
+// Send sends a frame of the call's response to the gateway.
 func (c *Call) Send(f llm.Frame) {
 	b, err := f.Append(nil)
 	if err != nil {
@@ -401,7 +402,7 @@ func (c *Call) Send(f llm.Frame) {
 	c.stream().put(&transient.Frame{Kind: transient.Data, Data: b}, nil)
 }
 
-// Lose breaks the stream of frames.
+// Lose makes the stream of the call's frames fail with transient.ErrGap.
 func (c *Call) Lose() { c.stream().put(nil, transient.ErrGap) }
 
 // Token mints a bearer token.
@@ -414,10 +415,10 @@ func (m *Mesh) Token(actor string, scopes ...string) string {
 	return raw
 }
 
-// Response is the response to a request.
+// Response is the recorded response to a request.
 type Response struct {
 	*httptest.ResponseRecorder
-	Doc map[string]any // the body, where it is one JSON object
+	Doc map[string]any // the decoded body, if it is one JSON object
 }
 
 // Error returns the code of the error in the body, or "".
@@ -439,7 +440,8 @@ func (m *Mesh) Do(method, path, bearer, body string, headers ...string) *Respons
 	return m.DoIn(context.Background(), method, path, bearer, body, headers...)
 }
 
-// DoIn is Do with the context of the request, which is cancelled when the caller leaves.
+// DoIn is Do with the context of the request. To simulate a client that disconnects, the
+// test cancels ctx.
 func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, headers ...string) *Response {
 	m.Helper()
 	var in io.Reader

@@ -1,4 +1,4 @@
-// Package health serves the state of the mesh: to anyone, whether it accepts calls; to
+// Package health serves the state of the mesh: to everyone, whether it accepts calls; to
 // insiders, also the state of its services.
 package health
 
@@ -29,21 +29,23 @@ type API struct {
 	Tenant     string
 	Instance   string
 	Version    string
-	Durability string   // durability mode that /readyz returns
-	Expect     []string // services that must be live
+	Durability string   // durability mode that /readyz reports
+	Expect     []string // services that must have a healthy instance
 	Gate       *auth.Gate
 	Ledger     eventlog.Log
 	Conn       *bus.Conn
 	Queries    *rpc.Client
-	Health     func(context.Context) []run.Health // returns the health of this instance's parts
+	Health     func(context.Context) []run.Health // returns the health of the parts of this instance
 
 	now Cached[Readiness]
 }
 
-// VersionOf is GET /version: the release, and the source that it was built from.
+// VersionOf handles GET /version. It responds with the release and the source that it
+// was built from.
 func (s *API) VersionOf(c echo.Context) error { return c.JSON(http.StatusOK, run.BuildOf(s.Version)) }
 
-// Alive is GET /healthz.
+// Alive handles GET /healthz. It responds with 200 as long as the process serves
+// requests.
 func (s *API) Alive(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"status": "alive", "instance": s.Instance, "version": s.Version})
 }
@@ -66,8 +68,8 @@ type Dependency struct {
 	Parts    []run.Health `json:"parts"`
 }
 
-// Times for which a readiness is cached. It is cached for a shorter time while the mesh
-// is not ready, so that a start is not delayed.
+// Times for which readiness is cached. The time is shorter while the mesh is not ready,
+// so that the end of a start is noticed soon.
 const (
 	readyFor    = time.Second
 	notReadyFor = 50 * time.Millisecond
@@ -82,8 +84,8 @@ type Cached[T any] struct {
 }
 
 // Get returns the cached value, or computes it with f if it has expired. f returns the
-// value and how long it may be cached. The context of f ends after within, but not with
-// the request that caused the computation.
+// value and the time for which it may be cached. The context of f ends after within, but
+// not with the request that caused the computation.
 func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.Duration)) T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +100,8 @@ func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.D
 }
 
 // Now returns the readiness of the mesh. It is computed at most once a second, or once
-// in 50 ms while the mesh is not ready; the caller that causes the computation waits up
-// to two seconds for the instances of all services.
+// in 50 ms while the mesh is not ready. A caller that causes the computation waits at
+// most two seconds for the instances of all services.
 func (s *API) Now() Readiness {
 	return s.now.Get(2*time.Second, func(ctx context.Context) (Readiness, time.Duration) {
 		r := s.readiness(ctx)
@@ -110,9 +112,9 @@ func (s *API) Now() Readiness {
 	})
 }
 
-// Insider returns nil if a request may read the state of the mesh: its peer is this host
-// and, by its headers, not a proxy for another host, or its credential holds
-// health:read.
+// Insider returns nil if a request may read the state of the mesh. Its peer must be this
+// host and, by its headers, not a proxy for another host, or its credential must have
+// the scope health:read.
 func (s *API) Insider(c echo.Context) error {
 	r := c.Request()
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && net.ParseIP(host).IsLoopback() && r.Header.Get("X-Forwarded-For")+r.Header.Get("Forwarded")+r.Header.Get("Via") == "" {
@@ -167,8 +169,8 @@ func (s *API) readiness(ctx context.Context) Readiness {
 	return r
 }
 
-// dependency returns the state of an instance from the parts that it reported, or from
-// the error of the query.
+// dependency returns the state of an instance from the health of its parts, or from the
+// error of the query for it.
 func dependency(instance string, parts []run.Health, err error) Dependency {
 	d := Dependency{Instance: instance, OK: err == nil, Parts: parts}
 	if err != nil {
@@ -180,7 +182,8 @@ func dependency(instance string, parts []run.Health, err error) Dependency {
 	return d
 }
 
-// allServe reports whether each service has at least one healthy instance.
+// allServe reports whether each service with live instances has at least one healthy
+// instance.
 func (r *Readiness) allServe() bool {
 	for _, list := range r.Services {
 		if !slices.ContainsFunc(list, func(d Dependency) bool { return d.OK }) {
@@ -190,8 +193,9 @@ func (r *Readiness) allServe() bool {
 	return true
 }
 
-// catalogLag returns a text about an instance that has not applied the newest
-// registration of a tool, and so would not find that tool, or "" if there is none.
+// catalogLag returns a message about an instance that has not applied the newest
+// registration or retirement of a tool, or "" if there is no such instance. Such an
+// instance might not find the tool.
 func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
 	newest := uint64(0)
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {

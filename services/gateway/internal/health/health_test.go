@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestCached: a value is computed once within its lifetime, for any number of requests.
+// TestCached checks that a value is computed once within its lifetime, for any number of
+// requests.
 func TestCached(t *testing.T) {
 	var c Cached[int]
 	var n atomic.Int64

@@ -1,4 +1,5 @@
-// Package keys serves the API of virtual keys, of consents to them, and of revocations.
+// Package keys serves the API of virtual keys, of consents to their creation, and of
+// revocations.
 package keys
 
 import (
@@ -33,14 +34,15 @@ type API struct {
 	Authority Authority
 }
 
-// Authority is the view of credentials; auth.Authority implements it.
+// Authority is the view of credentials. auth.Authority implements it.
 type Authority interface {
-	// AwaitKey waits until the key is in force at this gateway, or until ctx is done.
+	// AwaitKey waits until this gateway accepts the virtual key raw, or until ctx is
+	// done.
 	AwaitKey(ctx context.Context, raw string)
 }
 
-// inForce bounds how long the response to the creation of a key waits until the key is
-// in force.
+// inForce is the maximum time that the response to the creation of a key waits until
+// this gateway accepts the key.
 const inForce = 2 * time.Second
 
 // KeyRequest is the body of POST /api/v1/keys.
@@ -48,26 +50,26 @@ type KeyRequest struct {
 	ID           string   `json:"id"`
 	Actor        string   `json:"actor"`
 	Scopes       []string `json:"scopes,omitempty"` // empty = llm:call
-	Models       []string `json:"models,omitempty"` // patterns; empty = every model
+	Models       []string `json:"models,omitempty"` // patterns of model names; empty = every model
 	Tags         []string `json:"tags,omitempty"`
 	Budget       int64    `json:"budget_usd_micros,omitempty"` // 0 means unbounded
-	BudgetWindow string   `json:"budget_window,omitempty"`     // day, month, total
+	BudgetWindow string   `json:"budget_window,omitempty"`     // day, month or total
 	Rate         int64    `json:"rate_calls,omitempty"`
-	RateWindow   string   `json:"rate_window,omitempty"` // second, minute, hour
+	RateWindow   string   `json:"rate_window,omitempty"` // second, minute or hour
 	Concurrent   int64    `json:"concurrent,omitempty"`
 	Cache        bool     `json:"cache,omitempty"`
 	TTLMS        int64    `json:"ttl_ms,omitempty"` // 0 means that the key does not expire
 }
 
-// KeyResponse is the response to the creation of a virtual key, the only one that
+// KeyResponse is the response to the creation of a virtual key. No other response
 // contains the key.
 type KeyResponse struct {
 	ID  string `json:"id"`
 	Key string `json:"key"`
 }
 
-// Create is POST /api/v1/keys. The key is generated here and returned once; the call
-// that creates it contains only its digest.
+// Create handles POST /api/v1/keys. The key is generated here and returned once; the
+// call that creates it contains only the key's digest.
 func (s *API) Create(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Admin)
 	if err != nil {
@@ -108,14 +110,14 @@ func (s *API) Create(c echo.Context) error {
 	if _, _, err := s.Calls.Run(c, r); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), inForce) // so that the maker can use the key at once
+	ctx, cancel := context.WithTimeout(c.Request().Context(), inForce) // the maker can then use the key at once
 	defer cancel()
 	s.Authority.AwaitKey(ctx, key)
 	return c.JSON(http.StatusOK, KeyResponse{req.ID, key})
 }
 
 // checkScopes returns an error for the first scope that does not exist, or else for the
-// first that the caller does not hold and so cannot give.
+// first scope that the caller does not have and so cannot pass on.
 func checkScopes(k *auth.Caller, scopes []string) error {
 	for i, sc := range scopes {
 		if !slices.Contains(token.All, sc) {
@@ -132,13 +134,13 @@ func checkScopes(k *auth.Caller, scopes []string) error {
 
 // ConsentRequest is the body of POST /api/v1/keys/{id}/consent.
 type ConsentRequest struct {
-	Maker  string   `json:"maker"`  // principal that may make the key
-	Scopes []string `json:"scopes"` // scopes that the key may have at most
-	TTLMS  int64    `json:"ttl_ms"` // time within which the key must be made
+	Maker  string   `json:"maker"`  // principal that may create the key
+	Scopes []string `json:"scopes"` // maximum set of scopes of the key
+	TTLMS  int64    `json:"ttl_ms"` // time within which the key must be created
 }
 
-// Consent is POST /api/v1/keys/{id}/consent: the caller agrees that another
-// principal makes a virtual key that calls as the caller.
+// Consent handles POST /api/v1/keys/{id}/consent. The caller consents that another
+// principal creates a virtual key that acts as the caller.
 func (s *API) Consent(c echo.Context) error {
 	var req ConsentRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -153,8 +155,8 @@ func (s *API) Consent(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.consent_key", "policy.consent_key", w.End())
 }
 
-// Withdraw is DELETE /api/v1/keys/{id}/consent. It also revokes a key that was made
-// under the consent.
+// Withdraw handles DELETE /api/v1/keys/{id}/consent. Withdrawing a consent also revokes
+// a key that was created under it.
 func (s *API) Withdraw(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -168,12 +170,12 @@ func (s *API) Withdraw(c echo.Context) error {
 // RevocationRequest is the body of POST /api/v1/tokens/revocations. It names a token or
 // a principal.
 type RevocationRequest struct {
-	ID        string `json:"id,omitempty"`        // id of a token (jti)
-	Principal string `json:"principal,omitempty"` // ends the principal's tokens, virtual keys and session grants issued so far
+	ID        string `json:"id,omitempty"`        // id of the token to revoke (jti)
+	Principal string `json:"principal,omitempty"` // principal whose tokens, virtual keys and session grants issued so far are revoked
 	Reason    string `json:"reason"`
 }
 
-// Revoke is POST /api/v1/tokens/revocations.
+// Revoke handles POST /api/v1/tokens/revocations.
 func (s *API) Revoke(c echo.Context) error {
 	who, raw, err := s.Gate.Into(c, &RevocationRequest{})
 	if err != nil {
@@ -182,7 +184,7 @@ func (s *API) Revoke(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.revoke_token", "policy.revoke_token", raw)
 }
 
-// List is GET /api/v1/keys.
+// List handles GET /api/v1/keys.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Admin); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestCreate: a key is returned once, the ledger contains only its digest, and the key
-// is in force when its maker receives it.
+// TestCreate checks that a key is returned once, that the ledger contains only its
+// digest, and that the gateway accepts the key when its maker receives it.
 func TestCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key", "llm.chat")
@@ -47,7 +47,7 @@ func TestCreate(t *testing.T) {
 		if strings.Contains(args, key) || !strings.Contains(args, auth.DigestOf(key)) || !strings.Contains(args, `"scopes":["llm:call"]`) {
 			t.Error("the call's args are", args)
 		}
-		if r := m.Do("POST", "/v1/chat/completions", key, `{"model":"m","messages":[{"role":"user","content":"x"}]}`); r.Error() != "denied" { // by policy: the key was let in
+		if r := m.Do("POST", "/v1/chat/completions", key, `{"model":"m","messages":[{"role":"user","content":"x"}]}`); r.Error() != "denied" { // policy denied the call, so the gateway accepted the key
 			t.Error(r.Body)
 		}
 		for body, param := range map[string]string{`{"id":"a b"}`: "/id", `{"id":"k","scopes":["root:all"]}`: "/scopes/0", `{"id":"k","scopes":["llm:call","audit:read"]}`: "/scopes/1"} {
@@ -58,8 +58,8 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// TestCreateWithoutNews: a request to create a key returns the key after two seconds
-// even if the gateway has not received the key's event.
+// TestCreateWithoutNews checks that a request to create a key returns the key after two
+// seconds even if the gateway has not received the key's event.
 func TestCreateWithoutNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key")
@@ -70,8 +70,8 @@ func TestCreateWithoutNews(t *testing.T) {
 	})
 }
 
-// TestGoverning: consents and revocations are proposed as calls, and the list is
-// policy's response.
+// TestGoverning checks that consents and revocations are proposed as calls, and that the
+// list is policy's response.
 func TestGoverning(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "policy.consent_key", "policy.withdraw_consent", "policy.revoke_token")
 	m.Answers["policy keys"] = []map[string]any{{"id": "k1"}}

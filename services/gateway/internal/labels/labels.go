@@ -23,29 +23,29 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// Labels apply across sessions: a call that refers to content of another session, by the
-// id of a call, receipt or decision, by a commitment, by a session, or by a stored
-// response, inherits that session's labels. A call that refers to nothing costs no
-// query.
+// Labels apply across sessions: a call that refers to content of another session
+// inherits that session's labels. A reference is the id of a call, receipt, decision or
+// session, a commitment, or the id of a stored response. If a call contains no
+// reference, no query is sent.
 
-// maxNamed is the maximum number of calls, contents and sessions that one request may
-// refer to.
+// maxNamed is the maximum number of calls, contents and sessions to which one request
+// may refer.
 const maxNamed = 256
 
 // named returns the ids of calls and sessions, and the commitments, that a document
 // contains: "c-" and 26 characters of base32, derived session ids, and "sha256:" and 64
-// hex digits. Ids of receipts and decisions contain that of their call. The result is
-// sorted and has no duplicates. named reads the document once, eight bytes at a time;
-// BenchmarkNamed measures it.
+// hex digits. It finds the ids of receipts and decisions by the call id that they
+// contain. The result is sorted and has no duplicates. named reads the document once,
+// eight bytes at a time; BenchmarkNamed measures it.
 func named(doc []byte) (out []string) {
 	const each1, each10, each80 = 0x0101010101010101, 0x1010101010101010, 0x8080808080808080
-	i := 1 // index of a byte that may end a prefix
+	i := 1 // index of the next byte that may end a prefix
 	for ; i+8 <= len(doc); i += 8 {
 		before, w := binary.LittleEndian.Uint64(doc[i-1:]), binary.LittleEndian.Uint64(doc[i:])
-		id := ((before | each10) ^ (each1 * 's')) | (w ^ (each1 * '-')) // a byte is 0 at "c-" and "s-": c and s differ in bit 0x10
+		id := ((before | each10) ^ (each1 * 's')) | (w ^ (each1 * '-')) // a byte of id is 0 where "c-" or "s-" ends: c and s differ in bit 0x10
 		sum := (before ^ (each1 * '6')) | (w ^ (each1 * ':'))
-		// The lowest set bit marks a byte that is 0. Higher ones may not; nameAt rejects
-		// those.
+		// The lowest set bit marks a byte that is 0. A higher bit may also mark another
+		// byte, which nameAt rejects.
 		for hits := ((id-each1)&^id | (sum-each1)&^sum) & each80; hits != 0; hits &= hits - 1 {
 			out = nameAt(out, doc, i+bits.TrailingZeros64(hits)/8)
 		}
@@ -57,8 +57,8 @@ func named(doc []byte) (out []string) {
 	return slices.Compact(out)
 }
 
-// Lengths of the names that named returns, in bytes; sumLen is that of the hex digits
-// alone.
+// Lengths, in bytes, of the names that named returns; sumLen is the length of the hex
+// digits without the prefix.
 const (
 	callLen    = len(contract.IDCall) + 26
 	sessionLen = len(contract.IDSession+"x") + 26
@@ -114,8 +114,8 @@ func idAt(doc []byte, i int) string {
 	return ""
 }
 
-// alone returns the n bytes of doc from at, or nil if doc is too short or a letter,
-// digit, underscore or hyphen follows them.
+// alone returns the n bytes of doc that begin at at. It returns nil if doc is too short
+// or a letter, digit, underscore or hyphen follows the bytes.
 func alone(doc []byte, at, n int) []byte {
 	to := at + n
 	if to > len(doc) || to < len(doc) && wordOrHyphen(rune(doc[to])) {
@@ -144,9 +144,9 @@ type Reader struct {
 	makers makers
 }
 
-// Inherit adds to a proposal the labels of the sessions to whose content docs refer, and
-// of the session of the call previous, whose response the request continues. More than
-// maxNamed references are an error.
+// Inherit adds labels to a proposal: those of the sessions to whose content docs refer,
+// and those of the session of the call previous, whose response the request continues.
+// It returns an error if there are more than maxNamed references.
 func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
 	var ids []string
 	for _, d := range docs {
@@ -157,7 +157,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	}
 	slices.Sort(ids)
 	judged := ""
-	if r.Kind == "judge.score" { // its args may also name a session from a release before 0.5
+	if r.Kind == "judge.score" { // the args of judge.score may also name a session from a release before 0.5
 		var q struct{ Session string }
 		if json.Unmarshal(r.Args, &q) == nil && sessions.Check("session", q.Session) == nil {
 			judged = q.Session
@@ -208,17 +208,18 @@ func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error)
 	return d.Labels, contract.Decode(e.Data, &d)
 }
 
-// makers caches the session that made each call or content, which never changes.
+// makers caches the session in which each call or content was made. That session never
+// changes.
 type makers struct {
 	mu sync.Mutex
 	by map[string]string
 }
 
-// maxMakers bounds the cache, which is cleared when it is full.
+// maxMakers is the maximum size of the cache, which is cleared when it is full.
 const maxMakers = 16384
 
-// of returns the sessions that made the calls and contents ids, sorted and without
-// duplicates. Ids that are not on the ledger are ignored.
+// of returns the sessions in which the calls and contents with the given ids were made,
+// sorted and without duplicates. It ignores ids that are not on the ledger.
 func (m *makers) of(ctx context.Context, q *queries.Client, ids []string) (sessions []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil

@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// TestNamed: ids of calls, contents and sessions are found wherever they are in a
-// document, those of receipts and decisions by their call, and nothing else is.
+// TestNamed checks that ids of calls, contents and sessions are found at any place in a
+// document, that ids of receipts and decisions are found by the ids of their calls, and
+// that nothing else is found.
 func TestNamed(t *testing.T) {
 	call, sum := "c-"+strings.Repeat("A", 25)+"7", "sha256:"+strings.Repeat("0f", 32)
 	session := contract.SessionID("t", "alice", "s-x")
@@ -35,10 +36,10 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// namedPlainly is the first version of named, from release 0.5, which examines one
-// hyphen after the other.
+// namedPlainly is the implementation of named in release 0.5, which examines one hyphen
+// at a time.
 func namedPlainly(doc []byte) (out []string) {
-	for from := 0; ; { // hyphens are rare, and found many bytes at a time
+	for from := 0; ; { // hyphens are rare, and IndexByte compares many bytes at once
 		i := bytes.IndexByte(doc[from:], '-')
 		if i < 0 {
 			break
@@ -46,7 +47,7 @@ func namedPlainly(doc []byte) (out []string) {
 		from += i + 1
 		at := from - 2
 		if at < 0 || doc[at] != 'c' && doc[at] != 's' || at > 0 && word(rune(doc[at-1])) {
-			continue // a hyphen before it ends the prefix of a longer id
+			continue // the hyphen ends the prefix of another id
 		}
 		end := from
 		for end < len(doc) && end-at <= body.MaxName && wordOrHyphen(rune(doc[end])) {
@@ -72,8 +73,8 @@ func namedPlainly(doc []byte) (out []string) {
 	return slices.Compact(out)
 }
 
-// FuzzNamed compares named with the plain search, also with ids that the input
-// is cut and joined with at any place.
+// FuzzNamed compares named with namedPlainly on random documents into which ids and
+// parts of ids are inserted at any place.
 func FuzzNamed(f *testing.F) {
 	call, sum, session := "c-"+strings.Repeat("A", 25)+"7", "sha256:"+strings.Repeat("0f", 32), contract.SessionID("t", "alice", "s-x")
 	for _, s := range []string{"", "-", ":", "c-", "s-x sha256:", "é-", call, sum, session, "r-" + call + "-d", "x" + session, sum + "0", "c-c-s-" + call, "sha256:" + sum, strings.Repeat("c-", 40), session + "_"} {
@@ -112,8 +113,8 @@ func TestNamedAtEveryPlace(t *testing.T) {
 	}
 }
 
-// BenchmarkNamed is what the search costs a request of 80 kB: of prose, and of
-// the most hostile kind.
+// BenchmarkNamed measures named on documents of 80 kB: prose, and documents with as many
+// prefixes or parts of prefixes as possible.
 func BenchmarkNamed(b *testing.B) {
 	for name, text := range map[string]string{"prose": "A sea-worn sailor, well-versed in the ways of the wind, keeps his log. ", "plurals": "his-hers the-boys-club is-was ", "prefixes": "c-", "hyphens": "-", "sums": "sha256:"} {
 		b.Run(name, func(b *testing.B) {

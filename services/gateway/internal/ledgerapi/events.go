@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Events is GET /api/v1/events: it lists or follows the ledger as JSON lines {event,
-// seq}, filtered by session, type and time.
+// Events handles GET /api/v1/events. It lists or follows the ledger as JSON lines
+// {event, seq}, filtered by session, type and time.
 func (s *API) Events(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -53,7 +53,8 @@ func (s *API) Events(c echo.Context) error {
 	})
 }
 
-// Entries is GET /api/v1/ledger: it streams the stored bytes of entries, one line each.
+// Entries handles GET /api/v1/ledger. It streams the stored bytes of entries, one line
+// for each.
 func (s *API) Entries(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -61,8 +62,8 @@ func (s *API) Entries(c echo.Context) error {
 	return s.lines(c, bus.Filter{}.String(), false, func(en eventlog.Entry) []byte { return en.Data })
 }
 
-// span is the range of sequences that a request reads, both ends included; if to is 0,
-// it ends with the ledger.
+// span is the range of sequences that a request reads, both ends included. If to is 0,
+// the range ends with the last entry.
 type span struct{ from, to uint64 }
 
 func spanOf(c echo.Context) (p span, err error) {
@@ -84,10 +85,10 @@ func spanOf(c echo.Context) (p span, err error) {
 const followEvery = 50 * time.Millisecond
 
 // lines streams the entries of the ledger that match filter, each as render returns it;
-// entries for which render returns nil are omitted. With forever, the stream continues
-// at the end of the ledger. If the ledger cannot be read or the caller's credential
-// becomes invalid, the connection is aborted, so that the response is not mistaken for a
-// complete one.
+// entries for which render returns nil are omitted. If forever is set, the stream waits
+// for new entries at the end of the ledger. If the ledger cannot be read or the caller's
+// credential becomes invalid, the connection is aborted, so that the response is not
+// mistaken for a complete one.
 func (s *API) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
 	part, err := spanOf(c)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 		select {
 		case <-ctx.Done():
 			if c.Request().Context().Err() == nil {
-				panic(http.ErrAbortHandler) // the client is connected, but its credential became invalid
+				panic(http.ErrAbortHandler) // the client is still connected, but its credential became invalid
 			}
 			return nil
 		case <-time.After(followEvery):
@@ -123,8 +124,9 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 	}
 }
 
-// send writes the available entries of part, and advances part beyond them. It reports
-// whether the response is over: part has ended, or the client has disconnected.
+// send writes the available entries in part, and sets part to the range after them. It
+// reports whether the response is over: part has been read to its end, or the client has
+// disconnected.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
 		if err != nil || ctx.Err() != nil { // the caller's credential may have become invalid
@@ -143,8 +145,8 @@ func (s *API) send(ctx context.Context, c echo.Context, filter string, part *spa
 	return false
 }
 
-// Content is GET /api/v1/contents/{commitment}: a content object, 16 bytes of salt
-// followed by the content.
+// Content handles GET /api/v1/contents/{commitment}. It responds with a content object:
+// 16 bytes of salt followed by the content.
 func (s *API) Content(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
-// ReceiptByDigest is GET /api/v1/proofgraph/receipts/:hash. The hash is the
-// receipt's digest, "sha256:" and 64 hex digits, or these digits alone.
+// ReceiptByDigest handles GET /api/v1/proofgraph/receipts/:hash. The hash is the
+// receipt's digest: "sha256:" and 64 hex digits, or these digits alone.
 func (s *API) ReceiptByDigest(c echo.Context) error {
 	digits := strings.TrimPrefix(c.Param("hash"), "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 || digits != strings.ToLower(digits) {
@@ -37,8 +37,8 @@ type ExportRequest struct {
 	Format  string `json:"format,omitempty"` // tar or tar.gz; empty = tar
 }
 
-// ExportEvidence is POST /api/v1/evidence/export: the pack of a session, as
-// GET /api/v1/sessions/:id/evidence returns it.
+// ExportEvidence handles POST /api/v1/evidence/export. It responds with the evidence
+// pack of a session, as GET /api/v1/sessions/:id/evidence does.
 func (s *API) ExportEvidence(c echo.Context) error {
 	var req ExportRequest
 	if _, err := body.Into(c, &req); err != nil {
@@ -60,7 +60,7 @@ func (s *API) ExportEvidence(c echo.Context) error {
 	return apierr.BadRequest("/format", "want tar or tar.gz")
 }
 
-// zippedResponse compresses the body of a response that succeeds.
+// zippedResponse compresses the body of a response with status 200.
 type zippedResponse struct {
 	http.ResponseWriter
 	gz *gzip.Writer
@@ -95,26 +95,26 @@ func (z *zippedResponse) Close() error {
 type Verification struct {
 	Verdict string             `json:"verdict"` // PASS or FAIL
 	Checks  VerificationChecks `json:"checks"`
-	Errors  []string           `json:"errors"` // the error at which the verification ended, if the verdict is FAIL
+	Errors  []string           `json:"errors"` // the error that ended the verification, if the verdict is FAIL
 	Root    string             `json:"root"`   // key id of the root under which the pack was verified
 	Report  *evidence.Report   `json:"report,omitempty"`
 }
 
-// VerificationChecks lists what a pack proves. A pack passes or fails as a whole, so all
-// members are true, or all are false.
+// VerificationChecks lists the properties that a pack proves. A pack passes or fails as
+// a whole, so all members are true or all are false.
 type VerificationChecks struct {
 	Signatures       bool `json:"signatures"`
 	CausalChain      bool `json:"causal_chain"`
 	PolicyCompliance bool `json:"policy_compliance"`
 }
 
-// maxVerifying is the number of packs that a gateway verifies at once; each occupies one
-// core.
+// maxVerifying is the maximum number of packs that a gateway verifies at once; each
+// verification occupies one core.
 const maxVerifying = 2
 
-// VerifyEvidence is POST /api/v1/evidence/verify. The pack is the body, or the file in
-// the field bundle of a form (multipart/form-data). The root is the mesh's own, or the
-// key id in the parameter root.
+// VerifyEvidence handles POST /api/v1/evidence/verify. The pack is the body, or the file
+// in the field bundle of a form (multipart/form-data). The root is the mesh's own root,
+// or the key id in the parameter root.
 func (s *API) VerifyEvidence(c echo.Context) error {
 	pack, err := bundle(c.Request().Header.Get("Content-Type"), body.Raw(c))
 	if err != nil {
@@ -140,8 +140,8 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 	return c.JSON(http.StatusOK, v)
 }
 
-// bundle returns the pack in a request's body raw, which is the pack itself or a form
-// that contains it.
+// bundle returns the evidence pack in a request's body raw: the body itself, or the file
+// in the form that the body contains.
 func bundle(contentType string, raw []byte) ([]byte, error) {
 	kind, params, _ := mime.ParseMediaType(contentType)
 	if kind != "multipart/form-data" {
@@ -157,7 +157,7 @@ func bundle(contentType string, raw []byte) ([]byte, error) {
 			return nil, apierr.BadRequest("bundle", "the form has no file in the field bundle")
 		}
 		if part.FormName() == "bundle" {
-			b, err := io.ReadAll(part) // it is in memory already
+			b, err := io.ReadAll(part) // part reads from memory
 			if err != nil {
 				return nil, apierr.BadRequest("bundle", "the form is cut off")
 			}

@@ -40,7 +40,7 @@ func lines(t *testing.T, r *edgetest.Response) (names []string) {
 	return names
 }
 
-// TestEvents: the ledger is listed by session, type, time and place.
+// TestEvents checks that the ledger can be listed by session, type, time and sequence.
 func TestEvents(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	alice, auditor := m.Token("alice", token.Tools), m.Token("auditor", token.Audit)
@@ -78,8 +78,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestSearchParameters: unknown facets and invalid values are rejected before audit is
-// queried.
+// TestSearchParameters checks that unknown facets and invalid values are rejected before
+// audit is queried.
 func TestSearchParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -91,12 +91,12 @@ func TestSearchParameters(t *testing.T) {
 	if q := m.Queried(); len(q) != 0 {
 		t.Error("audit was queried", q)
 	}
-	if r := m.Do("GET", "/api/v1/search?tool=a&limit=5&since=2026-01-01T00:00:00Z", auditor, ""); r.Code != 503 { // audit does not run here
+	if r := m.Do("GET", "/api/v1/search?tool=a&limit=5&since=2026-01-01T00:00:00Z", auditor, ""); r.Code != 503 { // no service audit runs in this test
 		t.Error(r.Code, r.Body)
 	}
 }
 
-// TestParameters: paths and parameters that reads reject.
+// TestParameters checks that reads reject invalid paths and parameters.
 func TestParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -114,7 +114,8 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// TestDocuments: single documents of other services, and their errors.
+// TestDocuments checks the routes that return a document of another service, and their
+// errors.
 func TestDocuments(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -148,7 +149,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestExport: a pack is exported by its session; unknown formats are rejected.
+// TestExport checks that the export of a session's pack sends a query to audit, and that
+// unknown formats are rejected.
 func TestExport(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -164,8 +166,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestVerify: data that is not a pack fails, as the body and as a file of a form, under
-// the mesh's root or a named one.
+// TestVerify checks that the verification of data that is not a pack fails, as the body
+// and as a file in a form, under the mesh's root or a given one.
 func TestVerify(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -199,7 +201,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestFollowEnds: a stream with follow=true ends when the caller leaves.
+// TestFollowEnds checks that a stream with follow=true ends when the client disconnects.
 func TestFollowEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.a")

@@ -38,7 +38,7 @@ type API struct {
 	Blobs     *blob.Store
 	Catalog   View
 	Authority View
-	Position  func() uint64 // position of both views on the ledger
+	Position  func() uint64 // ledger sequence that both views have applied
 
 	verifying atomic.Int32 // number of packs being verified
 }
@@ -46,14 +46,14 @@ type API struct {
 // View is one of the gateway's own views; Dump returns it in canonical form.
 type View interface{ Dump() []byte }
 
-// page is the part of a list that a request selects.
+// page holds the parameters of a request for a part of a list.
 type page struct {
 	session       string
 	limit, offset int64
 }
 
-// pageOf returns the part of a list that a request's parameters select. A session's name
-// is resolved as that of the caller who, or of the parameter owner.
+// pageOf reads the parameters that select a part of a list. It resolves the name of a
+// session as a name given by the caller who, or by the principal in the parameter owner.
 func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
 	p = page{limit: 1000}
 	if p.session, err = s.Sessions.QueriedBy(c, who, c.QueryParam("session")); err != nil {
@@ -74,8 +74,8 @@ func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
 	return p, nil
 }
 
-// Receipts is GET /helm/receipts: the receipts that the parameters select, in ledger
-// order, as JSON lines.
+// Receipts handles GET /helm/receipts. It responds with the receipts that the parameters
+// select, in ledger order, as JSON lines.
 func (s *API) Receipts(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -88,12 +88,13 @@ func (s *API) Receipts(c echo.Context) error {
 	return queries.Lines(c, s.Queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
 }
 
-// facets lists the facets that search accepts besides owner, since, until, before and
-// limit. Other names are rejected here, because audit's index would return nothing for
-// them.
+// facets lists the facets that search accepts in addition to owner, since, until, before
+// and limit. Other names are rejected here, because audit's index would return nothing
+// for them.
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
-// Search is GET /api/v1/search: it searches events in audit's index, newest first.
+// Search handles GET /api/v1/search. It responds with the matching events in audit's
+// index, newest first.
 func (s *API) Search(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *API) Search(c echo.Context) error {
 	return queries.Lines(c, s.Queries, audit.SearchQuery, q)
 }
 
-// setTerm sets one parameter of a search.
+// setTerm sets one parameter of a search query.
 func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	switch name {
 	case "owner": // used by QueriedBy
@@ -140,8 +141,8 @@ func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	return err
 }
 
-// ProofGraph is GET /helm/proofgraph: the nodes of a session's proof graph, and their
-// digest.
+// ProofGraph handles GET /helm/proofgraph. It responds with the nodes of a session's
+// proof graph, and their digest.
 func (s *API) ProofGraph(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -168,12 +169,12 @@ func (s *API) ProofGraph(c echo.Context) error {
 // Graph is a session's proof graph.
 type Graph struct {
 	SessionID string            `json:"session_id"`
-	Digest    string            `json:"digest"` // SHA-256 of the nodes, each with a newline
+	Digest    string            `json:"digest"` // SHA-256 of the nodes, each followed by a newline
 	Nodes     []json.RawMessage `json:"nodes"`  // in canonical form
 }
 
-// ListSessions is GET /api/v1/proofgraph/sessions: the sessions that limit and offset
-// select.
+// ListSessions handles GET /api/v1/proofgraph/sessions. It responds with the sessions
+// that limit and offset select.
 func (s *API) ListSessions(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -186,7 +187,8 @@ func (s *API) ListSessions(c echo.Context) error {
 	return queries.Send(c, s.Queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
 }
 
-// SessionReceipts returns the receipts of one session, in the order of its chain.
+// SessionReceipts handles the request for the receipts of one session. It responds with
+// them in the order of the session's chain.
 func (s *API) SessionReceipts(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -203,8 +205,8 @@ func (s *API) SessionReceipts(c echo.Context) error {
 	return c.JSON(http.StatusOK, list)
 }
 
-// Evidence is GET /api/v1/sessions/:id/evidence: it streams a session's evidence pack.
-// If the pack cannot be read to its end, the connection is aborted.
+// Evidence handles GET /api/v1/sessions/:id/evidence. It streams a session's evidence
+// pack. If the pack cannot be read to its end, the connection is aborted.
 func (s *API) Evidence(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -227,12 +229,13 @@ func (s *API) Evidence(c echo.Context) error {
 	c.Response().Header().Set("Content-Type", "application/x-tar")
 	c.Response().WriteHeader(http.StatusOK)
 	if _, err := io.Copy(c.Response(), s2.NewReader(pack)); err != nil {
-		panic(http.ErrAbortHandler) // half a pack must not be taken for a whole one
+		panic(http.ErrAbortHandler) // an incomplete pack must not be mistaken for a complete one
 	}
 	return nil
 }
 
-// packOf returns the query for a pack that a request's parameters describe.
+// packOf returns the query for an evidence pack with the options in a request's
+// parameters.
 func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	if raw := c.QueryParam("witnessed"); raw != "" {
 		if q.Witnessed, err = strconv.ParseInt(raw, 10, 64); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {
@@ -256,7 +259,8 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	return q, nil
 }
 
-// Proof returns the leaf hash and the inclusion proof of a ledger entry, by its sequence.
+// Proof responds with the leaf hash and the inclusion proof of the ledger entry with the
+// sequence in the path.
 func (s *API) Proof(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -14,18 +14,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// LiveView is a view in canonical form, with its position.
+// LiveView is the current content of a view in canonical form, with the view's position.
 type LiveView struct {
 	Name     string `json:"name"`
-	Position uint64 `json:"position"`       // ledger sequence of the last entry in it
+	Position uint64 `json:"position"`       // ledger sequence of the last applied entry
 	Dump     string `json:"dump"`           // canonical form, or its SHA-256 if it is too large to send
-	Root     string `json:"root,omitempty"` // key id of the root; only in the view of the catalog
+	Root     string `json:"root,omitempty"` // key id of the root; set only for the view of the catalog
 }
 
-// View is GET /api/v1/views/{service}: a live view in canonical form, with its position.
-// The registry of services maps the path to the service that has the view and to its
-// query. An optional view has the deadline of the key registry's view, so that a service
-// that does not run does not delay callers that read every view.
+// View handles GET /api/v1/views/{service}. It responds with the current content of a
+// view in canonical form, and the view's position. The registry of services maps the
+// path to the service that holds the view and to the query for it. The query for an
+// optional view has the short deadline of the query for the key registry's view, so that
+// a service that does not run does not delay callers that read every view.
 func (s *API) View(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -52,8 +53,8 @@ func (s *API) View(c echo.Context) error {
 	return queries.Send(c, s.Queries, q, query.ViewRequest{})
 }
 
-// ownView sends one of the gateway's own views. It reads the view again if its position
-// has changed meanwhile, so that position and dump match.
+// ownView responds with one of the gateway's own views. It reads the view again if the
+// view's position has changed meanwhile, so that position and dump match.
 func (s *API) ownView(c echo.Context, v *services.View) error {
 	dump := map[string]func() []byte{services.ViewCatalog: s.Catalog.Dump, services.ViewAuthority: s.Authority.Dump}[v.Name]
 	for {

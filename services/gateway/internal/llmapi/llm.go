@@ -1,5 +1,5 @@
-// Package llmapi serves the APIs of language models: it proposes their requests
-// unchanged and relays the frames of the responses.
+// Package llmapi serves the APIs of language models: it proposes the requests unchanged
+// and relays the frames of the responses.
 package llmapi
 
 import (
@@ -50,7 +50,7 @@ type API struct {
 // Frames is the stream of the frames of one call, in order; transient.Stream implements
 // it.
 type Frames interface {
-	// Wake returns a channel that receives when Try has a frame.
+	// Wake returns a channel that receives a value when Try can return a frame.
 	Wake() <-chan struct{}
 	// Try returns the next frame and reports whether there was one. An error ends the
 	// stream.
@@ -58,11 +58,11 @@ type Frames interface {
 	Close()
 }
 
-// Handler returns the handler of an API of language models, by its kind. The request
-// passes to the provider unchanged; the args of the call are a summary of it. Errors
-// have the shape of the API: Anthropic's for messages, or else OpenAI's. If the
+// Handler returns the handler of the API for a kind of request to language models. The
+// request is sent to the provider unchanged; the args of the call are a summary of it.
+// Errors have the shape of the API: Anthropic's for messages, or else OpenAI's. If the
 // request's Idempotency-Key was used before, the first response is sent again once its
-// call has ended. A stream is not repeated, because its frames are not recorded.
+// call has ended. A stream cannot be sent again, because its frames are not recorded.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)
@@ -85,8 +85,9 @@ func (s *API) Handler(kind string) echo.HandlerFunc {
 	}
 }
 
-// Request makes the proposal of a request to a language model. Its args are a summary of
-// the request; the request itself is in the body of the proposal, unchanged.
+// Request makes the proposal of a request to a language model. The args of the proposal
+// are a summary of the request; the body of the proposal is the request itself,
+// unchanged.
 func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller) (propose.Request, error) {
 	args, labels, err := llm.Peek(kind, raw)
 	var fe *llm.FieldError
@@ -121,7 +122,7 @@ func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller)
 	return r, nil
 }
 
-// maxBetas bounds the beta features that a request may name.
+// maxBetas is the maximum number of beta features in one request.
 const maxBetas = 32
 
 // betas returns the beta features that the header Anthropic-Beta of a request names, at
@@ -137,7 +138,7 @@ func betas(h http.Header) (out []string) {
 	return out
 }
 
-// cacheOf returns "use" if a cached response may be returned, or "" if not. Without the
+// cacheOf returns "use" if the response may be a cached one, or "" if not. Without the
 // header, the setting of the caller's virtual key applies.
 func cacheOf(h http.Header, who *auth.Caller) (string, error) {
 	switch v := h.Get(cacheHeader); v {
@@ -154,16 +155,16 @@ func cacheOf(h http.Header, who *auth.Caller) (string, error) {
 	return "", apierr.BadRequest(cacheHeader, `want "use" or "no"`)
 }
 
-// llmTimeout is the timeout of a request to a model whose caller sets none; models may
-// compute for minutes.
+// llmTimeout is the timeout of a request to a model without a TimeoutHeader. A model may
+// take minutes to respond.
 const llmTimeout = 10 * time.Minute
 
 // cacheHeader is the request header that allows ("use") or forbids ("no") a cached
 // response.
 const cacheHeader = "X-Binnacle-Cache"
 
-// Models is GET /v1/models and GET /v1/models/{id}. If the llm-router's list is stale
-// and the caller may call models, a call llm.models refreshes it first.
+// Models handles GET /v1/models and GET /v1/models/{id}. If the llm-router's list is
+// stale and the caller may call models, a call llm.models refreshes the list first.
 func (s *API) Models(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -197,15 +198,15 @@ func (s *API) Models(c echo.Context) error {
 			}
 		}
 		e := apierr.NotFound("no model " + id + "; GET /v1/models lists what there is")
-		e.Code, e.Param = "model_not_found", "model" // the path parameter
+		e.Code, e.Param = "model_not_found", "model" // name of the path parameter
 		return e
 	}
 	return c.JSON(http.StatusOK, ModelPage{Object: "list", Data: l.Data})
 }
 
-// ModelPage is OpenAI's list of models.
+// ModelPage is the list of models in the shape of OpenAI's API.
 type ModelPage struct {
-	Object string            `json:"object"` // "list"
+	Object string            `json:"object"` // always "list"
 	Data   []llmrouter.Model `json:"data"`
 }
 
@@ -219,7 +220,7 @@ type AnthropicPage struct {
 
 // AnthropicModel is one model of an AnthropicPage.
 type AnthropicModel struct {
-	Type        string `json:"type"` // "model"
+	Type        string `json:"type"` // always "model"
 	ID          string `json:"id"`
 	DisplayName string `json:"display_name"`
 	CreatedAt   string `json:"created_at"`

@@ -19,12 +19,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// relay proposes a call and relays its frames to the caller: a plain response once the
-// outcome is on the ledger, a stream as it arrives, with its end held until then. A
-// complete response therefore implies that the outcome is durable and that its receipt
-// can be fetched. A call is cancelled if its caller leaves, if its caller's credential
-// becomes invalid, or if its executor cannot be reached after an election. Frames of
-// services other than the call's executor are not received.
+// relay proposes a call and relays its frames to the caller. A plain response is sent
+// once the outcome is on the ledger. A stream is relayed as it arrives, but its end is
+// held back until the outcome is on the ledger. A complete response therefore implies
+// that the outcome is durable and that its receipt can be fetched. A call is cancelled
+// if its client disconnects, if its caller's credential becomes invalid or, unless it
+// has an Idempotency-Key, if the ledger stops responding or no executor starts it after
+// the ledger has recovered. Only frames of the call's executor are received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")
@@ -54,7 +55,8 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	a := &response{s: s, c: c, r: r, frames: frames}
 	allowed, done := s.Gate.Watch(ctx, who, r.Stream)
 	defer done()
-	// Approvals are awaited for a shorter time than models.
+	// The wait for an approval is limited to CallTimeout, which is shorter than most
+	// timeouts of requests to models.
 	terms := await.Terms{Within: r.Timeout + calls.Margin, Async: calls.Async(c), People: min(r.Timeout, s.CallTimeout)}
 	res := s.Calls.Wait(allowed, p, terms, a)
 	if res.State == await.Ended {
@@ -62,14 +64,14 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		return a.end(&res.Outcome.Recorded)
 	}
 	if res.State == await.Left || res.State == await.Gone {
-		_ = s.Calls.Unended(ctx, p, r, &res) // the response is that of revoked
+		_ = s.Calls.Unended(ctx, p, r, &res) // the response is written by revoked
 		return a.revoked(ctx, allowed)
 	}
 	return s.unended(ctx, a, p, &res)
 }
 
-// unended returns the response to a call without an outcome. A stream that has begun
-// ends with an error event, so that it cannot be mistaken for a complete response.
+// unended responds to a call whose wait ended without an outcome. A stream that has
+// begun ends with an error event, so that it cannot be mistaken for a complete response.
 func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res *await.Result) error {
 	c, r := a.c, a.r
 	switch res.State {
@@ -95,7 +97,7 @@ func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res 
 	return err
 }
 
-// trace starts the span of a request and sets its context in the proposal.
+// trace starts a span for the request and sets the trace context of the proposal.
 func (s *API) trace(c echo.Context, r *propose.Request, args *llm.Args) trace.Span {
 	span := s.Tracer.Start(r.TraceCtx, "POST "+c.Path(), trace.SpanKindServer, attribute.String("http.request.method", "POST"), attribute.String("http.route", c.Path()),
 		attribute.String("gen_ai.operation.name", operation(r.Kind)), attribute.String("gen_ai.request.model", args.Model), attribute.String("gen_ai.conversation.id", r.Session), attribute.String("binnacle.call.id", r.ID))
@@ -115,7 +117,7 @@ func operation(kind string) string {
 	return "chat"
 }
 
-// repeat responds to a request whose Idempotency-Key was used before, with the response
+// repeat responds to a request whose Idempotency-Key was used before with the response
 // to the first call.
 func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
 	args, err := calls.ModelArgs(r.Args)

@@ -30,24 +30,24 @@ func head(status int, media string) *llm.Head {
 	return &llm.Head{Status: status, Headers: map[string]string{"Content-Type": media}, Instance: "ll1"}
 }
 
-// answered ends a call after n frames.
+// answered records that a call succeeded with n frames.
 func answered(c *edgetest.Call, n int64) {
 	out, _ := blob.Refer([]byte(`{"id":"resp_1"}`), "application/json")
 	c.End("llm-router", contract.Effect{Status: contract.Succeeded, Frames: n}, &out, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
-// failed ends a call after n frames with an error.
+// failed records that a call failed after n frames with the error code.
 func failed(c *edgetest.Call, n int64, code string) {
 	c.End("llm-router", contract.Effect{Status: contract.Failed, Frames: n, ErrorCode: code, ErrorMessage: "no luck"}, nil, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
-// TestRelay: what callers receive for the frames and the outcome of a call.
+// TestRelay checks the response for different frames and outcomes of a call.
 func TestRelay(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, body string
 		do         func(c *edgetest.Call)
 		status     int
-		want       string // of the body
+		want       string // text that the body must contain
 		never      string
 		took       time.Duration
 	}{
@@ -116,8 +116,8 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// TestCallerOfModelLeaves: a call to a model is cancelled when its caller leaves, before
-// the first frame and after it.
+// TestCallerOfModelLeaves checks that a call to a model is cancelled if its client
+// disconnects, before or after the first frame.
 func TestCallerOfModelLeaves(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -139,8 +139,8 @@ func TestCallerOfModelLeaves(t *testing.T) {
 	}
 }
 
-// TestSuspension: a stream ends with a reason, and its call is cancelled, when its
-// caller is suspended.
+// TestSuspension checks that a stream ends with an error event, and that its call is
+// cancelled, if its caller is suspended.
 func TestSuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.chat")
@@ -163,8 +163,8 @@ func TestSuspension(t *testing.T) {
 	})
 }
 
-// TestCredit: an executor that sends many bytes receives credits for those that were
-// written.
+// TestCredit checks that an executor that sends many bytes receives credits for the
+// bytes that were written.
 func TestCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.chat")
@@ -192,8 +192,8 @@ func TestCredit(t *testing.T) {
 	})
 }
 
-// TestRepeatedModel: a repeated Idempotency-Key returns the first response again, unless
-// that was a stream or has been deleted.
+// TestRepeatedModel checks that a repeated Idempotency-Key returns the first response
+// again, unless that was a stream or has been deleted.
 func TestRepeatedModel(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.responses")
 	n := 0
@@ -233,8 +233,8 @@ func TestRepeatedModel(t *testing.T) {
 	}
 }
 
-// TestModelRequests: the call contains the values of a request's headers for caching and
-// beta features; invalid values are rejected.
+// TestModelRequests checks that the call contains the values of the request's headers
+// for caching and beta features, and that invalid values are rejected.
 func TestModelRequests(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages")
 	var args llm.Args

@@ -18,16 +18,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// response writes the response to one call from the frames of the call. It implements
-// await.Sink. It is not safe for concurrent use.
+// response is the await.Sink that writes the response to one call from the frames of the
+// call. It is not safe for concurrent use.
 type response struct {
 	s      *API
 	c      echo.Context
 	r      propose.Request
 	frames Frames
 	head   *llm.Head
-	body   []byte // the body of a response that is not a stream, or the withheld end of a stream
-	open   bool   // the head of a stream was sent
+	body   []byte // the body of a response that is not a stream, or the held-back end of a stream
+	open   bool   // the status and headers of a stream were sent
 	got    int64  // number of frames received
 	taken  int64  // bytes written or held in body
 	told   int64  // value of taken in the last credit
@@ -60,8 +60,8 @@ func (a *response) streams() bool {
 }
 
 // frame processes one frame. It writes the data of a stream at once and holds everything
-// else in body. After each half of llm.Window it sends a credit to the executor, which
-// otherwise stops sending.
+// else in body. Each time that half of llm.Window has been processed, it sends a credit
+// to the executor, which otherwise stops sending.
 func (a *response) frame(t transient.Frame) error {
 	f, err := llm.ParseFrame(t.Data)
 	if err != nil {
@@ -88,7 +88,8 @@ func (a *response) frame(t transient.Frame) error {
 	return nil
 }
 
-// begin sets the headers of the response and returns them.
+// begin sets the headers of the response from the call and from the first frame, and
+// returns them.
 func (a *response) begin(verdict string) http.Header {
 	calls.Headers(a.c, a.r, verdict)
 	h := a.c.Response().Header()
@@ -104,7 +105,7 @@ func (a *response) write(data []byte) error {
 	resp := a.c.Response()
 	if !a.open {
 		a.open = true
-		h := a.begin(contract.Allow) // frames come only from an allowed call
+		h := a.begin(contract.Allow) // only an allowed call has frames
 		h.Set("Cache-Control", "no-cache")
 		resp.WriteHeader(http.StatusOK)
 	}
@@ -115,7 +116,7 @@ func (a *response) write(data []byte) error {
 	return nil
 }
 
-// end completes the response after the outcome is on the ledger.
+// end completes the response once the outcome r is on the ledger.
 func (a *response) end(r *contract.Recorded) error {
 	e := apierr.OfOutcome(r)
 	switch {
@@ -143,10 +144,10 @@ func (a *response) end(r *contract.Recorded) error {
 }
 
 // fail ends a stream that has begun with an error event in the shape of its API, so that
-// it cannot be mistaken for a complete stream.
+// the stream cannot be mistaken for a complete one.
 func (a *response) fail(e *apierr.Error) error { return a.write(e.Event(a.r.Kind)) }
 
-// broken ends a response of which frames were lost.
+// broken ends a response some of whose frames were lost.
 func (a *response) broken(err error) error {
 	msg := "the live stream broke; what was recorded is on the ledger under the receipt id"
 	if !errors.Is(err, transient.ErrGap) {
@@ -161,7 +162,7 @@ func (a *response) broken(err error) error {
 }
 
 // revoked ends the response to a caller whose credential became invalid during the wait.
-// It sends nothing if the caller has left.
+// It sends nothing if the client has disconnected.
 func (a *response) revoked(request, allowed context.Context) error {
 	var e *apierr.Error
 	switch {

@@ -24,8 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
-// Response is GET /v1/responses/:id. It returns a stored response from the ledger, only
-// to the caller that made it.
+// Response handles GET /v1/responses/:id. It responds with a stored response from the
+// ledger, but only to the actor that requested it.
 func (s *API) Response(c echo.Context) error {
 	_, rec, err := s.stored(c)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *API) Response(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, body)
 }
 
-// InputItems is GET /v1/responses/:id/input_items: the input of a stored response,
-// newest first unless order=asc.
+// InputItems handles GET /v1/responses/:id/input_items. It responds with the input of a
+// stored response, newest item first unless order=asc.
 func (s *API) InputItems(c echo.Context) error {
 	call, _, err := s.stored(c)
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *API) InputItems(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// DeleteResponse is DELETE /v1/responses/:id, a call that policy decides on. The ledger
-// keeps the response, but it is no longer served.
+// DeleteResponse handles DELETE /v1/responses/:id. It proposes a call, on which policy
+// decides. The deleted response remains on the ledger, but is no longer served.
 func (s *API) DeleteResponse(c echo.Context) error {
 	if _, _, err := s.stored(c); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (s *API) DeleteResponse(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, output)
 }
 
-// itemsOf returns the input of a request as items with ids. Input that is a string
-// becomes one message, and the text of a message one content part.
+// itemsOf returns the input of a request as items with ids. A string becomes one
+// message, and the text of a message becomes one content part.
 func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	var q struct {
 		Input json.RawMessage `json:"input"`
@@ -117,7 +117,7 @@ func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	var text string
 	if json.Unmarshal(q.Input, &text) == nil {
 		items = append(items, map[string]any{"role": "user", "content": text})
-	} else if len(q.Input) > 0 { // without input, a stored prompt or conversation was the input
+	} else if len(q.Input) > 0 { // without input, a stored prompt or conversation was used instead
 		d := json.NewDecoder(bytes.NewReader(q.Input))
 		d.UseNumber()
 		if err := d.Decode(&items); err != nil {
@@ -145,9 +145,9 @@ func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	return items, nil
 }
 
-// stored returns the call that made the response named in a request, and its outcome.
-// The error is 404 unless the caller made the response and it is stored. A response may
-// be known before the outcome of its call, which stored then waits for.
+// stored returns the call that made the response named in a request, and the call's
+// outcome. The error is 404 unless the caller's actor made the response and the response
+// is stored. If the outcome is not recorded yet, stored waits for it.
 func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
 	c.Set(apierr.ShapeKey, llm.Responses)
 	who, err := s.Gate.Caller(c, "")
@@ -184,8 +184,8 @@ func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error)
 	return &call, rec, nil
 }
 
-// keeps returns an error (404) unless the request that made a response allowed it to be
-// stored.
+// keeps returns an error (404) unless the request that made a response allowed the
+// response to be stored.
 func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) error {
 	raw, err := s.Blobs.Open(ctx, &call.Args)
 	if err != nil {
@@ -197,16 +197,16 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 	return nil
 }
 
-// storedResponse returns a stored response, or the zero value if there is none. The
-// response may belong to another caller.
+// storedResponse returns the llm-router's entry for a stored response, or the zero value
+// if there is none. The response may belong to another caller.
 func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
 	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }
 
-// continues adds to the summary a the tokens of the stored responses that the request
-// continues. It returns the call that made the last of them, or "" if the request
-// continues none. The llm-router checks, when it executes the call, whether the caller
-// may continue them.
+// continues adds the tokens of the stored responses that the request continues to the
+// summary a. It returns the call that made the last of these responses, or "" if the
+// request continues none. The llm-router checks, when it executes the call, whether the
+// caller may continue them.
 func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (call string, err error) {
 	if a.Previous == "" {
 		return "", nil
@@ -231,7 +231,8 @@ func noResponseOf(id string) *apierr.Error {
 	return apierr.NotFound("no response " + id + " is stored")
 }
 
-// undeleted returns an error (404) if a response was stored and has been deleted since.
+// undeleted returns an error (404) if the response was stored and has since been
+// deleted.
 func (s *API) undeleted(ctx context.Context, response []byte) error {
 	var d struct {
 		ID string `json:"id"`
@@ -248,7 +249,7 @@ func (s *API) undeleted(ctx context.Context, response []byte) error {
 	return err
 }
 
-// readStored reads recorded content of a response. The error is 404 if nothing was
+// readStored reads a recorded content of a response. The error is 404 if nothing was
 // recorded or the content was erased.
 func (s *API) readStored(c echo.Context, ref *contract.Content) ([]byte, error) {
 	if ref == nil {

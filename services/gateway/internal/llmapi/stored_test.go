@@ -19,7 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// respond makes alice's stored response resp_1 and returns its call.
+// respond makes alice's stored response resp_1 and returns its call. The call ends only
+// if end is set.
 func respond(m *edgetest.Mesh, body string, end bool) *edgetest.Call {
 	m.Helper()
 	made := make(chan *edgetest.Call, 1)
@@ -47,8 +48,8 @@ func respond(m *edgetest.Mesh, body string, end bool) *edgetest.Call {
 	return call
 }
 
-// TestStored: a stored response is returned only to the caller that made it; a response
-// that was not stored is not found.
+// TestStored checks that a stored response is returned only to the actor that requested
+// it, and that a response that was not stored is not found.
 func TestStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		body, who, id string
@@ -70,13 +71,13 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestStoredBeforeItsOutcome: a response that is known before its call's outcome is
-// awaited by reading the ledger, not by repeated queries to audit.
+// TestStoredBeforeItsOutcome checks that a request for a response whose call has no
+// outcome yet waits by reading the ledger, and not by repeated queries to audit.
 func TestStoredBeforeItsOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.responses")
 		call := respond(m, `{"model":"demo/echo","input":"hi"}`, false)
-		synctest.Wait() // the proposal is stored on a goroutine of its own
+		synctest.Wait() // the proposal is stored by another goroutine
 		m.Queried()
 		go func() { time.Sleep(3 * time.Second); answered(call, 0) }()
 		began := time.Now()
@@ -90,7 +91,8 @@ func TestStoredBeforeItsOutcome(t *testing.T) {
 	})
 }
 
-// TestInputItems: the input of a response as items, in both orders and in parts.
+// TestInputItems checks the list of a response's input items, in both orders and in
+// several pages.
 func TestInputItems(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses")
 	call := respond(m, `{"model":"demo/echo","input":[{"role":"user","content":"one"},{"role":"assistant","content":"two","id":"m2"},{"type":"function_call_output","call_id":"x","output":"three"}]}`, true)
@@ -129,7 +131,8 @@ func TestInputItems(t *testing.T) {
 	}
 }
 
-// TestDelete: deleting a response is a call that only the response's maker can make.
+// TestDelete checks that the deletion of a response is a call, and that only the actor
+// that requested the response can propose it.
 func TestDelete(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses", "llm.delete_response")
 	respond(m, `{"model":"demo/echo","input":"hi"}`, true)
@@ -143,8 +146,8 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestContinued: a request that continues a response includes that response's tokens and
-// the labels of its session.
+// TestContinued checks that the args of a request that continues a response include that
+// response's tokens.
 func TestContinued(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses")
 	respond(m, `{"model":"demo/echo","input":"hi"}`, true)
@@ -169,8 +172,8 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestModels: the list in the shape of each API, one model of it, and a refresh by a
-// call when it is stale.
+// TestModels checks the list of models in the shape of each API, the route of one model,
+// and the call that refreshes a stale list.
 func TestModels(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.models")
 	stale := false
@@ -201,7 +204,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestUsage: the gateway checks windows and groups; the figures are the llm-router's.
+// TestUsage checks that the gateway passes the window and the groups of statistics to
+// the llm-router, and rejects invalid values.
 func TestUsage(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)

@@ -12,7 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Stats is GET /api/v1/llm/stats: success rates and latencies of models in a window.
+// Stats handles GET /api/v1/llm/stats. It responds with success rates and latencies of
+// models in a time window.
 func (s *API) Stats(c echo.Context) error {
 	from, to, err := s.window(c)
 	if err != nil {
@@ -21,8 +22,8 @@ func (s *API) Stats(c echo.Context) error {
 	return queries.Send(c, s.Queries, llmrouter.StatsQuery, llmrouter.StatsRequest{From: from, To: to})
 }
 
-// Spend is GET /api/v1/llm/spend: tokens and cost in a window. The parameter by lists
-// the dimensions to group by, separated by commas.
+// Spend handles GET /api/v1/llm/spend. It responds with tokens and cost in a time
+// window. The parameter by lists the dimensions to group by, separated by commas.
 func (s *API) Spend(c echo.Context) error {
 	from, to, err := s.window(c)
 	if err != nil {
@@ -35,8 +36,8 @@ func (s *API) Spend(c echo.Context) error {
 	return queries.Send(c, s.Queries, llmrouter.SpendQuery, q)
 }
 
-// window returns the parameters from and to (RFC 3339), each "" if absent. It returns an
-// error if the caller lacks audit:read.
+// window returns the time window in the parameters from and to (RFC 3339), each "" if
+// absent. It returns an error if one is malformed or the caller lacks audit:read.
 func (s *API) window(c echo.Context) (from, to string, err error) {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return "", "", err

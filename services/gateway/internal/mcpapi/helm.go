@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Capabilities is GET /mcp/v1/capabilities: the tool manifest of the HELM
-// HTTP surface.
+// Capabilities handles GET /mcp/v1/capabilities. It responds with the tool manifest of
+// the HELM HTTP surface.
 func (s *API) Capabilities(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Tools); err != nil {
 		return err
@@ -31,7 +31,8 @@ type ExecuteRequest struct {
 	Params json.RawMessage `json:"params"` // an object
 }
 
-// Execute is POST /mcp/v1/execute of the HELM HTTP surface: {method, params}.
+// Execute handles POST /mcp/v1/execute of the HELM HTTP surface, whose body is {method,
+// params}.
 func (s *API) Execute(c echo.Context) error {
 	var req ExecuteRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -44,7 +45,7 @@ func (s *API) Execute(c echo.Context) error {
 	if err := body.CheckName("/method", "tool."+req.Method); err != nil {
 		return err
 	}
-	args, err := body.CallArgs("/params", req.Params) // canonical, because the whole body is
+	args, err := body.CallArgs("/params", req.Params) // already canonical, because the whole body is
 	if err != nil {
 		return err
 	}

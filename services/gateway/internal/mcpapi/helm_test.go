@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestHELM: the manifest lists the packs, and executing a tool through this API makes a
-// call like any other.
+// TestHELM checks that the manifest lists the packs, and that executing a tool through
+// this API proposes a call.
 func TestHELM(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{Version: "9"}, "tool.a")
 	who := m.Token("alice", token.Tools)
@@ -52,8 +52,8 @@ func rpc(m *edgetest.Mesh, bearer, session, method, params string) (result map[s
 	return doc.Result, r.Header().Get("Mcp-Session-Id"), r.Code
 }
 
-// TestMCP: tools are listed and called over MCP; failures and names outside the
-// catalog come back as results that a model can read, and are on the ledger.
+// TestMCP checks that tools can be listed and called over MCP, and that failed calls and
+// calls of unknown tools return results that a model can read and are on the ledger.
 func TestMCP(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)

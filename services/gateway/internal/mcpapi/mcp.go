@@ -27,14 +27,14 @@ import (
 // API serves MCP and the HELM HTTP surface. Its exported fields are set before its
 // first use.
 type API struct {
-	Version  string // of the gateway
+	Version  string // release of the gateway
 	Gate     *auth.Gate
 	Calls    *calls.API
 	Sessions *sessions.Resolver
 	Labels   *labels.Reader
 	Tools    Catalog
 
-	// Logged is called with each tool call that has ended.
+	// Logged is called after each tool call.
 	Logged func(who *auth.Caller, call string, began time.Time, err error)
 
 	mcps mcpSessions
@@ -47,15 +47,15 @@ type Catalog interface {
 }
 
 // Handler returns the handler of MCP with sessions (protocol versions up to 2025-11-25).
-// Protocol version 2026-07-28, which has no sessions, needs a second, stateless handler
-// that is chosen by the request's protocol version; the code below does not depend on
-// which handler received a tool call.
+// Protocol version 2026-07-28 has no sessions and needs a second, stateless handler,
+// selected by the request's protocol version. The functions that process a tool call do
+// not depend on the handler that received it.
 func (s *API) Handler() echo.HandlerFunc {
 	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1})
 	// The caller was verified before the body was read. The SDK requires a verifier of
-	// its own, and binds its sessions to the UserID that this returns: the digest of the
-	// credential.
+	// its own. It binds its sessions to the UserID that the verifier returns, which is
+	// the digest of the credential.
 	verifier := func(ctx context.Context, raw string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 		who, err := s.Gate.Verify(raw)
 		if err != nil {
@@ -63,7 +63,7 @@ func (s *API) Handler() echo.HandlerFunc {
 		}
 		return &sdkauth.TokenInfo{Expiration: who.Until, UserID: auth.DigestOf(raw), Extra: map[string]any{auth.CallerKey: who}}, nil
 	}
-	checked := sdkauth.RequireBearerToken(verifier, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h) // virtual keys need not expire
+	checked := sdkauth.RequireBearerToken(verifier, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h) // a virtual key may have no expiry
 	return func(c echo.Context) error {
 		who, err := s.Gate.Caller(c, "")
 		if err != nil {
@@ -85,15 +85,15 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// mcpServer returns the server of one MCP session, with the tools that the catalog has
-// now.
+// mcpServer returns the server of one MCP session, with the tools that are in the
+// catalog now.
 func (s *API) mcpServer(id string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
 	for _, t := range packs.Approved(s.Tools) {
 		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
 	}
-	// A call of a tool outside the catalog is proposed too, so that the attempt and its
-	// denial are on the ledger.
+	// A call of an unknown tool is proposed too, so that the attempt and its denial are
+	// on the ledger.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
@@ -107,8 +107,8 @@ func (s *API) mcpServer(id string) *mcp.Server {
 	return srv
 }
 
-// mcpCall proposes a tool call and returns its outcome. Failures of the call are tool
-// results that the model can read; see toolError.
+// mcpCall proposes a tool call, waits for its outcome and returns its result. If the
+// call fails, the result is that of toolError.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {
@@ -163,8 +163,8 @@ func meta(r *contract.Receipt, in sessions.Session) mcp.Meta {
 	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.ID, "binnacle/session": in.Called()}
 }
 
-// toolError returns a failure as MCP specifies it for tools: a result with isError,
-// which the model receives and can react to.
+// toolError returns a failed call as MCP specifies it for tools: a result with isError,
+// which the model receives and can react to. e may be nil.
 func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
 	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
 	if e != nil {
@@ -173,8 +173,8 @@ func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
 	return r
 }
 
-// token64 converts an MCP session id into a token that subjects can contain: at most 90
-// bytes, with other characters replaced by "_".
+// token64 converts an MCP session id into a token for use in subjects: at most 90 bytes,
+// with other characters replaced by "_".
 func token64(id string) string {
 	id = strings.Map(func(r rune) rune {
 		if r < 128 && contract.Token(string(r)) {

@@ -24,16 +24,16 @@ const (
 type mcpSession struct {
 	id    string
 	actor string
-	raw   string // credential; the session ends when it becomes invalid
+	raw   string // bearer token or virtual key; the session ends when it becomes invalid
 	srv   *mcp.Server
 
 	busy int       // number of requests in progress, including event streams
-	used time.Time // when the last request ended
+	used time.Time // end of the last request
 }
 
 func (x *mcpSession) close() {
 	for ss := range x.srv.Sessions() {
-		_ = ss.Close() // waits for requests in progress
+		_ = ss.Close() // Close blocks until the requests in progress end
 	}
 }
 
@@ -47,26 +47,27 @@ func (x *mcpSession) live() bool {
 }
 
 // mcpSessions is the table of sessions. The zero value is empty. It is safe for
-// concurrent use; sessions are closed outside its lock, since that waits for requests.
+// concurrent use. Sessions are closed without holding mu, because closing waits for
+// requests.
 type mcpSessions struct {
 	mu   sync.Mutex
 	byID map[string]*mcpSession
 }
 
-// mcpKey is the context key of a request's mcpSession.
+// mcpKey is the context key under which a request's mcpSession is stored.
 type mcpKey struct{}
 
-// current returns the MCP session of the request whose context is ctx.
+// current returns the MCP session stored in a request's context.
 func current(ctx context.Context) *mcpSession {
 	x, _ := ctx.Value(mcpKey{}).(*mcpSession)
 	return x
 }
 
-// enter returns the session named id, or a new one if id is empty, and counts a request
-// in it. The error is 404 if the session does not exist or belongs to another
+// enter returns the session with the given id, or a new one if id is empty, and counts a
+// request in it. The error is 404 if the session does not exist or belongs to another
 // credential. If the caller already has mcpPerCaller sessions, or the gateway mcpInAll,
 // the caller's session that has been idle longest is closed first; the error is 429 if
-// none of them is idle.
+// the caller has no idle session.
 func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.Server) (*mcpSession, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,8 +107,8 @@ func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.S
 	return x, nil
 }
 
-// leave counts the end of a request. It removes a session that was not established or
-// has ended.
+// leave counts the end of a request. It removes the session if no request is in progress
+// and the session was not established or has ended.
 func (t *mcpSessions) leave(x *mcpSession, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,8 +118,8 @@ func (t *mcpSessions) leave(x *mcpSession, now time.Time) {
 	}
 }
 
-// sweep closes the sessions that are idle or have ended, and those for whose credential
-// ended returns true.
+// sweep removes and closes the sessions that are idle or have ended, and those for whose
+// credential ended returns true.
 func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

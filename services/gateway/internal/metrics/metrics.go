@@ -1,5 +1,5 @@
 // Package metrics counts the requests and calls of a gateway and serves the counts in
-// Prometheus' format. Label values come from closed or capped sets.
+// Prometheus' format. The number of values of each label is limited.
 package metrics
 
 import (
@@ -40,7 +40,7 @@ type Metrics struct {
 	fresh   health.Cached[struct{}] // limits how often the metrics of models are updated
 }
 
-// New returns the metrics of a gateway.
+// New returns the metrics of a gateway, with all counters at 0.
 func New() *Metrics {
 	m := &Metrics{
 		reg:      prometheus.NewRegistry(),
@@ -91,15 +91,16 @@ func (m *models) Collect(c chan<- prometheus.Metric) {
 	m.spent.Collect(c)
 }
 
-// Label values come from closed or capped sets: callers can send any number of different
-// kinds, models and paths, and each value uses memory until the process ends.
+// Labels have only values from these sets, or a limited number of other values: callers
+// can send any number of different kinds, models and paths, and each value uses memory
+// until the process ends.
 var (
 	families = services.Families()
 	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
 		contract.EventEscalated, "none"}
 )
 
-// Maximum numbers of label values that come from other services.
+// Maximum numbers of label values that are taken from responses of other services.
 const (
 	maxModels = 100 // pairs of provider and model with the most attempts; the others share one label
 	maxCodes  = 64  // error codes of attempts
@@ -114,13 +115,14 @@ func oneOf(set []string, v string) string {
 	return OtherLabel
 }
 
-// family returns the first part of a kind if it is a known family, or else OtherLabel.
+// family returns the part of a kind before the first dot if it is a known family, or
+// else OtherLabel.
 func family(kind string) string {
 	prefix, _, _ := strings.Cut(kind, ".")
 	return oneOf(families, prefix)
 }
 
-// Count counts a call that ended, by the family of its kind and its status. Unknown
+// Count counts a call that ended, by the family of its kind and by its status. Unknown
 // kinds and statuses are counted under OtherLabel.
 func (m *Metrics) Count(kind, status string) {
 	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
@@ -133,10 +135,10 @@ func (m *Metrics) Observe(kind, status string, d time.Duration) {
 	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
 }
 
-// OtherLabel is the label value that all values without their own share.
+// OtherLabel is the label value for all values that have no label value of their own.
 const OtherLabel = "other"
 
-// RouteOf returns the route of a request as declared, or OtherLabel if none matched.
+// RouteOf returns the route of a request as declared, or OtherLabel if no route matched.
 func RouteOf(c echo.Context) string {
 	if c.Get(auth.RouteKey) == nil {
 		return OtherLabel
@@ -144,7 +146,7 @@ func RouteOf(c echo.Context) string {
 	return c.Path()
 }
 
-// Middleware counts requests by route and status. It converts an error into its response
+// Middleware counts requests by route and status. It converts an error into a response
 // first, so that the status is known.
 func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -157,13 +159,13 @@ func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// models updates the metrics of models by queries to the llm-router. If a query fails,
-// they remain unchanged.
+// models updates the metrics of models with the results of queries to the llm-router. If
+// a query fails, they remain unchanged.
 func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
 	all, err1 := rpc.Do(ctx, client, llmrouter.StatsQuery, llmrouter.StatsRequest{})
 	used, err2 := rpc.Do(ctx, client, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"provider", "model"}})
 	if err1 != nil || err2 != nil {
-		return // the figures stay as they are
+		return // keep the previous values
 	}
 	stats, spend := all.Value, used.Value
 	top := busiest(stats)
@@ -229,15 +231,15 @@ func (m *Metrics) lags(r health.Readiness) {
 	}
 }
 
-// Health reports who may read the metrics, and the state of the mesh's parts; health.API
-// implements it.
+// Health decides which requests may read the metrics, and returns the state of the
+// mesh's parts. health.API implements it.
 type Health interface {
 	Insider(c echo.Context) error
 	Now() health.Readiness
 }
 
-// Handler returns the handler of GET /metrics, for insiders, in Prometheus' text format.
-// The metrics of models and views are updated at most once a second.
+// Handler returns the handler of GET /metrics, which serves insiders in Prometheus' text
+// format. The metrics of models and the lags of views are updated at most once a second.
 func (m *Metrics) Handler(h Health, client *rpc.Client) echo.HandlerFunc {
 	m.refresh.Lock()
 	m.client = client

@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// TestLabels: models and error codes beyond the caps share one label.
+// TestMetricLabels checks that models and error codes beyond the limits share one label
+// value.
 func TestMetricLabels(t *testing.T) {
 	var stats []llmrouter.ModelStats
 	for i := range 1000 {

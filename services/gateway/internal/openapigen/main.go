@@ -29,12 +29,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
 )
 
-// operation is the description of one route.
+// operation describes one route.
 type operation struct {
 	method, path, summary string
-	scope                 string // scope that the gateway requires; "call": policy decides; "": open
+	scope                 string // scope that the gateway requires; "call" if policy decides; "" if the route is open
 	query                 []string
-	body, answer          any // Go value whose type is the schema, or a string naming a media type
+	body, answer          any // Go value whose type defines the schema, or a string that names a media type
 }
 
 const (

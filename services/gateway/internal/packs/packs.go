@@ -40,8 +40,8 @@ type Pack struct {
 }
 
 // Approved returns the tools with kinds "tool.…" whose document is the approved one.
-// Others are omitted, because a description must not reach a model before people have
-// approved it.
+// It omits other tools, because a description must not reach a model before it has been
+// approved.
 func Approved(tools Catalog) []contract.Tool {
 	var out []contract.Tool
 	for _, t := range tools.Tools() {
@@ -60,7 +60,8 @@ func describe(t *contract.Tool) Pack {
 	return p
 }
 
-// List is GET /api/v1/packs: all approved packs, in the order of their kinds.
+// List handles GET /api/v1/packs. It responds with all approved packs, in the order of
+// their kinds.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
@@ -72,16 +73,15 @@ func (s *API) List(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// Get is GET /api/v1/packs/{name}. A tool that is not a pack, or whose document is not
-// the approved one, is returned only with unapproved=true, for the people who approve
-// it.
+// Get handles GET /api/v1/packs/{name}. A tool that is not a pack, or whose document is
+// not the approved one, is returned only with unapproved=true, for its approval.
 func (s *API) Get(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
 	}
 	name, unapproved := c.Param("name"), c.QueryParam("unapproved") == "true"
 	t, digest := s.Tools.Lookup("tool." + name)
-	if t == nil && unapproved { // people also approve tools that are not packs
+	if t == nil && unapproved { // tools that are not packs must be approved too
 		t, digest = s.Tools.Lookup(name)
 	}
 	if t != nil && (unapproved || !s.Tools.Drifted(t, digest)) {
@@ -90,8 +90,8 @@ func (s *API) Get(c echo.Context) error {
 	return apierr.NotFound("no pack " + c.Param("name"))
 }
 
-// Run is POST /api/v1/packs/{name}: it proposes a call of the pack. A call of an unknown
-// pack is proposed too, so that the attempt and its denial are on the ledger.
+// Run handles POST /api/v1/packs/{name}. It proposes a call of the pack. A call of an
+// unknown pack is proposed too, so that the attempt and its denial are on the ledger.
 func (s *API) Run(c echo.Context) error {
 	who, args, err := s.Gate.Body(c)
 	if err != nil {

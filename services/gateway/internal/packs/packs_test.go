@@ -11,15 +11,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// register registers a tool whose document has a description.
+// register registers a tool with the given description.
 func register(m *edgetest.Mesh, kind, description string) {
 	tool := &contract.Tool{Kind: kind, Tool: strings.TrimPrefix(kind, "tool."), Executor: edgetest.Executor, Version: "2", Description: description,
 		InputSchema: []byte(`{"type":"object"}`), OutputSchema: []byte(`{"type":"object"}`), Secrets: []contract.SecretGrant{{Name: "db"}}}
 	m.Record(edgetest.Executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
 }
 
-// TestPacks: packs are listed and returned. A tool whose document changed is omitted
-// until people approve it, and returned only with unapproved=true.
+// TestPacks checks that packs are listed and returned, and that a tool whose document
+// changed is omitted until the new document is approved, and returned only with
+// unapproved=true.
 func TestPacks(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a", "llm.chat")
 	register(m, "tool.b", "as approved")
@@ -60,7 +61,8 @@ func TestPacks(t *testing.T) {
 	}
 }
 
-// TestRun: a pack runs with the body as its args; an unknown one is proposed too.
+// TestRun checks that a pack runs with the body as its args, and that a call of an
+// unknown pack is proposed too.
 func TestRun(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)

@@ -18,14 +18,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API serves these reads. Its fields are set before its first use.
+// API serves the state that governs calls. Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
 	Queries *queries.Client
 	Trust   *run.Trust
 }
 
-// Policies is GET /api/v1/policies.
+// Policies handles GET /api/v1/policies. It responds with the policy documents in force.
 func (s *API) Policies(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -33,7 +33,8 @@ func (s *API) Policies(c echo.Context) error {
 	return queries.Send(c, s.Queries, policy.PoliciesQuery, policy.PoliciesRequest{})
 }
 
-// Limits is GET /api/v1/limits.
+// Limits handles GET /api/v1/limits. It responds with the limits and the state of their
+// accounts.
 func (s *API) Limits(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -47,11 +48,11 @@ type KeyInfo struct {
 	contract.TrustKey
 	Since        uint64 `json:"since_lamport"`
 	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
-	Valid        bool   `json:"valid"` // at the requested Lamport time, or now
+	Valid        bool   `json:"valid"` // whether the key is valid at the requested Lamport time, or now
 }
 
-// TrustKeys is GET /api/v1/trust/keys: all keys, and whether each is valid at the
-// Lamport time in the parameter at, or now.
+// TrustKeys handles GET /api/v1/trust/keys. It responds with all keys, and whether each
+// is valid at the Lamport time in the parameter at, or now.
 func (s *API) TrustKeys(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
@@ -83,8 +84,8 @@ func lamportOf(c echo.Context) (uint64, error) {
 	return n, nil
 }
 
-// Identities is GET /api/v1/identities: principals, roles, delegations and grants, now
-// or at the Lamport time in the parameter at.
+// Identities handles GET /api/v1/identities. It responds with principals, roles,
+// delegations and grants, now or at the Lamport time in the parameter at.
 func (s *API) Identities(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

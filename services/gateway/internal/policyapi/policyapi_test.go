@@ -12,8 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestReads: what governs is read with audit:read, at a point of the past where one is
-// named; the trust registry with any credential.
+// TestReads checks that policies, limits and identities can be read only with
+// audit:read, and the trust registry with any credential, and that the parameter at is
+// validated and passed on.
 func TestReads(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	m.Answers["policy policies"] = []policy.PolicyDocument{{Layer: "P0"}}

@@ -1,5 +1,5 @@
-// Package probe reports whether the ledger responds, so that callers do not wait for a
-// ledger that does not.
+// Package probe determines whether the ledger responds, so that callers receive an error
+// at once instead of waiting for a ledger that does not respond.
 package probe
 
 import (
@@ -9,24 +9,25 @@ import (
 	"time"
 )
 
-// Every is the interval between probes, and Within the timeout of one. Two failed probes
-// in a row mean that the ledger does not respond, so callers are notified within two
-// seconds.
+// Every is the interval between probes, and Within is the timeout of a probe. Two
+// consecutive failed probes mean that the ledger does not respond, so waiting callers
+// are notified within two seconds.
 const (
 	Every  = 250 * time.Millisecond
 	Within = 600 * time.Millisecond
 )
 
 // Probe reports whether the ledger responds. It does not respond without a leader or
-// without a server, and a caller should then receive an error instead of waiting for an
-// election. The zero value is ready for use; it is safe for concurrent use.
+// without a connection to a server; a caller should then receive an error instead of
+// waiting for an election. The zero value is ready for use; it is safe for concurrent
+// use.
 type Probe struct {
 	mu     sync.Mutex
 	missed int
 	gone   chan struct{}
-	back   time.Time // when the ledger last responded again
+	back   time.Time // time of the last recovery of the ledger
 
-	callers atomic.Int64 // number of waiting callers; without any, a ledger that responds is not probed
+	callers atomic.Int64 // number of waiting callers; while it is 0, the ledger is probed only if the last probe failed
 }
 
 // Watch causes the ledger to be probed until done is called.
@@ -35,8 +36,8 @@ func (p *Probe) Watch() (done func()) {
 	return func() { p.callers.Add(-1) }
 }
 
-// Run probes the ledger with check until ctx is done; check returns nil if the ledger
-// responds before its context is done.
+// Run probes the ledger with check until ctx is done. check must return nil if and only
+// if the ledger responds before the context of check is done.
 func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -62,8 +63,8 @@ func (p *Probe) well() bool {
 	return p.missed == 0
 }
 
-// beat records the result of a probe. The second failure in a row closes the channel of
-// Lost.
+// beat records the result of a probe. The second consecutive failure closes the channel
+// of Lost.
 func (p *Probe) beat(ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +87,9 @@ func (p *Probe) channel() chan struct{} {
 	return p.gone
 }
 
-// Lost returns a channel that is closed while the ledger does not respond. A recovery
-// replaces the channel, so every wait must call Lost again.
+// Lost returns a channel that is closed when the ledger stops responding, and is closed
+// already if it does not respond now. A recovery replaces the channel, so every wait
+// must call Lost again.
 func (p *Probe) Lost() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,16 +106,16 @@ func (p *Probe) Down() bool {
 	}
 }
 
-// Unsteady reports whether the ledger recovered within the last 15 seconds: it has a
-// leader again, but the services' queues on it may have none yet.
+// Unsteady reports whether the ledger recovered within the last 15 seconds. The stream
+// then has a leader again, but the consumers of the services may not have one yet.
 func (p *Probe) Unsteady() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Since(p.back) < settling
 }
 
-// settling is how long elections may continue after that of the ledger. Unstarted is how
-// long a call may remain unstarted during that time.
+// settling is the time after a recovery during which the consumers may still elect
+// leaders. Unstarted is how long a call may remain unstarted during that time.
 const (
 	settling  = 15 * time.Second
 	Unstarted = 1500 * time.Millisecond

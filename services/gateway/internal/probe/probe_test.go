@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestProbe: two failures in a row are a loss, one response ends it, and for a while
-// after that the ledger is unsteady.
+// TestProbe checks that two consecutive failures are a loss, that one success ends it,
+// and that the ledger is unsteady for some time afterwards.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Probe
@@ -46,7 +46,7 @@ func TestProbe(t *testing.T) {
 			t.Error("lost, and not down")
 		}
 		done()
-		time.Sleep(10 * time.Second) // what is lost is probed though nothing waits
+		time.Sleep(10 * time.Second) // after a loss the ledger is probed even if no caller waits
 		down.Store(false)
 		time.Sleep(time.Second)
 		if p.Down() || !p.Unsteady() {
@@ -63,7 +63,7 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestOneMiss: a single failed probe does not count as a loss.
+// TestOneMiss checks that a single failed probe does not count as a loss.
 func TestOneMiss(t *testing.T) {
 	var p Probe
 	lost := p.Lost()

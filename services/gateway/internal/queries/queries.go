@@ -1,6 +1,6 @@
-// Package queries sends the gateway's queries to other services, and converts their
-// responses and errors into those of the API. Queries have no effect; the route of each
-// requires its scope.
+// Package queries sends the gateway's queries to other services, and converts the
+// responses and errors into those of the API. A query has no effect, so it is not a
+// call; each route checks the scope that its query requires.
 package queries
 
 import (
@@ -23,12 +23,13 @@ import (
 // Client queries services. It is safe for concurrent use.
 type Client struct{ *rpc.Client }
 
-// Timeout bounds what a request waits for other than queries, which have the deadlines
-// of their schemas.
+// Timeout is the maximum time that a request waits for a response or outcome that is not
+// available yet. Queries have the deadlines of their schemas.
 const Timeout = 60 * time.Second
 
-// Error returns the API's error for a query to service that failed: 404 for the code
-// not_found, 400 with the wrong member for invalid_input, and 503 for everything else.
+// Error returns the API's error for a failed query to service: 404 for the code
+// not_found, 400 with the wrong parameter for invalid_input, and 503 for everything
+// else.
 func Error(service string, err error) error {
 	e := transient.ErrorOf(err)
 	switch {
@@ -51,8 +52,7 @@ func Do[Q, A any](ctx context.Context, s *Client, q query.Query[Q, A], req Q) (d
 	return r.Value, nil
 }
 
-// Send responds to a request with the document that a query returns. A document in
-// canonical form is sent unchanged.
+// Send responds to a request with the document that a query returns.
 func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error {
 	doc, err := Do(c.Request().Context(), s, q, req)
 	if err != nil {
@@ -66,7 +66,7 @@ func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error
 }
 
 // Lines responds to a request with the items that a query returns, as JSON lines, as
-// they arrive. An error after the first line aborts the connection, so that the response
+// they arrive. An error after the first item aborts the connection, so that the response
 // is not mistaken for a complete one.
 func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error {
 	open := false
@@ -102,7 +102,7 @@ func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error
 	return nil
 }
 
-// errGone reports that the caller has disconnected.
+// errGone reports that the client has disconnected.
 var errGone = errors.New("the caller is gone")
 
 // Collect returns the items that a query returns. The slice is never nil. Errors are
@@ -115,7 +115,7 @@ func Collect[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) ([]
 	return all, nil
 }
 
-// EventQuery is a query for one event of a call.
+// EventQuery is a query that returns one event of a call.
 type EventQuery = query.Query[audit.CallRef, json.RawMessage]
 
 // Last returns the newest event of a call on the ledger, or nil if there is none.
@@ -123,7 +123,7 @@ func (s *Client) Last(ctx context.Context, call string) (*contract.Event, error)
 	return s.Event(ctx, audit.CallQuery, call)
 }
 
-// Event returns the event of a call that the query q selects, or nil if there is none.
+// Event returns the event of a call that the query q returns, or nil if there is none.
 func (s *Client) Event(ctx context.Context, q EventQuery, call string) (*contract.Event, error) {
 	r, err := rpc.Do(ctx, s.Client, q, audit.CallRef{CallID: call})
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// frames is a response that consists of one document and then the error err.
+// frames is the response to a query: the document doc, followed by the error err.
 type frames struct {
 	doc any
 	err error
@@ -55,8 +55,8 @@ func request() (echo.Context, *httptest.ResponseRecorder) {
 	return echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec), rec
 }
 
-// TestErrors: a service's code decides the status, for every form of a response, and a
-// service that does not respond is 503.
+// TestErrors checks the HTTP status for each error code of a service and for a service
+// that does not respond, with each function that sends queries.
 func TestErrors(t *testing.T) {
 	missing, down := rpc.Errorf(contract.CodeNotFound, "not found: no such thing"), errors.New("no running instance")
 	wrong := &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: "by: no such dimension"}
@@ -82,8 +82,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestLines: items are sent unchanged, one per line; a response that fails after the
-// first item aborts the connection.
+// TestLines checks that items are sent unchanged, one per line, and that an error after
+// the first item aborts the connection.
 func TestLines(t *testing.T) {
 	part := []json.RawMessage{json.RawMessage(`{"b":"<"}`), json.RawMessage(`{"a":1}`)}
 	ctx, rec := request()
@@ -99,8 +99,8 @@ func TestLines(t *testing.T) {
 	_ = Lines(ctx, one(part, transient.ErrGap), audit.ReceiptsQuery, audit.ReceiptsRequest{})
 }
 
-// TestEventOfCall: the newest event of a call, nil where there is none, and an error
-// where audit does not respond.
+// TestEventOfCall checks that Last returns the newest event of a call, or nil if there
+// is none, and that Event returns an error if audit does not respond.
 func TestEventOfCall(t *testing.T) {
 	e := &contract.Event{ID: "p-c-1", Source: "gateway/gw1", Name: contract.EventCallProposed, Version: contract.VersionOf(contract.EventCallProposed), Key: "s-1", Session: "s-1", CallID: "c-1",
 		Tenant: "t", Actor: "alice", Client: "-", Origin: "gw1", Time: "2026-01-01T00:00:00.000Z", Lamport: 1, Data: []byte("{}")}
@@ -119,7 +119,7 @@ func TestEventOfCall(t *testing.T) {
 	}
 }
 
-// TestSend: a document is sent with the members of its type.
+// TestSend checks that a document is sent with the members of its type only.
 func TestSend(t *testing.T) {
 	ctx, rec := request()
 	doc := map[string]any{"limits": []any{}, "accounts": []any{}, "later": 1}

@@ -47,7 +47,7 @@ type SecretRequest struct {
 	Value string `json:"value"`
 }
 
-// Put is POST /api/v1/secrets. The value never becomes an argument of the call: it is
+// Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
 // sealed to the key of the vault-broker, which fetches it once the call is allowed.
 func (s *API) Put(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Vault)
@@ -83,7 +83,7 @@ func (s *API) Put(c echo.Context) error {
 	}
 	_, output, err := s.Calls.Run(c, r)
 	var esc *apierr.Escalation
-	if !errors.As(err, &esc) { // an escalated call's value is held until people decide
+	if !errors.As(err, &esc) { // the value of an escalated call is held until the vote is over
 		s.values.drop(r.ID)
 		if err != nil {
 			return err
@@ -96,14 +96,14 @@ func (s *API) Put(c echo.Context) error {
 	return calls.Accepted(c, r, esc)
 }
 
-// heldValues holds sealed values of secrets whose calls are not decided yet. A value
-// leaves the gateway only once the ledger holds that its call is allowed.
+// heldValues holds sealed values of secrets whose calls are not decided yet. A value is
+// sent to the vault-broker only once the ledger contains the event that allows its call.
 type heldValues struct {
 	mu sync.Mutex
-	by map[string]heldValue // by call
+	by map[string]heldValue // by call id
 }
 
-// heldValue is the sealed value of one call, and when it expires.
+// heldValue is the sealed value of one call, and the time at which it expires.
 type heldValue struct {
 	session string
 	sealed  []byte
@@ -115,8 +115,8 @@ const (
 	holdValue     = 15 * time.Minute
 )
 
-// hold stores the value of a call, unless one is held for it already. It returns an
-// error if maxHeldValues values are held.
+// hold stores the value of a call, unless a value of that call is held already. It
+// returns an error if maxHeldValues values are held.
 func (h *heldValues) hold(call, session string, sealed []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,7 +141,7 @@ func (h *heldValues) drop(call string) {
 	delete(h.by, call)
 }
 
-// until sets when a held value expires.
+// until sets the time at which a held value expires.
 func (h *heldValues) until(call string, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,8 +175,8 @@ func (s *API) Serve() {
 	})
 }
 
-// allowed reports whether the ledger holds that a call of the vault-broker's is
-// allowed.
+// allowed reports whether the ledger contains the event that allows a call, executed by
+// the vault-broker, in a session.
 func (s *API) allowed(ctx context.Context, call, session string) (bool, error) {
 	c := outcome.Call{Tenant: s.Tenant, Session: session, ID: call, Executor: "vault-broker"}
 	_, _, err := c.Allowed(ctx, s.Ledger, 0)

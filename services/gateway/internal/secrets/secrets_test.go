@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestHeldValues: a value is held until it expires, the first value of a call is kept,
-// and the number of values is bounded.
+// TestHeldValues checks that a value is held until it expires, that a second value of a
+// call is ignored, and that the number of values is limited.
 func TestHeldValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heldValues
@@ -26,7 +26,7 @@ func TestHeldValues(t *testing.T) {
 		if v, ok := h.get("c-1"); !ok || string(v.sealed) != "first" {
 			t.Error("the first value counts:", string(v.sealed), ok)
 		}
-		h.until("c-1", time.Now().Add(time.Hour)) // people decide
+		h.until("c-1", time.Now().Add(time.Hour)) // as after an escalation
 		if time.Sleep(30 * time.Minute); true {
 			if _, ok := h.get("c-1"); !ok {
 				t.Error("dropped before people have decided")
@@ -55,8 +55,8 @@ func TestHeldValues(t *testing.T) {
 	})
 }
 
-// TestAllowed: a value is sent only for a call of the vault-broker that policy has
-// allowed, according to the ledger, in the call's session.
+// TestAllowed checks that a call counts as allowed only if policy allowed that call, in
+// its session and for the vault-broker, according to the ledger.
 func TestAllowed(t *testing.T) {
 	for name, c := range map[string]struct {
 		service, executor, session, call string

@@ -1,4 +1,4 @@
-// Package sessions resolves the names that callers have for their sessions to ids.
+// Package sessions resolves the names that callers give their sessions to session ids.
 package sessions
 
 import (
@@ -24,9 +24,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Session headers. In requests, Header holds the caller's name for a session, or a
-// session id; in responses, the name if the caller gave one, or else the id. IDHeader
-// holds the id, in responses.
+// Session headers. In requests, Header contains the caller's name for a session, or a
+// session id. In responses, it contains the name if the caller gave one, or else the id,
+// and IDHeader contains the id.
 const (
 	Header   = "X-Binnacle-Session"
 	IDHeader = "X-Binnacle-Session-Id"
@@ -47,7 +47,8 @@ func (x Session) Called() string {
 	return x.ID
 }
 
-// Check returns an error if v, the value of param in a request, cannot name a session.
+// Check returns an error if v, the value of param in a request, is not a valid name or
+// id of a session.
 func Check(param, v string) error {
 	if !strings.HasPrefix(v, contract.IDSession) || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
 		return apierr.BadRequest(param, "a session is named by \"s-\" and up to 98 of [A-Za-z0-9_-]")
@@ -55,14 +56,15 @@ func Check(param, v string) error {
 	return nil
 }
 
-// Grants reports which sessions are granted to whom; auth.Authority implements it.
+// Grants reports which principals may use which sessions. auth.Authority implements it.
 type Grants interface {
-	// Lent reports whether the owner of a session lets a principal make calls in it at now.
+	// Lent reports whether a session grant allows a principal to make calls in a session
+	// at now.
 	Lent(tenant, session, principal string, now time.Time) bool
 }
 
-// Resolver finds sessions by their names and ids. Its exported fields are set
-// before its first use; it is safe for concurrent use.
+// Resolver finds sessions by their names and ids. Its exported fields are set before its
+// first use; it is safe for concurrent use.
 type Resolver struct {
 	Tenant string
 	Ledger eventlog.Log
@@ -71,7 +73,8 @@ type Resolver struct {
 	released released
 }
 
-// Of returns the session that a request names, or a new one if it names none.
+// Of returns the session that the headers of a request name, or a new one if they name
+// none.
 func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Session, error) {
 	v := h.Get(Header)
 	if v == "" {
@@ -83,10 +86,11 @@ func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Ses
 	return s.resolve(ctx, who, v)
 }
 
-// resolve returns the session of a call whose caller names it v. A derived session id is
-// always used as an id: the session is the caller's own, granted to it, or refused,
-// whether it exists or not. Anything else is a name, unless the caller owns a session
-// with that id from a release before 0.5.
+// resolve returns the session of a call for the caller's name or id v. A derived session
+// id is always an id: the call is in that session if it is the caller's own or granted
+// to it, and otherwise in the caller's session for refused calls, whether the session
+// exists or not. Any other v is a name, unless the caller owns a session with that id
+// from a release before 0.5.
 func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Session, error) {
 	t := s.Tenant
 	if contract.DerivedSession(v) {
@@ -105,16 +109,17 @@ func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Ses
 	return Session{ID: contract.SessionID(t, who.Actor, v), Name: v}, nil
 }
 
-// QueriedBy returns the id of the session that a reader of the ledger names by v. With
-// the query parameter owner, v is that principal's name for the session; without it, the
-// reader's own.
+// QueriedBy returns the id of the session that a reader of the ledger names v. If the
+// query parameter owner is set, v is the name that this principal gave the session;
+// otherwise it is the reader's own name for it.
 func (s *Resolver) QueriedBy(c echo.Context, who *auth.Caller, v string) (string, error) {
 	return s.Queried(c.Request().Context(), who, v, c.QueryParam("owner"))
 }
 
-// Queried returns the id of the session that a reader of the ledger names by v: v itself
-// if it is an id, or else the session that owner, or the reader if owner is empty, calls
-// v. A v that cannot name a session is returned unchanged.
+// Queried returns the id of the session that a reader of the ledger names v. If v is an
+// id, Queried returns v. Otherwise v is the name that the principal owner, or the reader
+// if owner is empty, gave the session. A v that is not a valid name is returned
+// unchanged.
 func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner string) (string, error) {
 	if contract.DerivedSession(v) || Check("session", v) != nil {
 		return v, nil
@@ -133,7 +138,7 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 		return own, nil
 	}
 	// v is another principal's session from a release before 0.5. A session to which the
-	// reader gave that name takes precedence.
+	// reader itself gave that name takes precedence.
 	for _, err := range s.Ledger.Scan(ctx, proposalsOf(s.Tenant, own), 1) {
 		if err != nil {
 			return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
@@ -155,7 +160,7 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 	var doc map[string]json.RawMessage
 	var named string
 	if json.Unmarshal(args, &doc) != nil || json.Unmarshal(doc["session"], &named) != nil || Check("session", named) != nil {
-		return args, nil // the call is denied because its args do not match the schema
+		return args, nil // policy denies the call because its args do not match the schema
 	}
 	var id string
 	var err error
@@ -167,7 +172,7 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 		if id = x.ID; x.Requested != "" && judged {
 			id, *at = named, Session{ID: x.ID, Requested: x.Requested}
 		} else if x.Requested != "" {
-			id = named // the caller cannot grant it, and policy denies the call
+			id = named // the caller cannot grant this session, so policy denies the call
 		}
 	}
 	if err != nil {
@@ -194,20 +199,22 @@ func proposalsOf(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Event: contract.EventCallProposed, Key: session}.String()
 }
 
-// released finds the sessions from releases before 0.5, whose ids are names. No new ones
-// are created, so results are cached without expiry. A ledger whose first proposal has a
-// derived session has none. It is safe for concurrent use.
+// released finds the sessions from releases before 0.5, whose ids are the names that
+// callers gave them. No such session is created any more, so results are cached without
+// expiry. If the first proposal on the ledger has a derived session id, the ledger has
+// no such sessions. It is safe for concurrent use.
 type released struct {
 	mu     sync.Mutex
 	none   bool
-	owners map[string]string // by session; "" if no such session exists
+	owners map[string]string // by session id; "" if no such session exists
 }
 
-// maxReleased bounds the cache of owners, which is cleared when it is full.
+// maxReleased is the maximum size of the cache of owners, which is cleared when it is
+// full.
 const maxReleased = 16384
 
-// owner returns the actor of the first proposal in the session id, or "" if there is no
-// such session.
+// owner returns the actor of the first proposal in the session with the given id, or ""
+// if there is no such session.
 func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id string) (string, error) {
 	r.mu.Lock()
 	owner, known := r.owners[id]
@@ -238,8 +245,8 @@ func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id strin
 	return owner, nil
 }
 
-// look determines from the first proposal on the ledger whether the ledger has none of
-// these sessions.
+// look sets none if the first proposal on the ledger shows that there are no sessions
+// from releases before 0.5.
 func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) error {
 	e, err := firstOf(ctx, log, proposalsOf(tenant, ""))
 	if err != nil {

@@ -46,8 +46,8 @@ func proposes(t *testing.T, log eventlog.Log, actor, session string) {
 
 func derived(actor, name string) string { return contract.SessionID("t", actor, name) }
 
-// TestResolve: the session that the caller of a call names by a name or an id. alice
-// owns s-old, which is from a release before 0.5.
+// TestResolve checks the session of a call whose caller names it by a name or an id.
+// alice owns s-old, which is from a release before 0.5.
 func TestResolve(t *testing.T) {
 	log := &counted{}
 	proposes(t, log, "alice", "s-old")
@@ -57,7 +57,7 @@ func TestResolve(t *testing.T) {
 		{"alice", "s-notes", own, "s-notes"},
 		{"bob", "s-notes", other, "s-notes"},
 		{"alice", own, own, ""},
-		{"bob", own, own, ""}, // granted
+		{"bob", own, own, ""}, // alice granted her session to bob
 		{"carol", own, derived("carol", contract.SessionRefused), ""},
 		{"alice", "s-old", "s-old", ""},
 		{"bob", "s-old", derived("bob", "s-old"), "s-old"},
@@ -83,7 +83,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestNoReleasedSessions: a ledger that began with derived sessions is read once.
+// TestNoReleasedSessions checks that a ledger that began with derived session ids is
+// searched only once for sessions of earlier releases.
 func TestNoReleasedSessions(t *testing.T) {
 	log := &counted{}
 	proposes(t, log, "alice", derived("alice", "s-x"))
@@ -98,7 +99,8 @@ func TestNoReleasedSessions(t *testing.T) {
 	}
 }
 
-// TestQueried: the session that a reader of the ledger names.
+// TestQueried checks the session id that a reader of the ledger queries by a name or an
+// id.
 func TestQueried(t *testing.T) {
 	log := &memlog.Log{}
 	proposes(t, log, "alice", "s-old")
@@ -111,7 +113,7 @@ func TestQueried(t *testing.T) {
 		{"auditor", "s-notes", "alice", own},
 		{"auditor", "no session", "", "no session"},
 		{"alice", "s-old", "", "s-old"},
-		{"auditor", "s-old", "", "s-old"}, // the reader has no session of that name, so this is alice's
+		{"auditor", "s-old", "", "s-old"}, // the auditor has no session of that name, so this is alice's
 		{"bob", "s-old", "", derived("bob", "s-old")},
 		{"auditor", "s-old", "bob", derived("bob", "s-old")},
 	} {
@@ -121,8 +123,8 @@ func TestQueried(t *testing.T) {
 	}
 }
 
-// TestInArgs: the sessions in the args of grants and judgements become ids; those of
-// other calls and malformed ones stay.
+// TestInArgs checks that names of sessions in the args of grants and judgements are
+// replaced by ids, and that args of other calls and malformed args are not changed.
 func TestInArgs(t *testing.T) {
 	log := &memlog.Log{}
 	proposes(t, log, "alice", derived("alice", "s-x"))
@@ -131,7 +133,7 @@ func TestInArgs(t *testing.T) {
 	for _, c := range []struct {
 		actor, kind, args, want string
 		scopes                  []string
-		refused                 bool // the call is in the session of refusals
+		refused                 bool // at is set to the caller's session for refused calls
 	}{
 		{"alice", "judge.score", `{"session":"s-notes"}`, `{"session":"` + own + `"}`, nil, false},
 		{"alice", "policy.grant_session", `{"principal":"bob","session":"s-notes"}`, `{"principal":"bob","session":"` + own + `"}`, nil, false},

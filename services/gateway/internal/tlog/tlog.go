@@ -1,5 +1,5 @@
 // Package tlog serves the transparency log to monitors and witnesses: checkpoints,
-// consistency proofs and tiles in the C2SP tlog-tiles layout. It also accepts the
+// consistency proofs and tiles in the C2SP tlog-tiles layout. It also accepts
 // cosignatures of witnesses.
 package tlog
 
@@ -18,13 +18,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API serves the log. Its fields are set before its first use.
+// API serves the transparency log. Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
 	Queries *queries.Client
 }
 
-// Checkpoint is GET /log/checkpoint: a checkpoint as a C2SP signed note.
+// Checkpoint handles GET /log/checkpoint. It responds with a checkpoint as a C2SP signed
+// note.
 func (s *API) Checkpoint(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -47,8 +48,8 @@ func (s *API) Checkpoint(c echo.Context) error {
 	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))
 }
 
-// epochOf returns the number of the closed epoch of the log that a request names, or 0
-// for the open one.
+// epochOf returns the number of the closed epoch in the parameter epoch, or 0 for the
+// open epoch if the parameter is absent.
 func epochOf(c echo.Context) (uint64, error) {
 	raw := c.QueryParam("epoch")
 	if raw == "" {
@@ -61,8 +62,8 @@ func epochOf(c echo.Context) (uint64, error) {
 	return n, nil
 }
 
-// Consistency is GET /log/consistency: the proof (RFC 6962) that the tree of size to
-// begins with that of size from.
+// Consistency handles GET /log/consistency. It responds with the consistency proof (RFC
+// 6962) between the trees of the sizes from and to.
 func (s *API) Consistency(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -80,7 +81,7 @@ func (s *API) Consistency(c echo.Context) error {
 	return queries.Send(c, s.Queries, audit.ConsistencyQuery, q)
 }
 
-// Tile is GET /log/tile/{level}/{tile}: the hashes of a tile.
+// Tile handles GET /log/tile/{level}/{tile}. It responds with the hashes of a tile.
 func (s *API) Tile(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -134,7 +135,7 @@ type Cosignature struct {
 	Line string `json:"line"` // C2SP tlog-cosignature, without newline
 }
 
-// Cosign is POST /log/cosignatures: it passes a witness's cosignature to audit.
+// Cosign handles POST /log/cosignatures. It forwards a witness's cosignature to audit.
 func (s *API) Cosign(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Cosign); err != nil {
 		return err

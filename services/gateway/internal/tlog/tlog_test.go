@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestTiles: a tile's path in the C2SP layout names its level, index and width; others
-// are refused before audit is queried.
+// TestTiles checks that level, index and width are parsed from a tile's path in the C2SP
+// layout, and that invalid paths are rejected before audit is queried.
 func TestTiles(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	var asked map[string]uint64
@@ -43,8 +43,8 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// TestParameters: the parameters that requests for checkpoints, proofs and cosignatures
-// pass to audit, and those that are rejected.
+// TestParameters checks which parameters of requests for checkpoints, consistency proofs
+// and cosignatures are sent to audit, and which are rejected.
 func TestParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	asked := map[string]json.RawMessage{}
