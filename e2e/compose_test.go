@@ -34,7 +34,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Fatal(err)
 	}
 	m := harness.Compose(t, harness.Options{LLM: doc, Capture: "hashed", Policies: []string{rego}, Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}})
-	if out, err := m.CLI("chat", "--model", "fixture/good", "--session", "s-conf", "a word nobody else says"); err != nil || !strings.Contains(out, "You said: a word nobody else says") {
+	if out, err := m.CLI("chat", "--model", "fixture/good", "--session", "s-conf", "a phrase of this test alone"); err != nil || !strings.Contains(out, "You said: a phrase of this test alone") {
 		t.Errorf("chat with a provider of the llm document: %q, %v", out, err)
 	}
 	if out, err := m.CLI("call", "cmd.upper", `{"text":"x"}`); err == nil || !strings.Contains(err.Error(), "DENY_NO_UPPER") {
@@ -45,7 +45,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Fatal(out, err)
 	}
 	events, err := m.CLI("events", "list", "--session", "s-conf", "--json")
-	if err != nil || strings.Contains(events, "a word nobody else says") {
+	if err != nil || strings.Contains(events, "a phrase of this test alone") {
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })

@@ -92,7 +92,7 @@ var mutations = map[string][]mutation{
 		{"GET /helm/proofgraph", replace(`"kind":"INTENT"`, `"kind":"EFFECT"`)},
 		{"GET /helm/proofgraph", replace(`"lamport":[0-9]+`, `"lamport":7`)},
 		{"GET /helm/proofgraph", replace(`^(\{[^\[]*?)"digest":"sha256:..`, `$1"digest":"sha256:zz`)},
-		{"GET /helm/proofgraph", replace(`"principal":"policy"`, `"principal":"nobody"`)},
+		{"GET /helm/proofgraph", replace(`"principal":"policy"`, `"principal":"unknown"`)},
 	},
 	"idempotency": {{"POST /api/v1/packs/cmd.upper", func(r *http.Response, b []byte) []byte {
 		serial++
@@ -100,10 +100,10 @@ var mutations = map[string][]mutation{
 		return b
 	}}, {"POST /api/v1/packs/conform", status(403)}},
 	"checkpoint":  {{"GET /log/checkpoint", flip(40)}, {"GET /log/checkpoint", replace(`(?m)^[0-9]+$`, "1")}},
-	"inclusion":   {{"GET /api/v1/ledger/[0-9]+/proof", replace(`"path":\["..`, `"path":["00`)}, {"GET /api/v1/ledger/[0-9]+/proof", replace(`"index":`, `"index":1`)}, {`GET /api/v1/events\?session`, replace(`"actor":"admin"`, `"actor":"nobody"`)}},
+	"inclusion":   {{"GET /api/v1/ledger/[0-9]+/proof", replace(`"path":\["..`, `"path":["00`)}, {"GET /api/v1/ledger/[0-9]+/proof", replace(`"index":`, `"index":1`)}, {`GET /api/v1/events\?session`, replace(`"actor":"admin"`, `"actor":"unknown"`)}},
 	"consistency": {{"GET /log/consistency", replace(`"path":\["..`, `"path":["00`)}, {"GET /log/consistency", replace(`"path":\[[^\]]*\]`, `"path":[]`)}},
 	"tiles":       {{"GET /log/tile/", flip(33)}, {"GET /log/tile/", func(_ *http.Response, b []byte) []byte { return b[:len(b)-32] }}},
-	"ledger":      {{`GET /api/v1/ledger\?`, replace(`"actor":"admin"`, `"actor":"nobody"`)}, {`GET /api/v1/ledger\?`, lines(func(l []string) []string { return l[:len(l)-1] })}},
+	"ledger":      {{`GET /api/v1/ledger\?`, replace(`"actor":"admin"`, `"actor":"unknown"`)}, {`GET /api/v1/ledger\?`, lines(func(l []string) []string { return l[:len(l)-1] })}},
 	"evidence":    {{"GET /api/v1/sessions/", flip(5000)}, {"GET /api/v1/sessions/", func(_ *http.Response, b []byte) []byte { return b[:len(b)-512] }}},
 	"completeness": {{"GET /api/v1/sessions/", func(_ *http.Response, b []byte) []byte {
 		serial++

@@ -266,14 +266,14 @@ func (c *crash) check() {
 		outcomes[r.Effect.Status]++
 	}
 	missing, differ := 0, 0
-	for id, told := range c.acked {
+	for id, got := range c.acked {
 		switch {
 		case status[id] == "":
 			missing++
 			c.t.Errorf("call %s was acknowledged and is not on the ledger", id)
-		case told != "" && told != status[id]:
+		case got != "" && got != status[id]:
 			differ++
-			c.t.Errorf("call %s: the caller was told %s, the ledger says %s", id, told, status[id])
+			c.t.Errorf("call %s: the caller received %s, the ledger holds %s", id, got, status[id])
 		}
 	}
 	c.m.WaitReady()
@@ -296,7 +296,7 @@ func (c *crash) check() {
 	if out, err := c.m.CLI("replay"); err != nil {
 		c.t.Errorf("replay: %v\n%s", err, out)
 	}
-	fmt.Printf("crash test: %d calls sent, %d acknowledged, %d without an answer; outcomes %v; acknowledged and missing %d, told otherwise %d, two outcomes %d; ledger of %d events verified, %d receipts, %d open\n",
+	fmt.Printf("crash test: %d calls sent, %d acknowledged, %d without an answer; outcomes %v; acknowledged and missing %d, with another status %d, two outcomes %d; ledger of %d events verified, %d receipts, %d open\n",
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
 	least := 1000
 	if c.m.Name == "cluster" {

@@ -59,7 +59,7 @@ func TestDeep(t *testing.T) {
 				t.Errorf("the mesh does not serve any more: %d %s", status, text)
 			}
 			if len(p.Requests("bedrock/m-deep")) == 0 {
-				t.Error("the hostile provider was never asked")
+				t.Error("the hostile provider received no request")
 			}
 		})
 	}

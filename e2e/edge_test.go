@@ -361,7 +361,7 @@ func TestRouting(t *testing.T) {
 	if r, body := ask("azure/z-good", "s-break", false); r.StatusCode != 200 {
 		t.Errorf("breaker does not close: %d %s", r.StatusCode, body)
 	}
-	if r, _ := ask("nobody/x", "s-none", false); r.StatusCode != 404 {
+	if r, _ := ask("unknown/x", "s-none", false); r.StatusCode != 404 {
 		t.Errorf("unknown provider: %d", r.StatusCode)
 	}
 	if r, _ := ask("nothing", "s-none", false); r.StatusCode != 400 {

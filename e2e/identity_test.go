@@ -184,7 +184,7 @@ func TestUpgradedAuthority(t *testing.T) {
 				}
 			}
 			call := func(actor, session string) *harness.Response {
-				r, err := m.As(m.TokenFor(actor, "tools:call")).Do(context.Background(), "POST", "/api/v1/packs/nobody", session, "{}")
+				r, err := m.As(m.TokenFor(actor, "tools:call")).Do(context.Background(), "POST", "/api/v1/packs/unknown", session, "{}")
 				if err != nil {
 					t.Fatal(err)
 				}

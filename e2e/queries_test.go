@@ -126,7 +126,7 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	}
 	do(t, gateway, policy.IdentitiesQuery, policy.IdentitiesRequest{At: 1}, "")
 	if ids := do(t, gateway, policy.IdentitiesQuery, policy.IdentitiesRequest{}, ""); len(ids.Identities) == 0 {
-		t.Error("nobody")
+		t.Error("no identities")
 	}
 	do(t, gateway, policy.PoliciesQuery, policy.PoliciesRequest{}, "")
 	do(t, gateway, llmrouter.ModelsQuery, llmrouter.ModelsRequest{}, "")

@@ -73,22 +73,22 @@ func (c *crash) leader() string {
 
 // probe sends a request every 100 ms and records the time of each response.
 type probe struct {
-	c    *crash
-	mu   sync.Mutex
-	took []time.Duration
-	told int // number of responses with 503 and Retry-After
+	c       *crash
+	mu      sync.Mutex
+	took    []time.Duration
+	refused int // number of responses with 503 and Retry-After
 
-	toldAt, well time.Time
-	over         chan struct{}
+	refusedAt, well time.Time
+	over            chan struct{}
 }
 
 func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	p := &probe{c: c, over: make(chan struct{})}
 	wg.Go(func() {
-		var asks sync.WaitGroup
-		defer asks.Wait()
+		var requests sync.WaitGroup
+		defer requests.Wait()
 		for {
-			asks.Go(func() {
+			requests.Go(func() {
 				began := time.Now()
 				r, err := c.m.Do(context.WithoutCancel(ctx), "POST", "/api/v1/packs/noop", "", "{}")
 				p.mu.Lock()
@@ -102,8 +102,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 					// The call has started, so the gateway waits for its outcome.
 					c.t.Errorf("an answer took %v: %d %s", took, r.Status, r.Body)
 				case r.Status == 503 && r.Header.Get("Retry-After") != "":
-					p.told++
-					p.toldAt = time.Now()
+					p.refused++
+					p.refusedAt = time.Now()
 				case r.Status == 200:
 					p.well = time.Now()
 				default:
@@ -127,7 +127,7 @@ func (p *probe) down() {
 	defer close(p.over)
 	for end := killed.Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		p.mu.Lock()
-		well := p.told > 0 && p.well.After(p.toldAt) || p.well.Sub(killed) > 12*time.Second
+		well := p.refused > 0 && p.well.After(p.refusedAt) || p.well.Sub(killed) > 12*time.Second
 		p.mu.Unlock()
 		if well {
 			break
@@ -139,7 +139,7 @@ func (p *probe) down() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	slow := slices.Max(p.took)
-	fmt.Printf("leader killed: calls again after %v, %d told 503, slowest answer %v\n", time.Since(killed).Round(time.Millisecond), p.told, slow.Round(time.Millisecond))
+	fmt.Printf("leader killed: calls again after %v, %d answered 503, slowest answer %v\n", time.Since(killed).Round(time.Millisecond), p.refused, slow.Round(time.Millisecond))
 }
 
 // slack is added to time limits, because tests run on a machine with two busy cores.

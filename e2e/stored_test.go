@@ -92,7 +92,7 @@ func TestStoredOwner(t *testing.T) {
 			}
 		}
 	}
-	refused("what nobody made here", m.Token, made{"resp_elsewhere", "msg_elsewhere"})
+	refused("unknown ids", m.Token, made{"resp_elsewhere", "msg_elsewhere"})
 	for _, c := range []string{`"conversation":"conv_1","input":"x"`, `"conversation":{"id":"conv_1"}`, `"background":true,"input":"x"`} {
 		if status, body := do(m.Addr, m.Token, "POST", "/v1/responses", `{"model":"openai/m-own",`+c+`}`); status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", c, status, body)

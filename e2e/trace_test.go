@@ -90,7 +90,7 @@ func TestTraces(t *testing.T) {
 	if err != nil || strings.Count(out, id) < 5 {
 		t.Errorf("%d events carry the trace: %v", strings.Count(out, id), err)
 	}
-	eventually(t, "/metrics knows the model", 5*time.Second, func() bool {
+	eventually(t, "/metrics has a series of the model", 5*time.Second, func() bool {
 		r, err := http.Get("http://" + m.Addr + "/metrics")
 		if err != nil {
 			t.Fatal(err)

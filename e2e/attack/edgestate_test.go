@@ -251,7 +251,7 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 		} `json:"paths"`
 	}
 	r.JSON(t, &doc)
-	values := []string{"0", "1", "99", "9999999999", "9007199254740991", "9223372036854775807", "18446744073709551615", "-1", "x", "..%2F..%2Fetc%2Fpasswd", "%00", "s-none", "sha256:00", "audit", "vault-broker", "nobody"}
+	values := []string{"0", "1", "99", "9999999999", "9007199254740991", "9223372036854775807", "18446744073709551615", "-1", "x", "..%2F..%2Fetc%2Fpasswd", "%00", "s-none", "sha256:00", "audit", "vault-broker", "unknown"}
 	param := regexp.MustCompile(`\{[a-z]+\}|\*`)
 	for path, ops := range doc.Paths {
 		for method, op := range ops {

@@ -234,7 +234,7 @@ func persons(t *testing.T, m *harness.Mesh, names ...string) {
 			}
 		}
 		if !agreed {
-			t.Fatalf("nobody agrees that %s is a person", n)
+			t.Fatalf("no other administrator approves that %s is a person", n)
 		}
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 			var st struct{ Status string }
@@ -253,7 +253,7 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	victim := "victim-125"
 	for name, doc := range map[string]string{
 		"for another":     `{"id":"k-125","actor":"victim-125","scopes":["approvals:vote"]}`,
-		"for nobody":      `{"id":"k-125","actor":"ghost-125","scopes":["approvals:vote"]}`,
+		"for a ghost":     `{"id":"k-125","actor":"ghost-125","scopes":["approvals:vote"]}`,
 		"for an approver": `{"id":"k-125","actor":"bob-125","scopes":["approvals:vote","policy:admin"]}`,
 	} {
 		if r := as(t, m, m.Token, "POST", "/api/v1/keys", "", doc); r.Status == 200 || !strings.Contains(string(r.Body), "has not agreed") {

@@ -38,12 +38,12 @@ func ledgerOnly(t *testing.T) {
 // provider. If the request is too large for an event, it is also stored and read back,
 // at the same points as in a call.
 func ledgerPart(t *testing.T, request int) {
-	asks := bus.Declaration{Service: "asks", Slots: 1, Readers: []bus.Reader{{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.{instance}.effect_recorded.>"}}}}
+	proposes := bus.Declaration{Service: "proposes", Slots: 1, Readers: []bus.Reader{{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.{instance}.effect_recorded.>"}}}}
 	work := func(service, filter string) bus.Declaration {
 		return bus.Declaration{Service: service, Slots: 1, Work: []bus.Work{{Name: "work", Filters: []string{filter}, AckWait: 10 * time.Second, MaxAckPending: 4096}}}
 	}
 	decides, does := work("decides", "evt.*.*.*.call_proposed.>"), work("does", "evt.*.decides.*.allowed_does.>")
-	b := meshtest.Start(t, []bus.Declaration{asks, decides, does})
+	b := meshtest.Start(t, []bus.Declaration{proposes, decides, does})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	body := func(n int) []byte { return bytes.Repeat([]byte("x"), n) }
@@ -72,7 +72,7 @@ func ledgerPart(t *testing.T, request int) {
 	serve("decides", func(c *bus.Conn, log eventlog.JetStream) {
 		go consumer.Run(ctx, c, decides.Work[0].Consumer("decides"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
 			expect(log, "evt.t.decides.-.budget_changed.budget", 750, bus.AggregateFilter("t", "decides", "budget"), &book)
-			_, err := log.Append(ctx, "evt.t.decides."+asks.Instance(1)+".allowed_does.s-1", id(), body(3684))
+			_, err := log.Append(ctx, "evt.t.decides."+proposes.Instance(1)+".allowed_does.s-1", id(), body(3684))
 			fail(err)
 			_ = m.Ack()
 		})
@@ -80,7 +80,7 @@ func ledgerPart(t *testing.T, request int) {
 	var stored atomic.Pointer[string] // commitment to the request of the current call
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
 		go consumer.Run(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
-			to := "evt.t.does." + asks.Instance(1)
+			to := "evt.t.does." + proposes.Instance(1)
 			read := make(chan struct{})
 			go func() {
 				defer close(read)
@@ -104,8 +104,8 @@ func ledgerPart(t *testing.T, request int) {
 		})
 	})
 	outcome := make(chan struct{}, 1)
-	serve("asks", func(c *bus.Conn, log eventlog.JetStream) {
-		f := follow.New(c, asks.Instance(1), asks.Readers[0], func(eventlog.Entry) error { outcome <- struct{}{}; return nil })
+	serve("proposes", func(c *bus.Conn, log eventlog.JetStream) {
+		f := follow.New(c, proposes.Instance(1), proposes.Readers[0], func(eventlog.Entry) error { outcome <- struct{}{}; return nil })
 		go f.Run(ctx, 1)
 		<-f.Ready()
 		var took []time.Duration
@@ -127,7 +127,7 @@ func ledgerPart(t *testing.T, request int) {
 				}
 			}()
 			go func() {
-				_, err := log.Append(ctx, "evt.t.asks."+asks.Instance(1)+".call_proposed.s-1", id(), body(1331))
+				_, err := log.Append(ctx, "evt.t.proposes."+proposes.Instance(1)+".call_proposed.s-1", id(), body(1331))
 				fail(err)
 			}()
 			select {

@@ -100,7 +100,7 @@ func (l *LLM) chat(w http.ResponseWriter, r *http.Request) {
 			EventID string `json:"event_id"`
 		}
 		_ = json.Unmarshal([]byte(last), &turns)
-		text = fmt.Sprintf(`{"score":8,"justification":"the call did what was asked","citations":[%q]}`, turns[0].EventID)
+		text = fmt.Sprintf(`{"score":8,"justification":"the call did what was requested","citations":[%q]}`, turns[0].EventID)
 	case "liar":
 		text = `{"score":10,"justification":"trust me","citations":["r-c-INVENTED"]}`
 	case "limited":

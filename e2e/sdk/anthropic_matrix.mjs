@@ -53,7 +53,7 @@ for (const p of ['anthropic', 'openai', 'azure', 'openrouter', 'ollama', 'vllm',
 }
 assert.equal((await client.messages.countTokens({ model: 'anthropic/m-good', messages: [{ role: 'user', content: 'hello' }] })).input_tokens, 42)
 assert.ok((await client.messages.countTokens({ model: 'openai/m-good', messages: [{ role: 'user', content: 'hello' }] })).input_tokens > 0)
-await assert.rejects(client.messages.create({ model: 'nobody/x', max_tokens: 5, messages: [{ role: 'user', content: 'x' }] }), (e) => e.status === 404 && e.error.type === 'error')
+await assert.rejects(client.messages.create({ model: 'unknown/x', max_tokens: 5, messages: [{ role: 'user', content: 'x' }] }), (e) => e.status === 404 && e.error.type === 'error')
 const stranger = new Anthropic({ baseURL: process.env.URL, apiKey: 'wrong', maxRetries: 0 })
 await assert.rejects(stranger.messages.create({ model: 'demo/echo', max_tokens: 5, messages: [{ role: 'user', content: 'x' }] }), (e) => e instanceof Anthropic.AuthenticationError)
 const models = await client.models.list()

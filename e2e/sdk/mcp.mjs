@@ -4,7 +4,7 @@ import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js'
 
-// Over HTTP, or, told "stdio", through `binnacle mcp serve`.
+// Over HTTP, or with the argument "stdio" through `binnacle mcp serve`.
 const transport = process.argv[2] === 'stdio' ? new StdioClientTransport({ command: 'binnacle', args: ['mcp', 'serve'], env: process.env }) : new StreamableHTTPClientTransport(new URL(process.env.URL + '/mcp'), { requestInit: { headers: { Authorization: 'Bearer ' + process.env.BINNACLE_TOKEN } } })
 const client = new Client({ name: 'sdk-test', version: '1.0.0' })
 await client.connect(transport)

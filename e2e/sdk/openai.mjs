@@ -33,7 +33,7 @@ const models = await client.models.list()
 const demo = models.data.find((m) => m.id === 'demo/echo')
 assert.equal(demo.owned_by, 'binnacle-demo')
 
-await assert.rejects(client.chat.completions.create({ model: 'nobody/none', messages }), (e) => e.status === 404 && e.code === 'model_not_found')
+await assert.rejects(client.chat.completions.create({ model: 'unknown/none', messages }), (e) => e.status === 404 && e.code === 'model_not_found')
 await assert.rejects(client.chat.completions.create({ model: 'no-slash', messages }), (e) => e.status === 400 && e.param === '/model')
 const stranger = new OpenAI({ baseURL: process.env.URL + '/v1', apiKey: 'wrong', maxRetries: 0 })
 await assert.rejects(stranger.chat.completions.create({ model: 'demo/echo', messages }), (e) => e.status === 401)

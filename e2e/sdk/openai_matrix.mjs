@@ -167,7 +167,7 @@ for (const p of providers) {
   }
 }
 
-// stored responses: fetched by id, continued by id, and nobody else's
+// Stored responses are fetched and continued by id, by their owner alone.
 for (const model of ['anthropic/m-good', 'demo/echo', 'gemini/m-good']) {
   const one = await client.responses.create({ model, input: 'my name is Ada', instructions: 'be kind' })
   const again = await client.responses.retrieve(one.id)

@@ -174,16 +174,16 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 // Tail returns a stream's last sequence. It repeats the request until the server
 // responds or ctx is done.
 func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
-	for told := time.Now(); ; {
+	for warned := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, time.Second)
 		last, err := c.LastSeq(try, stream)
 		cancel()
 		if err == nil {
 			return last, nil
 		}
-		if time.Since(told) > 5*time.Second {
-			told = time.Now()
-			slog.Warn("the stream does not answer, and is asked again", "stream", stream, "err", err)
+		if time.Since(warned) > 5*time.Second {
+			warned = time.Now()
+			slog.Warn("the stream does not respond; retrying", "stream", stream, "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -187,7 +187,7 @@ func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	case ok && r.proposer == e.Service():
 		r.stop(errCancelled)
 	case ok:
-		slog.Error("cancellation refused: another service than the call's proposer asks for it", "call", e.CallID, "service", e.Service())
+		slog.Error("cancellation refused: requested by a service that did not propose the call", "call", e.CallID, "service", e.Service())
 	}
 	return nil
 }

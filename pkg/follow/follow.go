@@ -89,7 +89,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 		f.position.Store(from - 1)
 	}
 	f.epoch, _ = f.Conn.Epoch()
-	told := time.Now()
+	warned := time.Now()
 	for {
 		began := time.Now()
 		err := f.round(ctx)
@@ -97,7 +97,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 			return nil
 		}
 		if time.Since(began) > patience {
-			told = time.Now() // the round succeeded for some time, so the next warning is again delayed by patience
+			warned = time.Now() // the round succeeded for some time, so the next warning is again delayed by patience
 		}
 		var fatal *applyError
 		if errors.As(err, &fatal) {
@@ -105,9 +105,9 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 		}
 		if err != nil {
 			slog.Debug("follow: again", "consumer", f.Consumer, "err", err)
-			if time.Since(told) > patience {
-				told = time.Now()
-				slog.Warn("a reader does not come up, and tries on", "consumer", f.Consumer, "err", err)
+			if time.Since(warned) > patience {
+				warned = time.Now()
+				slog.Warn("a reader cannot start; retrying", "consumer", f.Consumer, "err", err)
 			}
 		}
 		select {

@@ -53,7 +53,7 @@ func TestLoad(t *testing.T) {
 			}
 			s := state(log)
 			if s.Known() || s.On() {
-				t.Error("it knows before it has read")
+				t.Error("it reports a state before it has read")
 			}
 			if err := s.Load(t.Context()); err != nil {
 				t.Fatal(err)

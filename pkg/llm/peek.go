@@ -128,7 +128,7 @@ func (p *peek) member(k known) {
 	from := blank(p.doc, p.i)
 	p.i = from
 	switch name := k.name; {
-	case p.told(name):
+	case p.summed(name):
 	case name == subject[p.kind]:
 		subjectReader{p}.subject(name)
 	case k.in == item: // the member system, or a member with the messages of another API
@@ -147,9 +147,9 @@ func (p *peek) member(k known) {
 	p.param(k.name, raw)
 }
 
-// told reads a member that determines the summary or the reservation. It returns false,
+// summed reads a member that determines the summary or the reservation. It returns false,
 // and leaves the value unread, for any other member.
-func (p *peek) told(name string) bool {
+func (p *peek) summed(name string) bool {
 	if f := summary[name]; f != nil {
 		return f(p, name)
 	}

@@ -84,7 +84,7 @@ func forbidden(file, imp string) string {
 		}
 	case service != "" && service != "binnacle":
 		if rest, ok := strings.CutPrefix(own, "services/"); ok && rest != service && !strings.HasPrefix(rest, service+"/") {
-			return "a service never knows another; only services/binnacle composes"
+			return "a service never imports another; only services/binnacle composes them"
 		}
 		if service == "gateway" && own == "pkg/execute" {
 			return "the gateway executes nothing"

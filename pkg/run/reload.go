@@ -110,15 +110,15 @@ func (l *Live) add(v *Env, s Service) (done func()) {
 	}
 }
 
-// follow reloads the configuration if the file has changed or asked is true.
-func (l *Live) follow(ctx context.Context, asked bool) {
+// follow reloads the configuration if the file has changed or force is true.
+func (l *Live) follow(ctx context.Context, force bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	raw, err := os.ReadFile(l.now.File)
-	if err == nil && bytes.Equal(raw, l.tried) && !asked {
+	if err == nil && bytes.Equal(raw, l.tried) && !force {
 		return
 	}
-	if err != nil && !asked {
+	if err != nil && !force {
 		return // the file is being replaced or was removed; keep the current configuration
 	}
 	next, changed, err := l.next()

@@ -88,10 +88,10 @@ func (t *Trust) Keys() []trust.Key {
 // wait returns when the root key and, unless kid is "", the key with that id are
 // published, or when ctx ends. It logs a warning every 5 s.
 func (t *Trust) wait(ctx context.Context, kid string) {
-	for told := time.Now(); ctx.Err() == nil; {
-		if time.Since(told) > 5*time.Second {
-			told = time.Now()
-			slog.Warn("waits for its key to be published", "kid", kid)
+	for warned := time.Now(); ctx.Err() == nil; {
+		if time.Since(warned) > 5*time.Second {
+			warned = time.Now()
+			slog.Warn("waiting for the key to be published", "kid", kid)
 		}
 		t.mu.RLock()
 		ok := t.reg.Has(t.reg.Root) && (kid == "" || t.reg.Has(kid))

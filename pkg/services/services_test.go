@@ -108,7 +108,7 @@ func TestKindOf(t *testing.T) {
 	if k, ok := KindOf("work.start"); !ok || k.Scope != "" {
 		t.Errorf("work.start belongs to %v, %v; want a reserved family", k, ok)
 	}
-	for _, kind := range []string{"", "tool", "upper", "toolx.y", ".tool", "nobody.x"} {
+	for _, kind := range []string{"", "tool", "upper", "toolx.y", ".tool", "unknown.x"} {
 		if k, ok := KindOf(kind); ok {
 			t.Errorf("%q belongs to %v", kind, k)
 		}
@@ -128,10 +128,10 @@ func TestCopies(t *testing.T) {
 	if s, ok := Get(Audit); !ok || s.Name != Audit || Names()[0] != Audit || Views()[0].Name != "audit.view" {
 		t.Error("a caller can change the registry")
 	}
-	if _, ok := Get("nobody"); ok {
+	if _, ok := Get("unknown"); ok {
 		t.Error("a service that does not exist is found")
 	}
-	if _, _, ok := ViewAt("nobody"); ok {
+	if _, _, ok := ViewAt("unknown"); ok {
 		t.Error("a view that does not exist is found")
 	}
 	if a := AccountOf(LLMRouter); a != "SVC_LLM_ROUTER" {

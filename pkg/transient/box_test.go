@@ -72,7 +72,7 @@ func TestAsk(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := askOne(short, a, "nobody", "nobody-1", "count", 1, &out); !errors.Is(err, context.DeadlineExceeded) {
+	if err := askOne(short, a, "absent", "absent-1", "count", 1, &out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 }

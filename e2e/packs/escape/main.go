@@ -57,7 +57,7 @@ func wanted() int64 {
 func read(path, want string) error {
 	b, err := os.ReadFile(path)
 	if err == nil && !contains(string(b), want) {
-		err = fmt.Errorf("%s tells nothing", path)
+		err = fmt.Errorf("%s has other contents", path)
 	}
 	return err
 }

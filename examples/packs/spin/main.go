@@ -86,7 +86,7 @@ func main() {
 	case "id":
 		say(fmt.Sprint(os.Getuid(), " ", os.Getppid()))
 	case "exit":
-		fmt.Fprintln(os.Stderr, "told to fail")
+		fmt.Fprintln(os.Stderr, "failing on request")
 		os.Exit(3)
 	case "garbage":
 		fmt.Print("{not json")

@@ -14,7 +14,7 @@ func TestSessionID(t *testing.T) {
 		t.Fatal(id)
 	}
 	if !OwnsSession("default", "alice", id) || OwnsSession("default", "bob", id) || OwnsSession("other", "alice", id) {
-		t.Error("the owner is not told from", id)
+		t.Error("the owner is not separated in", id)
 	}
 	seen := map[string]bool{id: true}
 	for _, x := range [][3]string{{"default", "alice", "s-tour2"}, {"default", "bob", "s-tour"}, {"other", "alice", "s-tour"}, {"defaultalice", "", "s-tour"}, {"default", "alices-", "tour"}} {

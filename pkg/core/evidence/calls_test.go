@@ -106,7 +106,7 @@ func TestCallRules(t *testing.T) {
 		"claimed by another":          {edit(func(s []step) { s[started].e.Source = "judge/judge-1" }), "claimed by judge, want session-runner"},
 		"expired by the executor":     {edit(func(s []step) { s[started].e.Name = "start_expired" }), "claimed by session-runner, want policy"},
 		"executed by the caller":      {edit(func(s []step) { s[started].x.started.ExecutedBy = contract.Caller }), "executed_by is not whom"},
-		"executed by who knows":       {edit(func(s []step) { s[started].x.started.ExecutedBy = "x" }), "executed_by is not whom"},
+		"executed by another":         {edit(func(s []step) { s[started].x.started.ExecutedBy = "x" }), "executed_by is not whom"},
 		"never claimed":               {drop(started), "its recorder never claimed"},
 		"claimed by policy":           {edit(func(s []step) { s[started].e.Name, s[started].e.Source = "start_expired", "policy/p" }), "its recorder never claimed"},
 		"recorded twice":              {twice(recorded), "second outcome of one call"},
@@ -119,7 +119,7 @@ func TestCallRules(t *testing.T) {
 		"a denial by another":         {edit(func(s []step) { s[denied].e.Source = "session-runner/x" }), "published by another service than signed it"},
 		"a denial with other bytes":   {edit(func(s []step) { s[denied].x.recorded.Decision.ReasonCode = "X" }), "signature does not verify"},
 		"a denial without decision":   {edit(func(s []step) { s[denied].x.recorded.Decision = nil }), "no decision for it"},
-		"a vote that nobody awaits": {func(s []step, _ *system) []step {
+		"a vote on no escalation": {func(s []step, _ *system) []step {
 			return slices.Insert(s, started, step{s[allowed].e, data{approval: &contract.Approval{CallID: "c-1"}}})
 		}, "a vote on a call that does not wait for one"},
 		"an escalation too late": {func(s []step, _ *system) []step {

@@ -116,7 +116,7 @@ func TestHostile(t *testing.T) {
 	within(t, "an endless line", little, ledger(func() io.Reader { return flood(1<<30, "x") }), "a line of more than")
 	w.call("s-a", "c-last", true, false)
 	line := string(w.ledger[len(w.ledger)-4]) + "\n"
-	within(t, "a million events nobody signed", little, ledger(func() io.Reader { return flood(int64(often(300_000, 5_000)), line) }), "the export is cut off")
+	within(t, "a million unsigned events", little, ledger(func() io.Reader { return flood(int64(often(300_000, 5_000)), line) }), "the export is cut off")
 	within(t, "deep events", little, ledger(func() io.Reader { return flood(1, `{"actor":`+strings.Repeat("[", 4<<20)+"\n") }), "nesting deeper")
 
 	// Archives that decompress to more data than their index lists.

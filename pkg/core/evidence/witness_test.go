@@ -30,19 +30,19 @@ func TestWitnesses(t *testing.T) {
 		list  []Witness
 		word  string // part of the error; empty = the quorum is met
 	}{
-		"both":                     {[]string{one, two}, 2, all("w1", "w2"), ""},
-		"two of three, one down":   {[]string{one, two}, 2, all("w1", "w3", "w2"), ""},
-		"down":                     {[]string{one}, 2, all("w1", "w2"), "1 of the 2"},
-		"signed twice":             {[]string{one, again}, 2, all("w1", "w2"), "1 of the 2"},
-		"the same line twice":      {[]string{one, one}, 2, all("w1", "w2"), "1 of the 2"},
-		"over another head":        {[]string{one, sign("w2", &other, 100)}, 2, all("w1", "w2"), "1 of the 2"},
-		"under another's name":     {[]string{one, strings.Replace(two, "w2", "w3", 1)}, 2, all("w1", "w3"), "1 of the 2"},
-		"by a key nobody named":    {[]string{one, two}, 2, append(all("w1"), Witness{"w2", key(t, "eve").Public()}), "1 of the 2"},
-		"one named twice":          {[]string{one}, 2, all("w1", "w1"), "are one"},
-		"one key under two names":  {[]string{one}, 2, append(all("w1"), Witness{"w2", key(t, "w1").Public()}), "are one"},
-		"not a line":               {[]string{one, "— w2 !!!"}, 2, all("w1", "w2"), "1 of the 2"},
-		"nobody is asked for":      {nil, 0, nil, ""},
-		"asked for and none there": {nil, 1, all("w1"), "0 of the 1"},
+		"both":                    {[]string{one, two}, 2, all("w1", "w2"), ""},
+		"two of three, one down":  {[]string{one, two}, 2, all("w1", "w3", "w2"), ""},
+		"down":                    {[]string{one}, 2, all("w1", "w2"), "1 of the 2"},
+		"signed twice":            {[]string{one, again}, 2, all("w1", "w2"), "1 of the 2"},
+		"the same line twice":     {[]string{one, one}, 2, all("w1", "w2"), "1 of the 2"},
+		"over another head":       {[]string{one, sign("w2", &other, 100)}, 2, all("w1", "w2"), "1 of the 2"},
+		"under another's name":    {[]string{one, strings.Replace(two, "w2", "w3", 1)}, 2, all("w1", "w3"), "1 of the 2"},
+		"by an unlisted key":      {[]string{one, two}, 2, append(all("w1"), Witness{"w2", key(t, "eve").Public()}), "1 of the 2"},
+		"one named twice":         {[]string{one}, 2, all("w1", "w1"), "are one"},
+		"one key under two names": {[]string{one}, 2, append(all("w1"), Witness{"w2", key(t, "w1").Public()}), "are one"},
+		"not a line":              {[]string{one, "— w2 !!!"}, 2, all("w1", "w2"), "1 of the 2"},
+		"none required":           {nil, 0, nil, ""},
+		"required and absent":     {nil, 1, all("w1"), "0 of the 1"},
 	} {
 		src.Cosignatures = c.lines
 		pack := build(t, src, w.keys["audit"])

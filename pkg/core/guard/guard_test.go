@@ -104,13 +104,13 @@ func TestDecide(t *testing.T) {
 		"no sandbox left":  {func(in *guard.Inputs) { in.P1.Sandbox = &contract.Sandbox{MemoryMiB: -1, Tier: "process"} }, contract.Deny, contract.ReasonSandboxViolation},
 		"unknown tier":     {func(in *guard.Inputs) { in.P1.Sandbox = &contract.Sandbox{Tier: "cardboard"} }, contract.Deny, contract.ReasonSandboxViolation},
 		"budget refused":   {func(in *guard.Inputs) { in.Facts.Budget = &guard.BudgetFact{Refused: contract.ReasonBudgetExceeded} }, contract.Deny, contract.ReasonBudgetExceeded},
-		"budget asks": {func(in *guard.Inputs) {
+		"budget escalates": {func(in *guard.Inputs) {
 			in.Facts.Budget = &guard.BudgetFact{Refused: contract.ReasonTemporalIntervention, Escalate: true}
 		}, contract.Escalate, contract.ReasonTemporalIntervention},
-		"P0 asks for people": {func(in *guard.Inputs) {
+		"P0 requires approval": {func(in *guard.Inputs) {
 			in.P0.Approvals = []guard.KindApproval{{Kinds: []string{"tool.*"}, Rule: contract.ApprovalRule{Quorum: 2}}}
 		}, contract.Escalate, contract.ReasonApprovalRequired},
-		"P0 asks, overlay cannot answer for it": {func(in *guard.Inputs) {
+		"P0 requires approval, overlay cannot grant it": {func(in *guard.Inputs) {
 			in.P0.Approvals = []guard.KindApproval{{Kinds: []string{"tool.*"}, Rule: contract.ApprovalRule{Quorum: 2}}}
 			in.P2 = []guard.Answer{{Verdict: contract.Allow, Reason: "YES"}}
 		}, contract.Escalate, contract.ReasonApprovalRequired},

@@ -26,13 +26,13 @@ func event(seq int, name, data string) string {
 func TestDevEvents(t *testing.T) {
 	alone(t)
 	var mu sync.Mutex
-	var asked []string
+	var requests []string
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
-		asked = append(asked, r.URL.Query().Get("since")+" "+r.URL.Query().Get("session"))
-		n := len(asked)
+		requests = append(requests, r.URL.Query().Get("since")+" "+r.URL.Query().Get("session"))
+		n := len(requests)
 		mu.Unlock()
 		switch n {
 		case 1:
@@ -54,8 +54,8 @@ func TestDevEvents(t *testing.T) {
 		!strings.Contains(lines[2], "effect_recorded") || !strings.HasSuffix(lines[2], "tool.echo failed in 1500 ms: tool_error") {
 		t.Errorf("printed\n%s", out.String())
 	}
-	if len(asked) < 3 || asked[0] != "0s s-1" || asked[1] != "2026-03-03T12:00:02.000Z s-1" {
-		t.Errorf("requested %q", asked)
+	if len(requests) < 3 || requests[0] != "0s s-1" || requests[1] != "2026-03-03T12:00:02.000Z s-1" {
+		t.Errorf("requested %q", requests)
 	}
 	if !strings.Contains(errOut.String(), "waiting for the mesh") {
 		t.Errorf("a lost connection is not reported: %q", errOut.String())

@@ -51,7 +51,7 @@ var invocations = []invocation{
 	{line: "policy retire p2 nosuch", code: exitFailed}, {line: "policy approve-tool noop"}, {line: "policy limits"}, {line: "policy set-limits DIR/limits.json"},
 	{line: "approvals list"}, {line: "approvals show c-nosuch", code: exitFailed}, {line: "approvals grant c-nosuch --reason x", code: exitFailed}, {line: "approvals deny c-nosuch --reason x", code: exitFailed},
 	{line: "principals register json-%d agent"}, {line: "principals list"}, {line: "principals suspend json-%d --reason x"},
-	{line: "roles grant json-%d clerk"}, {line: "roles list"}, {line: "roles revoke json-%d clerk"}, {line: "roles revoke nobody clerk", code: exitFailed},
+	{line: "roles grant json-%d clerk"}, {line: "roles list"}, {line: "roles revoke json-%d clerk"}, {line: "roles revoke unknown clerk", code: exitFailed},
 	{line: "delegations grant robot tool.noop --ttl 1m"}, {line: "delegations list"}, {line: "delegations revoke g-nosuch", code: exitFailed},
 	{line: "break-glass list"}, {line: "break-glass review b-nosuch --reason x", code: exitFailed},
 	{line: "trust list"}, {line: "trust add approval json-%d"}, {line: "trust nosuch", code: exitUsage},
@@ -85,7 +85,7 @@ func TestJSON(t *testing.T) {
 		"good/p_test.rego": "package binnacle.p1\n\nimport rego.v1\n\ntest_x if answer.verdict == \"DENY\" with input as {\"kind\": \"tool.noop\"}\n",
 		"bad/p.rego":       "package binnacle.p1\n\nimport rego.v1\n\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"} if input.kind == \"nowhere.x\"\n",
 		"o.json":           `{"id":"o","scope":"agent","subject":"admin","rules":[{"kinds":["tool.rm*"],"verdict":"DENY","reason_code":"DENY_X"}]}`,
-		"typo.json":        `{"id":"typo","scope":"agent","subject":"nobody-at-all","rules":[{"kinds":["tool.rm*"],"verdict":"DENY","reason_code":"DENY_X"}]}`,
+		"typo.json":        `{"id":"typo","scope":"agent","subject":"unregistered","rules":[{"kinds":["tool.rm*"],"verdict":"DENY","reason_code":"DENY_X"}]}`,
 		"limits.json":      `{"limits":[]}`,
 		"rubric.yaml":      "name: r\n",
 	} {

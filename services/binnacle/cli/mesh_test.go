@@ -162,7 +162,7 @@ func TestDidYouMean(t *testing.T) {
 		{"decide tool.cmd.sping", "UNKNOWN_TOOL; did you mean cmd.spin?\n", exitDenied},
 		{"policy approve-tool cmd.sipn", "no such tool; did you mean cmd.spin?\n", exitFailed},
 		{"chat --model demo/ehco hi", "no such model; did you mean demo/echo?\n", exitFailed},
-		{"chat --model nobody/nothing hi", "no such model\n", exitFailed},
+		{"chat --model unknown/nothing hi", "no such model\n", exitFailed},
 	} {
 		code, out, errOut := invoke(t, append(strings.Fields(x.line), "--addr", addr, "--token", "good")...)
 		if code != x.code || !strings.Contains(out+errOut, x.want) {

@@ -235,15 +235,15 @@ func TestMeshConfig(t *testing.T) {
 func TestStory(t *testing.T) {
 	s := &story{CallID: "c-1", Nodes: []chapter{
 		{ID: "e-0", Name: "before", Says: "before this call"},
-		{Seq: 1, ID: "e-1", Kind: "INTENT", Name: "call_proposed", Time: "t1", Says: `a asks for "x" <b>`},
+		{Seq: 1, ID: "e-1", Kind: "INTENT", Name: "call_proposed", Time: "t1", Says: `a proposed "x" <b>`},
 		{Seq: 2, ID: "e-2", Kind: "EFFECT", Name: "effect_recorded", Time: "t2", Says: "succeeded"},
 		{Seq: 3, ID: "e-3", Kind: "TRUST_EVENT", Name: "key_published", Time: "t3", Says: "k"},
 	}, Edges: [][2]string{{"e-0", "e-1"}, {"e-1", "e-2"}, {"e-1", "e-3"}}}
 	for form, want := range map[string][]string{
-		"text":    {"call c-1\n", "       1  t1  INTENT      call_proposed      a asks for \"x\" <b>\n"},
-		"mermaid": {"flowchart TD\n", `  n1["call_proposed: a asks for #quot;x#quot; #lt;b#gt;"]`, "  n0 --> n1\n", "  n1 --> n3\n", `n0["e-0"]`},
-		"dot":     {"digraph why {\n", `n1 [label="call_proposed: a asks for \"x\" <b>"]`, "  n1 -> n2\n"},
-		"svg":     {"<svg ", "call_proposed: a asks for &#34;x&#34; &lt;b&gt;", `fill="#e8f0fe"`, "</svg>\n"},
+		"text":    {"call c-1\n", "       1  t1  INTENT      call_proposed      a proposed \"x\" <b>\n"},
+		"mermaid": {"flowchart TD\n", `  n1["call_proposed: a proposed #quot;x#quot; #lt;b#gt;"]`, "  n0 --> n1\n", "  n1 --> n3\n", `n0["e-0"]`},
+		"dot":     {"digraph why {\n", `n1 [label="call_proposed: a proposed \"x\" <b>"]`, "  n1 -> n2\n"},
+		"svg":     {"<svg ", "call_proposed: a proposed &#34;x&#34; &lt;b&gt;", `fill="#e8f0fe"`, "</svg>\n"},
 	} {
 		text := drawings[form](s)
 		for _, w := range want {
@@ -253,7 +253,7 @@ func TestStory(t *testing.T) {
 		}
 	}
 	if strings.Contains((*story).text(s), "before") {
-		t.Error("the text tells what was before the call")
+		t.Error("the text contains an event before the call")
 	}
 }
 

@@ -119,7 +119,7 @@ func newReplayer(ctx context.Context, c *env, root string) *replayer {
 	return r
 }
 
-var errEnd = errors.New("as far as was asked")
+var errEnd = errors.New("reached the position of --until")
 
 // run reads the ledger from its first event to position to.
 func (r *replayer) run(to uint64) error {

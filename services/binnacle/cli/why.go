@@ -146,7 +146,7 @@ func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[st
 // name. They return "" if the event cannot be decoded.
 var sayings = map[string]func(e *contract.Event) string{
 	contract.EventCallProposed: decoded(func(e *contract.Event, x *contract.Call) string {
-		return fmt.Sprintf("%s asks for %s", e.Actor, x.Kind)
+		return fmt.Sprintf("%s proposed %s", e.Actor, x.Kind)
 	}),
 	contract.EventAllowed: decoded(func(_ *contract.Event, x *contract.Allowed) string {
 		d := &x.Decision
@@ -166,7 +166,7 @@ var sayings = map[string]func(e *contract.Event) string{
 		return e.Source + " claims it"
 	},
 	contract.EventOutcomeReported: func(*contract.Event) string { return "the caller reports an outcome, too late" },
-	contract.EventStartExpired:    func(*contract.Event) string { return "nobody started in time" },
+	contract.EventStartExpired:    func(*contract.Event) string { return "no executor started it in time" },
 	contract.EventEffectRecorded: decoded(func(_ *contract.Event, x *contract.Recorded) string {
 		return strings.TrimSpace(fmt.Sprintf("%s %s, receipt %d of the session, %s %s", x.Effect.Status, x.Effect.ErrorCode, x.Receipt.Index, x.Receipt.Verdict, x.Receipt.ReasonCode))
 	}),

@@ -134,8 +134,8 @@ func TestCompose(t *testing.T) {
 			t.Errorf("service %s: %s", s.Name, what)
 		}
 	}
-	nobody := services.Service{Name: "nobody", Slots: 1}
-	if len(faults(&doc, &nobody)) == 0 {
+	unknown := services.Service{Name: "unknown", Slots: 1}
+	if len(faults(&doc, &unknown)) == 0 {
 		t.Error("a service that is not in the file would be found complete")
 	}
 }

@@ -18,9 +18,9 @@ import (
 // the functions "ok…" and denies all others.
 type stand struct {
 	*httptest.Server
-	mu    sync.Mutex
-	asked []string // kind and arguments, sorted by arrival
-	mesh  *httptest.Server
+	mu       sync.Mutex
+	requests []string // kind and arguments, sorted by arrival
+	mesh     *httptest.Server
 }
 
 func newStand(t *testing.T, upstream http.HandlerFunc) *stand {
@@ -33,11 +33,11 @@ func newStand(t *testing.T, upstream http.HandlerFunc) *stand {
 			Args json.RawMessage
 		}
 		if err := json.NewDecoder(r.Body).Decode(&req); err != nil || r.URL.Path != "/api/v1/calls" || r.Header.Get("Authorization") != "Bearer mesh-token" {
-			t.Errorf("asked badly: %v %s", err, r.URL)
+			t.Errorf("unexpected request: %v %s", err, r.URL)
 		}
 		s.mu.Lock()
-		s.asked = append(s.asked, req.Kind+" "+string(req.Args))
-		id := fmt.Sprint("c-", len(s.asked))
+		s.requests = append(s.requests, req.Kind+" "+string(req.Args))
+		id := fmt.Sprint("c-", len(s.requests))
 		s.mu.Unlock()
 		w.Header().Set("X-Binnacle-Call-Id", id)
 		w.Header().Set("X-Binnacle-Receipt-Id", "r-"+id)
@@ -125,7 +125,7 @@ func TestPlain(t *testing.T) {
 			s := newStand(t, answering(completion(c.message, finish)))
 			status, got, _ := s.post(t, "/v1/chat/completions", ask)
 			if status != 200 || got != c.want {
-				t.Errorf("%d\n got %s\nwant %s\nasked %q", status, got, c.want, s.asked)
+				t.Errorf("%d\n got %s\nwant %s\nrequests %q", status, got, c.want, s.requests)
 			}
 		})
 	}
@@ -142,7 +142,7 @@ func TestMixed(t *testing.T) {
 	if strings.Count(h.Get("X-Binnacle-Tool-Receipts"), "r-c-") != 3 || !strings.HasPrefix(h.Get("X-Binnacle-Session"), "s-") {
 		t.Error(h)
 	}
-	if a := strings.Join(s.asked, "\n"); !strings.HasPrefix(a, `llm.forward {"model":"m","request_digest":"sha256:`) || !strings.Contains(a, `"tools":["ok"]`) || !strings.Contains(a, `client.ok1 {"a":1,"b":2}`) || !strings.Contains(a, `client.ok2 {}`) {
+	if a := strings.Join(s.requests, "\n"); !strings.HasPrefix(a, `llm.forward {"model":"m","request_digest":"sha256:`) || !strings.Contains(a, `"tools":["ok"]`) || !strings.Contains(a, `client.ok1 {"a":1,"b":2}`) || !strings.Contains(a, `client.ok2 {}`) {
 		t.Error(a)
 	}
 }

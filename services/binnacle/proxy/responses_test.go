@@ -30,7 +30,7 @@ func TestResponsesPlain(t *testing.T) {
 		"denied":       {response(functionItem("rm", `{}`)), response(refused("fc_rm", "rm", denied))},
 		"custom":       {response(`{"type":"custom_tool_call","id":"ctc_1","call_id":"c","name":"ok","input":"x"}`), response(`{"call_id":"c","id":"ctc_1","input":"x","name":"ok","status":"completed","type":"custom_tool_call"}`)},
 		"not known":    {response(`{"type":"shell_call","id":"sh_1","call_id":"c","action":{"commands":["rm"]}}`), response(refused("sh_1", "", `tool calls of type \"shell_call item\" are not known`))},
-		"asks people":  {response(`{"type":"mcp_approval_request","id":"ap_1","name":"rm","arguments":"{}"}`), response(refused("ap_1", "rm", `tool calls of type \"mcp_approval_request item\" are not known`))},
+		"mcp approval": {response(`{"type":"mcp_approval_request","id":"ap_1","name":"rm","arguments":"{}"}`), response(refused("ap_1", "rm", `tool calls of type \"mcp_approval_request item\" are not known`))},
 		"done already": {response(`{"type":"web_search_call","id":"ws_1","status":"completed"}`), response(`{"type":"web_search_call","id":"ws_1","status":"completed"}`)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,8 +39,8 @@ func TestResponsesPlain(t *testing.T) {
 			if status != 200 || got != c.out {
 				t.Errorf("%d\n got %s\nwant %s", status, got, c.out)
 			}
-			if !strings.Contains(s.asked[0], `"tools":["ok","web_search"]`) {
-				t.Error(s.asked[0])
+			if !strings.Contains(s.requests[0], `"tools":["ok","web_search"]`) {
+				t.Error(s.requests[0])
 			}
 		})
 	}
@@ -71,8 +71,8 @@ func TestResponsesStream(t *testing.T) {
 	if strings.Contains(got, "call_rm") || strings.Count(got, "call_ok") != 3 || strings.Count(got, `"response.function_call_arguments.delta"`) != 1 || !strings.Contains(got, `"delta":"{\"a\":1}"`) {
 		t.Errorf("%s", got)
 	}
-	if strings.Count(got, `refused: denied by policy: UNKNOWN_TOOL (receipt r-c-2)`) != 5 || len(s.asked) != 3 {
-		t.Errorf("%q\n%s", s.asked, got)
+	if strings.Count(got, `refused: denied by policy: UNKNOWN_TOOL (receipt r-c-2)`) != 5 || len(s.requests) != 3 {
+		t.Errorf("%q\n%s", s.requests, got)
 	}
 	for i := range strings.Count(got, "event: ") {
 		if strings.Count(got, fmt.Sprintf(`"sequence_number":%d}`, i)) != 1 {

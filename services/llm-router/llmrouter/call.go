@@ -245,15 +245,15 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 // backoff waits before a retry: a random time below a bound that doubles with each try,
 // plus the time that the provider requires. It returns false if the provider requires
 // more than retry.max_ms, or if ctx is done.
-func (c *call) backoff(ctx context.Context, try int, asked time.Duration) bool {
+func (c *call) backoff(ctx context.Context, try int, retryAfter time.Duration) bool {
 	longest := time.Duration(c.s.Retry.MaxMS) * time.Millisecond
 	wait := min(time.Duration(c.s.Retry.BaseMS)*time.Millisecond<<(try-1), longest)
 	wait = time.Duration(rand.Int64N(int64(wait) + 1))
-	if asked > longest {
+	if retryAfter > longest {
 		return false
 	}
-	if asked > 0 {
-		wait += asked
+	if retryAfter > 0 {
+		wait += retryAfter
 	}
 	select {
 	case <-ctx.Done():

@@ -78,7 +78,7 @@ func TestRotation(t *testing.T) {
 func TestLatencies(t *testing.T) {
 	var l latencies
 	if l.of("a/m") != 0 {
-		t.Error("a latency that nobody measured")
+		t.Error("a latency without a measurement")
 	}
 	l.add("a/m", time.Millisecond)
 	if l.of("a/m") != 1000 {

@@ -201,7 +201,7 @@ func TestExpiry(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if status, _ := l.outcome(l.callOf(left)); status != contract.Expired {
-			t.Errorf("the call that nobody started is %q", status)
+			t.Errorf("the call that was not started is %q", status)
 		}
 		if status, _ := l.outcome(l.callOf(begun)); status != "" {
 			t.Errorf("the call that was claimed is %q", status)

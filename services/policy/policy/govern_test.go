@@ -161,7 +161,7 @@ func TestGoverning(t *testing.T) {
 			{"policy.grant_role", `{"principal":1}`, "invalid_input", "principal"},
 			{"policy.conquer", `{}`, "invalid_input", "policy.conquer"},
 			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","max":9,"measure":"calls","window":"day"}]}`, "invalid_input", "above the ceiling of 3"},
-			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","subject":"nobody","max":1,"measure":"calls","window":"day"}]}`, "invalid_input", `principal "nobody" does not exist`},
+			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","subject":"unknown","max":1,"measure":"calls","window":"day"}]}`, "invalid_input", `principal "unknown" does not exist`},
 			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","max":2,"measure":"calls","window":"day"}]}`, "", ""},
 			{"policy.grant_session", `{"principal":"bob","session":"s-old","ttl_ms":1000}`, "invalid_input", "not found"},
 		} {

@@ -44,7 +44,7 @@ func file(t *testing.T, name, text string) string {
 func TestExitCodes(t *testing.T) {
 	root := trusted(t)
 	rootFile := file(t, "root.kid", root+"\n")
-	nobody := file(t, "witnesses.json", `{"quorum":1,"witnesses":[{"name":"w","public_key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}]}`)
+	stranger := file(t, "witnesses.json", `{"quorum":1,"witnesses":[{"name":"w","public_key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}]}`)
 	t.Chdir(t.TempDir()) // without data/root.kid
 	abs := func(p string) string { return filepath.Join(origin, p) }
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestExitCodes(t *testing.T) {
 		"a file that is missing":  {"--root " + root + " nothing.tar", "", "", "nothing.tar", 2},
 		"another root":            {"--root k-00000000000000000000000000000000 " + abs(pack), "", "", "FAILED: ", 1},
 		"a pack that was changed": {"--root " + root + " " + abs(packs+"bad-a-byte-more.tar"), "", "", "FAILED: ", 1},
-		"witnesses that did not":  {"--witnesses " + nobody + " --root " + root + " " + abs(pack), "", "", "FAILED: cosignatures: 0 of the 1", 1},
+		"witnesses that did not":  {"--witnesses " + stranger + " --root " + root + " " + abs(pack), "", "", "FAILED: cosignatures: 0 of the 1", 1},
 		"witnesses, no such file": {"--witnesses no.json --root " + root + " " + abs(pack), "", "", "--witnesses no.json:", 2},
 		"witnesses, malformed":    {"--witnesses " + rootFile + " --root " + root + " " + abs(pack), "", "", "--witnesses ", 2},
 		"kept is the pack itself": {"--kept " + abs(pack) + " --root " + root + " " + abs(pack), "", "VERIFIED", "", 0},

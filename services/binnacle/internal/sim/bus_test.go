@@ -207,7 +207,7 @@ func (b *Bus) release(o *op, mute bool) {
 			return
 		}
 	}
-	send(message{status: "503", what: "nobody"})
+	send(message{status: "503", what: "no responders"})
 }
 
 func (b *Bus) sorted() []*stream {

@@ -93,17 +93,17 @@ func (w *world) ask(r request) answer {
 // may repeat a request that received no response.
 type call struct {
 	request
-	n      int
-	at     time.Time // time at which the request is sent
-	leaves time.Duration
-	pauses []time.Duration // pauses before the repetitions
-	sent   bool
-	done   atomic.Bool
-	told   []told // guarded by the world's lock
+	n        int
+	at       time.Time // time at which the request is sent
+	leaves   time.Duration
+	pauses   []time.Duration // pauses before the repetitions
+	sent     bool
+	done     atomic.Bool
+	received []received // guarded by the world's lock
 }
 
-// told is the id and status of a call in a response that a client received.
-type told struct{ id, status string }
+// received is the id and status of a call in a response that a client received.
+type received struct{ id, status string }
 
 // draw chooses the calls of a run at random: at least ten, of every kind, in few
 // sessions.
@@ -192,7 +192,7 @@ func (w *world) heard(c *call, a *answer) bool {
 	if a.err != nil {
 		return false
 	}
-	t := told{id: a.header.Get("X-Binnacle-Call-Id")}
+	t := received{id: a.header.Get("X-Binnacle-Call-Id")}
 	switch {
 	case a.code == 200:
 		t.status = contract.Succeeded
@@ -217,6 +217,6 @@ func (w *world) heard(c *call, a *answer) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c.told = append(c.told, t)
+	c.received = append(c.received, t)
 	return true
 }

@@ -83,7 +83,7 @@ var defects = []defect{
 		says: "settled"},
 	{name: "answer-before-outcome", why: "the gateway answers with success although the outcome is another's", dir: "pkg/propose",
 		old: "	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.Expects(e) })\n", new: "	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.Expects(e) })\n	if planted(\"answer-before-outcome\") {\n		for _, all := range p.waiting {\n			pending = append(pending, all...)\n		}\n	}\n",
-		says: "was told"},
+		says: "received"},
 }
 
 // schedulesPer is the number of schedules in which a defect must be detected.

@@ -38,13 +38,13 @@ func (w *world) settled() {
 // heardTruth checks that the outcomes which clients received are those on the ledger.
 func (w *world) heardTruth() {
 	for _, c := range w.calls {
-		for _, t := range c.told {
+		for _, t := range c.received {
 			f := w.events.calls[t.id]
 			switch {
 			case f == nil || f.ended == 0:
-				w.violate("client %d was told an outcome of call %s, and the ledger has none", c.n, t.id)
+				w.violate("client %d received an outcome of call %s, and the ledger has none", c.n, t.id)
 			case t.status != "" && t.status != f.status:
-				w.violate("client %d was told that call %s %s, and the ledger says %s", c.n, t.id, t.status, f.status)
+				w.violate("client %d received that call %s %s, and the ledger holds %s", c.n, t.id, t.status, f.status)
 			case f.status == contract.Succeeded && len(w.effects[t.id]) == 0:
 				w.violate("call %s succeeded without an effect", t.id)
 			}

@@ -27,7 +27,7 @@ func (e *Escalation) Error() string { return "call " + e.CallID + " waits for ap
 func (e *Escalation) APIError() *Error {
 	return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: "approval_pending", ReasonCode: e.Doc.Decision.ReasonCode,
 		CallID: e.CallID, DecisionID: e.Doc.Decision.ID, ReceiptID: receipt.ID(e.CallID), RetryAfter: "5",
-		Message: "the call waits for approval until " + e.Doc.Expires + "; GET /api/v1/calls/" + e.CallID + " tells how it stands",
+		Message: "the call waits for approval until " + e.Doc.Expires + "; GET /api/v1/calls/" + e.CallID + " returns its state",
 		Hint:    contract.Reasons[contract.ReasonApprovalRequired].Hint}
 }
 

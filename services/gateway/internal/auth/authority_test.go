@@ -219,7 +219,7 @@ func TestAwaitKey(t *testing.T) {
 		short, cancel2 := context.WithTimeout(t.Context(), time.Second)
 		defer cancel2()
 		if a.AwaitKey(short, "bk-never"); short.Err() == nil {
-			t.Error("a key that nobody made is in force")
+			t.Error("a key that was never created is in force")
 		}
 	})
 }

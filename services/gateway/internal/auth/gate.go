@@ -56,7 +56,7 @@ type Caller struct {
 // revocation are checked every time. Until the ledger has been read to its end, Verify
 // returns an error with status 503.
 func (s *Gate) Verify(raw string) (*Caller, error) {
-	if !s.knows() { // revocations have not been read from the ledger yet
+	if !s.caughtUp() { // revocations have not been read from the ledger yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
 	}
 	if strings.HasPrefix(raw, KeyPrefix) {
@@ -86,8 +86,8 @@ func (s *Gate) Verify(raw string) (*Caller, error) {
 	return k, nil
 }
 
-// knows reports whether Authority has applied the whole ledger since the start.
-func (s *Gate) knows() bool {
+// caughtUp reports whether Authority has applied the whole ledger since the start.
+func (s *Gate) caughtUp() bool {
 	if s.Known == nil {
 		return true // the gateway has no ledger
 	}

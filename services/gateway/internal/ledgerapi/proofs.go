@@ -134,7 +134,7 @@ func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 		}
 	default:
 		if !slices.Contains(facets, name) {
-			return errors.New("search knows " + strings.Join(facets, ", ") + ", owner, since, until, before and limit")
+			return errors.New("the facets are " + strings.Join(facets, ", ") + ", owner, since, until, before and limit")
 		}
 		q.Terms[name] = v
 	}

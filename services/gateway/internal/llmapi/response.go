@@ -21,17 +21,17 @@ import (
 // response is the await.Sink that writes the response to one call from the frames of the
 // call. It is not safe for concurrent use.
 type response struct {
-	s      *API
-	c      echo.Context
-	r      propose.Request
-	frames Frames
-	head   *llm.Head
-	body   []byte // the body of a response that is not a stream, or the held-back end of a stream
-	open   bool   // the status and headers of a stream were sent
-	got    int64  // number of frames received
-	taken  int64  // bytes written or held in body
-	told   int64  // value of taken in the last credit
-	n      int64  // number of credits sent
+	s        *API
+	c        echo.Context
+	r        propose.Request
+	frames   Frames
+	head     *llm.Head
+	body     []byte // the body of a response that is not a stream, or the held-back end of a stream
+	open     bool   // the status and headers of a stream were sent
+	got      int64  // number of frames received
+	taken    int64  // bytes written or held in body
+	credited int64  // value of taken in the last credit
+	n        int64  // number of credits sent
 }
 
 // Wake implements await.Sink.
@@ -80,8 +80,8 @@ func (a *response) frame(t transient.Frame) error {
 	}
 	a.body = append(a.body, f.End...)
 	a.taken += int64(len(f.Data) + len(f.End))
-	if a.taken-a.told >= llm.Window/2 && a.head != nil {
-		a.told = a.taken
+	if a.taken-a.credited >= llm.Window/2 && a.head != nil {
+		a.credited = a.taken
 		a.n++
 		return a.s.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken))
 	}

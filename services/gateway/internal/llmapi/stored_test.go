@@ -209,14 +209,14 @@ func TestModels(t *testing.T) {
 func TestUsage(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
-	var asked llmrouter.SpendRequest
+	var query llmrouter.SpendRequest
 	for _, verb := range []string{"stats", "spend"} {
 		m.Answers["llm-router "+verb] = func(raw json.RawMessage) (any, error) {
-			return []json.RawMessage{}, errors.Join(json.Unmarshal(raw, &asked))
+			return []json.RawMessage{}, errors.Join(json.Unmarshal(raw, &query))
 		}
 	}
-	if r := m.Do("GET", "/api/v1/llm/spend?from=2026-01-01T00:00:00Z&by=key,model", auditor, ""); r.Body.String() != `[]` || !slices.Equal(asked.By, []string{"key", "model"}) || asked.From != "2026-01-01T00:00:00Z" {
-		t.Error(r.Body, asked)
+	if r := m.Do("GET", "/api/v1/llm/spend?from=2026-01-01T00:00:00Z&by=key,model", auditor, ""); r.Body.String() != `[]` || !slices.Equal(query.By, []string{"key", "model"}) || query.From != "2026-01-01T00:00:00Z" {
+		t.Error(r.Body, query)
 	}
 	if r := m.Do("GET", "/api/v1/llm/stats?to=yesterday", auditor, ""); r.Code != 400 || r.Param() != "to" {
 		t.Error(r.Body)

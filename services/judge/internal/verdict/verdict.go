@@ -85,7 +85,7 @@ func Read(r *Rubric, reply string, ids []string) Verdict {
 	dec := json.NewDecoder(strings.NewReader(reply))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&doc); err != nil {
-		return bad("the judge did not answer with the asked JSON object")
+		return bad("the judge did not answer with the required JSON object")
 	}
 	switch {
 	case doc.Score == nil || *doc.Score < r.Min || *doc.Score > r.Max:

@@ -53,16 +53,16 @@ func TestFit(t *testing.T) {
 // TestHints shows that members on billing and storage are kept in requests to APIs that
 // define them, and removed from requests to other APIs.
 func TestHints(t *testing.T) {
-	for _, knows := range []bool{true, false} {
+	for _, defined := range []bool{true, false} {
 		r := &ir.Request{Extra: extra(append(slices.Clone(hints), "x_odd")...)}
-		a := &API{Hints: knows, Build: func(r *ir.Request) ([]byte, error) { return json.Marshal(r.Extra) }}
+		a := &API{Hints: defined, Build: func(r *ir.Request) ([]byte, error) { return json.Marshal(r.Extra) }}
 		doc, err := a.Request(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range hints {
-			if strings.Contains(string(doc), m) != knows {
-				t.Errorf("known %v: %s in %s", knows, m, doc)
+			if strings.Contains(string(doc), m) != defined {
+				t.Errorf("defined %v: %s in %s", defined, m, doc)
 			}
 		}
 		if !strings.Contains(string(doc), "x_odd") {

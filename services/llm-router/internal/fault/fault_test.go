@@ -78,7 +78,7 @@ func TestRows(t *testing.T) {
 			t.Errorf("%s: a key rests, and no rule for rate limits applies", r.Code)
 		}
 	}
-	if Of("what nobody named").Code != Internal {
+	if Of("unlisted").Code != Internal {
 		t.Error("a code without a row is not internal")
 	}
 }

@@ -286,7 +286,7 @@ func Events() []ir.Event {
 	return []ir.Event{{Kind: ir.Begin, ID: "x", Model: "other"}, {Kind: ir.Used, Usage: ir.Usage{In: 30, Cached: 10, Known: true}},
 		delta(ir.Thinking, "h"), delta(ir.Thinking, "m"), {Kind: ir.Signed, Part: ir.Part{Signature: "seal"}}, {Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Redacted: "zz"}},
 		{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: "hel"}, LogProbs: json.RawMessage(`{"content":[]}`)}, delta(ir.Text, "lo"), delta(ir.Refusal, "no"), delta(ir.Text, "again"),
-		{Kind: ir.CallBegin, Part: ir.Part{ID: "c1", Name: "ns__lower"}}, args(0, `{"a"`), args(0, `:1}`), args(9, "nobody's"),
+		{Kind: ir.CallBegin, Part: ir.Part{ID: "c1", Name: "ns__lower"}}, args(0, `{"a"`), args(0, `:1}`), args(9, "stray"),
 		{Kind: ir.CallBegin, Index: 1, Part: ir.Part{ID: "c2", Name: "free"}}, args(1, `{"input":"t"}`),
 		{Kind: ir.CallBegin, Index: 2, Part: ir.Part{ID: "c3", Name: "upper"}}, args(2, ""), {Kind: ir.Delta, Choice: 1, Part: ir.Part{Type: ir.Text, Text: "beside"}},
 		{Kind: ir.End, Finish: ir.ToolCalls}, {Kind: ir.End, Choice: 1, Finish: ir.Stop}, {Kind: ir.Used, Usage: ir.Usage{Out: 9, Reasoning: 2, Known: true}}}

@@ -117,8 +117,8 @@ func TestEgressRefused(t *testing.T) {
 	if _, err := p.List(t.Context(), "", &Egress{Afford: func(int64) bool { return false }}); err == nil || l.n.Load() != 0 {
 		t.Fatalf("%v; %d received", err, l.n.Load())
 	}
-	asked := 0
-	e = Egress{Afford: func(int64) bool { asked++; return asked == 1 }}
+	checks := 0
+	e = Egress{Afford: func(int64) bool { checks++; return checks == 1 }}
 	req, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -141,11 +141,11 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: the key is in the failure", name)
 		}
 	}
-	nobody, err := reg.New(Config{Name: "p", BaseURL: "http://127.0.0.1:1"}, srv.Client())
+	unreachable, err := reg.New(Config{Name: "p", BaseURL: "http://127.0.0.1:1"}, srv.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = nobody.Do(t.Context(), &Call{API: testAPI, Egress: &Egress{}})
+	_, err = unreachable.Do(t.Context(), &Call{API: testAPI, Egress: &Egress{}})
 	var f *Failure
 	if !errors.As(err, &f) || f.Code != fault.Unreachable || !f.Free() {
 		t.Errorf("a connection that was refused: %+v", err)

@@ -163,7 +163,7 @@ func TestBreaker(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	if !b.Allow(now) {
-		t.Fatal("nobody may try again")
+		t.Fatal("no candidate may be retried")
 	}
 	b.Success()
 	for range 2 {

@@ -74,7 +74,7 @@ func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error 
 	case v.Reason == "":
 		return errors.New("reason: say why")
 	case v.Approver == esc.Decision.Actor || v.Approver == esc.Call.OnBehalfOf:
-		return errors.New("approver: nobody decides on a call of their own")
+		return errors.New("approver: an actor cannot decide on a call of their own")
 	case slices.ContainsFunc(before, func(b contract.Approval) bool { return b.Approver == v.Approver }):
 		return errors.New("approver: has voted already")
 	case !entitled(esc.Rules, v.Roles):

@@ -190,13 +190,13 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 // tries again if another instance appended first. It returns one fact for each request,
 // in order.
 func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
-	asks := make([]limit.Request, len(rs))
+	reqs := make([]limit.Request, len(rs))
 	for i := range rs {
-		asks[i] = rs[i].Request
+		reqs[i] = rs[i].Request
 	}
 	for first := true; ; first = false {
 		b.mu.Lock()
-		ev, facts := limit.Decide(&b.state, b.limits(), b.emit.Now(), asks, os)
+		ev, facts := limit.Decide(&b.state, b.limits(), b.emit.Now(), reqs, os)
 		last := b.last
 		b.mu.Unlock()
 		for i := range rs {

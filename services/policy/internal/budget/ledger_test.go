@@ -69,14 +69,14 @@ func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*L
 	})
 }
 
-func asked(call string) limit.Request {
+func judgeRequest(call string) limit.Request {
 	return limit.Request{CallID: call, Facts: &guard.Facts{Actor: "alice", Session: "s-1", Tenant: "t"}, Amounts: contract.Amounts{Calls: 1}}
 }
 
 // take makes a reservation and waits until it is durable. refused is the reason code if
 // it was refused.
 func take(ctx context.Context, b *Ledger, call string) (refused string, err error) {
-	_, final, err := b.Reserve(ctx, asked(call), "judge")
+	_, final, err := b.Reserve(ctx, judgeRequest(call), "judge")
 	if err != nil {
 		return "", err
 	}
@@ -259,7 +259,7 @@ func TestNotRunning(t *testing.T) {
 		b := member(log, "policy-1", three)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, _, err := b.Reserve(ctx, asked("c-1"), "judge"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := b.Reserve(ctx, judgeRequest("c-1"), "judge"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if member(log, "policy-2", nil).Watched() {

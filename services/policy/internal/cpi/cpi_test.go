@@ -63,7 +63,7 @@ func TestValidate(t *testing.T) {
 		"P2 not on its list": {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "agent", Subject: "t", Only: []string{"llm.*"},
 			Rules: []guard.OverlayRule{{Kinds: []string{"tool.x"}, Reason: "DENY_A", Verdict: contract.Deny}}}}}, "error: unreachable"},
 		"P2 sandbox above P0":       {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Sandbox: &contract.Sandbox{WallMS: 5000, Tier: "process"}}}}, "error: widening"},
-		"P2 that nobody can retire": {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Only: []string{"tool.*"}}}}, "error: lockout"},
+		"P2 that cannot be retired": {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Only: []string{"tool.*"}}}}, "error: lockout"},
 		"P2 that denies governing":  {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Rules: []guard.OverlayRule{{Kinds: []string{"*"}, Reason: "DENY_A", Verdict: contract.Deny}}}}}, "error: lockout"},
 		"P2 that ends by itself":    {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Expires: "2030-01-01T00:00:00.000Z", Only: []string{"tool.*"}}}}, ""},
 		"limits above P0":           {Stack{P0: ceilings(), Limits: []guard.Limit{{ID: "x", Level: "agent", Measure: "cents", Max: 101, Window: "day"}}}, "error: widening"},

@@ -9,9 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// knows returns the names that exist in a mesh, for checking the activation of the
+// known returns the names that exist in a mesh, for checking the activation of the
 // document with this layer and name.
-func knows(layer, name string) *Known {
+func known(layer, name string) *Known {
 	return &Known{Layer: layer, Name: name, Now: "2026-03-03T12:00:00.000Z", Executors: []string{"session-runner"}, Hosts: []string{"mail.example"}, Keys: []string{"team"},
 		Kinds: []string{"tool.rm", "tool.pay", "tool.cmd.upper"}, Principals: []string{"alice"}, Roles: []string{"finance"}, Secrets: []string{"api-key"}, Tenant: "acme_shop_prod",
 		Actor: func(s string) bool { return s == "bob" }, Session: func(s string) bool { return s == "s-1" }}
@@ -28,9 +28,9 @@ func TestReferences(t *testing.T) {
 	overlay := func(scope, subject string) *guard.Overlay {
 		return &guard.Overlay{ID: "o", Scope: scope, Subject: subject, Only: []string{"llm.*", "policy.*"}}
 	}
-	s := Stack{P0: ceilings(), Overlays: []guard.Overlay{*overlay("session", "s-2")}, Known: knows("p2", "o")}
+	s := Stack{P0: ceilings(), Overlays: []guard.Overlay{*overlay("session", "s-2")}, Known: known("p2", "o")}
 	if fs := Validate(&s); !slices.ContainsFunc(fs, func(f Finding) bool { return f.Pointer == "/subject" && f.Severity == "warning" }) {
-		t.Errorf("no warning of a session that nobody has opened: %v", fs)
+		t.Errorf("no warning of a session that does not exist: %v", fs)
 	}
 	for name, c := range map[string]struct {
 		doc  any
@@ -57,7 +57,7 @@ func TestReferences(t *testing.T) {
 		"bundle, host":        {Reference{Path: "input.about.egress_hosts", Value: "mail.exmple"}, `did you mean "mail.example"?`},
 		"bundle, key":         {Reference{Path: "input.key.id", Value: "x"}, `key "x" does not exist`},
 		"bundle, no name":     {Reference{Path: "input.args.say", Value: "no"}, ""},
-		"limit, agent":        {guard.Limit{ID: "l", Level: "agent", Subject: "nobody", Measure: "calls", Window: "day"}, `/limits/0/subject: principal "nobody" does not exist`},
+		"limit, agent":        {guard.Limit{ID: "l", Level: "agent", Subject: "unknown", Measure: "calls", Window: "day"}, `/limits/0/subject: principal "unknown" does not exist`},
 		"limit, key":          {guard.Limit{ID: "l", Level: "key", Subject: "teem", Measure: "calls", Window: "day"}, `did you mean "team"?`},
 		"limit, project":      {guard.Limit{ID: "l", Level: "project", Subject: "acme_shop", Measure: "calls", Window: "day"}, ""},
 		"limit, organization": {guard.Limit{ID: "l", Level: "organization", Subject: "umbrella", Measure: "calls", Window: "day"}, `organization "umbrella" does not exist; there is acme`},
@@ -82,7 +82,7 @@ func TestReferences(t *testing.T) {
 			layer = "p0"
 			d(s.P0)
 		}
-		s.Known = knows(layer, id)
+		s.Known = known(layer, id)
 		errs := Errors(Validate(&s))
 		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].String(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, errs, c.want)
@@ -93,7 +93,7 @@ func TestReferences(t *testing.T) {
 		if strings.Contains(c.want, "expired") {
 			continue
 		}
-		for _, k := range []*Known{knows("p1", "another"), func() *Known { k := knows(layer, id); k.Lenient = true; return k }()} {
+		for _, k := range []*Known{known("p1", "another"), func() *Known { k := known(layer, id); k.Lenient = true; return k }()} {
 			s.Known = k
 			if errs := Errors(Validate(&s)); len(errs) > 0 {
 				t.Errorf("%s, of %s %s: %v", name, k.Layer, k.Name, errs)

@@ -153,7 +153,7 @@ func reviewBreakGlass(s *State, c *Caller, a *reviewArgs) (Fact, error) {
 	case g == nil || g.reviewed != nil:
 		return none, errors.New("id: no such break-glass grant waits for review")
 	case g.Actor == c.Actor:
-		return none, errors.New("reviewer: nobody reviews what they did themselves")
+		return none, errors.New("reviewer: a grant cannot be reviewed by its holder")
 	case c.View.MayVote(c.Actor) != nil:
 		return none, errors.New("reviewer: only registered persons review")
 	}

@@ -188,7 +188,7 @@ func TestDelegations(t *testing.T) {
 		t.Error("a revoked delegation stands")
 	}
 	if !d.inForceAt("g-c-a", 15) || d.inForceAt("g-c-a", 20) {
-		t.Error("the past is told wrong")
+		t.Error("the history is wrong")
 	}
 }
 
@@ -228,7 +228,7 @@ func TestBreakGlass(t *testing.T) {
 	if _, due := look(ReviewWithin + 2*time.Minute); !due {
 		t.Error("the review is not overdue")
 	}
-	d.refused(d.do("dana", 0, "review", call{ID: "b-c-1", Reason: "x", Verdict: "justified"}), "themselves")
+	d.refused(d.do("dana", 0, "review", call{ID: "b-c-1", Reason: "x", Verdict: "justified"}), "by its holder")
 	d.refused(d.do("bob", 0, "review", call{ID: "b-c-9", Reason: "x", Verdict: "justified"}), "no such")
 	d.refused(d.do("bob", 0, "review", call{ID: "b-c-1", Reason: "x", Verdict: "misused"}), "only registered persons")
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "bob", Type: Person}))

@@ -46,7 +46,7 @@ func TestUsage(t *testing.T) {
 		"cgroup 2":                 {metered{metric: metric(v2, peak)}, contract.Usage{CPUMillis: 912, MemoryPeakBytes: 18472960, Measured: []string{"compute_ms", "egress_bytes", "memory_peak_bytes"}}},
 		"cgroup 2 without peak":    {metered{metric: metric(v2, before519)}, contract.Usage{CPUMillis: 912, Measured: []string{"compute_ms", "egress_bytes"}}},
 		"cgroup 2, nothing ran":    {metered{metric: metric(v2, "")}, egress},
-		"what nobody knows":        {metered{metric: metric("io.containerd.cgroups.v9.Metrics", peak)}, egress},
+		"unknown type":             {metered{metric: metric("io.containerd.cgroups.v9.Metrics", peak)}, egress},
 		"what cannot be read":      {metered{metric: metric(v2, "ff")}, egress},
 		"a shim that is gone":      {metered{err: errors.New("ttrpc: closed")}, egress},
 		"a peak beyond all memory": {metered{metric: metric(v2, "220ca002ffffffffffffffffff01")}, egress},

@@ -80,7 +80,7 @@ func TestHostile(t *testing.T) {
 	if out := run("print", 1); !out.Overflow || len(out.Stdout) != 4096 || out.TimedOut || time.Since(began) > 5*time.Second {
 		t.Errorf("print: %d bytes, %+v after %v", len(out.Stdout), out.Overflow, time.Since(began))
 	}
-	if out := run("exit", 1); out.Exit != 3 || !strings.Contains(string(out.Stderr), "told to fail") {
+	if out := run("exit", 1); out.Exit != 3 || !strings.Contains(string(out.Stderr), "failing on request") {
 		t.Errorf("exit: %+v", out)
 	}
 	says("env", `"A=b"`)

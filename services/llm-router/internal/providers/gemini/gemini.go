@@ -371,7 +371,7 @@ type Decoder struct {
 	CallID string
 	begun  bool
 	calls  int
-	asked  map[int]bool // candidates that called a tool; their finish reason must be ToolCalls
+	called map[int]bool // candidates that called a tool; their finish reason must be ToolCalls
 	done   bool
 }
 
@@ -391,7 +391,7 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	}
 	var out []ir.Event
 	if !d.begun {
-		d.begun, d.asked = true, map[int]bool{}
+		d.begun, d.called = true, map[int]bool{}
 		out = append(out, ir.Event{Kind: ir.Begin, ID: r.ID, Model: r.Model})
 	}
 	if r.Feedback != nil && r.Feedback.Block != "" {
@@ -419,7 +419,7 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 			out = append(out, ir.Event{Kind: ir.CallBegin, Choice: c.Index, Index: d.calls, Part: p},
 				ir.Event{Kind: ir.CallArgs, Choice: c.Index, Index: d.calls, Part: ir.Part{Args: args}})
 			d.calls++
-			d.asked[c.Index] = true
+			d.called[c.Index] = true
 		case p.Text != "":
 			out = append(out, ir.Event{Kind: ir.Delta, Choice: c.Index, Part: p, LogProbs: c.Tokens.logProbs()})
 		}
@@ -429,7 +429,7 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	}
 	d.done = true
 	f := finish(c.Finish)
-	if f == ir.Stop && d.asked[c.Index] {
+	if f == ir.Stop && d.called[c.Index] {
 		f = ir.ToolCalls
 	}
 	return append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
