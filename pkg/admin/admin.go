@@ -167,5 +167,5 @@ func answer(w http.ResponseWriter, status int, doc any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(doc) // an error means that the client has disconnected
+	_ = json.NewEncoder(w).Encode(doc) // Encode fails only if the client has disconnected
 }

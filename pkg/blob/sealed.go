@@ -20,7 +20,7 @@ type Keys interface {
 }
 
 const (
-	algorithm = "A256GCM" // name in JOSE (RFC 7518, section 5.1)
+	algorithm = "A256GCM" // name of AES-256-GCM in JOSE (RFC 7518, section 5.1)
 	tagSize   = 16
 )
 

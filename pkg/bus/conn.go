@@ -23,13 +23,13 @@ type Dialer struct {
 	Server nats.InProcessConnProvider
 }
 
-// Conn is the connection of one service, under its own identity. It reconnects for as
-// long as it is open.
+// Conn is the NATS connection of one service, under the service's own identity. It
+// reconnects until it is closed.
 type Conn struct {
 	NC *nats.Conn
 	JS jetstream.JetStream
 	// Fatal receives the first error after which the service must stop: a permission
-	// violation, which the caller of the request would only see as a timeout.
+	// violation. The request that caused it only times out.
 	Fatal  chan error
 	prefix string
 

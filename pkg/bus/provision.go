@@ -87,8 +87,8 @@ func sameSettings(have, want *jetstream.StreamConfig) bool {
 		have.Retention == want.Retention
 }
 
-// provisionConsumers creates the missing consumers of a service: one per work, and one
-// per reader and slot.
+// provisionConsumers creates the missing consumers of a service: one for each Work, and
+// one for each reader and slot.
 func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration, replicas int) error {
 	for i := range d.Work {
 		if err := consumer(ctx, js, Events, d.Work[i].config(d.Service)); err != nil {

@@ -14,8 +14,8 @@ type ServerOptions struct {
 	StoreDir     string
 	Listen       string            // "host:port"; empty for in-process only
 	HTTP         string            // monitoring "host:port"; empty for none
-	SyncAlways   bool              // durability mode "power"
-	MaxFile      string            // JetStream file budget, e.g. "100G"
+	SyncAlways   bool              // sync every write to disk (durability mode "power")
+	MaxFile      string            // limit of JetStream's file storage, e.g. "100G"
 	ProvisionKey string            // public nkey of the provisioning identity
 	ServiceKeys  map[string]string // public nkey by service
 	TLSCert      string            // PEM files of the certificate and key for clients, as paths on the server's host; empty for none
@@ -24,10 +24,10 @@ type ServerOptions struct {
 	Mirror       *MirrorKeys // nil if there are no mirrors
 }
 
-// Cluster configures a server as one of several.
+// Cluster configures a server as a member of a cluster.
 type Cluster struct {
-	Server string   // this server's name, unique among them
-	Listen string   // "host:port" for the other servers
+	Server string   // this server's name, unique in the cluster
+	Listen string   // "host:port" for connections from the other servers
 	Routes []string // "host:port" of every server
 	Secret string   // password with which the servers of the cluster authenticate to each other
 }
@@ -62,7 +62,7 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 	return c.text.String(), nil
 }
 
-// config is a server configuration while it is rendered.
+// config collects the text of a server configuration.
 type config struct {
 	text strings.Builder
 	o    *ServerOptions
@@ -186,7 +186,7 @@ func (c *config) service(d *Declaration) error {
 // grant is one subject of MESH that a service account may send to.
 type grant struct {
 	subject  string
-	streamed bool // more than one response
+	streamed bool // a request may have more than one response
 }
 
 // local returns the subject's name in the service account: the JetStream API is under

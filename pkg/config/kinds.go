@@ -13,7 +13,8 @@ import (
 )
 
 // Kind is the type of a member: its JSON Schema, its check, and its textual form in
-// variables and flags. Values have the types to which encoding/json decodes into an any.
+// variables and flags. Values have the types that encoding/json produces when it decodes
+// into an any.
 type Kind struct {
 	Name   string         // name of the kind in the reference page and in error messages
 	schema map[string]any // JSON Schema
@@ -210,8 +211,8 @@ func secret(v any) string {
 	return ""
 }
 
-// shown returns a value as one line of text for messages and listings: strings as they
-// are, other values as JSON.
+// shown returns a value as one line of text for messages and listings: strings
+// unchanged, other values as JSON.
 func shown(v any) string {
 	switch v := v.(type) {
 	case nil:

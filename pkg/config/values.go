@@ -70,8 +70,8 @@ type Secret struct {
 // Given reports whether the reference is set.
 func (s Secret) Given() bool { return s != Secret{} }
 
-// Read returns the secret without surrounding white space. Its errors contain the file
-// or variable, never the secret.
+// Read returns the secret without surrounding white space. Its errors name the file or
+// variable and never contain the secret.
 func (s Secret) Read() (string, error) {
 	if s.Variable != "" {
 		v := strings.TrimSpace(os.Getenv(s.Variable))
@@ -84,7 +84,8 @@ func (s Secret) Read() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// Where returns the variable or the path of the secret, for error messages.
+// Where returns the name of the secret's variable or the path of its file, for error
+// messages.
 func (s Secret) Where() string {
 	if s.Variable != "" {
 		return s.Variable

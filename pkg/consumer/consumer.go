@@ -17,14 +17,13 @@ import (
 )
 
 // Run processes the messages of a durable consumer on the stream EVENTS until ctx ends.
-// It calls process for at most limit messages at once; process must acknowledge, hand
-// back or terminate each message. While process runs, the server receives a progress
+// It calls process for at most limit messages at once; process must call Ack, a form of
+// Nak, or Term on each message. While process runs, the server receives a progress
 // report three times per ackWait. Acknowledgements are sent up to 10 ms late; if one is
-// lost, the server delivers the message again.
-//
-// process receives a context that does not end with ctx, so that it can finish its work.
-// Run returns nil when ctx has ended and every call of process has returned. It retries
-// without limit while the durable does not exist or the server does not respond.
+// lost, the server delivers the message again. process receives a context that does not
+// end with ctx, so that it can finish its work. Run returns nil when ctx has ended and
+// every call of process has returned. It retries without limit while the durable does
+// not exist or the server does not respond.
 func Run(ctx context.Context, c *bus.Conn, durable string, limit int, ackWait time.Duration, process func(context.Context, jetstream.Msg)) error {
 	p := &pool{process: process, every: ackWait / 3, slots: make(chan struct{}, limit), idle: make(chan jetstream.Msg)}
 	defer p.acks.flush()

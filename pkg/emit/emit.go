@@ -1,8 +1,8 @@
 // Package emit creates the events of an instance and appends them to the ledger. No
 // other package assigns the id, time and lamport of an event.
 //
-// The lamport value orders events by cause: it exceeds that of every event which the
-// instance has seen. An event that takes part in an aggregate or in a receipt chain is
+// The lamport value orders events by cause: it exceeds that of every event that the
+// instance has read. An event that belongs to an aggregate or to a receipt chain is
 // created here and stored by package handle or package outcome, with an expected
 // sequence.
 package emit

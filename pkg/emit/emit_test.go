@@ -16,7 +16,8 @@ func emitter() *Emitter {
 }
 
 // TestNew shows that an event has its cause's tenant, caller, session, call and
-// correlation id, and that its lamport is greater than all values seen before.
+// correlation id, and that its lamport is greater than that of its cause and all values
+// passed to See.
 func TestNew(t *testing.T) {
 	m := emitter()
 	cause := &contract.Event{ID: "p-1", Tenant: "acme", Actor: "ann", Client: "sdk", Session: "s-1", CallID: "c-1", Origin: "gw1", Lamport: 41, TraceCtx: "00-a-b-01"}
@@ -40,8 +41,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestTick shows that concurrent calls return distinct values that are greater than
-// every value seen.
+// TestTick shows that concurrent calls of Tick return distinct values that are greater
+// than every value passed to See.
 func TestTick(t *testing.T) {
 	m := emitter()
 	var mu sync.Mutex

@@ -1,10 +1,11 @@
 // Package eventlog appends events to the ledger and reads them.
 //
-// There are two ways to write. Append stores an event once under its id, whatever else
-// the ledger holds. AppendExpect stores it only if no event that matches a filter was
-// stored after a sequence, which serializes the writers of an aggregate or of a receipt
-// chain (optimistic concurrency). An error other than the sentinels means that the
-// outcome is unknown: repeat the append with the same bytes and id.
+// There are two ways to write. Append stores an event once under its id, without a
+// condition on other events. AppendExpect stores it only if no event that matches a
+// filter was stored after a given sequence, which serializes the writers of an aggregate
+// or of a receipt chain (optimistic concurrency). An error other than the sentinels means
+// that it is unknown whether the event was stored: repeat the append with the same bytes
+// and id.
 //
 // JetStream is the implementation on a server, package memlog the one for tests; both
 // pass the suite of package logtest. Views do not use Scan: they read with package

@@ -10,9 +10,9 @@ import (
 )
 
 // disorder limits how far the times of two entries may differ from the order of their
-// sequences, since the clocks of producers differ and an append may be repeated for a
-// while. An intent starts within two minutes or not at all, so clocks that differ by
-// more than disorder stop the mesh in other ways.
+// sequences, since the clocks of producers differ and a repeated append may be stored
+// late. If clocks differ by more, the mesh does not work for other reasons: an intent
+// must start within two minutes.
 const disorder = 5 * time.Minute
 
 // Since returns a sequence such that every event of time t or later is stored at it or
@@ -28,7 +28,8 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 		return 0, err
 	}
 	t = t.Add(-disorder)
-	// Every event below lo is older than t; those from high on may be newer.
+	// Every event with a sequence below lo is older than t; those from high on may be
+	// newer.
 	lo, high := uint64(1), newest.Seq+1
 	for lo < high {
 		mid := lo + (high-lo)/2

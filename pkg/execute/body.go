@@ -16,7 +16,7 @@ import (
 // proposal.
 const bodyWait = 2 * time.Second
 
-// bodyReader returns a call's body, or waits for it until ctx ends.
+// bodyReader returns a call's body. It waits for the body until ctx ends.
 type bodyReader = func(ctx context.Context) ([]byte, error)
 
 // fetch starts to read the body of a call from the object store while the decision is

@@ -171,7 +171,7 @@ func (f *Follower) round(ctx context.Context) error {
 }
 
 // begin resets the consumer to the entry after the last one applied. The returned
-// channel is closed when the connection is next made again.
+// channel is closed at the next reconnection.
 func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
 	// Requests that are sent while the bus is being provisioned or elects a leader may
 	// get no response at all. The timeout therefore starts short, and doubles with each
@@ -294,8 +294,8 @@ func (r *reading) stuck() bool {
 	return r.expect == 1 && r.skipped && !r.halted
 }
 
-// silent reports whether no delivery has arrived for r.patience since the reset, and
-// doubles r.patience. A consumer that is reset while its server starts may deliver
+// silent reports whether no delivery has arrived for r.patience since the reset. If so,
+// it doubles r.patience. A consumer that is reset while its server starts may deliver
 // nothing until it is reset again. Since most silent consumers merely have nothing to
 // deliver, the waits grow up to a minute.
 func (r *reading) silent() bool {

@@ -93,7 +93,7 @@ type poller struct {
 	ends        chan error      // the result of a pull request; nil means that more messages may be available
 	left        int             // messages left in the current request; only the subscription's goroutine uses it until the request ends
 	reconnected <-chan struct{} // closed when the connection is made again
-	waiting     []chan struct{} // callers of Poll
+	waiting     []chan struct{} // channels of the callers that wait in Poll
 }
 
 // receive handles one message of a pull request, or the status message that ends the

@@ -59,13 +59,13 @@ type Args struct {
 	In       int64    `json:"hold_input"`             // upper bound of input tokens; included in Hold
 	Messages int64    `json:"messages"`               // number of messages or inputs
 	Model    string   `json:"model"`                  // name of the model, as given by the caller
-	Params   Raw      `json:"params"`                 // members that are numbers, booleans or short strings
+	Params   Raw      `json:"params"`                 // top-level members that are numbers, booleans or short strings
 	Previous string   `json:"previous,omitempty"`     // id of the response this one continues
 	Refs     []string `json:"references,omitempty"`   // ids of stored items that the input refers to
 	Stream   bool     `json:"stream,omitempty"`       // the caller requests an event stream
 	Tools    []string `json:"tools"`                  // names of the tools offered to the model, in order
 	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not limit its answers: Hold includes DefaultOutput for each, and the model may return more
-	Usage    bool     `json:"stream_usage,omitempty"` // chat: the stream is to include usage
+	Usage    bool     `json:"stream_usage,omitempty"` // the caller requests usage in the stream; kind Chat only
 	Whole    bool     `json:"whole,omitempty"`        // the request has files or tools that the provider runs: the input may fill the model's context
 }
 

@@ -56,7 +56,7 @@ type peek struct {
 	reader
 	kind   string
 	a      *Args
-	params []string // `"name":value`
+	params []string // recorded parameters, each as `"name":value`
 	labels []string
 	offers []offer
 

@@ -133,7 +133,7 @@ func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.E
 }
 
 // load reads the last entry of the session's chain from the ledger into c. The caller
-// holds c.
+// holds the lock of c.
 func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, filter string) error {
 	en, err := r.Emit.Log.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {

@@ -42,7 +42,7 @@ func Create(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Chmod(FileMode); err != nil { // it may have existed with another mode
+	if err := f.Chmod(FileMode); err != nil { // the file may have existed with another mode
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -61,7 +61,7 @@ func Check(paths ...string) error {
 	for _, root := range paths {
 		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // missing, or removed meanwhile
+				return nil // the file does not exist, or was removed during the search
 			}
 			if err == nil {
 				err = CheckOne(path)

@@ -303,7 +303,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	// The call is registered before its proposal is appended, so that Deliver passes on
 	// all of its events.
 	p.wait(pend)
-	go func() { // concurrently, because an outcome implies that the proposal was stored
+	go func() { // Propose need not wait, because an outcome implies that the proposal was stored
 		defer close(pend.stored)
 		ctx := context.WithoutCancel(ctx)
 		if r.Body != nil && r.Body.Object != nil {
@@ -335,8 +335,9 @@ func (p *Proposer) wait(pend *Pending) {
 
 // Join returns a Pending for a call c that event e proposed earlier. Join appends
 // nothing and reads nothing: the Pending receives later events of the call if this
-// instance proposed it, and entries that the caller passes to Deliver. Cancel withdraws
-// the call as for its proposer. The caller must close the Pending.
+// instance proposed it, and entries that the caller passes to Deliver. Cancel has the
+// same effect as for the instance that proposed the call. The caller must close the
+// Pending.
 func (p *Proposer) Join(e *contract.Event, c *contract.Call) *Pending {
 	pend := &Pending{Event: e, kind: c.Kind, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1),
 		started: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}

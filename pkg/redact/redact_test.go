@@ -132,7 +132,7 @@ func TestSpellings(t *testing.T) {
 				continue // no encoder writes this combination
 			}
 			if len(v) < wholeLen && (strings.HasPrefix(name, "base64 around") || name == "base64 lines" || name == "base64 \\n") || !utf8.ValidString(in) {
-				continue // too short to be found inside a word
+				continue // too short to be found inside a word, or not valid in a JSON string
 			}
 			for _, sides := range [][2]string{{"", ""}, {"key=", " and more"}, {"(", ")"}, {"日", "."}} {
 				text := sides[0] + in + sides[1]

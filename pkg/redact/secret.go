@@ -48,7 +48,7 @@ var (
 	cache   map[[32]byte]*secret
 )
 
-// maxCached is the size at which the cache is emptied.
+// maxCached is the number of cached secrets at which the cache is emptied.
 const maxCached = 512
 
 // compiled returns the compiled value, or nil if the value is too short. While it is
@@ -239,8 +239,8 @@ func (s *secret) find(out []span, b []byte, u **unfolded) []span {
 	return s.inPacked(out, pack((*u).text, *u, s.whole), b)
 }
 
-// inPacked appends the spans of b whose packed form, p, contains the secret. It changes
-// p to lower case.
+// inPacked appends the spans of b that encode the secret in base64 or hexadecimal. p is
+// the result of pack for b; inPacked changes its text to lower case.
 func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	before := len(out)
 	for _, a := range s.base64 {
@@ -281,8 +281,8 @@ func adjoined(view []byte, from, to int) bool {
 	return from > 0 && alphanumeric(view[from-1]) || to < len(view) && alphanumeric(view[to])
 }
 
-// widen extends an occurrence in base64 by the adjoining characters that also encode
-// bits of it, and by the padding.
+// widen extends an occurrence of base64 text by the adjoining characters that also
+// encode bits of the value, and by the padding.
 func (a *aligned) widen(view []byte, from, to int) (int, int) {
 	if a.before > 0 && from > 0 && inBase64(view[from-1]) {
 		from--
@@ -298,8 +298,8 @@ func (a *aligned) widen(view []byte, from, to int) (int, int) {
 
 func identity(from, to int) (int, int) { return from, to }
 
-// spelledBy reports whether a JSON number has the digits of the secret, or is the value
-// to which a float64 rounds the secret.
+// spelledBy reports whether a JSON number has the digits of the secret, or equals the
+// secret rounded to a float64.
 func (s *secret) spelledBy(token []byte) bool {
 	mantissa, _, _ := bytes.Cut(bytes.ToLower(token), []byte("e"))
 	got := bytes.TrimLeft(bytes.ReplaceAll(bytes.TrimPrefix(mantissa, []byte("-")), []byte("."), nil), "0")

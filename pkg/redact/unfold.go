@@ -25,8 +25,8 @@ const (
 	every    = slashes | percents | entities
 )
 
-// decoders are the sequences of encodings that are undone exactly, each once. They are
-// used for values that contain the first character of an escape.
+// decoders lists the sequences of encodings that decode undoes for values that contain
+// the first character of an escape. Each encoding of a sequence is undone once.
 var decoders = [][]kind{{slashes}, {slashes, slashes}, {slashes, slashes, slashes}, {percents}, {percents, percents}, {slashes, percents},
 	{slashes, slashes, percents}, {percents, slashes}, {entities}, {slashes, entities}}
 

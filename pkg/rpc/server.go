@@ -18,7 +18,7 @@ type Server struct {
 	// responses contain no state.
 	View View
 	// Fresh brings the view up to the ledger's end. It is called before each query that
-	// names a view; if it is nil, queries read the view as it is.
+	// names a view; if it is nil, queries read the view without an update.
 	Fresh func(context.Context) error
 }
 

@@ -46,7 +46,7 @@ func Open(cert, key string) (*Files, error) {
 // load reads the certificate and key from the files. After Open, the caller holds f.mu.
 func (f *Files) load() error {
 	for _, path := range []string{f.cert, f.key} {
-		if _, err := os.ReadFile(path); err != nil { // LoadX509KeyPair would not say which of the files is unreadable
+		if _, err := os.ReadFile(path); err != nil { // read separately, so that the error names the unreadable file
 			return fmt.Errorf("tls: %w; name a PEM file that user %d may read", err, os.Getuid())
 		}
 	}

@@ -28,7 +28,7 @@ func Run(t *testing.T, open func(t *testing.T) eventlog.Log) {
 	}
 }
 
-// chain is the filter of a receipt chain, and subject one of its subjects.
+// chain is the filter of a receipt chain, which matches the results of subject.
 const chain = "evt.t.*.*.effect_recorded.s-1"
 
 func subject(svc string) string { return "evt.t." + svc + ".gw1.effect_recorded.s-1" }
@@ -88,7 +88,8 @@ func expectation(t *testing.T, l eventlog.Log) {
 	if _, err := l.AppendExpect(ctx, subject("c"), "4", []byte(`{"n":4}`), chain, b); err != nil {
 		t.Fatal(err)
 	}
-	// The same id with a new expected sequence is another writer's event.
+	// An append with the same id but other data is another writer's event, even with the
+	// current expected sequence.
 	last, _ := l.Last(ctx, chain)
 	if _, err := l.AppendExpect(ctx, subject("x"), "4", []byte(`{"n":5}`), chain, last.Seq); !errors.Is(err, eventlog.ErrIDConflict) {
 		t.Fatal(err)
