@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 )
 
-// Views returns the declaration of audit's view, which is built from every entry of the
+// Views returns the declaration of audit's view, which applies every entry of the
 // ledger.
 func Views() []view.Declaration {
 	return []view.Declaration{view.Of(services.Audit, services.ViewAudit, logReader, func(o *view.Origin) (view.State, error) {
@@ -18,7 +18,7 @@ func Views() []view.Declaration {
 	})}
 }
 
-// rebuilt implements view.State for replay, which builds the view anew from the ledger.
+// rebuilt implements view.State for replay, which rebuilds the view from the ledger.
 type rebuilt struct{ *View }
 
 // Apply implements view.State.

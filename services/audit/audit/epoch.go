@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// opened returns the newest log epoch that the root key opened on the ledger, or epoch
-// 1, for which there is no event. It returns an error if the signature of the event does
-// not verify.
+// opened returns the newest log epoch that the root key opened on the ledger. Without
+// such an event it returns epoch 1. It returns an error if the signature of the event
+// does not verify.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	en, err := s.env.Emit.Log.Last(ctx, bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -35,7 +35,7 @@ func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	return trust.VerifyEpoch(e, s.env.Trust.At)
 }
 
-// closes reports whether l was opened after the stored checkpoint, and so ends the epoch
+// closes reports whether l was opened after the stored checkpoint and so ends the epoch
 // of that checkpoint.
 func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	note, err := os.ReadFile(s.checkpointFile())
@@ -45,8 +45,8 @@ func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	return err == nil && sign.Digest(note) == l.Checkpoint, err
 }
 
-// enter determines the epoch of the log. If it is new, enter moves the files of the
-// previous epoch to a folder with that epoch's number.
+// enter determines the epoch of the log. If the epoch is new, enter moves the files of
+// the previous epoch to a folder with that epoch's number.
 func (s *Service) enter(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Service) enter(ctx context.Context) error {
 	if err := private.Mkdir(old); err != nil {
 		return err
 	}
-	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint is moved last: while it is in place, enter is repeated
+	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint is moved last: if enter is interrupted before that, it repeats the move at the next start
 		if err := os.Rename(filepath.Join(s.Dir, name), filepath.Join(old, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -70,7 +70,7 @@ func (s *Service) enter(ctx context.Context) error {
 	return nil
 }
 
-// epochDir returns the folder of the checkpoint and the tree of a closed epoch.
+// epochDir returns the folder that holds the checkpoint and the tree of a closed epoch.
 func (s *Service) epochDir(n int64) string { return filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", n)) }
 
 // closedNote returns the last checkpoint of a closed epoch, or a not-found error.
@@ -82,9 +82,9 @@ func (s *Service) closedNote(n int64) ([]byte, error) {
 	return note, err
 }
 
-// closedTree returns the tree of a closed epoch and the size of its last checkpoint; it
-// can prove sizes up to that one. The caller closes the tree. The error is not found if
-// the tree no longer has the checkpoint's root.
+// closedTree returns the tree of a closed epoch and the size of its last checkpoint, up
+// to which the tree can be used for proofs. The caller must close the tree. The error is
+// not-found if the tree no longer has the root of the checkpoint.
 func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	note, err := s.closedNote(n)
 	if err != nil {
@@ -105,8 +105,8 @@ func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	return t, c.Size, nil
 }
 
-// reopened returns an error, so that the service restarts, once a new epoch was opened
-// after a truncation of the log.
+// reopened returns an error once a new epoch has been opened after a truncation of the
+// ledger, so that the service restarts in that epoch.
 func (s *Service) reopened(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
@@ -125,9 +125,9 @@ func (s *Service) mute() error {
 	return muted(s.truncated, s.compared)
 }
 
-// muted returns the reason why no checkpoint is signed, or nil: the ledger lost entries,
-// or was not yet compared with the last checkpoint. A new checkpoint would replace the
-// last one, which is the evidence of a loss.
+// muted returns the reason why no checkpoint is signed, or nil. The reason is that the
+// ledger lost entries or has not been compared with the last checkpoint yet. A new
+// checkpoint would replace the last one, which is the evidence of a loss.
 func muted(truncated error, compared bool) error {
 	if truncated == nil && !compared {
 		return errNotCompared
@@ -135,5 +135,6 @@ func muted(truncated error, compared bool) error {
 	return truncated
 }
 
-// errNotCompared is returned while audit starts and does not sign checkpoints yet.
+// errNotCompared is the error of requests for a checkpoint while audit is starting and
+// signs none yet.
 var errNotCompared = errors.New("audit is starting: the ledger is being compared with the last checkpoint; try again")

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestMuted: no checkpoint is signed before the ledger was compared with the last
-// checkpoint, since a new checkpoint would replace the evidence of a loss; nor after a
-// loss.
+// TestMuted checks that no checkpoint is signed before the ledger was compared with the
+// last checkpoint, and none after a loss of entries, because a new checkpoint would
+// replace the evidence of the loss.
 func TestMuted(t *testing.T) {
 	lost := errors.New("ledger_truncated: the ledger has 3 events, the last checkpoint 5")
 	for _, c := range []struct {
@@ -26,7 +26,7 @@ func TestMuted(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 		if c.want == nil {
-			continue // signing needs a mesh
+			continue // signing requires a running mesh
 		}
 		if err := s.checkpoint(t.Context()); !errors.Is(err, c.want) {
 			t.Errorf("%s: checkpoint returned %v", c.name, err)

@@ -23,7 +23,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// evidence writes the evidence pack of a session to out, compressed with S2.
+// evidence writes a session's evidence pack, compressed with S2, to out.
 func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io.Writer) error {
 	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
 	if err != nil {
@@ -41,15 +41,16 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 			return err
 		}
 	}
-	// The pack is compressed because it passes through TRANSIENT, which is in memory and
-	// shared.
+	// The pack is compressed because it is sent over TRANSIENT, a stream that is kept in
+	// memory and shared by all queries.
 	w := bufio.NewWriterSize(out, 512<<10)
 	z := s2.NewWriter(w, s2.WriterConcurrency(2))
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
 }
 
-// head selects the checkpoint to which a pack is bound, and proves the session's last
-// receipt against it.
+// head selects the checkpoint to which a pack is bound. It returns the source of the
+// pack with that checkpoint and the proof that the checkpoint commits to the session's
+// last receipt.
 func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {
@@ -60,8 +61,8 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 		return nil, err
 	}
 	if l, err := evidence.Lamport(head); err != nil || !holds(s.env, s.env.SignKey(), l) {
-		// The signing key is newer than that checkpoint, so the pack is bound to a later
-		// one.
+		// The signing key was published after that checkpoint, so the pack is bound to a
+		// later one.
 		pos, _ := s.view.Position()
 		if p, err = s.bound(ctx, pos, int(q.Witnessed)); err != nil {
 			return nil, err
@@ -72,7 +73,7 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 	}
 	src := &evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: p.note, Head: *head, Objects: map[string][]byte{}, Cosignatures: p.cosigned}
 	if q.Witnessed == 0 {
-		src.Cosignatures = nil // later cosignatures would change the bytes
+		src.Cosignatures = nil // the pack's bytes must not depend on cosignatures that are added later
 	}
 	tips, ok, err := head.Tips()
 	if err != nil || !ok {
@@ -83,7 +84,7 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 }
 
 // source returns the content of a session's pack: the checkpoint, the trust and policy
-// events, and the events of the session with their objects.
+// events, and the events of the session with the objects to which they refer.
 func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
@@ -127,7 +128,7 @@ func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
 }
 
 // stored reads the entries with the given sequences and returns each with its inclusion
-// proof in the tree of the given size. It adds the objects that the entries refer to to
+// proof in the tree of the given size. It adds the objects to which the entries refer to
 // the map objects.
 func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
@@ -152,7 +153,7 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 					continue
 				}
 				for _, c := range contents(en) {
-					if c.Store != contract.StoreObject || c.Encryption != nil { // ciphertext does not match the plaintext's commitment
+					if c.Store != contract.StoreObject || c.Encryption != nil { // an encrypted object does not match the commitment, which is that of the plaintext
 						continue
 					}
 					object, err := s.env.Blobs.Object(ctx, &c)
@@ -172,12 +173,12 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 	return out, g.Wait()
 }
 
-// objectStore is a text that every event with a reference to an object contains. An
-// event without it need not be decoded.
+// objectStore occurs in every event with a reference to an object. An event without it
+// need not be decoded.
 var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
 
-// remember returns get with a cache: proofs of neighbouring leaves share most nodes. It
-// is not safe for concurrent use.
+// remember returns get with a cache, because proofs of neighbouring leaves share most
+// nodes. The returned function is not safe for concurrent use.
 func remember(get translog.Nodes) translog.Nodes {
 	type at struct {
 		level uint
@@ -196,7 +197,7 @@ func remember(get translog.Nodes) translog.Nodes {
 	}
 }
 
-// contents returns the references to content in an event.
+// contents returns the references to contents in an event.
 func contents(en eventlog.Entry) []contract.Content {
 	e, err := eventlog.Open(en)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// queries implements the handlers of other services' queries.
+// queries implements the handlers of queries from other services.
 type queries struct{ *Service }
 
 // serve registers the handlers of audit's queries.
@@ -58,8 +58,7 @@ func (s *Service) serve() {
 	})
 }
 
-// indexed implements rpc.View for audit's index: it returns the index's position and the
-// number of pending events.
+// indexed implements rpc.View for audit's index.
 type indexed struct{ s *Service }
 
 // Position implements rpc.View.
@@ -103,7 +102,7 @@ func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, ad
 }
 
 // readers is the number of concurrent reads of the ledger. The entries of a session are
-// far apart, so each is read with a separate request.
+// usually not adjacent, so each is read with a separate request.
 const readers = 16
 
 // entries returns the entries of the ledger at the given sequences.
@@ -111,9 +110,9 @@ func (s queries) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, 
 	return s.entriesNear(ctx, "", seqs)
 }
 
-// entriesNear returns the entries at the given sequences, which are ascending. If there
-// are many, it scans those that match filter; entries that the scan does not return are
-// read one by one, as are all if filter is empty.
+// entriesNear returns the entries at the given sequences. If filter is not empty, the
+// sequences must be ascending; if there are many, entriesNear scans the entries that
+// match filter. It reads entries that no scan returned one by one.
 func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
 	out := make([]eventlog.Entry, len(seqs))
 	if filter != "" && len(seqs) > readers {
@@ -162,7 +161,7 @@ func (s queries) sessionEntries(ctx context.Context, session string, size uint64
 }
 
 // graph returns the nodes of a session's proof graph. The last node is the newest
-// checkpoint, up to which the graph extends.
+// checkpoint; the graph contains the events that it covers.
 func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
 	doc, err := s.view.Lookup(s.env.Tenant, session)
 	if err != nil {
@@ -194,8 +193,8 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	return g.Nodes, nil
 }
 
-// firstOf returns a handler that returns an event of a call. The prefixes are those of
-// event ids; the first one for which the call has an event selects it.
+// firstOf returns a handler that returns an event of a call. It returns the event whose
+// id is the call id with the first of the prefixes for which there is an event.
 func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallRef) (json.RawMessage, error) {
 	return func(ctx context.Context, q *events.CallRef) (json.RawMessage, error) {
 		for _, prefix := range prefixes {
@@ -214,7 +213,7 @@ func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallR
 }
 
 // transcript returns the calls and outcomes of a session with their contents, decrypted.
-// If a content cannot be opened, the reason is returned instead.
+// If a content cannot be read, the error text is returned in its place.
 func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([]events.Turn, error) {
 	pos, _ := s.view.Position()
 	entries, err := s.sessionEntries(ctx, q.Session, pos)
@@ -290,9 +289,9 @@ func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.
 	return events.Inclusion{Index: q.Seq - 1, Leaf: hex.EncodeToString(leaf[:]), Path: evidence.HexPath(path), Checkpoint: strings.TrimSpace(string(note)) + "\n"}, nil
 }
 
-// checkpoint returns, as the query demands, the last checkpoint of a closed epoch, the
-// newest with a number of cosignatures and those, the one that witnesses are to cosign,
-// or the newest.
+// checkpoint returns the checkpoint that the query selects: the last one of a closed
+// epoch, the newest one with a number of cosignatures, with the cosignatures, the one
+// that witnesses are to cosign, or the newest one.
 func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (string, error) {
 	switch {
 	case q.Epoch != 0:
@@ -316,8 +315,8 @@ func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (s
 	return string(s.checkpoints[len(s.checkpoints)-1].note), nil
 }
 
-// consistency returns the proof that the tree of q.From leaves is the beginning of the
-// tree of q.To leaves (RFC 6962, section 2.1.2).
+// consistency returns the proof that the tree of q.To leaves extends the tree of q.From
+// leaves (RFC 6962, section 2.1.2).
 func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (out events.ConsistencyProof, err error) {
 	node := s.view.Tree.Node
 	size, _ := s.view.Position()
@@ -339,8 +338,8 @@ func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (o
 	return events.ConsistencyProof{From: q.From, To: q.To, Path: evidence.HexPath(proof)}, nil
 }
 
-// tile returns the hashes of a tile in the layout C2SP tlog-tiles: q.Width hashes from
-// index q.Index*256 on, at level 8*q.Level of the tree.
+// tile returns the hashes of a tile in the layout of C2SP tlog-tiles: q.Width hashes
+// from index q.Index*256 on, at level 8*q.Level of the tree.
 func (s queries) tile(_ context.Context, q *events.TileRequest) ([]byte, error) {
 	pos, _ := s.view.Position()
 	if q.Level > 5 || q.Width == 0 || q.Width > 256 || q.Index > pos || q.Index*256+q.Width > pos>>(8*q.Level) {

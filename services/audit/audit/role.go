@@ -8,9 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// misplaced returns why a service must not record this event of a call, or "". The view
-// records such an entry as an alarm and otherwise ignores it: it does not count as an
-// event of the call, and does not take an id that belongs to another service.
+// misplaced returns the reason why the service that recorded the event e must not record
+// it, or "". The view records such an event as an alarm and otherwise ignores it: it
+// does not count as an event of the call, and its id can still be used by the right
+// service.
 func (w *writer) misplaced(e *contract.Event) string {
 	if want := idOwner(e); want != "" {
 		return want
@@ -36,8 +37,8 @@ func (w *writer) misplaced(e *contract.Event) string {
 	return ""
 }
 
-// idNames maps the prefix of an id that is derived from a call id to the events that may
-// have it.
+// idNames maps each prefix of ids that are derived from call ids to the names of the
+// events that may have such an id.
 var idNames = map[string][]string{
 	"d": {contract.EventAllowed, contract.EventEscalated},
 	"o": {contract.EventOutcomeReported},
@@ -48,8 +49,8 @@ var idNames = map[string][]string{
 	"x": {contract.EventCancelRequested},
 }
 
-// idOwner returns why an event must not have its id, or "". Events are looked up by ids
-// that are derived from call ids, so no other event may take such an id.
+// idOwner returns the reason why an event must not have its id, or "". Events are looked
+// up by ids that are derived from call ids, so no other event may have such an id.
 func idOwner(e *contract.Event) string {
 	prefix, call, ok := strings.Cut(e.ID, "-"+contract.IDCall)
 	if !ok {
@@ -62,7 +63,7 @@ func idOwner(e *contract.Event) string {
 	return "event id " + e.ID + " belongs to " + names[0] + " of that call, not to " + e.Name + " of " + e.CallID
 }
 
-// orNone returns the executor's name for an alarm.
+// orNone returns the executor's name for an alarm, or a text for "".
 func orNone(executor string) string {
 	if executor == "" {
 		return "none, since policy has not allowed it"
@@ -70,7 +71,8 @@ func orNone(executor string) string {
 	return executor
 }
 
-// executor returns the executor for which policy allowed the call of e, or "".
+// executor returns the executor named in the decision that allowed the call of e, or ""
+// if policy has not allowed it.
 func (w *writer) executor(e *contract.Event) string {
 	seq := w.tx.Bucket(bIDs).Get([]byte(contract.IDDecision + e.CallID))
 	if seq == nil {
@@ -84,11 +86,11 @@ func (w *writer) executor(e *contract.Event) string {
 	return to
 }
 
-// eventKey returns the key in bEvents of an event; id is tenant.session.
+// eventKey returns the key of an event in bEvents. id is tenant.session.
 func eventKey(id string, seq uint64) []byte { return append([]byte(id+"\x00"), key(seq)...) }
 
-// named returns the value in bEvents of an event: its name, followed by the executor if
-// the event allows a call.
+// named returns the value of an event in bEvents: the event's name, followed by the
+// executor if the event allows a call.
 func named(e *contract.Event) string {
 	if e.Target == "" {
 		return e.Name

@@ -19,10 +19,10 @@ import (
 )
 
 // The search index is an inverted index: for each term, "facet=value", it contains the
-// sequences of the events that have the term. They are appended in chunks, one per term
-// and transaction. The key of a chunk is the term, a zero byte and the first sequence;
-// its value is the differences of the further sequences as varints. A second index maps
-// times, rounded to seconds, to sequences.
+// sequences of the events that have the term. Each transaction appends one chunk of
+// sequences for each term. The key of a chunk is the term, a zero byte and the first
+// sequence; its value is the list of differences between consecutive sequences, as
+// varints. A second index maps times, in seconds, to sequences.
 
 // Facets lists the facets that a search query can use.
 var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
@@ -35,7 +35,8 @@ const receiptFacet = "receipt"
 // they produced; search queries cannot use it.
 const outputFacet = "output"
 
-// commitmentKey returns the part of a commitment that the index contains: 128 bits.
+// commitmentKey returns the part of a commitment that the index contains, which has 128
+// bits.
 func commitmentKey(commitment string) string {
 	return commitment[:min(len(commitment), len("sha256:")+32)]
 }
@@ -45,7 +46,7 @@ func commitmentKey(commitment string) string {
 const maxFacet = 200
 
 // terms returns the index terms of an event. r is the outcome if the event records one,
-// else nil.
+// or else nil.
 func terms(e *contract.Event, r *contract.Recorded) []string {
 	var out []string
 	add := func(facet, v string) {
@@ -81,7 +82,8 @@ type posting struct {
 	more        []byte
 }
 
-// post adds a sequence, greater than the earlier ones, to the chunk of a term.
+// post adds a sequence to the chunk of a term. The sequence must be greater than those
+// already in the chunk.
 func (w *writer) post(term string, seq uint64) {
 	p := w.postings[term]
 	if p == nil {
@@ -92,8 +94,8 @@ func (w *writer) post(term string, seq uint64) {
 	p.last = seq
 }
 
-// clock records the sequence of the first event of each second. An event that is older
-// than an earlier one is not recorded.
+// clock records the sequence of an event whose time, in seconds, is later than that of
+// every event before it.
 func (w *writer) clock(e *contract.Event, seq uint64) error {
 	t, err := contract.ParseTime(e.Time)
 	if err != nil || t.Unix() <= w.second {
@@ -103,8 +105,8 @@ func (w *writer) clock(e *contract.Event, seq uint64) error {
 	return w.tx.Bucket(bTimes).Put(key(uint64(w.second)), key(seq))
 }
 
-// flushPostings writes the chunks of the transaction in the order of their keys, which
-// is the fastest in bbolt.
+// flushPostings writes the chunks of the transaction sorted by key, which is the fastest
+// order for bbolt.
 func (w *writer) flushPostings() error {
 	b := w.tx.Bucket(bSearch)
 	list := make([]string, 0, len(w.postings))
@@ -144,7 +146,8 @@ func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more
 	}
 }
 
-// seqs returns the sequences of a term that are at least from and at most to, ascending.
+// seqs returns the sequences of a term that are at least from and at most to, in
+// ascending order.
 func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 	var out []uint64
 	add := func(n uint64) bool {
@@ -168,18 +171,20 @@ func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 	return out
 }
 
-// SearchQuery selects the events that have every term, by facet.
+// SearchQuery selects the events that have all the given terms, a map from facet to
+// value.
 type SearchQuery struct {
 	Terms  map[string]string `json:"terms"`
 	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
-	Until  string            `json:"until,omitempty"` // exclusive
+	Until  string            `json:"until,omitempty"` // RFC 3339; exclusive
 	Before uint64            `json:"before,omitempty"`
 	Limit  int               `json:"limit"`
 }
 
-// Search returns the newest matching sequences, newest first, and the value of Before
-// with which to continue; 0 means that there are no more. Times are compared to the
-// second only, so some results may be outside of Since and Until.
+// Search returns at most q.Limit sequences of matching events, newest first, and the
+// value of Before for the query that continues the search; 0 means that there are no
+// more. It compares times by the second, so some results may be outside of Since and
+// Until.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {
@@ -193,7 +198,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 				return &rpc.Error{Code: contract.CodeInvalidInput, Param: "since", Message: "since: " + err.Error()}
 			}
 			if from = atSecond(tx, t.Unix()); from == 0 {
-				return nil // no event is that recent
+				return nil // no event is at or after Since
 			}
 		}
 		if q.Until != "" {
@@ -256,7 +261,7 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 
 // maker returns the sequence of the event that first recorded a call or a content: the
 // proposal of the call, or the outcome that produced the content. It returns 0 if there
-// is none.
+// is no such event.
 func (v *View) maker(id string) (seq uint64, err error) {
 	if !strings.HasPrefix(id, "sha256:") {
 		return v.SeqOf(contract.IDProposal + id)
@@ -270,8 +275,8 @@ func (v *View) maker(id string) (seq uint64, err error) {
 	return seq, err
 }
 
-// makers maps each id of a call, content or session to its session. Ids that are not on
-// the ledger are omitted.
+// makers returns the session for each id of a call, content or session. It omits ids
+// that are not on the ledger.
 func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[string]string, error) {
 	out := map[string]string{}
 	for _, id := range q.IDs {
@@ -297,7 +302,7 @@ func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[strin
 	return out, nil
 }
 
-// atSecond returns the sequence of the first event recorded for that second or a later
+// atSecond returns the first sequence that is recorded for the given second or a later
 // one, or 0 if there is none.
 func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	_, v := tx.Bucket(bTimes).Cursor().Seek(key(uint64(max(unix, 0))))
@@ -307,8 +312,8 @@ func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	return binary.BigEndian.Uint64(v)
 }
 
-// search sends the matching events, newest first. The index contains seconds only, so it
-// compares the times of the events once more.
+// search passes the matching events to add, newest first. The index contains times in
+// seconds only, so search also compares the exact times of the events.
 func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(events.Found) error) error {
 	q := SearchQuery{Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
 	left := q.Limit
@@ -336,7 +341,7 @@ func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(e
 	return nil
 }
 
-// notBefore reports whether the time of an event is at or after bound (RFC 3339). It is
+// notBefore reports whether at is the same as or later than bound (RFC 3339). It returns
 // false for a malformed time.
 func notBefore(at, bound string) bool {
 	t, err := contract.ParseTime(at)

@@ -10,7 +10,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// TestSearch compares the index, cut into chunks at random, with a plain scan.
+// TestSearch compares search results from the index, built in transactions of random
+// size, with those of a linear scan.
 func TestSearch(t *testing.T) {
 	db, err := openDB(filepath.Join(t.TempDir(), "view.db"))
 	if err != nil {

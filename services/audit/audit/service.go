@@ -1,7 +1,7 @@
 // Package audit maintains the Merkle tree over the ledger, signs checkpoints, indexes
-// sessions and receipts, detects lost history, and exports evidence. One instance runs.
-// Its folder can be rebuilt from the ledger, except the last checkpoint. To add a query,
-// register it in serve; to add an index, extend the view.
+// sessions and receipts, detects lost history, and exports evidence. Only one instance
+// runs at a time. Its folder can be rebuilt from the ledger, except the last checkpoint.
+// To add a query, register it in serve; to add an index, extend the view.
 package audit
 
 import (
@@ -33,20 +33,20 @@ import (
 // Config is audit's configuration.
 type Config struct {
 	Dir        string        // folder of the view and of the last checkpoint
-	Durability string        // durability mode of the ledger, stated in checkpoints
-	Interval   time.Duration // between checkpoints while the log grows; 0 = half a second
+	Durability string        // durability mode of the ledger, written into checkpoints
+	Interval   time.Duration // time between checkpoints while the log grows; 0 means half a second
 }
 
-// Service implements run.Service. The fields below mu are guarded by it.
+// Service implements run.Service. mu guards the fields below it.
 type Service struct {
 	Config
 
 	env  *run.Env
 	view *View
-	log  *follow.Follower // reads the ledger into the view
+	log  *follow.Follower // applies the ledger to the view
 
 	mu          sync.Mutex
-	checkpoints []point // of this epoch, ascending by size
+	checkpoints []point // checkpoints of this epoch, in ascending order of size
 	epoch       int64
 	truncated   error
 	compared    bool   // the ledger was compared with the last checkpoint
@@ -58,8 +58,8 @@ type Service struct {
 type point struct {
 	size     uint64
 	note     []byte
-	tips     bool     // the checkpoint commits to a map of tips; those of releases before 0.5 do not
-	cosigned []string // witnesses' lines
+	tips     bool     // the checkpoint commits to a map of tips; checkpoints of releases before 0.5 do not
+	cosigned []string // signature lines of witnesses
 }
 
 var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{bus.Filter{}.String()}}
@@ -71,8 +71,8 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It is ready once the view has reached the end of the
-// ledger and the ledger was compared with the last checkpoint. If history is missing, it
-// records an alarm, continues to answer queries, and signs no checkpoint.
+// ledger and the ledger was compared with the last checkpoint. If entries are missing,
+// it records an alarm, continues to respond to queries, and signs no checkpoints.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
@@ -179,7 +179,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 	return s.view.Flush()
 }
 
-// origin returns the name of the log. A new epoch has a new name, since its tree does
+// origin returns the name of the log. A new epoch has a new name, because its tree does
 // not extend the tree that witnesses have cosigned.
 func (s *Service) origin() string {
 	o := "binnacle/" + s.env.RootKID + "/" + s.env.Tenant
@@ -224,8 +224,8 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 }
 
 // compare compares the ledger with the last checkpoint, which is stored in a separate
-// file. It returns an error if the ledger is shorter or different, which means that it
-// lost history.
+// file. It returns an error if the ledger is shorter than the checkpoint or has a
+// different root, which means that entries were lost.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -252,12 +252,12 @@ func (s *Service) compare() error {
 	return nil
 }
 
-// lost returns an error if the ledger no longer has the entries from which the view was
-// built, up to sequence pos.
+// lost returns an error if the ledger no longer has the entries up to sequence pos from
+// which the view was built.
 func (s *Service) lost(ctx context.Context, pos uint64) error {
 	last, err := s.env.Conn.Tail(ctx, bus.Events)
 	if err != nil || pos == 0 {
-		return nil // ctx ended, or the view is empty
+		return nil // ctx is done, or the view is empty
 	}
 	if last < pos {
 		return fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
@@ -273,8 +273,8 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 	return nil
 }
 
-// alarm records on the ledger that history is missing. From then on, policy denies every
-// call and audit signs no checkpoint.
+// alarm records on the ledger that entries are missing. From then on, policy denies
+// every call and audit signs no checkpoints.
 func (s *Service) alarm(ctx context.Context, why error) error {
 	s.env.Log.Error("ledger alarm", "err", why)
 	s.mu.Lock()
@@ -308,7 +308,7 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 
 // checkpoint signs the current tree head if the tree has grown, or if the last
 // checkpoint has no map of tips. The file is written before the checkpoint is published,
-// so that a published checkpoint can always be compared with the ledger.
+// so that a later start can compare the ledger with every published checkpoint.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +333,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now()), translog.TipsExtension(tips)}}
 	key := s.env.SignKey()
 	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
-		return nil // the view has not reached the event that publishes the new key
+		return nil // the view has not applied the event that publishes the new key yet
 	}
 	note := c.Sign(key)
 	if err := writeSynced(s.checkpointFile(), note); err != nil {
@@ -348,8 +348,9 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the newest checkpoint of at least size leaves, and signs one if
-// necessary. It returns one without a map of tips only if none with a map can be signed.
+// newest returns the newest checkpoint if it covers at least size leaves, and otherwise
+// signs one. It returns a checkpoint without a map of tips only if none with a map can
+// be signed.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	p := s.last()
 	if p == nil || p.size < size || !p.tips {
@@ -364,7 +365,7 @@ func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	return p, nil
 }
 
-// last returns a copy of the newest checkpoint, or nil.
+// last returns a copy of the newest checkpoint, or nil if there is none.
 func (s *Service) last() *point {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -375,7 +376,7 @@ func (s *Service) last() *point {
 	return nil
 }
 
-// writeSynced replaces the file at path atomically, and syncs its content to disk before
+// writeSynced replaces the file at path atomically. It syncs the content to disk before
 // the rename.
 func writeSynced(path string, b []byte) error {
 	f, err := private.Create(path + ".new")

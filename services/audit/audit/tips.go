@@ -19,14 +19,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tips"
 )
 
-// The view stores the map of tips to which checkpoints commit, as of the view's
-// position. The map as of an earlier position is computed by undoing later changes, so
-// that no older version is stored.
+// The view stores the map of tips, to which checkpoints commit, as of the view's
+// position. It computes the map as of an earlier position by undoing later changes, and
+// so stores no older versions.
 
 var (
 	bTips   = []byte("tips")   // tips.Place of an inner node -> node
-	bRecent = []byte("recent") // seq of a session's last event -> tenant.session
-	kTips   = []byte("tips")   // in meta: the map's root
+	bRecent = []byte("recent") // sequence of a session's last event -> tenant.session
+	kTips   = []byte("tips")   // key in bMeta of the map's root
 )
 
 // nodes implements tips.Store with the stored map.
@@ -66,8 +66,8 @@ func (s *Session) tip() (t translog.Tip, err error) {
 	return t, err
 }
 
-// tipDigest returns the digest of the last receipt of a session's chain, or of its
-// genesis if last is empty.
+// tipDigest returns last, the digest of the last receipt of a session's chain, as a
+// hash. If last is empty, it returns that of the chain's genesis.
 func tipDigest(tenant, session, last string) (h translog.Hash, err error) {
 	if last == "" {
 		last = receipt.Genesis(tenant, session).Digest
@@ -111,8 +111,8 @@ func (w *writer) flushTips() error {
 
 func seqKey(n int64) []byte { return key(uint64(n)) }
 
-// Head returns the view's position, the greatest lamport up to it, and the root of the
-// map of tips, all from one transaction.
+// Head returns the view's position, the greatest Lamport time up to it, and the root of
+// the map of tips, all read in one transaction.
 func (v *View) Head() (position, lamport uint64, root translog.Hash, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")
@@ -123,8 +123,8 @@ func (v *View) Head() (position, lamport uint64, root translog.Hash, err error) 
 	return position, lamport, root, err
 }
 
-// tipsAt returns the map as of an earlier position, after size entries of the ledger. It
-// takes O(c · log n) time if c of n sessions changed since.
+// tipsAt returns the map as of an earlier position, at which the ledger had size
+// entries. It takes O(c · log n) time if c of n sessions have changed since.
 func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	root, err := tipsRoot(tx)
 	if err != nil {
@@ -152,8 +152,8 @@ func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	return store, root, err
 }
 
-// tipAt returns the session's entry as of an earlier position. Its Events is 0 if the
-// session had no event then.
+// tipAt returns the session's entry in the map as of an earlier position. Its Events is
+// 0 if the session had no event at that position.
 func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
 	prefix := []byte(s.Tenant + "." + s.ID + "\x00")
@@ -166,7 +166,7 @@ func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 			t.Receipts--
 		}
 	}
-	if t.Receipts < uint64(s.Receipts) { // the tip is an earlier receipt
+	if t.Receipts < uint64(s.Receipts) { // the tip at that position is an earlier receipt
 		last = ""
 		for k, _ = c.Seek(append(bytes.Clone(prefix), key(size+1)...)); t.Receipts > 0; {
 			if k == nil {
@@ -187,8 +187,8 @@ func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 	return t, err
 }
 
-// TipsRootAt returns the root of the map as of size entries; size must not exceed the
-// position.
+// TipsRootAt returns the root of the map when the ledger had size entries. size must not
+// exceed the view's position.
 func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		_, c, err := tipsAt(tx, size)
@@ -198,9 +198,9 @@ func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 	return root, err
 }
 
-// ProveTip returns a session's entry in the map as of size entries, with its proof. want
-// is the root in the checkpoint of that size. It returns ErrNoSession if the session has
-// no event up to there.
+// ProveTip returns a session's entry in the map when the ledger had size entries, with
+// its proof. want is the root to which the checkpoint of that size commits. ProveTip
+// returns ErrNoSession if the session had no event then.
 func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash) (p *evidence.TipProof, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bSessions).Get([]byte(tenant + "." + session))
@@ -233,7 +233,8 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 }
 
 // checkTips compares the view's map, as of the last signed checkpoint, with the map to
-// which the checkpoint commits. A view that has not reached that position passes.
+// which the checkpoint commits. It returns nil if the view has not reached that
+// position.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
@@ -254,8 +255,8 @@ func (s *Service) checkTips() error {
 	return err
 }
 
-// dumpTips writes the root of the map. The sessions determine the map, so the dump need
-// not contain it.
+// dumpTips writes the root of the map. The dump need not contain the map itself, because
+// the sessions determine it.
 func dumpTips(tx *bbolt.Tx, line func([]byte) error) error {
 	root, err := tipsRoot(tx)
 	if err != nil {

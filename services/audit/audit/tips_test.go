@@ -16,12 +16,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// chronicle generates a ledger, and records the expected map of tips at each of its
+// chronicle generates a ledger, and computes the expected map of tips for each of its
 // sizes.
 type chronicle struct {
 	entries []eventlog.Entry
-	roots   []translog.Hash           // by size
-	tips    []map[string]translog.Tip // by size
+	roots   []translog.Hash           // indexed by the size of the ledger
+	tips    []map[string]translog.Tip // indexed by the size of the ledger; by session id
 }
 
 func (c *chronicle) add(t testing.TB, session string, outcome bool) {
@@ -81,10 +81,10 @@ func open(t testing.TB, dir string) *View {
 	return v
 }
 
-// TestTips: at every position, however the ledger was divided into transactions and
-// wherever the view was closed in between, the map has the root that its definition
-// gives. The same holds for every earlier position, at which every session can be
-// proved. A view that is built anew is the same.
+// TestTips checks the root of the map of tips at each position, for random transactions
+// and with the view closed and opened again in between. It then checks the map as of
+// earlier positions, with a proof for each session. A view that is rebuilt has the same
+// dump.
 func TestTips(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -169,9 +169,9 @@ func TestTips(t *testing.T) {
 	}
 }
 
-// BenchmarkTips measures the cost of a flush before a checkpoint, after a history of
-// many sessions: 1000 outcomes in 1000 sessions, with the whole view and with the map of
-// tips alone.
+// BenchmarkTips measures the cost of a flush before a checkpoint if the ledger contains
+// many sessions: 1000 outcomes in 1000 sessions are flushed, once to the whole view and
+// once to the map of tips alone.
 func BenchmarkTips(b *testing.B) {
 	const history, changed = 100_000, 1000
 	v := open(b, b.TempDir())

@@ -25,7 +25,7 @@ import (
 )
 
 // View is audit's view of the ledger: the tree, and the indexes of sessions, receipts
-// and ids. Only Add and Flush change it, so a view that is rebuilt by replay has the
+// and ids. Only Add and Flush change it, and a view that is rebuilt by replay has the
 // same dump at the same position. It is safe for concurrent use.
 type View struct {
 	Tree *tree.Tree
@@ -36,21 +36,21 @@ type View struct {
 }
 
 var (
-	bMeta     = []byte("meta")     // position, lamport
+	bMeta     = []byte("meta")     // position, greatest Lamport time, layout
 	bSessions = []byte("sessions") // tenant.session -> session document
-	bEvents   = []byte("events")   // tenant.session\x00seq -> name, with the target of an allowed event
+	bEvents   = []byte("events")   // tenant.session\x00seq -> event name, followed by the target if the event allows a call
 	bReceipts = []byte("receipts") // seq -> receipt
 	bIDs      = []byte("ids")      // event id -> seq
-	bSystem   = []byte("system")   // seq -> name
+	bSystem   = []byte("system")   // sequence of a trust or policy event -> event name
 	bAlarms   = []byte("alarms")   // seq -> text of the alarm about the entry
-	bTimes    = []byte("times")    // second -> sequence of its first event
-	bSearch   = []byte("search")   // facet=value\x00seq -> differences of the further sequences
+	bTimes    = []byte("times")    // second -> sequence of the first event in that second
+	bSearch   = []byte("search")   // facet=value\x00seq -> differences between consecutive sequences
 	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch, bTips, bRecent}
 	dumped    = buckets[1:8] // buckets that Dump writes entry by entry
 )
 
-// OpenView opens or creates the view in dir. If its file cannot be read, the file is
-// moved aside and the view is empty, to be rebuilt from the ledger.
+// OpenView opens or creates the view in dir. If its database cannot be read, OpenView
+// renames the file and returns an empty view, which has to be rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -73,22 +73,23 @@ func OpenView(dir string) (*View, error) {
 	return &View{Tree: t, db: db}, nil
 }
 
-// openDB opens or creates the database. It empties a database with another layout.
+// openDB opens or creates the database. If the database has another layout, openDB
+// empties it.
 func openDB(path string) (*bbolt.DB, error) {
-	// The view is rebuildable, so it need not survive power loss.
+	// The view can be rebuilt, so it need not survive a power loss.
 	db, err := bbolt.Open(path, private.FileMode, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}
 	return db, db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
-			return empty(tx) // an earlier layout: rebuild from the ledger
+			return empty(tx) // layout of an earlier release: rebuild the view from the ledger
 		}
 		return create(tx)
 	})
 }
 
-// empty removes all entries from the view.
+// empty deletes all entries of the view.
 func empty(tx *bbolt.Tx) error {
 	for _, name := range buckets {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
@@ -107,12 +108,12 @@ func create(tx *bbolt.Tx) error {
 	return putUint(tx, "layout", layout)
 }
 
-// Reset removes all entries, so that the view is rebuilt from the first entry of the
+// Reset deletes all entries, so that the view is rebuilt from the first entry of the
 // ledger.
 func (v *View) Reset() error { return v.db.Update(empty) }
 
-// checkTree returns an error if the tree has fewer leaves than the index has entries,
-// as after a power loss: neither is synced, since both can be rebuilt.
+// checkTree returns an error if the tree has fewer leaves than the index has entries.
+// That can happen in a power loss, because neither is synced; both can be rebuilt.
 func (v *View) checkTree() error {
 	pos, _ := v.Position()
 	if pos == 0 {
@@ -124,7 +125,7 @@ func (v *View) checkTree() error {
 	return nil
 }
 
-// layout is the version of the buckets' formats.
+// layout is the version of the formats of all buckets.
 const layout = 5
 
 // Close closes the files.
@@ -133,7 +134,7 @@ func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) 
 // maxPending is the maximum number of entries in one transaction.
 const maxPending = 4000
 
-// Add adds the next entry and copies its data. The entry becomes visible with Flush.
+// Add adds a copy of the next entry to the pending entries. Flush applies them.
 func (v *View) Add(en eventlog.Entry) error {
 	en.Data = bytes.Clone(en.Data)
 	v.mu.Lock()
@@ -146,9 +147,9 @@ func (v *View) Add(en eventlog.Entry) error {
 	return nil
 }
 
-// Flush applies the added entries in one transaction. A transaction costs the same for
-// one entry as for many, so the service flushes periodically and before each response.
-// Flush returns an error if a sequence is missing between entries.
+// Flush applies the pending entries in one transaction. A transaction costs nearly the
+// same for one entry as for many, so the service flushes periodically and before each
+// response. Flush returns an error if a sequence is missing between entries.
 func (v *View) Flush() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -198,7 +199,7 @@ type Session struct {
 	Tenant   string `json:"tenant"`
 	Tip      string `json:"tip"`
 
-	was int64 // LastSeq before the transaction
+	was int64 // value of LastSeq before the transaction
 }
 
 // Canonical implements canon.Document.
@@ -214,18 +215,18 @@ func (s *Session) Canonical(c *canon.Codec) {
 	c.Str("tip", &s.Tip)
 }
 
-// writer applies entries within one transaction. It writes changed sessions and the
-// search index at the end.
+// writer applies entries within one transaction. It writes the changed sessions, the map
+// of tips and the search index at the end.
 type writer struct {
 	tx       *bbolt.Tx
 	sessions map[string]*Session
 	postings map[string]*posting // by term
-	second   int64               // Unix time of the newest event in bTimes
+	second   int64               // second of the last entry in bTimes, as Unix time
 }
 
-// apply adds an entry to the indexes and returns its lamport. An entry that is not a
-// valid event, or that its service must not record, is recorded as an alarm and otherwise
-// ignored.
+// apply adds an entry to the indexes and returns its Lamport time. An entry that is not
+// a valid event, or that its service must not record, is recorded as an alarm and
+// otherwise ignored.
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	alarm := func(what string) (uint64, error) {
 		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)
@@ -287,7 +288,8 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	return e.Lamport, nil
 }
 
-// session returns the record of a session in this transaction. It is written by flush.
+// session returns the record of a session for changes in this transaction. flush writes
+// it.
 func (w *writer) session(id string) (*Session, error) {
 	if s := w.sessions[id]; s != nil {
 		return s, nil
@@ -312,7 +314,7 @@ func (w *writer) flush() error {
 	return errors.Join(w.flushTips(), w.flushPostings())
 }
 
-// key encodes n so that the order of keys is that of numbers.
+// key encodes n so that keys sort in the order of the numbers.
 func key(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
 func getUint(tx *bbolt.Tx, name string) uint64 {
@@ -326,8 +328,8 @@ func putUint(tx *bbolt.Tx, name string, n uint64) error {
 	return tx.Bucket(bMeta).Put([]byte(name), key(n))
 }
 
-// Position returns the sequence of the last applied entry and the greatest lamport up to
-// it.
+// Position returns the sequence of the last applied entry and the greatest Lamport time
+// up to it.
 func (v *View) Position() (position, lamport uint64) {
 	_ = v.db.View(func(tx *bbolt.Tx) error {
 		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")
@@ -336,9 +338,9 @@ func (v *View) Position() (position, lamport uint64) {
 	return position, lamport
 }
 
-// Dump calls line for each line of the view's canonical form: the position, then the
-// root, the map of tips and the indexes as sorted JSON lines. line must not keep its
-// argument.
+// Dump calls line for each line of the view's canonical form: the position, the roots of
+// the tree and of the map of tips, the search index and the other indexes, as JSON. line
+// must not retain its argument.
 func (v *View) Dump(line func([]byte) error) error {
 	return v.db.View(func(tx *bbolt.Tx) error {
 		pos := getUint(tx, "position")
@@ -374,8 +376,8 @@ func (v *View) Dump(line func([]byte) error) error {
 	})
 }
 
-// dumpSearch writes one line per term, with its chunks joined, because their boundaries
-// depend on when the view was flushed.
+// dumpSearch writes one line per term. It joins the chunks of a term, because the
+// boundaries between them depend on the times at which the view was flushed.
 func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
 	c := tx.Bucket(bSearch).Cursor()
 	for k, _ := c.First(); k != nil; {
@@ -398,7 +400,7 @@ func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
 	return nil
 }
 
-// printable returns the key of an entry in a form that can be read and sorted.
+// printable returns the key of an entry as text that sorts in the same order.
 func printable(bucket, k []byte) string {
 	switch string(bucket) {
 	case "receipts", "system", "alarms", "times":

@@ -17,7 +17,7 @@ import (
 // A cosignature in CHECKPOINTS is stored as the size of the tree, a newline, and the
 // witness's signature line.
 
-// cosign stores a witness's cosignature of a checkpoint of this log. It refuses a line
+// cosign stores a witness's cosignature of a checkpoint of this log. It rejects a line
 // that no witness in the trust registry signed.
 func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
@@ -32,7 +32,7 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	}
 	for _, have := range p.cosigned {
 		if strings.HasPrefix(have, "— "+name+" ") {
-			return events.Witness{Witness: name}, nil // stored already
+			return events.Witness{Witness: name}, nil // the cosignature is stored already
 		}
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -44,13 +44,13 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	return events.Witness{Witness: name}, nil
 }
 
-// meeting is the time for which the same checkpoint is offered to all witnesses.
+// meeting is the time for which witnesses are offered the same checkpoint.
 const meeting = time.Minute
 
-// forWitnesses returns the checkpoint that witnesses are to cosign: the same one until
-// all have cosigned it or meeting has passed. Witnesses poll at different times, so
-// without this no two would cosign the same checkpoint. Its size never decreases. The
-// caller holds mu.
+// forWitnesses returns the checkpoint that witnesses are to cosign. It returns the same
+// one until all witnesses have cosigned it or meeting has passed, because witnesses poll
+// at different times and otherwise no two would cosign the same checkpoint. The size of
+// the returned checkpoint never decreases. The caller must hold mu.
 func (s queries) forWitnesses() *point {
 	if len(s.checkpoints) == 0 {
 		return nil
@@ -73,19 +73,20 @@ func witnesses(env *run.Env) (n int) {
 	return n
 }
 
-// recall adds a stored cosignature to its checkpoint, which was read before.
+// recall adds a cosignature that was read from CHECKPOINTS to its checkpoint, which must
+// have been read before.
 func (s *Service) recall(b []byte) {
 	size, line, ok := strings.Cut(string(b), "\n")
 	n, err := strconv.ParseUint(size, 10, 64)
 	for i := len(s.checkpoints) - 1; ok && err == nil && i >= 0 && s.checkpoints[i].size >= n; i-- {
-		p := &s.checkpoints[i] // two checkpoints may have the same size; the line is for one of them
+		p := &s.checkpoints[i] // two checkpoints may have the same size, and the line is a signature of one of them
 		if _, err := witnessOf(s.env, p.note, line); p.size == n && err == nil {
 			p.cosigned = append(p.cosigned, line)
 		}
 	}
 }
 
-// at returns the newest checkpoint of that size, or nil. The caller holds mu.
+// at returns the newest checkpoint of the given size, or nil. The caller must hold mu.
 func (s *Service) at(size uint64) *point {
 	for i := len(s.checkpoints) - 1; i >= 0; i-- {
 		if s.checkpoints[i].size == size {
@@ -115,8 +116,8 @@ func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 	return "", notFound("no witness of the trust registry signed this")
 }
 
-// bound returns the checkpoint to which a pack over at least size leaves is bound: the
-// newest if k is 0, else the newest with at least k cosignatures.
+// bound returns the checkpoint to which a pack that needs at least size leaves is bound:
+// the newest one if k is 0, or else the newest one with at least k cosignatures.
 func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {

@@ -1,5 +1,5 @@
-// Package tips maintains the map of tips (translog.TipsRoot) in a store of its inner
-// nodes. A change of k of n keys reads and writes O(k · log n) nodes.
+// Package tips maintains the map of tips (translog.TipsRoot), a Merkle tree, in a store
+// of its inner nodes. A change of k of n keys reads and writes O(k · log n) nodes.
 package tips
 
 import (
@@ -32,11 +32,12 @@ type Child struct {
 // Root returns the hash of the subtree.
 func (c *Child) Root() Hash { return c.hash }
 
-// Node is an inner node: the subtrees of the keys whose next bit is 0 and 1.
+// Node is an inner node: its children are the subtrees of the keys whose next bit is 0
+// and 1.
 type Node [2]Child
 
-// Store contains inner nodes by their place, as Place encodes it. Get returns nil for a
-// missing node.
+// Store stores inner nodes under their places, which Place encodes. Get returns nil for
+// a missing node.
 type Store interface {
 	Get(place []byte) (*Node, error)
 	Put(place []byte, n *Node) error
@@ -78,7 +79,7 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	if n[1], err = update(s, n[1], ch[i:], depth+1); err != nil {
 		return c, err
 	}
-	for side := range n { // a subtree with a single key is stored as a leaf
+	for side := range n { // a subtree with a single key is a leaf, not an inner node
 		if n[side].kind == empty && n[1-side].kind != inner {
 			return n[1-side], s.Delete(place)
 		}
@@ -86,8 +87,8 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	return put(s, place, n)
 }
 
-// merge returns the leaves of a subtree c, which is empty or a leaf, after the changes
-// ch, sorted by key.
+// merge applies changes to a subtree c that is empty or a leaf, and returns the
+// resulting leaves. ch and the result are sorted by key.
 func merge(c Child, ch []Change) []Change {
 	out := make([]Change, 0, len(ch)+1)
 	for _, x := range ch {
@@ -107,7 +108,8 @@ func merge(c Child, ch []Change) []Change {
 	return out
 }
 
-// build stores the subtree of leaves, sorted by key, at depth.
+// build builds the subtree at depth from leaves, sorted by key, and stores its inner
+// nodes.
 func build(s Store, leaves []Change, depth int) (Child, error) {
 	switch len(leaves) {
 	case 0:
@@ -131,7 +133,8 @@ func put(s Store, place []byte, n *Node) (Child, error) {
 	return Child{kind: inner, hash: translog.TipNode(n[0].hash, n[1].hash)}, s.Put(place, n)
 }
 
-// split returns the index of the first change whose key has the bit 1 at depth.
+// split returns the index of the first change whose key has the bit 1 at depth. The keys
+// must be sorted and agree in the bits before depth.
 func split(ch []Change, depth int) int {
 	i, _ := slices.BinarySearchFunc(ch, byte(1), func(c Change, bit byte) int { return int(translog.TipBit(c.Key, depth)) - int(bit) })
 	return i
@@ -159,8 +162,8 @@ func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 }
 
 // Place returns the store's key for the inner node at depth on the path to key: the bits
-// before depth, padded with zeros, followed by depth. Nodes on one path have
-// neighbouring places, so that a change of one key writes few pages of a database.
+// of key before depth, padded with zeros, followed by depth. The nodes on one path have
+// adjacent places, so that a change of one key writes few pages of a database.
 func Place(key Hash, depth int) []byte {
 	n := depth / 8
 	b := make([]byte, max(8, n+1), max(8, n+1)+2)
@@ -219,10 +222,10 @@ func ReadNode(b []byte) (*Node, error) {
 // AppendNode appends the encoding of a node to b.
 func AppendNode(b []byte, n *Node) []byte { return n[1].Append(n[0].Append(b)) }
 
-// Overlay is a Store that keeps changes in memory and leaves the store Under unchanged.
+// Overlay is a Store that keeps changes in memory and does not change the store Under.
 type Overlay struct {
 	Under Store
-	nodes map[string]*Node // nil: deleted
+	nodes map[string]*Node // by place; nil if deleted
 }
 
 // Get implements Store.

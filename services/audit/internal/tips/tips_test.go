@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// memory is a Store of encoded nodes, like that of a database.
+// memory is an in-memory Store that encodes its nodes, as a database does.
 type memory map[string][]byte
 
 func (m memory) Get(place []byte) (*Node, error) {
@@ -37,9 +37,9 @@ func rootOf(held map[Hash]translog.Tip) Hash {
 	return translog.TipsRoot(all)
 }
 
-// TestUpdate: after any changes, in any batches, the root is that of the definition over
-// the content of the map, every key is proved present or absent, and the store contains
-// the same nodes as one that is built anew.
+// TestUpdate checks, after random changes in random batches, that the root is that of
+// translog.TipsRoot for the same content, that every key is proved present or absent,
+// and that the store contains the same nodes as one that is built at once.
 func TestUpdate(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -47,7 +47,7 @@ func TestUpdate(t *testing.T) {
 		held := map[Hash]translog.Tip{}
 		key := func(i int) Hash {
 			k := translog.TipKey("t", fmt.Sprint(i))
-			if i%3 == 0 { // long common prefixes
+			if i%3 == 0 { // keys with long common prefixes
 				copy(k[:31], bytes.Repeat([]byte{0x5a}, 31))
 			}
 			return k
@@ -116,7 +116,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// counted is a store that counts the reads and writes of an update.
+// counted is a store that counts reads and writes.
 type counted struct {
 	memory
 	n int
@@ -133,7 +133,8 @@ func changes(from, n int, v uint64) (c []Change) {
 	return c
 }
 
-// TestUpdateCost: a change of k of n keys reads and writes O(k · log n) nodes.
+// TestUpdateCost checks that a change of k of n keys reads and writes O(k · log n)
+// nodes.
 func TestUpdateCost(t *testing.T) {
 	s := &counted{memory: memory{}}
 	const n = 100_000

@@ -13,13 +13,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Tree is an open tree. Reads are safe concurrently with one writer.
+// Tree is an open tree. Reads are safe for concurrent use with one writer.
 type Tree struct {
 	dir    string
 	levels []*os.File
 }
 
-// Open opens the tree in dir, which it creates if it is missing.
+// Open opens the tree in dir. It creates the folder and the files if they are missing.
 func Open(dir string) (*Tree, error) {
 	if err := private.Mkdir(dir); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func Open(dir string) (*Tree, error) {
 	return t, nil
 }
 
-// Close closes the files.
+// Close closes the files. It always returns nil.
 func (t *Tree) Close() error {
 	for _, f := range t.levels {
 		f.Close()
@@ -43,8 +43,8 @@ func (t *Tree) Close() error {
 	return nil
 }
 
-// Extend appends leaves to a tree of n leaves, with one write per level. It may be
-// repeated after a crash, since it writes the same bytes again.
+// Extend appends leaves to the tree, which has n leaves, with one write per level. It
+// can be repeated after a crash, because it writes the same bytes again.
 func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 	var added [48]struct {
 		from  uint64
@@ -64,7 +64,7 @@ func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 			if a.bytes == nil {
 				a.from = index
 			}
-			a.bytes = append(a.bytes, h[:]...) // the nodes of a level are passed in order
+			a.bytes = append(a.bytes, h[:]...) // Append passes the nodes of a level in order
 			return nil
 		}); err != nil {
 			return err

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
-// TestExtend: however leaves are grouped, and after a restart and a repetition as after
-// a crash, the files contain the tree whose root is computed in memory.
+// TestExtend checks that the tree in the files has the same root as one computed in
+// memory, for leaves in batches of different sizes, after the tree was closed and opened
+// again, and if an Extend is repeated.
 func TestExtend(t *testing.T) {
 	dir := t.TempDir()
 	tree, err := Open(dir)
@@ -29,7 +30,7 @@ func TestExtend(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 2 { // the second time as after a crash
+		for range 2 { // the repetition simulates a retry after a crash
 			if err := tree.Extend(n, leaves); err != nil {
 				t.Fatal(err)
 			}
