@@ -47,8 +47,8 @@ func helpText(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// listCommands prints commands under a title. It prints nothing if there are no
-// commands.
+// listCommands writes a list of commands under a title. It writes nothing if there are
+// no commands.
 func listCommands(b *strings.Builder, title string, cmds []*cobra.Command) {
 	width := 0
 	for _, sub := range cmds {
@@ -62,7 +62,8 @@ func listCommands(b *strings.Builder, title string, cmds []*cobra.Command) {
 	}
 }
 
-// listFlags prints flags under a title. It prints nothing if there are no flags.
+// listFlags writes a list of flags under a title. It writes nothing if there are no
+// flags.
 func listFlags(b *strings.Builder, title string, flags *pflag.FlagSet) {
 	if flags.HasAvailableFlags() {
 		fmt.Fprintf(b, "\n%s\n%s", title, flags.FlagUsagesWrapped(helpWidth))

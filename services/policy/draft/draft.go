@@ -20,8 +20,8 @@ import (
 // documents. A Stack is not safe for concurrent use.
 type Stack struct{ in stack.Stack }
 
-// InForce is a policy document in force, in the form that policy's query for the
-// policies in force returns.
+// InForce is a policy document in force, as policy's query for the policies in force
+// returns it.
 type InForce = state.InForce
 
 // NewStack returns a stack with these documents, or an error if one of them cannot be

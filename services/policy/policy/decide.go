@@ -42,8 +42,8 @@ type proposal struct {
 	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
 	after   uint64 // for the second decision: the sequence of the proposal
 
-	again    bool   // this is a second attempt, which reads the labels from the ledger
-	guess    bool   // the labels were read from this instance's cache
+	again    bool   // set for a second attempt, which reads the labels from the ledger
+	guess    bool   // whether the labels were read from this instance's cache
 	labelled uint64 // sequence of the event with the session's labels
 }
 
@@ -166,7 +166,7 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
-		return nil // the proposal was decided in an earlier delivery
+		return nil // the proposal was decided in another delivery
 	case errors.Is(err, eventlog.ErrConflict):
 		return errMoved
 	}

@@ -115,7 +115,7 @@ func (i *instance) consume(what string, delay time.Duration, take func(context.C
 	}
 }
 
-// sleep waits for d or until ctx ends.
+// sleep waits for d or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -37,7 +37,8 @@ func (s *names) acted(actor string) bool {
 }
 
 // current waits until this instance's state has applied all events that are on the
-// ledger now, so that it includes names that another instance has just recorded.
+// ledger now, so that it includes names that another instance has just recorded. It
+// gives up after lookFor.
 func (s *names) current() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()

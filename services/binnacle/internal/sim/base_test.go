@@ -136,7 +136,7 @@ func (b *base) keys() (err error) {
 	return nil
 }
 
-// save stores the mesh's current state.
+// save stores the current state of w's mesh in b.
 func (b *base) save(w *world) {
 	w.bus.mu.Lock()
 	defer w.bus.mu.Unlock()
@@ -164,7 +164,8 @@ func (b *base) save(w *world) {
 	b.took = time.Since(w.began)
 }
 
-// load copies the base onto a world's bus, with all of its work acknowledged.
+// load adds the base's streams and consumers to w's bus. Work in the streams counts as
+// acknowledged.
 func (b *base) load(w *world) {
 	for _, x := range b.streams {
 		s, err := newStream(x.config)

@@ -48,7 +48,7 @@ func (b *Bus) add(s *stream) {
 type stream struct {
 	name    string
 	config  json.RawMessage // configuration with which the provisioner created it
-	prefix  string          // subject filters of the stream
+	prefix  string          // prefix of the stream's subjects: its subject filter without the final ">"
 	log     *memlog.Log
 	subject [][]string  // subject tokens, by sequence - 1
 	at      []time.Time // storage time, by sequence - 1

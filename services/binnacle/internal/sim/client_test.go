@@ -22,7 +22,7 @@ type request struct {
 	method, path, body string
 	session, key       string // names that the client gives the session and the call
 	gateway            int    // index of the gateway
-	seconds            int    // time that the client waits for a response
+	seconds            int    // seconds that the client waits for a response
 }
 
 // answer is the result of a request.
@@ -64,7 +64,7 @@ func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	return answer{resp.StatusCode, resp.Header, body, err}
 }
 
-// edges returns the current addresses of the gateways, including dead ones.
+// edges returns the current listeners of the gateways, including those of dead gateways.
 func (w *world) edges() (out []*listener) {
 	for _, in := range w.instances {
 		if in.edge != nil {

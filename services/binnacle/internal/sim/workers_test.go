@@ -26,7 +26,7 @@ var (
 // batch describes the schedules that one process runs.
 type batch struct {
 	From, Count uint64
-	Digests     bool // whether the transcripts of all schedules are reported
+	Digests     bool // whether the result of every schedule is reported, and not only of those that break an invariant
 	Stop        int  // stop after this many failures; 0: never
 }
 

@@ -1,7 +1,7 @@
 // Package cpi is the consistency check of a stack of policies before any of it
 // comes into force. It finds malformed documents, references to unknown names,
-// contradictions, rules of lower layers that permit what P0 reserves, and rules
-// that can never apply.
+// contradictions, rules of lower layers that permit calls which P0 forbids or for which
+// it requires approvers, and rules that can never apply.
 //
 // It is pure, and imports no policy language: package rego describes bundles as
 // clauses. The check is conservative: rules that it cannot prove to be disjoint

@@ -1,12 +1,12 @@
-// Package govern holds what governing calls put in force beside the policy
-// documents: principals, roles, delegations, virtual keys, session grants,
+// Package govern holds the state that governing calls put in force in addition to the
+// policy documents: principals, roles, delegations, virtual keys, session grants,
 // revocations, limits, the freeze and break-glass grants.
 //
 // It is pure, and has two tables. commands maps a governing verb to the function
 // that decodes and decides it; folds maps an event to the function that applies
 // it. A command is decided on the history of its own aggregate; it reads other
-// aggregates through a View. A new verb or event is an entry in a table, and the
-// file of its subject holds the functions.
+// aggregates through a View. A new verb or event needs an entry in a table
+// and a function in the file of its subject.
 //
 // Names of events and their data come from the generated package of policy's
 // schemas.
@@ -162,8 +162,8 @@ func (x span) holds(now string) bool {
 	return x.from != 0 && x.to == 0 && (x.expires == "" || now < x.expires)
 }
 
-// at reports whether the span included a Lamport time in the past and, unless now is
-// empty, had not expired at the time now.
+// at reports whether the span included the given Lamport time and, unless now is empty,
+// had not expired at the time now.
 func (x span) at(lamport uint64, now string) bool {
 	return x.from <= lamport && (x.to == 0 || lamport < x.to) && (x.expires == "" || now == "" || now < x.expires)
 }

@@ -159,7 +159,7 @@ func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 }
 
 // register sets the type of a principal and ends its suspension. If dual control
-// applies, the call had a second person's approval, and the caller must be a
+// applies, a second person has approved the call already, and the caller must be a
 // registered person, too.
 func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {

@@ -33,7 +33,8 @@ type State struct {
 // key identifies an account in one window.
 type key struct{ account, window string }
 
-// account holds the sums of what is reserved, and of what ended calls have used.
+// account holds the sums of the reserved amounts, and of the amounts that ended calls
+// have used.
 type account struct{ reserved, committed int64 }
 
 // Request is a request to reserve amounts for one call. Facts determine which limits
@@ -42,7 +43,7 @@ type Request struct {
 	CallID  string
 	Facts   *guard.Facts
 	Amounts contract.Amounts
-	Force   bool // approvers have permitted that the call exceeds limits
+	Force   bool // approvers have permitted the call to exceed limits
 }
 
 // Outcome is the end of a call that may have a reservation. Usage determines the amounts

@@ -3,13 +3,13 @@
 //
 // A decision rests on signed ceilings (P0), bundles of Rego (P1), overlays that
 // narrow (P2), limits, the tool's own document, and the labels of the data that
-// reached the call. Evaluate serves every purpose: a new call, a recorded
+// reached the call. Evaluate is used for every purpose: a new call, a recorded
 // decision that replay takes again, a simulation of a candidate document, and an
 // explanation. They differ only in the origin of the Basis: Stack.Basis for the
 // documents in force, Archive.Basis for recorded ones.
 //
 // Evaluate evaluates the documents. Package guard of the trusted core joins their
-// answers into a verdict, and is the only maker of signed decisions.
+// answers into a verdict, and only that package signs decisions.
 package stack
 
 import (
@@ -43,7 +43,7 @@ type Call struct {
 	ID      string
 	IdemKey string
 	Facts   guard.Facts
-	Args    []byte // canonical; nil = cannot be read
+	Args    []byte // canonical JSON; nil = cannot be read
 	// Explain records the answer and the matching rule of each document for
 	// Steps, at the cost of a second evaluation of each bundle.
 	Explain bool
@@ -210,7 +210,7 @@ func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.
 	case args == nil:
 		reason = contract.ReasonArgsUnavailable
 	case string(in.Tool.InputSchema) == llm.Schema:
-		if model != nil { // decoding is as strict as the schema and rejects what is not canonical
+		if model != nil { // decoding is as strict as the schema and rejects args that are not canonical
 			reason = ""
 		}
 	case rules != toolschema.Closed || canon.IsCanonical(args):

@@ -13,9 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// AddFacts adds to the facts of a call the results of governing calls that are in force
-// now, and whether the ledger is complete. Actor, kind, delegation and time must be set
-// already.
+// AddFacts adds to the facts of a call what governing calls have put in force, and
+// whether the ledger is complete. Actor, kind, delegation and time must be set already.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))
@@ -30,8 +29,8 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	}
 	scopes, _ := p.Delegations.Scopes(f.Delegation)
 	f.Delegator = &guard.DelegatorFact{Roles: p.People.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
-	// Break-glass is granted only to the principal who acts; an overdue review blocks
-	// both principals.
+	// A break-glass grant of the actor does not apply to calls on behalf of another
+	// principal. A review that is overdue for either principal denies the call.
 	_, due := p.Emergencies.Of(f.OnBehalfOf, f.Now, overdue)
 	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
 }
