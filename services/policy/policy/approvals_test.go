@@ -166,8 +166,8 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestExpiry shows that an allowed call that no executor starts ends once, and
-// that a claimed call does not expire.
+// TestExpiry shows that an allowed call that no executor starts expires exactly once,
+// and that a claimed call does not expire.
 func TestExpiry(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

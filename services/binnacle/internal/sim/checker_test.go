@@ -20,7 +20,7 @@ type checker struct {
 	ids   map[string]uint64 // sequences of the events, by event id
 	clock map[string]int64  // Lamport times, by event id
 	calls map[string]*fate
-	tips  map[string]receipt.Tip // newest receipts of the chains, by session
+	tips  map[string]receipt.Tip // tips of the receipt chains, by tenant and session
 	used  map[string]int64       // reserved and spent amounts, by account and window
 	held  map[string][]events.Charge
 	max   map[string]int64 // limits' maximum amounts, by limit id

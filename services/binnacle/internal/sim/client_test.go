@@ -105,8 +105,8 @@ type call struct {
 // received is the id and status of a call in a response that a client received.
 type received struct{ id, status string }
 
-// draw chooses the calls of a run at random: at least ten, of every kind, in few
-// sessions.
+// draw chooses the calls of a run at random: at least ten, of several kinds, in at most
+// three sessions.
 func (w *world) draw(r *rand.Rand) {
 	n := 10 + r.IntN(5)
 	now := time.Now()

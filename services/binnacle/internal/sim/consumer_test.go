@@ -195,8 +195,9 @@ func (c *consumer) ready() bool {
 // disconnected.
 func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
-// deliver sends one message of work, or up to n messages of a reader, for the waiting
-// pull request with index pick. It returns a description for the transcript.
+// deliver sends one message of work to the pull request that pick selects, or up to n
+// messages of a reader to its first pull request. It returns a description for the
+// transcript.
 func (c *consumer) deliver(pick, n int) string {
 	p := c.waiting[pick%len(c.waiting)]
 	if !c.work {

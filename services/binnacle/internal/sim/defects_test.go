@@ -86,7 +86,7 @@ var defects = []defect{
 		says: "received"},
 }
 
-// schedulesPer is the number of schedules in which a defect must be detected.
+// schedulesPer is the maximum number of schedules that are run to detect a defect.
 const schedulesPer = 2000
 
 // TestDefects checks that at least one schedule fails for each defect.

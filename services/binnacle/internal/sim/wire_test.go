@@ -46,7 +46,7 @@ type op struct {
 	subject, reply string
 	header         map[string]string
 	data           []byte
-	twin           bool // belongs to the same request as the previous operation
+	twin           bool // the same API request as the previous operation; both are released together
 }
 
 // message is a message that the server delivers to a client.
@@ -58,7 +58,7 @@ type message struct {
 	data           []byte
 	what           string // description for the transcript
 	reader         string // the ordered reader that receives it, if any
-	twin           bool   // acknowledges a duplicate
+	twin           bool   // response to an operation whose field twin is set
 }
 
 var errDown = errors.New("sim: the connection is down")

@@ -141,7 +141,7 @@ func spawn(program string, b batch, each func(*result), env ...string) error {
 // state is the progress of a long run, stored in a file so that the run can be resumed.
 type state struct {
 	From, Next uint64            // the seeds from From to Next-1 are done
-	Ahead      map[uint64]uint64 // batches after Next that are done, by their first seed
+	Ahead      map[uint64]uint64 // number of seeds in each batch after Next that is done, by the batch's first seed
 	Sum        result            `json:"sum"`
 	Bad        map[uint64]string `json:"bad"`
 	Seconds    float64

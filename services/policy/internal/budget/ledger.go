@@ -82,7 +82,7 @@ type openSince struct {
 }
 
 // request is a reservation that Run has not written yet. early receives the expected
-// result, and answer the final one after the append.
+// result, and answer receives the final result after the append.
 type request struct {
 	limit.Request
 	executor      string // service that will execute the call
