@@ -1,11 +1,8 @@
 // Command llm-router executes calls to language models by sending them to their
-// providers.
-//
-// It keeps no state but caches, so several instances may run at a time; budgets hold over
-// all of them.
-// Its shell, which can also run in the process of the whole mesh, is package llmrouter;
-// this file reads the configuration that docs/reference/configuration.md describes, and
-// starts the shell.
+// providers. Its only state is caches, so several instances may run at a time; budgets
+// apply to the sum of their calls. This file reads the configuration that
+// docs/reference/configuration.md describes and starts package llmrouter, which can also
+// run in the process of the whole mesh.
 package main
 
 import (

@@ -19,7 +19,7 @@ import (
 // acceptsKey is the event key under which the accepted labels are published.
 const acceptsKey = "accepts"
 
-// anyLabel means every label. Providers that run in this process accept it.
+// anyLabel stands for every label. Providers that run in this process accept it.
 const anyLabel = "*"
 
 // accepted returns the data labels that each provider and each model name accepts. A
@@ -55,7 +55,7 @@ func (s *Service) accepted() *events.DataAccepted {
 			common = both(common, by[p])
 		}
 		if len(common) == 0 {
-			common = []string{"-"} // no data has this label; without an entry, that of the provider would apply
+			common = []string{"-"} // no data has this label; without an entry, the provider's own entry would apply
 		}
 		add(n, common)
 	}
@@ -63,7 +63,7 @@ func (s *Service) accepted() *events.DataAccepted {
 	return &d
 }
 
-// both returns the labels that both lists accept.
+// both returns the labels that are accepted by both lists.
 func both(a, b []string) []string {
 	switch {
 	case slices.Contains(a, anyLabel):

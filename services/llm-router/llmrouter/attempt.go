@@ -24,13 +24,13 @@ import (
 )
 
 // attempt is one request to one provider. It is used by one goroutine. Hedged attempts
-// of a call run concurrently and share the call; call.mu guards the totals to which they
-// add.
+// of a call run concurrently and share the call; call.mu guards the totals that they
+// update.
 type attempt struct {
 	c      *call
 	up     *upstream
 	cand   route.Candidate
-	api    *dialect.API // API of the request to the provider; nil until run has chosen it
+	api    *dialect.API // API in which the request is sent; nil until run has selected it
 	ans    answer
 	began  time.Time
 	ev     events.AttemptFinished
@@ -38,15 +38,15 @@ type attempt struct {
 	said   int // bytes of output that were forwarded
 	output []byte
 	seen   scan.Seen // findings in the response
-	held   amounts   // what is set aside for this attempt in call.billed
+	held   amounts   // amounts reserved for this attempt in call.billed
 	egress provider.Egress
-	trace  string // traceparent for the provider
-	inject bool   // usage in the stream was requested by the router, not by the caller
+	trace  string // traceparent header field for the provider
+	inject bool   // the router, not the caller, requested usage in the stream
 }
 
-// attempt sends the call to one candidate and records the result. rule is the recorded
-// reason for choosing the candidate; if it is empty, it is the candidate's own rule.
-// attempt returns nil on success.
+// attempt sends the call to one candidate and records the result. rule is recorded as
+// the reason for choosing the candidate; if it is empty, cand.Rule is recorded. attempt
+// returns nil on success.
 func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *provider.Failure {
 	if rule == "" {
 		rule = cand.Rule
@@ -118,8 +118,9 @@ func codeFor(ctx context.Context, err error) string {
 	return fault.Internal
 }
 
-// record puts the attempt on the ledger and adds its usage to the call's totals. If the
-// provider may have billed the attempt but reported no usage, the usage is estimated.
+// record appends the attempt to the ledger and adds its usage to the call's totals. If
+// the provider may have billed the attempt but reported no usage, the usage is
+// estimated.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	passed := a.said > 0 || a.ev.Status == contract.Cancelled && a.ev.HTTPStatus > 0

@@ -9,7 +9,8 @@ import (
 // of a US dollar, and bytes sent to a provider.
 type amounts struct{ tokens, micros, egress int64 }
 
-// worst returns the most that the attempt can be billed for. It does not include bytes.
+// worst returns the maximum that the attempt can be billed for. It does not include
+// bytes.
 func (a *attempt) worst() amounts {
 	if a.up.Local() != nil {
 		return amounts{}
@@ -19,9 +20,9 @@ func (a *attempt) worst() amounts {
 	return amounts{tokens: in + out, micros: micros}
 }
 
-// afford sets aside the most that the attempt can be billed for. It returns a failure if
-// the call's attempts could then exceed what policy reserved. settle must be called when
-// the attempt has ended.
+// afford reserves the maximum that the attempt can be billed for. It returns a failure
+// if the call's attempts could then exceed what policy reserved for the call. settle
+// must be called when the attempt has ended.
 func (a *attempt) afford() *provider.Failure {
 	c, w := a.c, a.worst()
 	c.mu.Lock()
@@ -35,9 +36,9 @@ func (a *attempt) afford() *provider.Failure {
 	return nil
 }
 
-// affordEgress sets aside the n bytes of a request, and reports whether that is within
-// what policy reserved for the call. The transport calls it again for each time it
-// resends a request.
+// affordEgress reserves n bytes for sending a request. It returns false, and reserves
+// nothing, if the call's attempts would then exceed what policy reserved for the call.
+// The transport calls it again each time it resends a request.
 func (a *attempt) affordEgress(n int64) bool {
 	c := a.c
 	c.mu.Lock()
@@ -50,10 +51,10 @@ func (a *attempt) affordEgress(n int64) bool {
 	return true
 }
 
-// settle replaces what was set aside by what was used, when the attempt has ended:
-// nothing if the provider bills nothing, or else the reported usage. Without reported
-// usage, the amounts set aside remain. Bytes always count as measured. c.mu must be
-// held.
+// settle replaces the attempt's reservation with the amounts used, when the attempt has
+// ended: zero if the provider bills nothing, or else the reported usage. Without
+// reported usage, the reserved tokens and price remain. Bytes always count as measured.
+// c.mu must be held.
 func (a *attempt) settle(f *provider.Failure) {
 	left := a.held
 	switch {
@@ -69,7 +70,7 @@ func (a *attempt) settle(f *provider.Failure) {
 	a.c.usage.EgressBytes += sent
 }
 
-// release subtracts what was set aside for an attempt that was not sent, and returns the
+// release subtracts the reservation of an attempt that was not sent, and returns the
 // zero amounts for a.held.
 func (a *attempt) release() amounts {
 	a.c.mu.Lock()

@@ -19,13 +19,13 @@ import (
 // CacheConfig configures the cache of responses. A response is reused for a request of
 // the same caller that is identical byte for byte and permits a cached response.
 type CacheConfig struct {
-	Store string `json:"store,omitempty"`  // memory (default): of this instance; object: of the mesh, and across restarts, at most 1 GiB
-	TTLMS int64  `json:"ttl_ms,omitempty"` // 0 = 1 hour
-	MaxMB int64  `json:"max_mb,omitempty"` // of memory; 0 = 64
+	Store string `json:"store,omitempty"`  // memory (default): in this instance; object: in the mesh's object store, shared by all instances and kept across restarts, at most 1 GiB
+	TTLMS int64  `json:"ttl_ms,omitempty"` // lifetime of a cached response; 0 = 1 hour
+	MaxMB int64  `json:"max_mb,omitempty"` // size limit of the store memory; 0 = 64
 }
 
-// cache holds responses up to a size in bytes and evicts the least recently used. The
-// zero value is empty. It is safe for concurrent use.
+// cache holds responses up to a total size in bytes and evicts the least recently used
+// ones. The zero value is empty. It is safe for concurrent use.
 type cache struct {
 	mu   sync.Mutex
 	by   map[string]*list.Element
@@ -37,8 +37,8 @@ type cache struct {
 type kept struct {
 	key, media, model string
 	until             time.Time
-	body              []byte            // in memory
-	stored            *contract.Content // or in the object store
+	body              []byte            // the response, if it is cached in memory
+	stored            *contract.Content // the response, if it is in the object store
 }
 
 // get returns the entry for a key, or nil if there is none or it has expired.
@@ -109,7 +109,7 @@ func (s *Service) cacheLimit() int64 {
 func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	key := c.cacheKey()
 	k := c.s.cache.get(key, time.Now())
-	if k == nil && c.s.Cache.Store == "object" && c.s.view.Poll(ctx) == nil { // another instance may have cached it
+	if k == nil && c.s.Cache.Store == "object" && c.s.view.Poll(ctx) == nil { // another instance may have cached it: read its event, if there is one
 		k = c.s.cache.get(key, time.Now())
 	}
 	if k == nil {
@@ -140,14 +140,14 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 }
 
 // keep caches a complete response: in the object store if that is configured and the
-// ledger may hold the content as plain text, or else in memory.
+// call's content is recorded as plain text, or else in memory.
 func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	ttl := time.Duration(c.s.Cache.TTLMS) * time.Millisecond
 	if ttl == 0 {
 		ttl = time.Hour
 	}
 	k := &kept{key: c.cacheKey(), media: head.Headers[headerType], model: head.Headers[headerModel], until: time.Now().Add(ttl)}
-	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // content that the ledger must not hold is not put into the object store either
+	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // content that is not recorded as plain text is not put into the object store either
 		k.body = body
 		c.s.cache.put(k, c.s.cacheLimit())
 		return
@@ -161,7 +161,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 }
 
 // applyCached adds a response in the object store to this instance's cache. Every
-// instance does so, whichever stored it.
+// instance does so, including the one that stored the response.
 func (s *Service) applyCached(e *contract.Event) error {
 	var d events.ResponseCached
 	if err := contract.Decode(e.Data, &d); err != nil {

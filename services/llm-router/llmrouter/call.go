@@ -39,13 +39,13 @@ type call struct {
 		tags []string
 	}
 
-	room          *amounts // reserved by policy; nil if no budget limits the call
+	room          *amounts // amounts reserved by policy; nil if no budget limits the call
 	prompt, reply scan.Guard
 	inPrompt      scan.Seen
 	withheld      []string // names of tools that are removed from the request
 
 	mu     sync.Mutex // guards the fields below; attempts may run concurrently
-	billed amounts    // upper bound of what attempts so far may be billed for
+	billed amounts    // upper bound of the amounts that all attempts so far may be billed for
 	tries  int64
 	usage  contract.Usage
 	output []byte // the response as it is recorded on the ledger
@@ -151,14 +151,14 @@ func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 		Message: "no provider " + strconv.Quote(p)}
 }
 
-// refused records a request that the router rejected and sent to no provider.
+// refused records a request that the router rejected before sending it to any provider.
 func (c *call) refused(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
 		Provider: "none", Requested: c.args.Model, Status: contract.Failed, Streamed: c.args.Stream, Tags: c.key.tags}))
 }
 
 // result returns the result of the call with its recorded output. The capture mode in
-// the args decides whether the output is encrypted or withheld from the ledger.
+// the args determines whether the output is encrypted or omitted from the ledger.
 func (c *call) result() execute.Result {
 	r := execute.Result{EffectType: c.w.Call.Kind, Encrypt: c.args.Capture == llm.CaptureEncrypted,
 		Withhold: c.args.Capture == llm.CaptureHashed || c.args.Capture == llm.CaptureOff}
@@ -198,8 +198,8 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	return r
 }
 
-// passHeaders copies the header fields of a provider's response that callers receive:
-// rate limits, retry times and the provider's request id.
+// passHeaders copies those header fields of a provider's response that are forwarded to
+// callers, such as rate limits, retry times and the provider's request id.
 func passHeaders(to map[string]string, from http.Header) {
 	for k, v := range from {
 		if len(v) > 0 && registry.Passes(k) {
@@ -242,7 +242,7 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 	return last
 }
 
-// backoff waits before a retry: a random time below a bound that doubles with each try,
+// backoff waits before a retry: a random time below a limit that doubles with each try,
 // plus the time that the provider requires. It returns false if the provider requires
 // more than retry.max_ms, or if ctx is done.
 func (c *call) backoff(ctx context.Context, try int, retryAfter time.Duration) bool {
@@ -263,9 +263,9 @@ func (c *call) backoff(ctx context.Context, try int, retryAfter time.Duration) b
 	}
 }
 
-// race sends the call to candidate i and, if hedging is on and no content arrives within
-// its delay, to the next candidate as well. It returns nil if either succeeds, or else
-// the last failure, and the index of the candidate that ended last.
+// race sends the call to candidate i and, if hedging is on and no content is received
+// within its delay, to the next candidate as well. It returns nil if either succeeds, or
+// else the last failure, and the index of the candidate that ended last.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
 	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
 	if hedge == 0 || i+1 >= len(plan) {

@@ -26,7 +26,7 @@ func callerOf(kind string) *dialect.Caller {
 	return nil
 }
 
-// estimate stands for the API of a provider that cannot count tokens: no request is
+// estimate represents the API of a provider that cannot count tokens: no request is
 // sent, and tokens are estimated at four bytes each.
 var estimate = &dialect.API{Name: "estimate"}
 
@@ -53,8 +53,8 @@ func usageOf(a *dialect.API, body []byte) ir.Usage {
 	return a.Usage([]byte(gjson.GetBytes(body, "usage").Raw))
 }
 
-// answer holds what a call contributes to its response, and the API in which it is
-// written.
+// answer holds the properties of a call that determine its response, and the API in
+// which the response is written.
 type answer struct {
 	dialect.Frame
 	caller *dialect.Caller
@@ -86,8 +86,8 @@ func responseID(doc []byte) string {
 }
 
 const (
-	// maxItems bounds how many items of a response can be referred to by their ids,
-	// and maxItemID the length of one, in bytes.
+	// maxItems is the maximum number of items of a response that can be referred to by
+	// their ids, and maxItemID the maximum length of such an id, in bytes.
 	maxItems  = 256
 	maxItemID = 256
 )

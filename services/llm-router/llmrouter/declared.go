@@ -5,8 +5,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 )
 
-// Views returns the declaration of the view of attempts. Views are compared by their
-// digests, since their content grows with every attempt.
+// Views returns the declaration of the view of attempts. Replay compares its digest,
+// since its content grows with every attempt.
 func Views() []view.Declaration {
 	return []view.Declaration{view.Of(services.LLMRouter, services.ViewUsage, attemptsReader, func(*view.Origin) (view.State, error) {
 		var u Usage

@@ -33,8 +33,8 @@ func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 }
 
 // embeddingsAnswer returns vectors in OpenAI's format: as numbers, or as base64 of
-// little-endian float32, which OpenAI's clients request by default. Its usage is
-// estimated from the size of the request.
+// little-endian float32, which OpenAI's clients request by default. Usage is estimated
+// from the size of the request.
 func embeddingsAnswer(request []byte, model string, vectors [][]float32) ([]byte, error) {
 	asText := gjson.GetBytes(request, "encoding_format").Str == "base64"
 	data := []ir.Obj{}

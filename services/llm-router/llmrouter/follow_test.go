@@ -27,7 +27,7 @@ import (
 )
 
 // upstreams is a server that simulates providers: requests to /<name>/ get the replies
-// for that name in order, and then the last one repeatedly.
+// for that name in order; the last reply is repeated.
 type upstreams struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -92,7 +92,7 @@ const (
 )
 
 // plays returns a service with the providers a and b, each of them a server with
-// OpenAI's API and one key, and with fallbacks from a to b.
+// OpenAI's API and one key, and with b's models as fallbacks of a's.
 func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
 	t.Helper()
 	s := &Service{env: &run.Env{Tracer: &tracing.Tracer{}}}
@@ -109,8 +109,8 @@ func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
 	return s
 }
 
-// made is a call with what it recorded, which keys it fetched and what the caller
-// received.
+// made is a call, with the events that it recorded, the keys that it fetched and the
+// response that the caller received.
 type made struct {
 	*call
 	mu      sync.Mutex
@@ -120,7 +120,7 @@ type made struct {
 
 func (m *made) shown() string { return string(*m.out.tee) }
 
-// trace returns the attempts: provider, status or error code, and rule.
+// trace returns one entry for each attempt: provider, status or error code, and rule.
 func (m *made) trace() string {
 	var out []string
 	for _, f := range m.facts {
@@ -170,15 +170,15 @@ func (m *made) run(t *testing.T, ctx context.Context) *provider.Failure {
 	return m.follow(ctx, plan)
 }
 
-// TestFollow shows which candidates are tried after each kind of failure, and what is
-// recorded.
+// TestFollow shows which candidates are tried after each kind of failure, and which
+// attempts are recorded.
 func TestFollow(t *testing.T) {
 	ok, limit, broken := says(200, completion), says(429, `{"error":{"message":"slow down"}}`), says(500, `{"error":{"message":"broke"}}`)
 	list := func(h ...http.HandlerFunc) []http.HandlerFunc { return h }
 	for name, c := range map[string]struct {
 		a, b   []http.HandlerFunc
 		change func(*Config)
-		want   string // attempts
+		want   string // attempts, in the format of made.trace
 		code   string
 	}{
 		"an answer":                  {list(ok), list(ok), nil, "a:succeeded", ""},
@@ -214,7 +214,7 @@ func TestFollow(t *testing.T) {
 				t.Errorf("the caller got %s, recorded is %s", m.shown(), m.output)
 			}
 			for i, x := range m.facts {
-				if x.Attempt != int64(i+1) || x.API != llm.Chat || x.Requested != "a/m" || x.ProviderKey != "llm."+x.Provider && x.ErrorCode != fault.RateLimited { // a resting key is not used
+				if x.Attempt != int64(i+1) || x.API != llm.Chat || x.Requested != "a/m" || x.ProviderKey != "llm."+x.Provider && x.ErrorCode != fault.RateLimited { // no key is recorded if the only key is at its rate limit
 					t.Errorf("%+v", x)
 				}
 			}
@@ -250,14 +250,14 @@ func TestAccount(t *testing.T) {
 	}
 }
 
-// TestReserved shows that an attempt that could use more than was reserved is not sent,
-// and that the call then ends with the preceding failure.
+// TestReserved shows that an attempt that could exceed the reservation is not sent, and
+// that the call then ends with the preceding failure.
 func TestReserved(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(504, "")}, "b": {says(200, completion)}})
 	s := plays(t, u, nil)
 	m := s.made(t, t.Context(), llm.Chat, question)
 	in, free := m.args.Most(s.Limits("a/m"))
-	m.room = &amounts{tokens: in + free} // room for one attempt that may be billed
+	m.room = &amounts{tokens: in + free} // enough for one attempt that may be billed
 	f := m.run(t, t.Context())
 	if f == nil || f.Code != fault.Timeout || m.trace() != "a:upstream_timeout, a:budget_exceeded" || len(u.bodies["b"]) != 0 {
 		t.Errorf("%v: %s", f, m.trace())
@@ -280,7 +280,7 @@ func TestStreaming(t *testing.T) {
 		a      http.HandlerFunc
 		want   string
 		code   string
-		output string // text in the record
+		output string // text in the recorded output
 	}{
 		"whole":               {whole, "a:succeeded", "", "hello"},
 		"cut before content":  {streams("cut", first), "a:upstream_cut, a:upstream_cut, b:succeeded fallback:a/m", "", "hello"},
@@ -314,8 +314,8 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// TestTranslated shows that a response of a provider with another API ends as the
-// caller's API requires, as a document and as a stream, for each caller's API.
+// TestTranslated shows that a response of a provider with another API is complete in the
+// caller's API, as a document and as a stream, for each caller's API.
 func TestTranslated(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}, "b": {streams("", first, hello, stop, used, done)}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -337,8 +337,8 @@ func TestTranslated(t *testing.T) {
 	}
 }
 
-// TestGuardedStream shows that a finding that is split over events is not sent, and that
-// a finding of a blocked class ends the call.
+// TestGuardedStream shows that a finding that is split over several events is not sent
+// to the caller, and that a finding of a blocked class ends the call.
 func TestGuardedStream(t *testing.T) {
 	piece := func(s string) string { return `{"id":"x1","choices":[{"index":0,"delta":{"content":"` + s + `"}}]}` }
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("", piece("mail ada@exa"), piece("mple.org now"), stop, used, done)}, "b": {says(500, "")}})
@@ -358,7 +358,7 @@ func TestGuardedStream(t *testing.T) {
 }
 
 // TestLeft shows that a call whose caller disconnects is recorded as cancelled, with the
-// content that was sent, and does not change the state of the key.
+// content that was sent, and that it does not change the state of the key.
 func TestLeft(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("silent", first, hello)}, "b": {says(200, completion)}})
 	s := plays(t, u, func(c *Config) { c.Breaker.Failures = 1; c.Providers[0].IdleMS = 60_000 })
@@ -373,9 +373,9 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestRace shows that the call is sent to the second candidate as well while the first
-// sends nothing, that one of them supplies the response, and that both attempts are
-// recorded.
+// TestRace shows that the call is also sent to the second candidate if the first sends
+// nothing for some time, that one of them supplies the response, and that both attempts
+// are recorded.
 func TestRace(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {slow}, "b": {says(200, completion)}})
@@ -389,7 +389,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestFailed shows what a caller receives after a failure: the status, the time to wait,
+// TestFailed shows what a caller receives after a failure: the status, the retry time,
 // and the provider's message unless it is about the router's key.
 func TestFailed(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
@@ -424,7 +424,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestPlanned shows that the error for a model that no provider offers says what to do.
+// TestPlanned shows that a call for a model that no provider offers fails with the
+// correct code and names the member model.
 func TestPlanned(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	for model, want := range map[string]string{"x/m": fault.ModelNotFound, "alias": fault.InvalidInput, "/m": fault.InvalidInput} {

@@ -13,12 +13,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// Guards configures the actions for what is found in prompts and in responses. Keys are
-// classes or groups of findings; values are flag, redact or block. Policy may require
-// stricter actions.
+// Guards configures the actions on personal data and secrets in prompts and in
+// responses. Keys are classes or groups of findings; values are flag, redact or block.
+// Policy may require stricter actions.
 type Guards struct {
-	Prompt map[string]string `json:"prompt,omitempty"` // class (email, phone, credit_card, iban, us_ssn, aws_key, github_token, api_key, jwt, private_key, slack_token), pii, secret or all, to flag, redact or block
-	Output map[string]string `json:"output,omitempty"` // the same for what models answer
+	Prompt map[string]string `json:"prompt,omitempty"` // action (flag, redact or block) for each class (email, phone, credit_card, iban, us_ssn, aws_key, github_token, api_key, jwt, private_key, slack_token) or group (pii, secret, all)
+	Output map[string]string `json:"output,omitempty"` // the same for responses of models
 }
 
 // guardOf returns the guard for one side of the configuration, prompt or output.
@@ -88,13 +88,13 @@ func contentBlocked(where, class string) *provider.Failure {
 	return &provider.Failure{Code: fault.ContentBlocked, Message: "the " + where + " holds content of class " + class + ", which is blocked here"}
 }
 
-// filter applies guards to the events of a stream. It holds text back while the text
-// could be part of a finding.
+// filter applies guards to the events of a stream. It buffers text while the text could
+// be part of a finding.
 type filter struct {
 	g      scan.Guard
 	seen   scan.Seen
 	joined bool                  // the caller joins all texts of a choice, even with other events between them
-	at     map[lane]*scan.Stream // text that is held back, by lane
+	at     map[lane]*scan.Stream // buffered text, by lane
 	last   map[int]lane          // current lane of each choice
 	args   map[lane][]byte       // arguments received so far, by tool call
 }
@@ -102,7 +102,7 @@ type filter struct {
 // lane identifies text that is scanned as a whole: all text of one type in a choice, or
 // the arguments of one tool call.
 type lane struct {
-	choice, call int // call is -1 if the text is not a tool call's
+	choice, call int // call is the index of the tool call, or -1 if the text is not part of one
 	typ          string
 }
 
@@ -144,7 +144,7 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	return out, blocked
 }
 
-// flush returns what is held back for a choice: the arguments of a tool call that has
+// flush returns the buffered text of a choice: the arguments of a tool call that has
 // ended, the text of its current lane unless the caller joins texts and, at the end, the
 // text of every lane.
 func (f *filter) flush(choice int, end bool) (out []ir.Event, blocked string) {

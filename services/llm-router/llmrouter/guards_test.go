@@ -37,8 +37,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestFilterJoined shows that texts that the caller joins are scanned as one, even with
-// other events between them.
+// TestFilterJoined shows that texts that the caller joins are scanned as one text, even
+// with other events between them.
 func TestFilterJoined(t *testing.T) {
 	g := scan.Guard{}
 	if err := g.Add("email", scan.Redact); err != nil {

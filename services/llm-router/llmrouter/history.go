@@ -24,12 +24,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// maxHistory bounds how many earlier responses a request can continue.
+// maxHistory is the maximum number of earlier responses that a request can continue.
 const maxHistory = 256
 
-// history inserts the conversation that a request continues before its own messages.
-// Earlier responses are read from the ledger: the caller that created a response can
-// continue it as long as its content is stored.
+// history inserts the conversation that a request continues before the request's own
+// messages. Earlier responses are read from the ledger: the caller that created a
+// response can continue it as long as its content is stored.
 func (c *call) history(ctx context.Context, r *ir.Request) error {
 	var before []ir.Message
 	at := c.args.Previous
@@ -47,7 +47,7 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 	if len(before) == 0 {
 		return nil
 	}
-	n := 0 // the request's instructions stay first; those of earlier responses are not carried over
+	n := 0 // the request's instructions stay first; instructions of earlier responses are dropped
 	if gjson.GetBytes(c.body, "instructions").Str != "" {
 		n = 1
 	}
@@ -56,8 +56,8 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 }
 
 // owned returns a failure if the request continues a response, or refers to an item,
-// that belongs to another caller or was deleted. It is called before any provider
-// receives the id.
+// that belongs to another caller or was deleted. It must be called before the id is sent
+// to a provider.
 func (c *call) owned(ctx context.Context) *provider.Failure {
 	if c.args.Previous == "" && len(c.args.Refs) == 0 {
 		return nil
@@ -131,9 +131,9 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 	return append(in, out...), args.Previous, err
 }
 
-// event queries audit for an event of one of the caller's calls. It polls until audit
-// has indexed the event or ctx is done, and returns errNotStored for another caller's
-// call.
+// event queries audit for an event of one of the caller's calls. It repeats the query
+// until audit has indexed the event or ctx is done, and returns errNotStored for another
+// caller's call.
 func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
 	for {
 		raw, err := rpc.Do(ctx, c.s.env.Queries, q, audit.CallRef{CallID: callID})
@@ -145,7 +145,7 @@ func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawM
 			return err
 		}
 		if e.Actor != c.w.Event.Actor {
-			return errNotStored // do not reveal another caller's response
+			return errNotStored // do not disclose that another caller's response exists
 		}
 		if e.Name == name {
 			return contract.Decode(e.Data, data)
@@ -175,7 +175,7 @@ func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.R
 	if err != nil {
 		return execute.Fail("unavailable", "%v", err)
 	}
-	if a.Call == "" || a.Actor != w.Event.Actor { // do not reveal another caller's response
+	if a.Call == "" || a.Actor != w.Event.Actor { // do not disclose that another caller's response exists
 		return execute.Fail(fault.NotFound, "no response %s is stored", q.ID)
 	}
 	w.Fact(events.ResponseDeletedName, contract.Bytes(&events.ResponseDeleted{ResponseCall: a.Call, ResponseID: q.ID}))

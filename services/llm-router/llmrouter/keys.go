@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// keyring caches provider keys for keyLife, so that not every call fetches one.
+// keyring caches provider keys for keyLife, so that they are not fetched for every call.
 // vault-broker releases the values, sealed, under the decision of the call that fetches
 // them. It is safe for concurrent use.
 type keyring struct {
@@ -70,12 +70,12 @@ type rotation struct {
 	names []string
 	next  int
 	state map[string]*route.Breaker
-	rests map[[2]string]time.Time // when a rate limit ends, by key and model
+	rests map[[2]string]time.Time // end of a rate limit, by key and model
 }
 
 func newRotation(names []string, b route.Break) *rotation {
 	if len(names) == 0 {
-		names = []string{""} // a provider without keys has a breaker, too
+		names = []string{""} // a provider without keys also needs a breaker
 	}
 	r := &rotation{names: names, state: map[string]*route.Breaker{}, rests: map[[2]string]time.Time{}}
 	for _, n := range names {

@@ -13,7 +13,7 @@ import (
 )
 
 // local executes the attempt with a provider that runs in this process. Guards apply as
-// with any other provider.
+// they do to any other provider.
 func (a *attempt) local(ctx context.Context) error {
 	l := a.up.Local()
 	if !slices.Contains(l.Models, a.cand.Model) {

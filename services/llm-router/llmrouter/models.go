@@ -21,7 +21,7 @@ type modelList struct {
 	at    time.Time
 }
 
-// listLife is how long the lists are considered current.
+// listLife is the time after which a list of models is outdated.
 const listLife = 5 * time.Minute
 
 func (l *modelList) stale() bool {
@@ -30,8 +30,8 @@ func (l *modelList) stale() bool {
 	return time.Since(l.at) > listLife
 }
 
-// discover fetches the list of models of every provider. A provider that fails keeps its
-// earlier list. It is a call, because it uses the providers' keys.
+// discover fetches the list of models of every provider. If a provider fails, its
+// earlier list is kept. It runs as a call, because it uses the providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -77,7 +77,7 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 	return execute.Result{EffectType: kindModels, Output: c.End(), Usage: &contract.Usage{EgressBytes: sent.Load(), Measured: []string{contract.MeasureEgress}}}
 }
 
-// list returns every model that a request can name: those in this process, aliases,
+// list returns every model that a request can name: models in this process, aliases,
 // virtual models, and the models that providers are configured with or list.
 func (s *Service) list() []events.Model {
 	out := []events.Model{}

@@ -22,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// parrot is an API that no other provider has: it receives and returns text, in a stream
-// one word per event.
+// parrot is an API that no other provider has. It receives text and returns it; a stream
+// has one event per word.
 var parrot = &dialect.API{
 	Name: "parrot", Rank: 9, Path: func(model string, stream bool) string {
 		if stream {
@@ -55,9 +55,9 @@ func (w *parrotWords) Event(name string, data []byte) ([]ir.Event, error) {
 	return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: string(data)}}}, nil
 }
 
-// TestNewProvider shows that a provider with an API of its own requires only a value in
-// the list: every caller's API can use it, as a document and as a stream, and its errors
-// are classified.
+// TestNewProvider shows that a provider with an API of its own can be added by one value
+// in the list: every caller's API can use it, as a document and as a stream, and its
+// errors are classified.
 func TestNewProvider(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

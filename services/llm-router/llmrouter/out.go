@@ -15,23 +15,23 @@ import (
 )
 
 // out sends a call's response to its caller, in frames to the gateway instance that
-// waits for them. The first frame is sent at once. Later bytes are gathered for 10 to 50
-// ms, longer the more calls are in progress, because the cost is per message. At most
+// waits for them. The first frame is sent at once. Later bytes are collected for 10 to
+// 50 ms, longer the more calls are in progress, because the cost is per message. At most
 // llm.Window bytes may be sent that the caller has not yet read: a write beyond that
 // blocks, and so slows down the provider. It is safe for concurrent use.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
-	credits *transient.Stream // counts of bytes that the caller has read; nil if it takes no frames
+	credits *transient.Stream // receives the counts of bytes that the caller has read; nil if the caller receives no frames
 	under   *atomic.Int64     // calls in progress in this service
 
 	mu       sync.Mutex
 	tee      *[]byte   // collects all bytes for the cache; nil if the response is not cached
 	said     *llm.Head // head of the claimed response
-	claimed  *attempt  // whose response is sent; nil before
+	claimed  *attempt  // attempt whose response is sent; nil until one has claimed it
 	head     *llm.Head // to be sent with the next frame; nil afterwards
 	held     []byte    // bytes that are not yet sent
-	last     time.Time // when the last frame was sent
+	last     time.Time // time at which the last frame was sent
 	timer    *time.Timer
 	sent     int64 // bytes in all frames
 	credited int64 // bytes that the caller has read
@@ -40,7 +40,7 @@ type out struct {
 
 // The frames of one call are sent at least 10 ms apart if up to a hundred calls are in
 // progress, and 50 ms if there are five hundred or more: readers do not notice the
-// delay, and the cost of many streams stays bounded.
+// delay, and the number of messages per second stays limited.
 const (
 	minGather = 10 * time.Millisecond
 	maxGather = 50 * time.Millisecond
@@ -53,9 +53,10 @@ func gather(calls int64) time.Duration {
 }
 
 const (
-	// maxFrame bounds the content of one frame, in bytes.
+	// maxFrame is the maximum content of one frame, in bytes.
 	maxFrame = llm.Window / 4
-	// stallAfter is how long a write waits for the caller to read before it fails.
+	// stallAfter is the time for which a write waits for the caller to read before it
+	// fails.
 	stallAfter = 60 * time.Second
 )
 
@@ -150,8 +151,8 @@ func (o *out) write(b []byte) error {
 	return o.err
 }
 
-// finish sends the queued bytes and then end, which the gateway withholds from the
-// caller until the outcome is on the ledger.
+// finish sends the queued bytes and then end, which the gateway delivers to the caller
+// only when the outcome is on the ledger.
 func (o *out) finish(end []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

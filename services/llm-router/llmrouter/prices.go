@@ -18,8 +18,9 @@ import (
 // pricesKey is the event key under which the price table is published.
 const pricesKey = "prices"
 
-// sends returns how often a request may be sent to each candidate at most: once per try
-// and, if hedging is on, once more as the hedge of the candidate before it.
+// sends returns the maximum number of times that a request may be sent to each
+// candidate: once per try and, if hedging is on, once more as the hedge of the preceding
+// candidate.
 func (s *Service) sends() int64 {
 	n := int64(s.Retry.Attempts)
 	if s.HedgeMS > 0 {
@@ -28,9 +29,9 @@ func (s *Service) sends() int64 {
 	return n
 }
 
-// publish records the most that a request to each model name can use, if that has
-// changed, so that policy can compare it with budgets. Models that run in this process
-// cost nothing.
+// publish records the maximum usage and cost of a request to each model name, if they
+// have changed, so that policy can compare them with budgets. Models that run in this
+// process cost nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}
 	for _, l := range registry.Locals() {

@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 )
 
-// released is the output schema of calls that take effect outside the mesh, in a proxy:
-// a request that it sends to a provider (llm.forward), or a function that a model calls
-// and a client executes (client.<function>). The outcome records that the proxy was
-// permitted to proceed with exactly these arguments.
+// released is the output schema of calls whose effect is outside the mesh, in a proxy: a
+// request that the proxy sends to a provider (llm.forward), or a function that a model
+// calls and a client executes (client.<function>). The outcome records that the proxy
+// was permitted to proceed with exactly these arguments.
 var released = contract.Raw(`{"additionalProperties":false,"properties":{"released":{"const":true}},"required":["released"],"type":"object"}`)
 
 // forwardTool is the tool for requests that a proxy forwards to a provider.
@@ -25,16 +25,16 @@ var forwardTool = contract.Tool{
 // ClientTool declares a function that clients execute themselves: a tool in OpenAI's
 // format, with the additional members that policy requires.
 type ClientTool struct {
-	Type     string `json:"type"` // "function", or "custom": takes {"input": text}
+	Type     string `json:"type"` // function, or custom for a tool with the arguments {"input": text}
 	Function struct {
 		Name        string          `json:"name"`
 		Description string          `json:"description"`
 		Parameters  json.RawMessage `json:"parameters"` // JSON Schema; absent = no arguments
-		Strict      bool            `json:"strict"`     // of no meaning here: arguments are always checked
+		Strict      bool            `json:"strict"`     // ignored: arguments are always checked against the schema
 	} `json:"function"`
-	Class  string   `json:"class,omitempty"`        // E0 read-only … E4 irreversible; empty = E3
-	Egress []string `json:"egress_hosts,omitempty"` // hosts it talks to
-	Labels []string `json:"labels,omitempty"`       // data classes its results carry
+	Class  string   `json:"class,omitempty"`        // class of the effect, from E0 (read-only) to E4 (irreversible); empty = E3
+	Egress []string `json:"egress_hosts,omitempty"` // hosts that the function sends data to
+	Labels []string `json:"labels,omitempty"`       // labels of the data in its results
 }
 
 // tool returns the catalog entry client.<name>. Its errors name the invalid member.
@@ -59,7 +59,7 @@ func (d *ClientTool) tool() (contract.Tool, error) {
 		Labels: d.Labels, OutputSchema: released, Tool: "client." + f.Name, Version: "v1"}, nil
 }
 
-// release returns the result of a call that takes effect outside the mesh.
+// release returns the result of a call whose effect is outside the mesh.
 func release() execute.Result {
 	return execute.Result{EffectType: "release", Output: []byte(`{"released":true}`)}
 }

@@ -26,7 +26,7 @@ func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	r.Model = a.cand.Model
 	body, err := a.api.Request(r)
 	if bound := a.api.OldBound; err == nil && bound != "" && r.MaxTokens > 0 && a.up.OldBound() {
-		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers support only the older member
+		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers support only the older member for the limit
 	}
 	return body, err
 }

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/requests.golden")
 
-// capture is a transport that records each request and sends none.
+// capture is an http.RoundTripper that records each request instead of sending it.
 type capture struct{ out *bytes.Buffer }
 
 // signed matches the parts of a request that depend on the time.
@@ -69,8 +69,8 @@ var bodies = map[string]string{
 	llm.Completions: `{"model":"p/m","prompt":"a","max_tokens":5}`,
 }
 
-// TestRequests compares what each kind of provider receives for each kind of call with a
-// golden file: address, header fields and body.
+// TestRequests compares the request that each kind of provider receives for each kind of
+// call, with address, header fields and body, to a golden file.
 func TestRequests(t *testing.T) {
 	var out bytes.Buffer
 	client := &http.Client{Transport: capture{&out}}

@@ -32,8 +32,8 @@ func headOf(c *route.Candidate, media string) *llm.Head {
 	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: c.ID()}}
 }
 
-// run executes the attempt: it chooses the API, writes the request, reserves its highest
-// possible cost, takes a key and a place at the provider, and forwards the response. An
+// run executes the attempt: it selects the API, writes the request, reserves its maximum
+// cost, selects a key, waits for a place at the provider, and forwards the response. An
 // error that is not a *provider.Failure was not caused by the provider.
 func (a *attempt) run(ctx context.Context) error {
 	if a.up.Local() != nil {
@@ -95,7 +95,7 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 	if err != nil {
 		var f *provider.Failure
 		if errors.As(err, &f) && !a.native() {
-			f.Body = nil // it is written in an API that the caller does not use
+			f.Body = nil // the body is in an API that the caller does not use
 		}
 		return value, err
 	}
@@ -168,7 +168,7 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 		return err
 	}
 	said := gjson.ParseBytes(body)
-	if at := a.c.api.Said; at != "" { // the other members repeat parts of the request
+	if at := a.c.api.Said; at != "" { // guard the model's output only, since the other members repeat parts of the request
 		said = said.Get(at)
 	}
 	if len(a.c.reply) > 0 && said.Exists() {

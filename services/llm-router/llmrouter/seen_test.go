@@ -15,18 +15,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// received is what a lenient provider could read in a request: members by their names
-// without case, of any API, at any place.
+// received holds the parts of a request that a lenient provider could read: members of
+// any API, at any depth, with names in any case.
 type received struct {
 	tools   map[string]bool
-	bounds  []int64 // bounds of the answer
+	bounds  []int64 // values that limit the length of the answer
 	answers int64
 	budget  int64
-	letters int64 // bytes of the longer texts; a token has at least two
+	letters int64 // number of bytes in the longer texts; a token has at least two bytes
 }
 
-// member returns the values of members with one of the names, without case, in an
-// object.
+// member returns the values of those members of an object that have one of the names, in
+// any case.
 func member(o map[string]any, names ...string) (out []any) {
 	for k, v := range o {
 		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, k) }) {
@@ -114,7 +114,8 @@ func (r *received) read(wire string, doc map[string]any) {
 	r.texts(doc, "")
 }
 
-// offered records the tools in a value, by any name that a reader could accept.
+// offered records the tools in a value, under any member name that a reader could
+// accept.
 func (r *received) offered(v any, namespace string) {
 	list, ok := v.([]any)
 	if !ok {
@@ -168,8 +169,7 @@ func (r *received) offered(v any, namespace string) {
 	}
 }
 
-// texts adds up the bytes of the longer texts in a request, except for data and
-// addresses.
+// texts adds up the bytes of the longer texts in a request, except for data and URLs.
 func (r *received) texts(v any, under string) {
 	switch x := v.(type) {
 	case string:
@@ -187,7 +187,8 @@ func (r *received) texts(v any, under string) {
 	}
 }
 
-// hostile returns a request made of members that once hid a tool or removed a bound.
+// hostile returns a request made of members that hid a tool or removed a limit in
+// earlier versions.
 func hostile(r *rand.Rand) (kind, body string) {
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
 	kind = pick(llm.Chat, llm.Responses, llm.Messages, llm.Completions)
@@ -252,8 +253,8 @@ func hostile(r *rand.Rand) (kind, body string) {
 }
 
 // TestProvidersSeeWhatPolicySaw encodes generated requests for every provider and reads
-// the result as leniently as a provider might. Policy must have seen each tool in it,
-// and the most that it can be billed for must be reserved.
+// the result as leniently as a provider might. It checks that policy read each tool in
+// it, and that policy reserved the maximum that it can be billed for.
 func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -296,7 +297,7 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 			got := received{tools: map[string]bool{}}
 			got.read(a.api.Name, doc)
 			sent++
-			if head := int64(1 << 10); head+int64(len(out)) > args.Egress(1) { // allowance for keys, traces and paths
+			if head := int64(1 << 10); head+int64(len(out)) > args.Egress(1) { // allowance for keys, trace header fields and paths
 				t.Fatalf("seed %d: %s over %s gets %d bytes; %d are reserved\nfrom %s\nsent %s", seed, name, a.api.Name, len(out), args.Egress(1), body, out)
 			}
 			for tool := range got.tools {

@@ -35,15 +35,15 @@ import (
 // tools. With the zero value, only the built-in provider demo is available.
 // docs/reference/llm-document.md is generated from the members and their comments.
 type Config struct {
-	Providers []provider.Config `json:"providers"` // of language models; demo is always there
+	Providers []provider.Config `json:"providers"` // providers of language models; demo is always available
 	route.Table
-	Retry   Retry       `json:"retry"`              // of a candidate, before the next is tried
-	Breaker route.Break `json:"breaker"`            // of each provider key
-	Guards  Guards      `json:"guards"`             // what is done with personal data and secrets in prompts and answers
-	Cache   CacheConfig `json:"cache"`              // of answers, for keys and requests that ask for it
-	HedgeMS int64       `json:"hedge_ms,omitempty"` // a second candidate is asked where the first is silent for so long; 0 = never
-	Limit   int         `json:"limit,omitempty"`    // calls at once; 0 = 4096
-	// Functions that clients of a proxy may be told to call; others are denied.
+	Retry   Retry       `json:"retry"`              // limits on retries with one candidate, before the next is tried
+	Breaker route.Break `json:"breaker"`            // circuit breaker of each provider key
+	Guards  Guards      `json:"guards"`             // actions on personal data and secrets in prompts and responses
+	Cache   CacheConfig `json:"cache"`              // cache of responses, used for keys and requests that permit it
+	HedgeMS int64       `json:"hedge_ms,omitempty"` // time without content after which a second candidate also receives the request; 0 = never
+	Limit   int         `json:"limit,omitempty"`    // maximum number of concurrent calls; 0 = 4096
+	// Functions that clients of a proxy may execute; others are denied.
 	ClientTools []ClientTool `json:"client_tools"`
 }
 
@@ -57,17 +57,16 @@ func ReadConfig(doc []byte) (cfg Config, err error) {
 	return cfg, err
 }
 
-// Retry bounds how often a candidate is tried before the next candidate, and the time
+// Retry limits how often a candidate is tried before the next candidate, and the time
 // between tries, in milliseconds.
 type Retry struct {
-	Attempts int   `json:"attempts,omitempty"` // in all; 0 = 2
-	BaseMS   int64 `json:"base_ms,omitempty"`  // of the full-jitter backoff; 0 = 200
-	MaxMS    int64 `json:"max_ms,omitempty"`   // longest wait, also where the provider asks for more; 0 = 5000
+	Attempts int   `json:"attempts,omitempty"` // maximum number of tries, including the first; 0 = 2
+	BaseMS   int64 `json:"base_ms,omitempty"`  // initial limit of the full-jitter backoff; 0 = 200
+	MaxMS    int64 `json:"max_ms,omitempty"`   // maximum of the backoff, and of the wait that the provider may require before a retry; 0 = 5000
 }
 
 // Service implements run.Service. It executes calls to language models. Several
-// instances may run at once: keys, breakers and the view of each are independent of the
-// others.
+// instances may run at once; each has its own keys, breakers and view.
 type Service struct {
 	Config
 
@@ -95,7 +94,8 @@ func newUpstream(p *provider.Provider, b route.Break) *upstream {
 	return &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets, b)}
 }
 
-// registry holds the kinds of providers. Only package providers refers to them by name.
+// registry holds the kinds of providers. Outside package providers, no code refers to a
+// kind by name.
 var registry = providers.All
 
 // Declaration implements run.Service. The service consumes work, reads control events
@@ -125,7 +125,7 @@ func (s *Service) tools() []contract.Tool {
 	return append(append(out, ownTools...), forwardTool)
 }
 
-// ownTools are the tools that list models and delete stored responses.
+// ownTools lists the tools that list models and delete stored responses.
 var ownTools = []contract.Tool{
 	{Description: "Asks every provider which models it offers.", Class: "E0", Executor: "llm-router", Kind: kindModels, Tool: kindModels, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`),
@@ -138,8 +138,8 @@ var ownTools = []contract.Tool{
 const kindModels = llm.Models
 
 // Run implements run.Service. It checks the configuration, registers the tools,
-// publishes prices and accepted data, and executes calls until ctx is done. If the
-// configuration is invalid, it returns an error that names the member.
+// publishes prices and accepted data labels, and executes calls until ctx is done. If
+// the configuration is invalid, it returns an error that names the member.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if err := s.configure(); err != nil {
@@ -227,8 +227,8 @@ func (s *Service) configure() error {
 // has reports whether there is a provider with this name, configured or built in.
 func (s *Service) has(name string) bool { return s.providers[name] != nil }
 
-// handle executes one call according to its kind. The kinds that remain, llm.forward and
-// client.*, take effect outside the mesh and are only recorded.
+// handle executes one call according to its kind. Calls of the remaining kinds,
+// llm.forward and client.*, take effect outside the mesh and are only recorded.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if api := callerOf(w.Call.Kind); api != nil {
 		return s.call(ctx, w, api)

@@ -24,8 +24,8 @@ import (
 )
 
 // TestRotation shows that keys are used in round-robin order, that a rate limit excludes
-// a key for one model and failures for all, and that the error contains the time of the
-// next try.
+// a key for one model and failures exclude it for all, and that the error contains the
+// time of the next try.
 func TestRotation(t *testing.T) {
 	now := time.Now()
 	r := newRotation([]string{"k1", "k2"}, route.Break{Failures: 1, OpenMS: 1000})
@@ -90,8 +90,8 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
-// TestCache shows that the cache evicts the least recently used responses above its
-// limit, and those that have expired.
+// TestCache shows that the cache evicts the least recently used responses if they exceed
+// its limit, and returns none that has expired.
 func TestCache(t *testing.T) {
 	var c cache
 	now := time.Now()
@@ -170,7 +170,7 @@ func TestKept(t *testing.T) {
 }
 
 // TestAccepted shows that a name that may be routed to several providers accepts only
-// what all of them accept, and that the demo accepts everything.
+// the labels that all of them accept, and that the demo accepts every label.
 func TestAccepted(t *testing.T) {
 	s := &Service{}
 	s.Config = Config{Providers: []provider.Config{{Name: "a", Accepts: []string{"user_file", "secret"}}, {Name: "b", Accepts: []string{"secret", "secret"}}, {Name: "c"}, {Name: "d", Accepts: []string{"*"}}},
@@ -349,7 +349,7 @@ func TestLocal(t *testing.T) {
 }
 
 // TestCount shows that tokens are estimated if a provider cannot count them, and that
-// vectors have the requested format.
+// vectors are returned in the requested format.
 func TestCount(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	m := s.made(t, t.Context(), llm.CountTokens, `{"model":"a/m","messages":[{"role":"user","content":"hello, hello"}]}`)

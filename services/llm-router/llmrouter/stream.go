@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
-// stream forwards a provider's stream to the caller. Nothing is sent before the first
-// content, so that another candidate can still be used.
+// stream forwards a provider's stream to the caller. It sends nothing before the first
+// content, so that another candidate can be used if the stream fails until then.
 type stream struct {
 	*attempt
 	head  *llm.Head
@@ -28,12 +28,12 @@ type stream struct {
 	sum   ir.Collect
 	held  []byte // bytes received before the first content
 	size  int    // bytes kept in memory so far
-	shown bool   // the response has been claimed
-	ended bool   // the provider sent the reason for the end
+	shown bool   // this attempt has claimed the response
+	ended bool   // the provider sent a finish reason
 }
 
-// stream forwards a stream. The record contains what the caller received, even if the
-// stream breaks.
+// stream forwards a stream. The recorded output contains what the caller received, even
+// if the stream breaks.
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
 	head.Headers[headerType] = typeStream
 	s, err := a.newStream(head)
@@ -60,8 +60,8 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 }
 
 // newStream returns the state of a stream. It returns a failure if guards apply but the
-// caller's API has no encoder: guards work on decoded events, which must then be encoded
-// again.
+// caller's API has no encoder, because guards work on decoded events, which must be
+// encoded again.
 func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
 	if len(a.c.reply) > 0 {
@@ -76,7 +76,7 @@ func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	return s, nil
 }
 
-// pass sends bytes to the caller, or holds them until there is content.
+// pass sends bytes to the caller, or buffers them until there is content.
 func (s *stream) pass(b []byte) error {
 	if s.shown {
 		return s.c.out.write(b)
@@ -98,14 +98,15 @@ func (s *stream) end() error {
 	return s.finish(append(end, s.enc.Finish()...))
 }
 
-// maxStreamed bounds a stream, in bytes of text and arguments plus eventSize for each
-// event: they are kept in memory until they are recorded as one document.
+// maxStreamed is the maximum size of a stream, in bytes of text and arguments plus
+// eventSize for each event: they are kept in memory until they are recorded as one
+// document.
 const (
 	maxStreamed = 24 << 20
 	eventSize   = 32
 )
 
-// errEnd is returned by next at the end of the stream.
+// errEnd is returned by next and read at the end of the stream.
 var errEnd = errors.New("end")
 
 // next reads one event and returns the bytes for the caller, which may be none. The
@@ -140,7 +141,7 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 }
 
 // read reads and decodes one event. If the answer is already complete, it returns errEnd
-// instead of a read error: a connection that breaks then has lost nothing.
+// instead of a read error, because a connection that breaks then has lost nothing.
 func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, said []ir.Event, err error) {
 	var fault *ir.Fault
 	if e, err = res.Next(); err == nil {
@@ -163,7 +164,7 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 }
 
 // raw returns the bytes of an event as received. In some APIs the last event contains
-// the whole response; raw keeps it as the document to record.
+// the whole response, which raw stores as the document to record.
 func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	if s.ev.ResponseID == "" {
 		s.ev.ResponseID = responseID(e.Data)
@@ -174,8 +175,9 @@ func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	return s.edit(e.Raw, said)
 }
 
-// take records the usage, the end and the content of decoded events. It returns their
-// encoding if the router encodes the stream itself, and whether there was content.
+// take records the usage, the end and the content of decoded events. It reports whether
+// there was content, and returns the encoded events if the router encodes the stream
+// itself.
 func (s *stream) take(said []ir.Event) (content bool, b []byte, err error) {
 	if s.enc != nil {
 		if said, err = s.ordered(said); err != nil {
@@ -237,7 +239,7 @@ func (s *stream) finish(end []byte) error {
 }
 
 // keep builds the document to record from the content that was forwarded, unless the
-// provider sent it. It also serves a stream that broke.
+// provider sent one. It is also used for a stream that broke.
 func (s *stream) keep() {
 	if s.output == nil && s.shown {
 		r := s.sum.Response()
@@ -277,6 +279,6 @@ func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 			return nil // the event contains usage only
 		}
 	}
-	// A quote within a string is escaped, so this matches a member only.
+	// Within a string, quotes are escaped, so this matches only a member.
 	return bytes.ReplaceAll(raw, usageNull, nil)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// translatable returns the kinds of calls that can be translated, each with the API that
-// is native to it.
+// translatable maps the kinds of calls that can be translated to the APIs in which
+// callers send them.
 func translatable() map[string]*dialect.API {
 	out := map[string]*dialect.API{}
 	for _, c := range callers {
@@ -54,8 +54,8 @@ func everything() *ir.Request {
 		}}
 }
 
-// said lists the contents of a request in a normalized form: the APIs may divide turns
-// differently, but their contents must be equal.
+// said lists the contents of a request in a normalized form, since the APIs may divide
+// the same contents into turns differently.
 func said(r *ir.Request) []string {
 	var out []string
 	add := func(v ...any) { b, _ := json.Marshal(v); out = append(out, string(b)) }

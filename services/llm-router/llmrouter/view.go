@@ -91,7 +91,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 }
 
 // serve registers the queries that read the view. Their responses include every event
-// that was on the ledger when the query was sent.
+// that was on the ledger when the query was received.
 func (u *Usage) serve(server *rpc.Server) {
 	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
 		for { // repeat if the view advanced while the digest was computed
@@ -130,8 +130,8 @@ func (u *Usage) serve(server *rpc.Server) {
 	})
 }
 
-// window parses the bounds of a query, which are times of RFC 3339. An empty bound is
-// the zero time.
+// window parses the bounds of a query's time window, which are times of RFC 3339. An
+// empty bound is returned as the zero time.
 func window(from, to string) (a, b time.Time, err error) {
 	for _, x := range []struct {
 		name, value string
