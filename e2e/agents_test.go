@@ -23,8 +23,8 @@ func agentsDir(t *testing.T) string {
 	return dir
 }
 
-// TestAgents shows that command-line agents complete a prompt that needs an MCP tool,
-// through the two endpoints of the mesh: the model API and /mcp.
+// TestAgents shows that command-line agents complete a prompt that requires an MCP tool,
+// with the mesh's model API and its endpoint /mcp as their only endpoints.
 func TestAgents(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

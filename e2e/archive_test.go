@@ -114,7 +114,8 @@ func TestArchive(t *testing.T) {
 		return s[:at] + "AAAA" + s[at+4:]
 	}))
 
-	// The archive of the mirror is the same; the key that it is made with can only read.
+	// The archive of the mirror is the same; it is made with a key that permits only
+	// reading.
 	keys := t.TempDir()
 	key, err := os.ReadFile(filepath.Join(m.Dir, "keys/auditor.nkey"))
 	if err != nil || os.WriteFile(filepath.Join(keys, "auditor.nkey"), key, 0o600) != nil {

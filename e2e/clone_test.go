@@ -75,7 +75,7 @@ func TestComposeFromClone(t *testing.T) {
 	if out := cli("call", "cmd.spin-wasi", `{"how":"id"}`, "--session", "s-clone"); !strings.Contains(out, "result") {
 		t.Errorf("cmd.spin-wasi printed %q", out)
 	}
-	// Evidence exported through the published port verifies.
+	// Evidence that is exported through the published port verifies.
 	tar := filepath.Join(t.TempDir(), "clone.tar")
 	export := exec.Command(harness.Bin(t, "binnacle"), "export", "--addr", addr, "--token", token, "--session", "s-clone", "--out", tar)
 	if out, err := export.CombinedOutput(); err != nil {
@@ -86,7 +86,7 @@ func TestComposeFromClone(t *testing.T) {
 	if out, err := exec.Command(harness.Bin(t, "binnacle"), "verify", tar, "--root", root).CombinedOutput(); err != nil || !bytes.Contains(out, []byte("VERIFIED")) {
 		t.Errorf("verify: %v\n%s", err, out)
 	}
-	// The mesh starts again from its volumes.
+	// The mesh can be started again from its volumes.
 	run("down")
 	run("up", "-d", "--wait")
 	if again := run("run", "--rm", "-T", "keys", "token", "admin"); again != token {

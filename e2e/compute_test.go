@@ -32,9 +32,9 @@ func effectsOf(t *testing.T, m *harness.Mesh, session string) []contract.Effect 
 	return out
 }
 
-// TestComputeBudget shows that runs in each tier use up a compute budget, with two
-// session-runners, and that it stays used up after restarts. For an egress budget, the
-// reserved bytes are released for a sandbox without network.
+// TestComputeBudget shows that runs in each tier are charged to a compute budget, with
+// two session-runners, and that the charges persist across restarts. For an egress
+// budget, the reserved bytes are released for a sandbox without network.
 func TestComputeBudget(t *testing.T) {
 	for _, c := range []struct{ name, socket, packs string }{{"process and wasi", "", "cmd.escape,cmd.escape-wasi"}, {"container", containerdSocket, "cmd.escape-container"}} {
 		t.Run(c.name, func(t *testing.T) { computeBudget(t, c.socket, strings.Split(c.packs, ",")) })
@@ -123,8 +123,8 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 
 // TestSwappedPacks shows that a pack that is replaced on disk, in every way, between
 // calls and during them, runs as it was registered, and that no other program runs under
-// its digest. A restarted session-runner registers the new program, which counts as
-// drift until it is approved.
+// its digest. A restarted session-runner registers the new program, and its calls are
+// denied as drift until it is approved.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string
@@ -181,7 +181,7 @@ func TestSwappedPacks(t *testing.T) {
 			}
 			for _, how := range []string{"write in place", "cut", "rename over", "remove", "symbolic link", "link to a script"} {
 				done := make(chan struct{})
-				go func() { defer close(done); call() }() // during a run
+				go func() { defer close(done); call() }() // replace the pack while it runs
 				if err := swaps[how](); err != nil {
 					t.Fatal(how, err)
 				}
@@ -195,7 +195,7 @@ func TestSwappedPacks(t *testing.T) {
 			if len(digests) != 1 {
 				t.Errorf("digests %v", digests)
 			}
-			if c.name == "process per service" { // new content has a new digest, which is drift
+			if c.name == "process per service" { // the new content has a new digest, so calls are denied as drift
 				os.Remove(path)
 				put(c.file, other)
 				m.Kill("session-runner")

@@ -26,10 +26,10 @@ import (
 // function that starts it.
 var configured = map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes, "compose": harness.Compose}
 
-// TestConfigured runs the mesh from one configuration file on every topology. Each
-// service reports its settings, reloads the ones that may change after recording an
-// event, rejects an invalid file without exiting, and exports metrics that count. Replay
-// and both verifiers accept the ledger.
+// TestConfigured runs the mesh from one configuration file on every topology. It checks
+// that each service reports its settings, records an event and then reloads the settings
+// that may change, rejects an invalid file without exiting, and exports correct metrics,
+// and that replay and both verifiers accept the ledger.
 func TestConfigured(t *testing.T) {
 	for name, start := range configured {
 		t.Run(name, func(t *testing.T) {

@@ -57,8 +57,8 @@ func flip(at int) func(*http.Response, []byte) []byte {
 	}
 }
 
-// mutations maps each gate of the conformance run to mutations that violate it; the gate
-// must fail for each of them.
+// mutations maps each gate of the conformance run to mutations of the responses; the
+// gate must fail for each of them.
 var mutations = map[string][]mutation{
 	"health":         {{"GET /readyz", status(503)}, {"GET /readyz", replace(`"ready":true`, `"ready":false`)}, {"GET /metrics", replace("# TYPE", "#")}},
 	"authentication": {{"GET /v1/models", status(200)}, {"POST /api/v1/packs", status(200)}, {"GET /helm/receipts", status(200)}, {"POST /mcp", status(200)}},
@@ -113,7 +113,7 @@ var mutations = map[string][]mutation{
 
 var serial int
 
-// TestConformCanFail shows that each gate fails for an endpoint that violates it.
+// TestConformCanFail shows that each gate fails if the endpoint violates it.
 func TestConformCanFail(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	var names []string

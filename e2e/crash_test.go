@@ -29,7 +29,7 @@ type crash struct {
 	mu     sync.Mutex
 	acked  map[string]string // status that the caller received, by call id
 	sent   int
-	unsure int // number of calls whose caller received no outcome
+	unsure int // number of calls whose caller did not receive an outcome
 }
 
 // TestCrash kills every service, including NATS, under load, at random moments and at
@@ -38,7 +38,7 @@ type crash struct {
 // verifies.
 func TestCrash(t *testing.T) {
 	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
-	// The secret of this pack makes vault-broker take part in its calls.
+	// A pack that uses a secret makes vault-broker part of its calls.
 	if r, err := c.m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"crash-test-secret"}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
@@ -133,7 +133,7 @@ func (c *crash) steps() {
 	type step struct {
 		name, victim, path, body string
 		event                    string // event to wait for before the kill
-		freeze                   bool   // whether to stop the victim before the call is made
+		freeze                   bool   // stop the victim with SIGSTOP before the call is made
 	}
 	for _, s := range []step{
 		{"proposed, policy dies before deciding", "policy", "/api/v1/packs/noop", "{}", "call_proposed", true},
@@ -300,7 +300,7 @@ func (c *crash) check() {
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
 	least := 1000
 	if c.m.Name == "cluster" {
-		least = 300 // there are only eight callers, and half of the time the stream has no leader
+		least = 300 // a cluster has only eight callers here, and no leader of the stream half of the time
 	}
 	if len(c.acked) < least {
 		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))

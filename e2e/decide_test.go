@@ -47,7 +47,7 @@ func handOut(t *testing.T, m *harness.Mesh, session string, within time.Duration
 	return x
 }
 
-// stateOf returns the status of a call that the API shows to its caller.
+// stateOf returns the status of a call, as the API returns it to the call's caller.
 func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	t.Helper()
 	r, err := m.Do(context.Background(), "GET", "/api/v1/calls/"+call, "", "")
@@ -60,9 +60,9 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 }
 
 // TestCallersExecute shows that an intent from one gateway can be reported to another,
-// even if the first one is dead or all services were restarted. Without a report, any
-// gateway records the call as unknown at its deadline. A budget is settled with the
-// reported usage, and the intent of an approved call can be fetched.
+// even if the first has been killed or all services were restarted. Without a report,
+// any gateway records the outcome unknown at the deadline of the call. A budget is
+// settled with the reported usage, and the intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)
@@ -104,7 +104,7 @@ func TestCallersExecute(t *testing.T) {
 		t.Errorf("reported after a restart: %d %s", r.Status, r.Body)
 	}
 
-	// The intent of an escalated call is available after the approval, not before.
+	// The intent of an escalated call is available only after the approval.
 	cli(t, m, "roles", "grant", "ann", "approver")
 	cli(t, m, "principals", "register", "ann", "person")
 	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
@@ -144,8 +144,8 @@ func TestCallersExecute(t *testing.T) {
 }
 
 // TestDecideBehindHistory shows that after 10,000 calls in the same session and a
-// restart, an older intent is found, its outcome can be reported twice, new decisions
-// are made, and neither takes much longer than on an empty ledger.
+// restart, an older intent is found, its outcome can be reported twice, and new
+// decisions are made, all in about the time that they take on an empty ledger.
 func TestDecideBehindHistory(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	const session = "s-long"
@@ -164,7 +164,7 @@ func TestDecideBehindHistory(t *testing.T) {
 	}
 	key := map[string]string{"Idempotency-Key": "before the history"}
 	old := handOut(t, m, session, time.Hour, key)
-	round() // warm
+	round() // warm up
 	empty := round()
 
 	var wg sync.WaitGroup
@@ -183,7 +183,7 @@ func TestDecideBehindHistory(t *testing.T) {
 		m.Restart(name)
 	}
 	m.WaitReady()
-	round() // warm
+	round() // warm up
 	long := round()
 	t.Logf("decide and report, median: %s on an empty ledger, %s behind 10,000 calls of the session", empty, long)
 	if long > 2*empty+5*time.Millisecond {

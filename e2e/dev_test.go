@@ -25,8 +25,8 @@ func TestDev(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// The programs are symbolic links, so that a rebuild replaces a link and not a
-	// program that other tests use.
+	// The folder contains symbolic links to the programs, so that a rebuild replaces a
+	// link and not a program that other tests use.
 	bin := filepath.Join(dir, "bin")
 	if err := os.MkdirAll(filepath.Join(bin, "svc"), 0o755); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestDev(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	for range lines { // drain: the channel is closed when every process has closed its output
+	for range lines { // drain until every process has closed its output, which closes the channel
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error("it does not end in order:", err)

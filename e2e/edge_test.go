@@ -15,8 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// post sends a body byte for byte, to the mesh or to a provider. It returns the
-// response, whose body is closed at the end of the test, or nil if ctx was cancelled.
+// post sends a request with exactly this body to the mesh or to a provider. It returns
+// the response, whose body is closed at the end of the test, or nil if ctx was
+// cancelled.
 func post(ctx context.Context, t *testing.T, url string, header map[string]string, body string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
@@ -38,7 +39,7 @@ func post(ctx context.Context, t *testing.T, url string, header map[string]strin
 	return resp
 }
 
-// all returns the body of a response, read to its end.
+// all reads the body of a response to its end and returns it.
 func all(t *testing.T, r *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(r.Body)
@@ -48,7 +49,8 @@ func all(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// bearer returns the headers of a request with the administrator's token in a session.
+// bearer returns the header fields for a request in a session with the administrator's
+// token.
 func bearer(m *harness.Mesh, session string) map[string]string {
 	return map[string]string{"Authorization": "Bearer " + m.Token, "X-Binnacle-Session": session}
 }
@@ -83,7 +85,7 @@ func recorded(t *testing.T, m *harness.Mesh, session, name string) []map[string]
 	return docs
 }
 
-// eventually fails the test unless ok returns true within d.
+// eventually polls ok and fails the test unless it returns true within the given time.
 func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(within); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -93,8 +95,8 @@ func eventually(t *testing.T, what string, within time.Duration, ok func() bool)
 	}
 }
 
-// TestFidelity sends the same requests directly and through the mesh, and compares what
-// the provider received and what the caller received, byte for byte.
+// TestFidelity sends the same requests directly and through the mesh, and compares the
+// bytes that the provider and the caller receive in both cases.
 func TestFidelity(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -142,7 +144,7 @@ func TestFidelity(t *testing.T) {
 	if u := outcomes(t, m, "s-usage")[0]["effect"].(map[string]any)["usage"].(map[string]any); u["output_tokens"] != 9.0 || u["cached_tokens"] != 5.0 {
 		t.Errorf("usage %v", u)
 	}
-	// Ambiguous JSON is refused.
+	// Ambiguous JSON is rejected.
 	for _, twice := range []string{`{"model":"openai/m-good","model":"openai/m-missing","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":"openai/m-good","MODEL":"m-missing","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":"openai/m-good","mod\u0065l":"x","messages":[{"role":"user","content":"x"}]}`,
@@ -155,7 +157,7 @@ func TestFidelity(t *testing.T) {
 }
 
 // TestClientLeaves shows that if the client disconnects, the request to the provider is
-// cancelled at once, and the tokens received until then are billed.
+// cancelled at once, and the tokens received until then are charged.
 func TestClientLeaves(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "v1", "models": []any{map[string]any{"model": "openai/m-pace", "input": 1000000, "output": 2000000}}}})
 	for name, start := range harness.Topologies {
@@ -311,13 +313,13 @@ func TestRouting(t *testing.T) {
 	if r, _ := ask("vllm/f-limited", "s-trig2", false); served(r) != "anthropic/g-good" {
 		t.Errorf("rate_limit trigger: %s", served(r))
 	}
-	// The router buffers the lifecycle frames of a stream, so that it can fall back to
-	// the next provider if the stream fails before its first content.
+	// The router buffers the events of a stream that precede its first content, so that
+	// it can use the next provider if the stream fails until then.
 	if r, body := ask("ollama/f-early", "s-early", true); served(r) != "bedrock/g-good" || sseText(t, []byte(body)) != "You said: which way" || !strings.HasSuffix(body, "[DONE]\n\n") {
 		t.Errorf("before content: %s %s", served(r), body)
 	}
-	// After the first content has been sent, the caller receives what arrived and an
-	// explicit error.
+	// If the stream fails after its first content, the caller receives the content so
+	// far and an explicit error.
 	if _, body := ask("ollama/f-cut", "s-cut", true); !strings.Contains(body, "You ") || !strings.Contains(body, `"error"`) || strings.Contains(body, "[DONE]") || len(p.Requests("bedrock/never-good")) > 0 {
 		t.Errorf("after content: %s", body)
 	}
@@ -328,7 +330,7 @@ func TestRouting(t *testing.T) {
 	if r, _ := ask("vllm/x-flaky", "s-flaky", false); r.StatusCode != 200 {
 		t.Errorf("retry: %d", r.StatusCode)
 	}
-	// The two keys are used alternately. A key that the provider refuses is suspended,
+	// The two keys are used alternately. A key that the provider rejects is suspended,
 	// and its new value is used without a restart.
 	keys := map[string]int{}
 	for range 10 {
@@ -349,7 +351,8 @@ func TestRouting(t *testing.T) {
 			t.Errorf("rotated key, call %d: %d %s", i, r.StatusCode, body)
 		}
 	}
-	// While a circuit breaker is open, calls fail immediately; it closes after its time.
+	// While a circuit breaker is open, calls fail immediately; it closes after the
+	// configured time.
 	for range 3 {
 		ask("azure/z-broken", "s-break", false)
 	}

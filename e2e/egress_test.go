@@ -41,8 +41,8 @@ func (c *tallied) Read(p []byte) (int, error) {
 }
 
 // newTally starts a provider that counts the bytes it receives, and returns it with the
-// path of an llm document for it. Its model good succeeds; flaky fails on every other
-// request; slow responds after 300 ms. The document configures retries, hedges and a
+// path of an llm document for it. Its model good succeeds, flaky fails on every other
+// request, and slow responds after 300 ms. The document configures retries, hedges and a
 // fallback.
 func newTally(t testing.TB) (*tally, string) {
 	var flaky atomic.Int64
@@ -80,9 +80,9 @@ func newTally(t testing.TB) (*tally, string) {
 	return l, path
 }
 
-// TestEgressBudget shows that an egress budget is used up by the bytes that LLM calls
-// send, counted exactly, with retries and hedges, over two llm-routers, and that it
-// stays used up after restarts.
+// TestEgressBudget shows that the bytes that LLM calls send, with retries and hedges and
+// over two llm-routers, are counted exactly and charged to an egress budget, and that
+// the charges persist across restarts.
 func TestEgressBudget(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

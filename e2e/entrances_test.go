@@ -20,7 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// hostileJSON maps a name to a document that overflows the stack of a recursive parser.
+// hostileJSON maps names to documents that would overflow the stack of a recursive
+// parser.
 func hostileJSON(n int) map[string]string {
 	return map[string]string{
 		"arrays":    strings.Repeat("[", n),
@@ -97,7 +98,7 @@ func TestHostileEntrances(t *testing.T) {
 				t.Fatal(err)
 			}
 			survives(t, "verify archive "+name, run("", "verify", ix))
-			// A pack in which every file is the document.
+			// Build a pack in which every file is the hostile document.
 			var pack bytes.Buffer
 			w := tar.NewWriter(&pack)
 			for _, f := range []string{"checkpoint", "events.jsonl", "manifest.json", "signature.json", "attestation.json", "trust.jsonl", "receipts.jsonl", "decisions.jsonl", "inclusion.jsonl"} {
@@ -123,8 +124,8 @@ func TestHostileEntrances(t *testing.T) {
 	}
 }
 
-// hostileProxy sends hostile requests to the proxy, and has the proxy's upstream return
-// hostile responses.
+// hostileProxy sends hostile requests to the proxy, and makes the proxy's upstream
+// return hostile responses.
 func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *exec.Cmd) {
 	docs := hostileJSON(8 << 20)
 	var answer string
@@ -197,7 +198,8 @@ func hostileFrames(t *testing.T, m *harness.Mesh) {
 					t.Fatal(err)
 				}
 			}
-			// Data that is not an event, and an event whose data is hostile.
+			// Each service receives data that is not an event, and an event whose data
+			// is hostile.
 			deep := strings.Repeat("[", 400<<10) + strings.Repeat("]", 400<<10)
 			event := `{"actor":"a","client":"c","callid":"c-hostile","data":` + deep + `,"datacontenttype":"application/json","id":"x","lamport":"1","origin":"gw1","session":"s-hostile","source":"` + service + `/x-1","specversion":"1.0","subject":"s-hostile","tenant":"default","time":"2026-01-01T00:00:00.000Z","type":"dev.binnacle.` + service + `.effect_recorded.v1"}`
 			for _, b := range []string{doc, event} {

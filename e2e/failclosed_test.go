@@ -62,8 +62,8 @@ func TestExpiry(t *testing.T) {
 }
 
 // TestTierDemanded shows that if policy requires tier container and the host has no
-// containerd, the call fails with an error that says what to configure, and that with
-// containerd it runs in a container.
+// containerd, the call fails with an error that names the missing configuration, and
+// that with containerd the call runs in a container.
 func TestTierDemanded(t *testing.T) {
 	rego := filepath.Join(t.TempDir(), "strict.rego")
 	if err := os.WriteFile(rego, []byte(`package binnacle.p1
@@ -92,8 +92,8 @@ answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox":
 	}
 }
 
-// TestErased shows that erased content is reported as erased, and that everything else
-// still verifies and replays.
+// TestErased shows that erased content is reported as erased, and that all remaining
+// events still verify and replay.
 func TestErased(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-erase", `{"big":"`+strings.Repeat("x", 40000)+`"}`); err != nil || r.Status != 200 {
@@ -132,7 +132,7 @@ func TestErased(t *testing.T) {
 	check(`"erased":3`, `"not_redecidable":1`)
 }
 
-// TestTruncated shows that a ledger that lost its last events is detected, and that
+// TestTruncated shows that the loss of the ledger's last events is detected, and that
 // every call is then denied.
 func TestTruncated(t *testing.T) {
 	dir := t.TempDir()
@@ -157,7 +157,7 @@ func TestTruncated(t *testing.T) {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
 	}
-	time.Sleep(1500 * time.Millisecond) // until a checkpoint over these events is signed
+	time.Sleep(1500 * time.Millisecond) // wait until a checkpoint over these events has been signed
 	m.StopAll()
 	if err := os.RemoveAll(filepath.Join(dir, "nats")); err != nil {
 		t.Fatal(err)

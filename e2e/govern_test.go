@@ -188,7 +188,8 @@ func TestFreeze(t *testing.T) {
 			if out, err := m.CLI("freeze", "--reason", "again"); err == nil {
 				t.Error("frozen twice", out)
 			}
-			// An executor that starts while the mesh is frozen starts no call either.
+			// An executor that is started while the mesh is frozen does not start a call
+			// either.
 			if name == "processes" {
 				m.Kill("session-runner")
 				m.Restart("session-runner")
@@ -223,8 +224,8 @@ func TestFreeze(t *testing.T) {
 }
 
 // TestDrift shows that a pack whose program or description has changed since its
-// approval is denied and not listed until the new one is approved, and that output that
-// violates its schema does not reach the caller.
+// approval is denied and not listed until the change is approved, and that output that
+// violates its schema is not returned to the caller.
 func TestDrift(t *testing.T) {
 	packs := t.TempDir()
 	install := func(from, description, output string) {
@@ -280,9 +281,9 @@ func TestDrift(t *testing.T) {
 	proves(t, m)
 }
 
-// TestLabels shows that data from the web labels its session and every session in which
-// its calls are nested, that a caller cannot remove a label, and that arguments do not
-// affect labels.
+// TestLabels shows that data from the web adds its label to its session and to every
+// session in which its calls are nested, that a caller cannot remove a label, and that
+// arguments do not affect labels.
 func TestLabels(t *testing.T) {
 	packs := t.TempDir()
 	for _, p := range []struct{ name, extra string }{{"fetch", "labels: [web]\nclass: E0\n"}, {"shout", "class: E4\n"}, {"send", "class: E1\negress_hosts: [mail.example]\n"},
@@ -348,13 +349,13 @@ func TestLabels(t *testing.T) {
 	if err != nil || !strings.Contains(string(r.Body), "TAINTED_PRIVILEGED_INVOKE_DENY") {
 		t.Errorf("%v %s", err, r.Body)
 	}
-	// A session whose tool received a secret must not send data out.
+	// A session in which a tool received a secret must not send data out.
 	if out, err := m.CLIStdin("hunter2hunter2", "secret", "put", "demo-api-key"); err != nil {
 		t.Fatal(out, err)
 	}
 	call("s-secret", "login")
 	want(call("s-secret", "send"), "TAINTED_DATA_EGRESS_DENY")
-	// A file in a chat labels the session; the gateway reports it.
+	// A file in a chat request adds a label to the session; the gateway reports it.
 	body := `{"model":"demo/echo","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"data:,x"}}]}]}`
 	if r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-file", body); err != nil || r.Status >= 500 {
 		t.Errorf("%v %s", err, r.Body)
@@ -441,7 +442,7 @@ func TestRotation(t *testing.T) {
 			for _, kid := range fresh {
 				waitKey(kid)
 			}
-			time.Sleep(3 * time.Second) // enough for every service to sign with its new key
+			time.Sleep(3 * time.Second) // time in which every service signs with its new key
 			for o, kid := range old {
 				if s, _, _ := strings.Cut(o, " "); fresh[s] != "" {
 					cli(t, m, "trust", "revoke", kid)
@@ -480,7 +481,7 @@ func TestRotation(t *testing.T) {
 					t.Errorf("the new key of %s signed nothing", s)
 				}
 			}
-			// An approver's key is valid, and invalid after its revocation.
+			// An approver's key is accepted until it is revoked.
 			kid := strings.TrimSpace(cli(t, m, "trust", "add", "approval", "bob"))
 			waitKey(kid)
 			cli(t, m, "trust", "revoke", kid)
@@ -510,8 +511,8 @@ func lineOf(text, word string) string {
 	return ""
 }
 
-// TestWebhook shows that the webhook is called for each call that waits for approval,
-// with a signature, and again until its response is 2xx.
+// TestWebhook shows that the webhook is called, with a signature, for each call that
+// waits for approval, and that the request is repeated until its response is 2xx.
 func TestWebhook(t *testing.T) {
 	type hit struct {
 		sig  string
@@ -591,7 +592,8 @@ func TestBundleSources(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-b", "{}"); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	// The object store holds the bundle under the commitment that its activation names.
+	// The object store holds the bundle under the commitment in the bundle's activation
+	// event.
 	var commitment string
 	var size int64
 	for _, e := range ledger(t, m) {
@@ -608,8 +610,8 @@ func TestBundleSources(t *testing.T) {
 }
 
 // TestHotReload changes policies under load, two at a time, on three policy instances.
-// Every call has one decision, which names the policies in force, and of two activations
-// that contradict each other the second one is refused.
+// It checks that every call has one decision, which names the policies in force, and
+// that of two contradictory activations the second is rejected.
 func TestHotReload(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -695,8 +697,8 @@ func TestHotReload(t *testing.T) {
 	proves(t, m)
 }
 
-// TestTwoAtOnce shows that of two contradictory concurrent activations one comes into
-// force and the other is refused.
+// TestTwoAtOnce shows that of two contradictory concurrent activations one takes effect
+// and the other is rejected.
 func TestTwoAtOnce(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestGuards shows that findings in prompts and responses are recorded, removed or end
+// TestGuards shows that findings in prompts and responses are recorded or removed or end
 // the call, even if they are split over several chunks, and that tools that policy
 // denies are removed from the request to the model.
 func TestGuards(t *testing.T) {
@@ -63,7 +63,7 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 				if status, body, got := ask(session, "openai/g-good", "ssn 078-05-1120", "", stream); status != 400 || got != "" || !strings.Contains(body, "content_blocked") || strings.Contains(body, "078") {
 					t.Errorf("block: %d %s %s", status, body, got)
 				}
-				// The fixture returns the words of the prompt one by one.
+				// The fixture returns the words of the prompt in one chunk each.
 				for _, model := range []string{"openai/g-good", "anthropic/g-good", "gemini/g-good"} {
 					if status, body, _ := ask(session, model, "call +49 30 901820 55 now", "", stream); status != 200 || strings.Contains(body, "901820") || !strings.Contains(body, "You said: call [redacted:phone] now") {
 						t.Errorf("%s: output redact: %d %s", model, status, body)
@@ -92,7 +92,7 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 				t.Errorf("files: %d %s", r.StatusCode, body)
 			}
 			// The members of a response that repeat the request, such as instructions,
-			// do not count as findings in the response.
+			// are not scanned as part of the response.
 			for _, model := range []string{"anthropic/g-good", "openai/g-good"} {
 				for _, stream := range []bool{false, true} {
 					r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", bearer(m, "s-echo"), fmt.Sprintf(`{"model":%q,"stream":%v,"instructions":"pay DE89 3704 0044 0532 0130 00","input":"call +49 30 901820 55 now"}`, model, stream))

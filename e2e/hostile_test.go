@@ -77,7 +77,8 @@ func TestHostileRequests(t *testing.T) {
 
 // TestForgedIntents connects to NATS with stolen identities: as a gateway that proposes
 // for another tenant, and as a policy service that publishes intents again, in another
-// tenant, or with the signature of another decision. Only decided calls run, once each.
+// tenant, or with the signature of another decision. It checks that only calls that
+// policy has decided are executed, and each only once.
 func TestForgedIntents(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	dial := func(service string) *bus.Conn {
@@ -156,7 +157,7 @@ func TestForgedIntents(t *testing.T) {
 	foreign.Data = contract.Bytes(&c)
 	put(gateway, &foreign)
 
-	time.Sleep(4 * time.Second) // enough for the eight deliveries of an event that does not verify
+	time.Sleep(4 * time.Second) // time for the eight deliveries of an event that does not verify
 	starts := map[string]int{}
 	denied := false
 	for _, e := range ledger(t, m) {
@@ -188,9 +189,9 @@ func TestForgedIntents(t *testing.T) {
 	}
 }
 
-// TestIdempotency shows that a retry with the same idempotency key does not run the call
-// again, even if both are concurrent, and that other arguments with the same key are
-// refused. The reference project runs the call again.
+// TestIdempotency shows that a retry with the same idempotency key does not execute the
+// call again, even if both requests are concurrent, and that other arguments with the
+// same key are rejected. The reference project executes the call again.
 func TestIdempotency(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	do := func(key, body string) *harness.Response {
@@ -224,7 +225,7 @@ func TestIdempotency(t *testing.T) {
 	if r := do("twice", `{"n":1}`); r.Status != 200 || r.Header.Get("X-Binnacle-Call-Id") == "" {
 		t.Errorf("%d %s", r.Status, r.Body)
 	}
-	// A denied call has not started, so a retry of it is decided again.
+	// A denied call was not started, so a retry of it is decided again.
 	o := write(t, "o.json", `{"id":"idem","scope":"session","subject":"s-idem","rules":[{"kinds":["tool.*"],"verdict":"DENY","reason_code":"DENY_NOW"}]}`)
 	cli(t, m, "policy", "activate", o)
 	if r := do("later", `{"n":1}`); r.Status != 403 {
@@ -236,7 +237,8 @@ func TestIdempotency(t *testing.T) {
 			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}
-	// Characters that encoding/json escapes for HTML reach audit and return unescaped.
+	// A kind with characters that encoding/json escapes for HTML is rejected, and a
+	// retry with the same idempotency key has the same result.
 	for range 2 {
 		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"tool.a.>&<","args":{}}`, map[string]string{"Idempotency-Key": "signs"})
 		if err != nil || r.Status != 400 || !strings.Contains(string(r.Body), "ENVELOPE_INVALID") {

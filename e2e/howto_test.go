@@ -79,7 +79,7 @@ var (
 	receipt = regexp.MustCompile(`(?m)^(receipt r-c-.*|\r?\[=*.*events/s)\n?`)
 )
 
-// readPage splits a page into steps, and counts the fences that are not run.
+// readPage parses a page into steps, and counts the fences that are not run.
 func readPage(t *testing.T, path string, replace []string) (steps []step, notRun int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -161,7 +161,7 @@ func runPage(t *testing.T, path string, h howto) {
 		got, code := sh.run(t, s.command)
 		where := fmt.Sprintf("%s:%d: $ %s", filepath.Base(path), s.line, s.command)
 		want := strings.TrimSpace(s.want)
-		if code != 0 && !strings.Contains(want, "binnacle: ") { // an error that the page shows
+		if code != 0 && !strings.Contains(want, "binnacle: ") { // a command may fail only if the page shows its error
 			t.Fatalf("%s\nended with code %d and printed\n%s", where, code, got)
 		}
 		if want != "" && !matches(want, receipt.ReplaceAllString(got, "")) {
@@ -265,7 +265,7 @@ func (s *shell) run(t *testing.T, command string) (out string, code int) {
 	return "", -1
 }
 
-// withMesh returns the setup for pages that use a running mesh.
+// withMesh returns the setup for pages that require a running mesh.
 func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 	return func(t *testing.T, work string) ([]string, []string) {
 		m := harness.One(t, o)
@@ -286,8 +286,8 @@ func alone(t *testing.T, _ string) ([]string, []string) {
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
 }
 
-// withProvider is the setup for pages that use a model server at 127.0.0.1:8000, whose
-// key is in the variable KEY.
+// withProvider is the setup for pages that require a model server at 127.0.0.1:8000,
+// whose key is in the variable KEY.
 func withProvider(t *testing.T, work string) ([]string, []string) {
 	l, _ := harness.NewLLM(t)
 	env, replace := alone(t, work)

@@ -56,7 +56,7 @@ func TestRevocationEverywhere(t *testing.T) {
 		}
 		last = tok
 	}
-	// Make 3,200 calls between the revocation and the restart.
+	// Make 3,200 calls between the revocation and the restart, as a long history.
 	var wg sync.WaitGroup
 	for w := range 16 {
 		wg.Go(func() {
@@ -87,9 +87,9 @@ func TestRevocationEverywhere(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFirstCallsAtTwoGateways shows that if two gateways receive the first calls of a
-// session name at the same time, the result is one session if the caller is the same,
-// and two if the callers differ.
+// TestFirstCallsAtTwoGateways shows that if two gateways concurrently receive the first
+// calls with the same session name, one session is created if the callers are the same,
+// and two if they differ.
 func TestFirstCallsAtTwoGateways(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.StartGateway("gateway-b")
@@ -128,9 +128,8 @@ func TestFirstCallsAtTwoGateways(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFirstPerson shows that any number of policy instances registers the administrator
-// as a person only once, and not again after an administrator has changed the
-// registration.
+// TestFirstPerson shows that several policy instances register the administrator as a
+// person only once, and not again after an administrator has changed the registration.
 func TestFirstPerson(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -158,8 +157,8 @@ func TestFirstPerson(t *testing.T) {
 }
 
 // TestUpgradedAuthority shows that on the ledger of every earlier release the
-// administrator becomes a person, so that a second person can be registered and vote,
-// and that sessions keep their ids and owners.
+// administrator is registered as a person, so that a second person can be registered and
+// vote, and that sessions keep their ids and owners.
 func TestUpgradedAuthority(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(harness.Root(), "e2e/testdata/releases/*.backup"))
 	if err != nil || len(files) < 3 {
@@ -175,8 +174,8 @@ func TestUpgradedAuthority(t *testing.T) {
 			if out := cli(t, m, "principals", "list"); strings.Count(out, "admin ") != 1 || !strings.Contains(out, "person") {
 				t.Error(out)
 			}
-			// The owner of a session of an earlier release continues it by its id; if
-			// another caller uses this id, it is the name of a new session.
+			// The owner of a session of an earlier release continues it by its id. If
+			// another caller uses this id, it is treated as the name of a new session.
 			owner := ""
 			for _, e := range ledger(t, m) {
 				if owner == "" && e.Session == "s-release" {
@@ -205,7 +204,7 @@ func TestUpgradedAuthority(t *testing.T) {
 				}
 			}
 			// The administrator is not locked out: a second person can be registered,
-			// who approves the registration of a third.
+			// and that person can approve the registration of a third.
 			cli(t, m, "principals", "register", "bob", "person")
 			cli(t, m, "roles", "grant", "bob", "approver")
 			doc := `{"kind":"policy.register_principal","tool":"policy.register_principal","args":{"principal":"carol","type":"person"}}`

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestKeysAtOnce shows that all secrets that are fetched concurrently for one call
-// arrive. The list of models queries every provider with a key, and a hedged request
+// TestKeysAtOnce shows that all secrets that are fetched concurrently for one call are
+// received. The list of models queries every provider with a key, and a hedged request
 // fetches the second key while the first is being fetched. In an earlier version, in
 // which the fetches shared an inbox, both failed.
 func TestKeysAtOnce(t *testing.T) {

@@ -22,7 +22,8 @@ func sdk(t *testing.T, m *harness.Mesh, program string) {
 	}
 }
 
-// TestSDKs runs unmodified SDKs against the mesh, with every provider's API format.
+// TestSDKs shows that unmodified SDKs work with the mesh, with every provider's API
+// format.
 func TestSDKs(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// exposed lists those of the given folders, and of the files in them, that users other
-// than the owner may read, write or enter. Files inside the folder of the NATS server,
-// which is private, are omitted.
+// exposed returns those of the given folders, and of the files in them, that users other
+// than the owner may read, write or enter. It omits files inside the folder of the NATS
+// server, which is private.
 func exposed(t *testing.T, paths ...string) (out []string) {
 	t.Helper()
 	n := 0
@@ -24,7 +24,7 @@ func exposed(t *testing.T, paths ...string) (out []string) {
 			}
 			i, err := d.Info()
 			if err != nil {
-				return nil // gone meanwhile
+				return nil // the file was removed after its folder was read
 			}
 			n++
 			if i.Mode().Perm()&0o077 != 0 {
@@ -45,10 +45,10 @@ func exposed(t *testing.T, paths ...string) (out []string) {
 	return out
 }
 
-// TestModes shows that under a permissive and under a restrictive umask a mesh works,
-// and that other users can read nothing that it or its commands write: keys, tokens, the
-// vault, views, exports, archives, backups and restored files. File modes that were made
-// more permissive are repaired at the next start.
+// TestModes shows that a mesh works under a permissive and under a restrictive umask,
+// and that other users cannot read the files that it or its commands write: keys,
+// tokens, the vault, views, exports, archives, backups and restored files. File modes
+// that were made more permissive are repaired at the next start.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		for name, start := range harness.Topologies {

@@ -171,7 +171,7 @@ func TestBudgetExact(t *testing.T) {
 	if admitted.Load() != 10 || refused.Load() != 54 {
 		t.Fatalf("%d admitted, %d refused", admitted.Load(), refused.Load())
 	}
-	m.Kill("gateway-c") // callers were connected to it
+	m.Kill("gateway-c") // kill a gateway to which callers were connected
 	cancel()
 	eventually(t, "nothing stays reserved", 20*time.Second, func() bool {
 		out, err := m.CLI("policy", "limits", "--json")
@@ -200,7 +200,7 @@ func TestBudgetExact(t *testing.T) {
 }
 
 // TestOverspend shows that a virtual key with a budget of one cent cannot cause higher
-// bills, even if members of its requests understate the cost: the most that all
+// bills, even if members of its requests understate the cost: the maximum that all
 // providers can bill for the requests they received is within the budget.
 func TestOverspend(t *testing.T) {
 	models := []any{}
@@ -249,7 +249,7 @@ func TestOverspend(t *testing.T) {
 			}
 			t.Logf("%v; at most %d of %d owed", codes, owed, budget)
 			// After a call, the difference between the reserved and the billed amount is
-			// released, so the bound is the budget times the number of calls.
+			// released, so the limit is the budget times the number of calls.
 			if most := int64(budget) * int64(codes[200]); owed > most {
 				t.Errorf("%d owed for %d calls within a budget of %d each", owed, codes[200], budget)
 			}

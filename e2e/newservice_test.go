@@ -54,13 +54,14 @@ var newServicePlaces = []place{
 // names them.
 var newServiceCommands = []string{"scripts/modules fix", "make gen"}
 
-// generated lists the files that these commands write.
+// generated matches the paths of the files that these commands write.
 var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.(mod|sum)|docs/reference/[a-zA-Z/-]+\.(json|md)|schemas/config/binnacle\.v1\.json|services/policy/policy/default\.rego)$`)
 
-// TestNewService adds an executor service to a copy of the repository in at most four
-// places, which CONTRIBUTING.md lists. A mesh built from the copy runs a call of the
-// service, whose receipt the service signs, and the ledger replays and verifies. The
-// tests that compare lists with the registry pass, and fail if a place is omitted.
+// TestNewService adds an executor service to a copy of the repository by editing at most
+// four places, which CONTRIBUTING.md lists. It shows that a mesh built from the copy
+// executes a call of the service, whose receipt the service signs, that the ledger
+// replays and verifies, and that the tests that compare lists with the registry pass,
+// and fail if a place is omitted.
 func TestNewService(t *testing.T) {
 	if len(newServicePlaces) > 4 {
 		t.Fatalf("%d places", len(newServicePlaces))
@@ -118,8 +119,8 @@ func TestNewService(t *testing.T) {
 	callNewService(t, harness.One(t, harness.Options{Bin: filepath.Join(tree, "bin"), Packs: t.TempDir()}))
 }
 
-// checkTouched compares the files that differ in the copy, as git lists them, with
-// newServicePlaces and generated.
+// checkTouched checks that the files that differ in the copy, as git lists them, are
+// those in newServicePlaces and generated.
 func checkTouched(t *testing.T, status string) {
 	t.Helper()
 	touched := map[string]bool{}
@@ -183,7 +184,7 @@ func copyOfTree(t *testing.T) string {
 	for f := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		from, to := filepath.Join(root, f), filepath.Join(tree, f)
 		i, err := os.Stat(from)
-		if os.IsNotExist(err) { // the file was removed and the removal is not committed yet
+		if os.IsNotExist(err) { // the file was removed, but the removal is not committed yet
 			continue
 		}
 		if err != nil {

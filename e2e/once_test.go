@@ -33,7 +33,7 @@ func TestRunsOnce(t *testing.T) {
 			t.Errorf("the second %s does not name the first", s)
 		}
 	}
-	// The mesh still works after the refused instances have exited.
+	// The mesh still works after the rejected instances have exited.
 	if out, err := m.CLI("call", "noop", "{}"); err != nil {
 		t.Fatal(out, err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestProxy shows that the official SDK works through the proxy, in front of a server
-// with the OpenAI API, and that the ledger holds its calls.
+// TestProxy shows that the official SDK works through the proxy with a server that has
+// the OpenAI API, and that its calls are on the ledger.
 func TestProxy(t *testing.T) {
 	sdk := sdkDir(t)
 	for name, start := range harness.Topologies {

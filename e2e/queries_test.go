@@ -31,14 +31,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestQueries checks every query between the services of a running mesh, request and
-// response, against its schema. The test itself sends the queries that a short session
-// does not cause, with the identities of services, so that every query is checked.
+// TestQueries checks the requests and responses of every query between the services of a
+// running mesh against its schema. The test itself sends the queries that a short
+// session does not cause, with the identities of services, so that every query is
+// checked.
 func TestQueries(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
 	w := watchQueries(t, m)
 	chat := `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
-	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // the body is not stored, so the llm-router queries the gateway for it
+	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // the content is not stored on the ledger, so the llm-router queries the gateway for it
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{}}`, http.StatusOK)
 	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
 		t.Fatal(out, err)
@@ -53,8 +54,8 @@ func TestQueries(t *testing.T) {
 	w.done()
 }
 
-// sendAll sends the queries that the session does not cause. One call of the session
-// must be waiting for approval.
+// sendAll sends the queries that the session has not caused. waiting is the id of a call
+// of the session that waits for approval.
 func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting string) {
 	ctx := t.Context()
 	gateway, policyBox, judge := service(t, m, "gateway", 4), service(t, m, "policy", 8), service(t, m, "judge", 2)
@@ -70,7 +71,7 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	lists(t, gateway, session) // the session is covered by a checkpoint when lists returns
+	lists(t, gateway, session) // a checkpoint covers the session when lists returns
 	do(t, gateway, query.HealthQuery.Of("policy"), query.HealthRequest{}, "")
 	note := do(t, gateway, audit.CheckpointQuery, audit.CheckpointRequest{}, "")
 	if note == "" {
@@ -137,8 +138,8 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"weather"}}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{From: "yesterday"}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: "resp_none"}, "")
-	// These two have a response only in special circumstances; their error counts as a
-	// response.
+	// These two queries succeed only in special circumstances, so an error also counts
+	// as their response.
 	w.lacks("audit", "cosign", "audit", "late_report")
 }
 
@@ -305,7 +306,7 @@ func querySchemas(t *testing.T) map[string]*jsonschema.Schema {
 	return out
 }
 
-// take checks one message: a query, or a frame of a response.
+// take checks one received message: a query, or a frame of a response.
 func (w *queryWatch) take(msg *nats.Msg) {
 	parts := strings.Split(msg.Subject, ".") // tmp.tenant.sender.instance.id
 	if len(parts) != 5 || !strings.HasPrefix(parts[4], "q_") {
@@ -330,7 +331,7 @@ func (w *queryWatch) take(msg *nats.Msg) {
 			w.t.Errorf("%s: %v", msg.Subject, err)
 			return
 		}
-		instance := parts[3] // a service and a slot, or the name of a gateway
+		instance := parts[3] // a service and its slot, or the name of a gateway
 		key := instance[:max(strings.LastIndexByte(instance, '-'), 0)] + "." + q.Verb
 		if w.schemas[key] == nil {
 			key = "mesh." + q.Verb

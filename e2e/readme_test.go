@@ -12,7 +12,7 @@ import (
 )
 
 // TestReadmeTour runs the commands of the README's tour as they are written, and
-// compares their output, in which "…" matches any text.
+// compares their output with the README, in which "…" matches any text.
 func TestReadmeTour(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(harness.Root(), "README.md"))
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestRecover shows that recover refuses a healthy ledger; that after an actual loss the
+// TestRecover shows that recover rejects a healthy ledger; that after an actual loss the
 // root key can open a new epoch, which a witness of the lost history accepts; and that a
 // witness rejects an epoch without the root key's signature as a fork.
 func TestRecover(t *testing.T) {
@@ -31,18 +31,19 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// TestComposeRecover is TestRecover on compose, with the compose service recover.
+// TestComposeRecover runs the checks of TestRecover on compose, with the compose service
+// recover.
 func TestComposeRecover(t *testing.T) { recoverOn(t, lossyCompose(t)) }
 
-// lossy is a mesh whose ledger the test can delete, with functions to control it that
-// depend on the topology.
+// lossy is a mesh whose ledger the test can delete. The functions that control the mesh
+// depend on its topology.
 type lossy struct {
 	m       *harness.Mesh
-	start   func() // starts a stopped mesh and waits until it is ready
-	begin   func() // starts a stopped mesh that is not expected to become ready
+	start   func() // starts the stopped mesh and waits until it is ready
+	begin   func() // starts the stopped mesh, which is not expected to become ready
 	stop    func()
 	recover func(args ...string) (string, error)
-	resume  func()        // continues after an epoch was opened, and waits until the mesh is ready
+	resume  func()        // continues after an epoch has been opened, and waits until the mesh is ready
 	store   func() string // returns the folder with the store of the stopped NATS server
 }
 
@@ -112,7 +113,7 @@ func recoverOn(t *testing.T, l *lossy) {
 				t.Fatal(err, r)
 			}
 		}
-		time.Sleep(1200 * time.Millisecond) // until a checkpoint is signed
+		time.Sleep(1200 * time.Millisecond) // wait until a checkpoint has been signed
 	}
 	calls(2)
 	out, err := l.recover(reason...)
@@ -157,7 +158,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls(5) // so that the last checkpoint of the epoch is later than the one that the witness saw
+	calls(5) // extend the log, so that the last checkpoint of the epoch is later than the one that the witness has stored
 	l.stop()
 	lost, err := filepath.Glob(filepath.Join(l.store(), "*"))
 	if err != nil || len(lost) == 0 {
@@ -182,7 +183,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	if out, err = l.recover(reason...); err != nil || !strings.Contains(out, "epoch 2") || !strings.Contains(out, "the ledger") {
 		t.Fatal(out, err)
 	}
-	if l.m.NATS != "" { // other services continue to run; only audit is restarted once the epoch is on the ledger
+	if l.m.NATS != "" { // the other services are still running; only audit is restarted, once the epoch is on the ledger
 		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, l.m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the epoch is not on the ledger")
@@ -212,14 +213,14 @@ func recoverOn(t *testing.T, l *lossy) {
 			t.Errorf("evidence of the recovered mesh does not verify: %s %v", out, err)
 		}
 	}
-	// After the recovery, recover refuses the ledger as healthy.
+	// After the recovery the ledger is healthy, so recover rejects it.
 	if out, err = l.recover(reason...); err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
 		t.Fatalf("recovered twice: %s %v", out, err)
 	}
 }
 
-// forgedEpoch shows the witness checkpoints of new epochs that lack the root key's
-// signature but are signed with audit's own key.
+// forgedEpoch presents checkpoints of new epochs to the witness, signed with audit's own
+// key but without the root key's signature, and checks that the witness rejects them.
 func forgedEpoch(t *testing.T, m *harness.Mesh, look func(addr string) (string, error)) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(m.Dir, "keys/audit.sign"))

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReleaseReproducible shows that a release that is built in two folders has the same
-// bytes, that its checksums match its files, and that its list of parts names the
+// TestReleaseReproducible shows that releases built in two folders have the same bytes,
+// that the checksums of a release match its files, and that its list of parts names the
 // modules in the programs.
 func TestReleaseReproducible(t *testing.T) {
 	files, err := exec.Command("git", "-C", harness.Root(), "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
@@ -97,7 +97,7 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	info, err := os.Lstat(from)
 	if err != nil || !info.Mode().IsRegular() {
-		return // the file was removed and the removal is not committed yet
+		return // the file was removed, but the removal is not committed yet
 	}
 	body, err := os.ReadFile(from)
 	if err == nil {

@@ -27,8 +27,8 @@ func TestReleases(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			m := harness.One(t, harness.Options{Dir: data})
-			// Every recorded decision, taken again with the schema rules of its release,
-			// has the same result.
+			// Every recorded decision has the same result when it is taken again with
+			// the schema rules of its release.
 			out, err := m.CLI("replay", "--json")
 			var rep struct {
 				Decisions, Redecided int
@@ -63,8 +63,8 @@ func TestReleases(t *testing.T) {
 				t.Error(out, err)
 			}
 			// The session can be continued. Whether calls are allowed depends on the
-			// recorded policy and on whether tools have changed, but a denial has the
-			// same form for every release.
+			// recorded policy and on whether tools have changed, but the form of a
+			// denial is the same for every release.
 			if out, err := m.CLI("call", "cmd.nobody", "{}", "--session", "s-release"); err == nil || !strings.Contains(err.Error(), "UNKNOWN_TOOL") {
 				t.Error(out, err)
 			}

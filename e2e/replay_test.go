@@ -37,7 +37,7 @@ func TestReplayUnstarted(t *testing.T) {
 			t.Fatal("the call does not expire")
 		}
 	}
-	m.Kill("policy") // the view is rebuilt after a restart
+	m.Kill("policy") // restart policy, so that it rebuilds the view
 	m.Restart("policy")
 	m.Restart("session-runner")
 	m.WaitReady()

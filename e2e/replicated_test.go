@@ -13,9 +13,9 @@ import (
 )
 
 // TestCrashReplicated kills, under load, the leader of the ledger's stream, twice, and
-// then all three servers. No acknowledged call is lost. While a new leader is elected,
-// calls fail with 503 and Retry-After within two seconds, except calls that have
-// started, whose callers receive the outcome.
+// then all three servers. It checks that no acknowledged call is lost and that, while a
+// new leader is elected, calls fail with 503 and Retry-After within two seconds. Calls
+// that have started are an exception: their callers receive the outcome.
 func TestCrashReplicated(t *testing.T) {
 	c := &crash{t: t, m: harness.Cluster(t, harness.Options{Noop: true}), acked: map[string]string{}}
 	ctx, stop := context.WithCancel(t.Context())
@@ -120,8 +120,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh accepts calls again, ends the probe, and prints how long
-// that took.
+// down waits until the mesh accepts calls again, ends the probe, and prints for how long
+// it did not.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)

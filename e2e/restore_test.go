@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// restoreUnder restores a backup under the umask 0, so that only the program restricts
-// the modes of files.
+// restoreUnder restores a backup under umask 0, so that file modes are restricted by the
+// program alone.
 func restoreUnder(t *testing.T, backup, data string) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `umask 0 && exec "$0" restore --in "$1" --data "$2"`, harness.Bin(t, "binnacle"), backup, data)
@@ -154,10 +154,10 @@ func TestRestoredContentKeys(t *testing.T) {
 	}
 }
 
-// composeModes shows that on compose only the respective service can access the volumes
-// of keys, of audit and of the vault. Modes that were made more permissive are reported
-// when the service starts, and repaired if the service may do so; the command init
-// repairs volumes of keys.
+// composeModes shows that on compose the volumes of keys, of audit and of the vault are
+// accessible only to the respective service. Modes that were made more permissive are
+// reported when the service starts, and repaired if the service may change them; the
+// command init repairs volumes of keys.
 func composeModes(t *testing.T, m *harness.Mesh) {
 	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the files of the NATS server are inside this volume
 		t.Errorf("the ledger's volume: %v %v", i.Mode(), err)

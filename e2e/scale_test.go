@@ -19,7 +19,7 @@ import (
 )
 
 // load sends calls and chat requests until it is stopped, each on a new connection, and
-// counts the ones that fail.
+// counts those that fail.
 type load struct {
 	m      *harness.Mesh
 	stop   context.CancelFunc
@@ -30,7 +30,8 @@ type load struct {
 	errs   []string
 }
 
-// startLoad starts a load with this number of concurrent clients. It ends with the test.
+// startLoad starts a load of this number of concurrent clients. The load ends with the
+// test.
 func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{m: m, stop: cancel}
@@ -119,9 +120,9 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 }
 
 // TestComposeScale shows that two instances of each scalable service work behind one
-// port: new connections are not directed to a dead gateway; keys of services, of the
+// port. New connections are not directed to a dead gateway; keys of services, of the
 // root and of approvers can be rotated and revoked under load without a failed call; and
-// a service of which only one instance may run is not run twice.
+// a service of which only one instance may run cannot run twice.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
 	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2")
@@ -150,7 +151,7 @@ func TestComposeScale(t *testing.T) {
 }
 
 // rotateAll rotates the keys of the services with the command that a user of compose
-// types, and revokes the old keys once every instance signs with its new key.
+// would type, and revokes each old key when every instance signs with its new key.
 func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
 	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {
 		old := signing(t, m, s)
@@ -258,8 +259,8 @@ func crashContainer(t *testing.T, container string) {
 	}
 }
 
-// gatewayDies shows that after a gateway has died, new connections reach the other
-// gateway before the first one has restarted.
+// gatewayDies shows that new connections reach the other gateway after a gateway was
+// killed and before it has restarted.
 func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 	crashContainer(t, "binnacle-e2e-gateway-1")
 	time.Sleep(50 * time.Millisecond)
@@ -272,12 +273,12 @@ func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 			t.Fatalf("call %d after the death of a gateway: %v", i, err)
 		}
 	}
-	l.failed.Store(0) // these calls were in progress at the dead gateway
+	l.failed.Store(0) // ignore failures of calls that were in progress at the dead gateway
 	l.check(t, "the return of a gateway")
 }
 
 // runsOnceOnCompose shows that a second instance of audit exits with an error, and that
-// an instance that restarts after a crash is not taken for a second one.
+// an instance that restarts after a crash is not rejected as a second one.
 func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 	for _, s := range []string{"audit", "vault-broker", "provision"} {
 		crashContainer(t, "binnacle-e2e-"+s+"-1")

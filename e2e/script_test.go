@@ -11,7 +11,7 @@ import (
 )
 
 // scripts runs every script in testdata/script against a mesh, and then those in
-// testdata/alone. The scripts do not depend on the topology.
+// testdata/alone. The scripts are the same for every topology.
 func scripts(t *testing.T, m *harness.Mesh) {
 	sdk := sdkDir(t)
 	for _, dir := range []string{"script", "alone"} {

@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSecretNowhere shows that while and after a pack uses a secret, the value is in no
-// file of the mesh, log, response, command line or environment variable.
+// TestSecretNowhere shows that neither while a pack uses a secret nor afterwards the
+// value occurs in a file of the mesh, a log, a response, a command line or an
+// environment variable.
 func TestSecretNowhere(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 )
 
 // TestStoredOwner shows that a response that a provider stores can be read, continued,
-// referred to and deleted by its maker only, and by no caller after its deletion: at two
-// gateways, with two llm-routers, and after a restart.
+// referred to and deleted only by the principal that created it, and by no caller after
+// its deletion: at two gateways, with two llm-routers, and after a restart.
 func TestStoredOwner(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})

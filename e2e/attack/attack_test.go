@@ -1,6 +1,6 @@
 // Package attack runs attacks from outside against a running mesh. Each attack succeeded
-// against an earlier version; each must fail now, on every topology, and the mesh must
-// continue to work. docs/reference/known-failures.md lists the attacks.
+// against an earlier version; the tests check on every topology that it fails now and
+// that the mesh continues to work. docs/reference/known-failures.md lists the attacks.
 package attack
 
 import (
@@ -12,8 +12,8 @@ import (
 )
 
 // attack is one attack; run fails t if the attack succeeds. All attacks on a topology
-// run against one mesh, in order of registration, so each attack uses its own session
-// and key names.
+// run against one mesh, in order of registration, so each attack uses session and key
+// names of its own.
 type attack struct {
 	name string
 	run  func(*testing.T, *harness.Mesh)

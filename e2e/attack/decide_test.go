@@ -90,7 +90,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	if got := effects(t, m, h); len(got) != 0 {
 		t.Fatalf("%d outcomes of attacks", len(got))
 	}
-	// Of sixteen concurrent, contradictory reports, one becomes the outcome.
+	// Of sixteen concurrent, contradictory reports, exactly one becomes the outcome.
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	said := map[string]int{}
@@ -141,8 +141,8 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 	}
 	must(t, as(t, m, owner, "POST", "/api/v1/decide", "", `{"kind":"tool.noop","tool":"noop","args":{},"report_within_ms":86400001}`), 400, "report_within_ms")
 	must(t, as(t, m, owner, "POST", "/api/v1/decide", "", `{"kind":"tool.noop","tool":"noop","args":{},"report_within_ms":-1}`), 400, "report_within_ms")
-	// Without a report the gateway records unknown; a late report does not change the
-	// outcome.
+	// Without a report, the gateway records the status unknown; a late report does not
+	// change the outcome.
 	within(t, 20*time.Second, "the call ends when its report is due", func() bool { return len(effects(t, m, h)) == 1 })
 	must(t, as(t, m, owner, "POST", h.path(), "", h.outcome("succeeded")), 200, `"status":"unknown"`)
 	must(t, as(t, m, owner, "POST", h.path(), "", h.outcome("failed")), 409, "outcome_conflict")

@@ -35,8 +35,8 @@ func head(t *testing.T, m *harness.Mesh, method, path, token string, length int,
 	return c
 }
 
-// reply returns the status and the error code of the response, or an error if none
-// arrives within d.
+// reply returns the status and the error code of the response, or an error if none is
+// received within d.
 func reply(c net.Conn, d time.Duration) (int, string, error) {
 	_ = c.SetReadDeadline(time.Now().Add(d))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -63,7 +63,7 @@ func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string 
 	return strings.TrimSpace(out)
 }
 
-// entrances returns the paths of the POST routes in the mesh's OpenAPI document.
+// entrances returns the paths of all POST routes, from the mesh's OpenAPI document.
 func entrances(t *testing.T, m *harness.Mesh) []string {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
@@ -101,7 +101,7 @@ var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Me
 	}
 })
 
-// hostile returns bodies that have crashed JSON parsers, by name.
+// hostile returns bodies that crash or exhaust careless JSON parsers, by name.
 func hostile() map[string]string {
 	const n = 16<<20 - 100
 	deep := `{"model":"demo/echo","input":"x","messages":`
@@ -141,7 +141,7 @@ var _ = register("12.1 nested bodies at every entrance", func(t *testing.T, m *h
 			}
 			switch name {
 			case "brackets", "in a member", "objects", "mixed, closed", "129", "behind a quote":
-				if path == "/api/v1/evidence/verify" { // this route expects a tar file, which none of these bodies is
+				if path == "/api/v1/evidence/verify" { // this route expects a tar file, so it rejects all of these bodies
 					if !strings.Contains(string(r.Body), `"verdict":"FAIL"`) {
 						t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
 					}
@@ -246,8 +246,8 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// The memory held for one caller's unfinished request bodies is bounded, and other
-// callers are still served.
+// The memory for one caller's unfinished request bodies is limited, and requests of
+// other callers are still served.
 var _ = register("12.12 bodies held at once", func(t *testing.T, m *harness.Mesh) {
 	hog, other := mint(t, m, "hog-1212", "tools:call"), mint(t, m, "other-1212", "tools:call")
 	const n = 15 << 20

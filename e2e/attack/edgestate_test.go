@@ -16,9 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// outside sends a request as a peer on another host would, and returns the status and
-// body. On a mesh on this host it adds the header that a proxy on this host would add;
-// on compose it avoids Docker's bridge.
+// outside sends a request that the gateway regards as coming from another host, and
+// returns the status and body. On a mesh on this host it adds the header field that a
+// proxy on this host would add; on compose none is needed.
 func outside(t *testing.T, m *harness.Mesh, path, token string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+path, nil)
@@ -238,8 +238,8 @@ var _ = register("12.18 session outlives its credential", func(t *testing.T, m *
 // contain one.
 var hostPaths = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./-])(?:/work|/tmp|/home|/root|/var|/usr|/state|/data|/run|/proc|/packs|/etc)/[A-Za-z0-9_.-]+`)
 
-// Malformed parameters and bodies cause errors on every route; no response contains a
-// path of the host.
+// Malformed parameters and bodies cause errors on every route. The test checks that no
+// response contains a path of the host.
 var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
 	if err != nil {
@@ -292,7 +292,7 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 	}
 })
 
-// The error for wrong arguments names the arguments.
+// The error for invalid arguments names the invalid argument.
 var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Mesh) {
 	for body, want := range map[string]string{`{"text":1}`: "/args/text", `{}`: "/args/text", `{"text":"x","other":1}`: "/args/other"} {
 		e := wrongBody(t, m, "/api/v1/packs/cmd.upper", body)
@@ -302,10 +302,10 @@ var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Me
 	}
 })
 
-// pointed holds the members of an error that name the wrong member of the request.
+// pointed holds the members of an error that identify the invalid member of the request.
 type pointed struct{ Param, Pointer, Message string }
 
-// wrongBody sends a body that must be refused with a 4xx status, and returns the error.
+// wrongBody sends a body that must be rejected with a 4xx status, and returns the error.
 func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodPost, path, "s-attack-pointer", body)
@@ -320,8 +320,8 @@ func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
 	return doc.Error
 }
 
-// The error names a wrong member of a body by its JSON pointer, whether the gateway, the
-// tool's schema or the executor detects it.
+// The error names an invalid member of a body by its JSON pointer, whether the gateway,
+// the tool's schema or the executor detects it.
 var _ = register("12 errors point into the body", func(t *testing.T, m *harness.Mesh) {
 	for _, c := range []struct{ path, body, param, pointer string }{
 		{"/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":1}}`, "/args/text", "/args/text"},

@@ -20,13 +20,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// TestForgedEvents runs the attacks that forge events. Forged events stay on the ledger,
-// so these attacks have a mesh of their own on each topology.
+// TestForgedEvents runs the attacks that forge events. It uses a mesh of its own on each
+// topology, because forged events stay on the ledger.
 func TestForgedEvents(t *testing.T) {
 	forgedEvents(t, harness.Processes(t, options(t, "")))
 }
 
-// TestForgedEventsCompose is TestForgedEvents on compose.
+// TestForgedEventsCompose runs the attacks of TestForgedEvents on compose.
 func TestForgedEventsCompose(t *testing.T) {
 	forgedEvents(t, harness.Compose(t, options(t, "/config/packs")))
 }
@@ -78,7 +78,7 @@ func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.
 	call := base.CallID
 	for _, as := range harness.Services {
 		if as == "policy" || as == executor {
-			continue // these two services may end the call
+			continue // policy and the executor may end the call
 		}
 		l := &liar{t: t, conn: insider(t, m, as), as: as}
 		rec := *sample
@@ -111,10 +111,10 @@ func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.
 				t.Fatalf("%s cannot publish under its own name", as)
 			}
 		}
-		if as != "gateway" { // the gateway proposed the call and may cancel it
+		if as != "gateway" { // the gateway may cancel the call, because it proposed it
 			l.publish(l.event(base, "cancel_requested", "x-"+call, []byte("{}")), "x-"+call)
 		}
-		// The server refuses events under another service's name.
+		// The server rejects events that name another service as their source.
 		for _, source := range []string{"policy", "audit", executor} {
 			if source == as {
 				continue
@@ -135,7 +135,7 @@ func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.
 	}
 }
 
-// recordedOf returns the outcomes of a call in a session that are not forged.
+// recordedOf returns the outcomes of a call in a session, without forged ones.
 func recordedOf(t *testing.T, m *harness.Mesh, session, call string) (out []contract.Recorded) {
 	t.Helper()
 	for _, e := range eventsOf(t, m, session) {
@@ -191,8 +191,8 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedLent shows that after an intent was handed out, only its caller can end the
-// call.
+// forgedLent shows that after an intent has been handed out, only the caller that
+// received it can end the call.
 func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	owner := mint(t, m, "owner-lent", "tools:call", "calls:decide")
 	h := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"})
@@ -269,8 +269,8 @@ func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	}
 }
 
-// forgedParent shows that a service cannot claim a call that policy did not allow it,
-// and then propose a nested call in the name of that call's actor.
+// forgedParent shows that a service cannot claim a call that policy did not allow it to
+// execute, and then propose a nested call in the name of that call's actor.
 func forgedParent(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")
 	for _, by := range []string{"judge", "llm-router", "vault-broker"} {
@@ -296,8 +296,9 @@ func forgedParent(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSummary shows that a request to a model is not sent to a provider if the summary
-// that the gateway made for policy omits part of the request.
+// forgedSummary shows that the router does not send a request to a provider if the
+// summary on which policy decides omits part of the request. The proposals with such
+// summaries are forged with the gateway's identity.
 func forgedSummary(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-summary", `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`)
 	if err != nil || r.Status != 200 {
@@ -307,7 +308,7 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, session, "call_proposed", r.Header.Get("X-Binnacle-Call-Id"))
 	l := &liar{t: t, conn: insider(t, m, "gateway"), as: "gateway"}
 	for i, x := range []struct{ body, status, code string }{
-		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // an accurate summary: shows that the forged proposal itself is accepted
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // an accurate summary, which shows that the forged proposal itself is accepted
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"rm_rf"}}]}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":99}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/b","messages":[{"role":"user","content":"hi"}]}`, contract.Failed, "invalid_input"},
@@ -360,7 +361,7 @@ func forgedSettlement(t *testing.T, m *harness.Mesh, sample *contract.Recorded) 
 		t.Fatalf("the limit does not hold: %s", r.Body)
 	}
 	lies(t, m, named(t, m, h.Session, "call_proposed", h.CallID), sample, "gateway", "gateway")
-	for range 20 { // longer than the time after which a policy instance settles the reservations of other instances
+	for range 20 { // retry for longer than a policy instance waits before it settles the reservations of other instances
 		if r := second(); r.Status == 200 {
 			t.Fatalf("a forged outcome freed the reservation: %s", r.Body)
 		}

@@ -76,8 +76,7 @@ func (a *auditor) pack(session string) ([]byte, map[string][]byte) {
 	}
 }
 
-// source returns the source from which evidence.Build can build the pack of a session
-// again.
+// source returns the input with which evidence.Build builds the pack of a session again.
 func (a *auditor) source(session string, files map[string][]byte) *evidence.Source {
 	a.t.Helper()
 	head, err := translog.ParseNote(files["checkpoint"], a.key.Public())
@@ -108,8 +107,8 @@ func (a *auditor) source(session string, files map[string][]byte) *evidence.Sour
 	return src
 }
 
-// rejected fails the test unless both verifiers reject the pack, ours with an error that
-// contains want.
+// rejected builds the pack of src and fails the test unless both verifiers reject it,
+// ours with an error that contains want.
 func (a *auditor) rejected(what, want string, src *evidence.Source) {
 	a.t.Helper()
 	var b bytes.Buffer
@@ -152,7 +151,8 @@ func (a *auditor) calls(session string) {
 }
 
 // In an earlier version, a holder of audit's key could omit the last outcome of a
-// session from its evidence, since only the manifest stated where the session ends.
+// session from its evidence, because only the manifest stated which event is the
+// session's last.
 var _ = register("12.E a session without its end", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-end")
@@ -167,8 +167,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	src.Events = src.Events[:last]
 	src.Tip.Events, src.Tip.Receipts = int64(last), 1
 	a.rejected("without the last outcome, its end claimed", "map of tips does not hold this", src)
-	// The report states that a checkpoint has no map of tips. A reader that kept an
-	// earlier checkpoint with a map of tips rejects it.
+	// If the checkpoint has no map of tips, the report states that. A reader that kept
+	// an earlier checkpoint with a map of tips rejects it.
 	src = a.source(session, files)
 	src.Events, src.Tip = src.Events[:last], nil
 	for i, line := range src.Head.Extensions {
@@ -210,7 +210,7 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 		a.own(src)
 		var b bytes.Buffer
 		if err := evidence.Build(&b, *src, a.key); err != nil {
-			continue // evidence.Build rejects it, too
+			continue // evidence.Build already rejects the change
 		}
 		a.judged(what, "schema", b.Bytes())
 	}
@@ -278,7 +278,7 @@ func sessionIn(t *testing.T, files map[string][]byte) string {
 	return m.Session
 }
 
-// Both verifiers reject files that are made to exhaust a verifier's memory or time.
+// Both verifiers reject files that are designed to exhaust a verifier's memory or time.
 var _ = register("12.1 hostile packs", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	archive := func(h *tar.Header, body string) []byte {

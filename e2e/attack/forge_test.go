@@ -44,8 +44,8 @@ func insider(t *testing.T, m *harness.Mesh, service string) *bus.Conn {
 }
 
 // spy receives the messages sent to the inbox of policy's last slot, which no instance
-// uses. It stores each message under the last token of its subject, which is the id of
-// the query.
+// uses. It stores each message by the last token of its subject, which is the id of the
+// query.
 type spy struct {
 	conn *bus.Conn
 	mu   sync.Mutex
@@ -73,7 +73,8 @@ func newSpy(t *testing.T, m *harness.Mesh) *spy {
 	return s
 }
 
-// first returns the first message that arrives for an id within d, or "" if none does.
+// first waits for the first message for an id and returns it, or "" if there is none
+// within d.
 func (s *spy) first(id string, d time.Duration) string {
 	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
 		s.mu.Lock()
@@ -107,7 +108,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	if m.NATS == "" {
 		return // the embedded server has no listener; TestForeign and TestPermissions cover this topology
 	}
-	verbs := map[string]map[string][]string{ // by service and query: the services that may send the query
+	verbs := map[string]map[string][]string{ // services that may send a query, by the service that answers it and by the query
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
 		"gateway":        {"body": services.Executors(), "health": {"gateway"}, "sealed_value": {"vault-broker"}},
@@ -136,7 +137,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 					refused = append(refused, x)
 				}
 			}
-			for _, other := range harness.Services { // with the id of another service's query, and with an id that is not that of a query
+			for _, other := range harness.Services { // once with the id of another service's query, and once with an id that is not that of a query
 				if other != as {
 					for _, id := range []string{fmt.Sprintf("q_%s_%s-%s", other, as, live[0]), fmt.Sprintf("c-%s-%s", as, live[0])} {
 						query(t, c, as, live[0], id, "health", nil)
@@ -181,10 +182,10 @@ func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Ev
 	}
 }
 
-// In an earlier version, the receiver of a sealed value accepted the first one that
-// arrived, from any service. Each identity follows the ledger while secrets are stored
-// and used, and sends forged values, ends and errors to every inbox that waits for a
-// secret.
+// In an earlier version, the receiver of a sealed value accepted the first value that it
+// received, from any service. Each identity reads the ledger while secrets are stored
+// and used, and sends forged values, end frames and errors to every inbox at which a
+// secret is expected.
 var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	const value = "a-true-value-of-thirty-3-bytes-xx"
 	if m.NATS == "" {
@@ -202,7 +203,7 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	}
 	for _, as := range harness.Services {
 		if as == "vault-broker" || as == "gateway" {
-			continue // these two services are the legitimate senders of sealed values
+			continue // gateway and vault-broker are the legitimate senders of sealed values
 		}
 		c := insider(t, m, as)
 		ctx, stop := context.WithCancel(t.Context())
@@ -315,7 +316,8 @@ func trustDocs(t *testing.T, m *harness.Mesh) []byte {
 }
 
 // In an earlier version, a caller with the scope vault:write could store a secret under
-// the name of a content key, and so replace or destroy the key of all encrypted content.
+// the name of a content key, and thereby replace or destroy the key of all encrypted
+// content.
 var _ = register("12.2 content keys", func(t *testing.T, m *harness.Mesh) {
 	bearer := func(scopes ...string) map[string]string {
 		return map[string]string{"Authorization": "Bearer " + mint(t, m, "vault-122", scopes...), "Prefer": "respond-async"}

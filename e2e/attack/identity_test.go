@@ -26,7 +26,7 @@ func as(t *testing.T, m *harness.Mesh, token, method, path, session, body string
 	return r
 }
 
-// govern makes a governing call and returns the first response; it does not wait for
+// govern makes a governing call and returns the first response, without waiting for an
 // approval.
 func govern(t *testing.T, m *harness.Mesh, token, kind string, args map[string]any) *harness.Response {
 	t.Helper()
@@ -62,8 +62,8 @@ func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	}
 }
 
-// shut lists GET requests that a token with read access may send, and that must fail
-// after the token is revoked.
+// shut lists GET requests that a token with read access may send, and that must be
+// rejected after the token is revoked.
 var shut = []string{"/api/v1/events", "/api/v1/ledger", "/helm/receipts", "/api/v1/search?actor=admin", "/api/v1/proofgraph/sessions", "/api/v1/identities", "/api/v1/policies",
 	"/api/v1/packs", "/v1/models", "/api/v1/trust/keys", "/log/checkpoint", "/api/v1/views/gateway", "/api/v1/llm/stats"}
 
@@ -93,7 +93,7 @@ func tail(t *testing.T, m *harness.Mesh, token string) <-chan struct{} {
 	return done
 }
 
-// goes returns a condition for within that is true once c is closed.
+// goes returns a condition for within that reports whether c is closed.
 func goes(c <-chan struct{}) func() bool {
 	return func() bool {
 		select {
@@ -215,7 +215,7 @@ func persons(t *testing.T, m *harness.Mesh, names ...string) {
 		if r.Status != 202 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
-		var waits struct { // other attacks have registered people already; one of them approves
+		var waits struct { // other attacks have already registered people, of whom one approves
 			CallID string `json:"call_id"`
 		}
 		r.JSON(t, &waits)
@@ -328,7 +328,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	if st.Status != "pending_approval" {
 		t.Errorf("the call is %s: one administrator filled a quorum of two", st.Status)
 	}
-	// End the break-glass access and retire the policies of this attack.
+	// Resume the suspended principal, retire the policy of this attack and review the
+	// break-glass access.
 	must(t, govern(t, m, m.Token, "resume_principal", map[string]any{"principal": "bob-125", "reason": "over"}), 200, "")
 	must(t, govern(t, m, m.Token, "retire", map[string]any{"layer": "p2", "name": "two-125"}), 200, "")
 	var ids struct {
@@ -368,7 +369,7 @@ var _ = register("12.5 a key beyond its maker's scopes", func(t *testing.T, m *h
 			t.Errorf("%s, by a bare call: %d %s", scope, r.Status, r.Body)
 		}
 	}
-	// A virtual key ends when its maker's authority ends.
+	// A virtual key becomes invalid when the credentials of its maker are revoked.
 	maker := mint(t, m, "maker-125", "policy:admin", "tools:call")
 	r := as(t, m, maker, "POST", "/api/v1/keys", "", `{"id":"made-125","scopes":["tools:call"]}`)
 	var out struct{ Key string }
@@ -401,8 +402,8 @@ func eventsOf(t *testing.T, m *harness.Mesh, id string) []*contract.Event {
 
 var _ = register("12.16 names and chains of others' sessions", func(t *testing.T, m *harness.Mesh) {
 	thief, owner := mint(t, m, "thief-1216", "tools:call", "llm:call", "judge:run", "policy:admin"), mint(t, m, "owner-1216", "tools:call", "llm:call")
-	// A denied call does not create the session: it belongs to the caller of the first
-	// allowed call.
+	// A denied call does not create a session; the session belongs to the caller of the
+	// first allowed call.
 	must(t, as(t, m, thief, "POST", "/api/v1/packs/no.such", "s-mine-1216", "{}"), 403, "UNKNOWN_TOOL")
 	r := as(t, m, owner, "POST", "/api/v1/packs/noop", "s-mine-1216", "{}")
 	must(t, r, 200, `"session":"s-mine-1216"`)
@@ -411,8 +412,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 		t.Errorf("%v", r.Header)
 	}
 	before := len(eventsOf(t, m, id))
-	// No other caller can add a receipt to the session's chain, by the session's id or
-	// by any other form of it.
+	// No other caller can add a receipt to the session's chain, whether it names the
+	// session by its id or in another form.
 	ghost := harness.SessionID("owner-1216", "s-never-made")
 	for _, victim := range []string{id, ghost} {
 		refused := as(t, m, thief, "POST", "/api/v1/packs/noop", victim, "{}")
@@ -447,8 +448,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 	if after := len(eventsOf(t, m, id)); after != before {
 		t.Errorf("the session of another has %d events more", after-before)
 	}
-	// A string with the syntax of a session id is treated as an id for every caller; any
-	// other string is a name.
+	// Every caller's string with the syntax of a session id is treated as an id; any
+	// other string is treated as a name.
 	must(t, as(t, m, owner, "POST", "/api/v1/packs/noop", id, "{}"), 200, id)
 	for _, name := range []string{id + "a", id[:len(id)-1], strings.ToUpper(id[3:4]) + id[4:]} {
 		if !strings.HasPrefix(name, "s-") {

@@ -11,8 +11,8 @@ import (
 )
 
 // In an earlier version, data of a session with the label secret or user_file could be
-// sent to a model, by the session itself or by another session of the same actor that
-// named its outputs.
+// sent to a model, either by the session itself or by another session of the same actor
+// that referred to its outputs.
 var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.Mesh) {
 	const denied = "TAINTED_MODEL_EGRESS_DENY"
 	send := func(path, session, body string) *harness.Response {
@@ -61,7 +61,8 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		if got := chat("s-12l-by-"+what, "remote/model", "and without the name, now"); strings.Contains(got, denied) {
 			t.Errorf("a denied request taints nothing: %s", got)
 		}
-		// A session gets the label when an argument of one of its calls names an output.
+		// A session gets the label if an argument of one of its calls refers to an
+		// output of the labelled session.
 		if r := send("/api/v1/packs/noop", "s-12l-tool-"+what, fmt.Sprintf(`{"deep":[{"ref":%q}]}`, ref)); r.Status != 200 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
@@ -82,7 +83,7 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		t.Errorf("a continued response: %s", r.Body)
 	}
 
-	// A file is sent to a provider that does not accept files, and to one that does.
+	// Send a file to a provider that does not accept files, and to one that does.
 	image := func(model string) string {
 		return `{"model":"` + model + `","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"data:image/png;base64,aGk="}}]}]}`
 	}

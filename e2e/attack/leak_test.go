@@ -22,16 +22,17 @@ const (
 	leakPin = "730155029917"
 )
 
-// A pack prints its secrets in every encoding and in every place: in values and member
-// names of its output, on standard error, in output that is not JSON or violates the
-// output schema, and in output that is cut off in the middle of the secret.
+// The test runs a pack that prints its secrets in every encoding and in every place: in
+// values and member names of its output, on standard error, in output that is not JSON
+// or violates the output schema, and in output that is truncated in the middle of the
+// secret.
 var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harness.Mesh) {
 	for name, v := range map[string]string{"leak-key": leakKey + "\n", "leak-pin": leakPin} {
 		if out, err := m.CLIStdin(v, "secret", "put", name); err != nil {
 			t.Fatal(out, err)
 		}
 	}
-	var secret [][]byte // encodings of the secret that no response, event or file may contain
+	var secret [][]byte // encodings of the secret that must not occur in any response, event or file
 	for _, how := range spell.Hows {
 		s := spell.In(how, leakKey)
 		if how == "base64 1" || how == "base64 2" { // the first and last characters of this encoding depend on the surrounding text
@@ -104,7 +105,7 @@ var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harnes
 		}
 	}
 	if m.Name == "compose" {
-		return // on compose the mesh's files are in volumes; the events were searched above
+		return // on compose the mesh's files are in volumes; the events were already searched
 	}
 	files := 0
 	_ = filepath.WalkDir(m.Dir, func(path string, d fs.DirEntry, err error) error {

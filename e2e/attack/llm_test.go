@@ -12,8 +12,8 @@ import (
 )
 
 // In an earlier version, each of these requests offered the provider a tool that policy
-// read under another name, or did not read at all. The requests are refused, and the
-// pointer in the error names the wrong member.
+// read under another name, or did not read at all. The gateway now rejects the requests,
+// and the pointer in the error identifies the invalid member.
 var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.Mesh) {
 	chat, responses, messages := "/v1/chat/completions", "/v1/responses", "/v1/messages"
 	for _, c := range []struct{ path, members, pointer string }{
@@ -44,8 +44,8 @@ var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.
 	}
 })
 
-// In an earlier version, any principal with the id of a stored response could read,
-// continue and delete it, and its maker could do so after deleting it.
+// In an earlier version, any principal that knew the id of a stored response could read,
+// continue and delete it, and its owner could still use it after deleting it.
 var _ = register("12.10 another's stored response", func(t *testing.T, m *harness.Mesh) {
 	eve := mint(t, m, "eve-1210", "llm:call")
 	do := func(token, method, path, body string) *harness.Response {
@@ -96,8 +96,8 @@ var _ = register("12.10 another's stored response", func(t *testing.T, m *harnes
 	}
 })
 
-// In an earlier version, the demo provider, which costs nothing, returned more tokens
-// than were reserved for the call.
+// In an earlier version, the demo provider, which is free of charge, returned more
+// tokens than were reserved for the call.
 var _ = register("12.7 bound of an answer", func(t *testing.T, m *harness.Mesh) {
 	long := strings.Repeat("a ", 12_000)
 	for _, c := range []struct {

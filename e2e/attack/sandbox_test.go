@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// A program tries every escape that the sandbox's documentation lists, as a pack of each
-// tier. Concurrent runs have different user ids if and only if the attestation states
-// it.
+// The test runs a program that tries every escape listed in the sandbox's documentation,
+// as a pack of each tier. It also checks that concurrent runs have different user ids if
+// and only if the attestation states that they do.
 var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Mesh) {
 	for _, pack := range []string{"cmd.escape", "cmd.escape-container", "cmd.escape-wasi"} {
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+pack, "s-escape", `{}`)
@@ -24,7 +24,7 @@ var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Me
 		}
 		checkEscape(t, pack, r)
 	}
-	// Eight runs at the same time, each long enough to overlap with the others.
+	// Start eight runs at the same time, each long enough to overlap with the others.
 	var mu sync.Mutex
 	uids := map[int]int{}
 	var wg sync.WaitGroup

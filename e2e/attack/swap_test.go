@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// swapped lists packs of every tier, a program and a script among them, that packFolder
+// swapped lists packs of every tier, including a program and a script, that packFolder
 // copies into the mesh's folder before it starts.
 var swapped = []struct{ name, file, tier string }{
 	{"swap-binary", "swap-binary", "process"},
@@ -22,8 +22,8 @@ var swapped = []struct{ name, file, tier string }{
 // interpreter is the interpreter of the script pack.
 const interpreter = "swap-interpreter"
 
-// packFolder returns a new world-writable folder with the packs that attacks use and
-// those that this attack replaces. seen is the path of the folder as the session-runner
+// packFolder returns a new world-writable folder with the packs that attacks use,
+// including the packs in swapped. seen is the path of the folder as the session-runner
 // sees it, or "" if it is the same path.
 func packFolder(t *testing.T, seen string) string {
 	t.Helper()
@@ -37,7 +37,7 @@ func packFolder(t *testing.T, seen string) string {
 	if seen == "" {
 		seen = dir
 	}
-	write(t, filepath.Join(dir, interpreter), read(t, filepath.Join(from, "upper"))) // this program, used as the interpreter, ignores the script
+	write(t, filepath.Join(dir, interpreter), read(t, filepath.Join(from, "upper"))) // the program "upper", used as the interpreter, ignores the script
 	for _, p := range swapped {
 		var program []byte
 		result, more := "{text: string}", "\ninput_schema:\n  required: [text]\n  properties: {text: string}\n"
@@ -73,10 +73,11 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// A user with write access to the folder of packs replaces packs after their digests
-// were computed, in every way, during runs and between runs. The registered program runs
-// every time, under its digest. On compose the folder is one of the host, mounted
-// read-only into the session-runner; the packs in the image are read-only.
+// In this attack, a user with write access to the folder of packs replaces packs in
+// every way after their digests were computed, during runs and between runs. The
+// registered program must run every time, under its digest. On compose the folder is one
+// of the host, mounted read-only into the session-runner; the packs in the image are
+// read-only.
 var _ = register("12.8 packs replaced on disk", func(t *testing.T, m *harness.Mesh) {
 	dir := m.PackFolder()
 	if dir == "" {

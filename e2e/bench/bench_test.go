@@ -30,7 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// row is one measured figure.
+// row is one line of the result table: a measured figure.
 type row struct {
 	Name       string  `json:"name"`
 	Durability string  `json:"durability"`
@@ -200,8 +200,8 @@ func topologies(t *testing.T) {
 	}
 }
 
-// floors measures the components that the mesh builds on, as lower bounds: NATS,
-// signing, hashing and the file system.
+// floors measures NATS, signing, hashing and the file system without the mesh, as lower
+// bounds for its figures.
 func floors(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{{Name: "all", Stream: bus.Events, Filters: []string{"evt.>"}}}}
 	b := meshtest.Start(t, []bus.Declaration{d})
@@ -320,8 +320,8 @@ func idle(t *testing.T, m *harness.Mesh, name, durability string) {
 	add(row{Name: "idle, " + name, Durability: durability, Value: fmt.Sprintf("%d MiB RSS, %.1f %% of one core", rss>>20, float64(after-before)/5), Budget: "<= 200 MiB, <= 1 %, one process"})
 }
 
-// replayRate measures replay and verification of the ledger that the earlier parts have
-// written.
+// replayRate measures the speed of replay and verification on the ledger that the
+// earlier parts have written.
 func replayRate(t *testing.T, m *harness.Mesh) {
 	out, err := m.CLI("replay", "--json")
 	if err != nil {

@@ -28,8 +28,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// mock is a provider that responds immediately, with JSON or with 20 chunks of 16 bytes.
-// The model "pace" sends a chunk every 20 ms, "slow" one a second.
+// mock starts a provider that responds immediately, with JSON or with 20 chunks of 16
+// bytes. The model "pace" sends a chunk every 20 ms, and the model "slow" one per
+// second.
 func mock(t *testing.T) *httptest.Server {
 	answer := []byte(`{"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` + strings.Repeat("sixteen bytes ok", 20) + `","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
 	chunk := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
@@ -72,18 +73,18 @@ func mock(t *testing.T) *httptest.Server {
 	return s
 }
 
-// rivalAt is a running gateway that is measured: its base URL, and the process whose CPU
-// time is counted.
+// rivalAt describes a running gateway that is measured: its base URL, and the process
+// whose CPU time is counted.
 type rivalAt struct {
 	name, base, token, model string
 	pid                      int
-	children                 bool // whether the CPU time of its child processes is counted, too
+	children                 bool // the CPU time of its child processes is also counted
 	header                   map[string]string
 }
 
-// edge measures a request to a model through the mesh and, in the same run, without a
-// gateway, through nginx, through a plain Go reverse proxy, and through gateways that
-// record nothing.
+// edge measures a request to a model through the mesh and, in the same run, directly,
+// through nginx, through a plain Go reverse proxy, and through gateways that record
+// nothing.
 func edge(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
@@ -99,7 +100,7 @@ func edge(t *testing.T) {
 	type probe struct {
 		name    string
 		clients int
-		budget  string // of ours
+		budget  string // budget of the mesh's own figure
 		body    func(w *rivalAt) []byte
 		first   bool
 	}
@@ -115,7 +116,7 @@ func edge(t *testing.T) {
 				w := &ways[i]
 				body := p.body(w)
 				call := func(c int) (time.Duration, error) { return timed(w, fmt.Sprintf("s-edge-%d", c), body, p.first) }
-				for range warm { // idle memory is subtracted from it in later rounds too
+				for range warm { // warm up before every round, not only before the first
 					if _, err := call(0); err != nil {
 						t.Fatalf("%s: %v", w.name, err)
 					}
@@ -176,8 +177,9 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
-// Each gateway is warmed up with warm requests and measured in turn, for several rounds,
-// because the speed of a shared machine varies over minutes.
+// Before each measurement a gateway receives warm requests, so that start-up cost is not
+// measured. The gateways are measured in rotation, for several rounds, because the speed
+// of a shared machine varies over minutes.
 const (
 	rounds = 3
 	warm   = 300
@@ -200,8 +202,8 @@ func streams(t *testing.T) {
 	open(t, m, w)
 }
 
-// fresh starts a new mesh with the mock as its provider, and returns it with a virtual
-// key that has a budget.
+// fresh starts a new mesh whose provider is the mock at up, and returns it with the
+// secret of a virtual key that has a budget.
 func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	doc := filepath.Join(t.TempDir(), "llm.json")
 	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up + "/v1", "limit": 8192}},
@@ -300,7 +302,7 @@ func start(t *testing.T, addr string, cmd *exec.Cmd) int {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() }) // the process group, which includes its workers
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() }) // kill the process group, which includes worker processes
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -345,7 +347,7 @@ func goProxy(t *testing.T, up string) rivalAt {
 	return rivalAt{name: "net/http reverse proxy", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "goproxy"), addr, up))}
 }
 
-// bifrost runs the core library of Bifrost with an HTTP server in front of it.
+// bifrost runs the core library of Bifrost behind an HTTP server.
 func bifrost(t *testing.T, up string) rivalAt {
 	addr := ports.Free(t)
 	return rivalAt{name: "Bifrost core 1.5.22 (records nothing)", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "bifrost"), addr, up))}
@@ -360,8 +362,8 @@ func portkey(t *testing.T, up string) rivalAt {
 		header: map[string]string{"X-Portkey-Provider": "openai", "X-Portkey-Custom-Host": up + "/v1"}}
 }
 
-// paced keeps 512 streams open, each with a chunk every 20 ms, and counts gaps above 250
-// ms.
+// paced keeps 512 streams open, each with a chunk every 20 ms, and counts gaps of more
+// than 250 ms.
 func paced(t *testing.T, w *rivalAt) {
 	const streams = 512
 	var stalls, chunks, failed atomic.Int64

@@ -24,8 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// ledgerOnly measures the ledger operations of a call without anything else. The result
-// is a lower bound for the calls that edge measures.
+// ledgerOnly measures the ledger operations of a call alone. The result is a lower bound
+// for the calls that edge measures.
 func ledgerOnly(t *testing.T) {
 	for _, request := range []int{0, 80 << 10} {
 		ledgerPart(t, request)
@@ -59,7 +59,7 @@ func ledgerPart(t *testing.T, request int) {
 		c := b.Connect(t, service)
 		f(c, eventlog.JetStream{Conn: c})
 	}
-	var mu sync.Mutex // of both
+	var mu sync.Mutex // guards book and chain
 	var book, chain uint64
 	expect := func(log eventlog.JetStream, subject string, n int, filter string, last *uint64) {
 		mu.Lock()

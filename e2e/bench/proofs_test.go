@@ -96,10 +96,10 @@ func get(m *harness.Mesh, path string) ([]byte, error) {
 	return r.Body, nil
 }
 
-var others int // number of calls made before those of the long session
+var others int // number of calls made by other parts before those of the long session
 
-// checkpointLag samples, under the load of 64 clients, the age of the oldest event that
-// no checkpoint covers yet.
+// checkpointLag measures repeatedly, under the load of 64 clients, the age of the oldest
+// event that no checkpoint covers yet.
 func checkpointLag(t *testing.T, m *harness.Mesh) {
 	done := make(chan struct{})
 	var lags []time.Duration
@@ -113,7 +113,7 @@ func checkpointLag(t *testing.T, m *harness.Mesh) {
 			}
 			note, err := get(m, "/log/checkpoint")
 			if err != nil {
-				continue // none yet
+				continue // no checkpoint yet
 			}
 			var size uint64
 			if _, err := fmt.Sscan(strings.Split(string(note), "\n")[1], &size); err != nil {

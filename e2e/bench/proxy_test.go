@@ -12,12 +12,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// history is the number of requests that are sent through the proxy before it is
-// measured again.
+// history is the number of requests that are sent through the proxy between its two
+// measurements.
 const history = 100_000
 
-// proxied measures the latency that the governing proxy adds to its upstream, for text
-// and for a response with a tool call, which requires a second decision.
+// proxied measures the latency that the governing proxy adds to that of its upstream,
+// for text and for a response with a tool call, which requires a second decision.
 func proxied(t *testing.T) {
 	llm, doc := harness.NewLLM(t)
 	m := harness.One(t, harness.Options{LLM: doc})

@@ -17,10 +17,9 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// rival measures, in the same run, the work of a decision in the project used as a
-// reference: two Ed25519 signatures, over the decision and the receipt, and an insert of
-// the receipt into an in-process SQLite file. It has no server, no permissions and no
-// second reader.
+// rival measures, in the same run, the steps of a decision in the reference project: two
+// Ed25519 signatures, over the decision and the receipt, and an insert of the receipt
+// into an in-process SQLite file. It has no server, no permissions and no second reader.
 func rival(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -64,8 +63,8 @@ func rival(t *testing.T) {
 	}
 }
 
-// decisions adds the rows of the policy service's benchmark, which is run in that module
-// because it needs internal packages.
+// decisions adds the results of the policy service's benchmark, which is run in that
+// service's module because it needs internal packages.
 func decisions(t *testing.T) {
 	file := os.Getenv("BENCH_ROWS")
 	if file == "" {

@@ -16,7 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// project is the compose project of tests; one runs at a time on a machine.
+// project is the name of the compose project of tests. Only one such project can run on
+// a machine at a time.
 const project = "binnacle-e2e"
 
 // Compose starts docker-compose.yaml with the programs in bin, as a project of the test,
@@ -73,7 +74,7 @@ func (m *Mesh) configure() {
 		}
 	}
 	o := m.opts
-	var reach []string // services that must reach servers of the test
+	var reach []string // services that must be able to connect to servers of the test
 	env := slices.Clone(o.Env)
 	add := func(name, value string) {
 		if value != "" {
@@ -191,7 +192,8 @@ func (m *Mesh) Volume(name string) string {
 }
 
 // configureTLS writes certificates and certificate authorities to the paths that
-// config/README.md lists, and returns the environment variables that name them.
+// config/README.md lists, and returns the environment variables that contain these
+// paths.
 func (m *Mesh) configureTLS() []string {
 	m.ca = certs.NewAuthority(m.T, m.Cert())
 	m.Recertify("first")
@@ -201,11 +203,11 @@ func (m *Mesh) configureTLS() []string {
 	return append([]string{"BINNACLE_TLS_CERT=/config/tls.crt", "BINNACLE_TLS_KEY=/config/tls.key", "BINNACLE_CA=/config/ca.crt", "BINNACLE_NATS_TLS_CA=/config/ca.crt"}, tlsVariables...)
 }
 
-// tlsVariables lists the variables that enable TLS at the NATS server.
+// tlsVariables lists the variables that enable TLS in the NATS server.
 var tlsVariables = []string{"BINNACLE_NATS_TLS_CERT=/config/tls.crt", "BINNACLE_NATS_TLS_KEY=/config/tls.key"}
 
 // recertify replaces the certificates by new ones for a host name, as a user of compose
-// does. The files are readable by user 65532, under which the services run.
+// would. The files are readable by user 65532, as which the services run.
 func (m *Mesh) recertify(name string) {
 	for _, s := range []string{"gateway", "nats"} {
 		m.CertifyService(m.ca, s, name)
@@ -257,8 +259,8 @@ func (m *Mesh) ComposeCLI(args ...string) (string, error) {
 	return string(out), err
 }
 
-// compose runs one docker compose command. It repeats a command that fails because the
-// engine refuses to remove a network whose last container has just ended.
+// compose runs one docker compose command. If the engine refuses to remove a network
+// whose last container has just ended, compose repeats the command.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
 	var err error
@@ -271,10 +273,10 @@ func (m *Mesh) compose(args ...string) {
 	m.T.Fatal(err)
 }
 
-// ComposeShell builds the images, removes what an earlier test left, and returns the
-// environment in which a shell can run `docker compose` for the test's project, with a
-// configuration folder of the test, and the name of the project. The project is removed
-// at the end of the test.
+// ComposeShell builds the images and removes the remains of an earlier test. It returns
+// the name of the test's project, and the environment in which a shell can run `docker
+// compose` for it, with a configuration folder of the test. The project is removed at
+// the end of the test.
 func ComposeShell(t testing.TB) (env []string, name string) {
 	t.Helper()
 	m := base(t, "compose", Options{})
@@ -282,8 +284,8 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	down := func() {
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 		// A mesh of the harness keeps its keys in a folder, so `down -v` does not remove
-		// the volume with the keys of a documentation page. A new NATS server would
-		// refuse those keys.
+		// the volume of keys that a documentation page has created. A new NATS server
+		// would reject those keys.
 		if out, err := exec.Command("docker", "volume", "rm", "-f", project+"_ring").CombinedOutput(); err != nil {
 			t.Errorf("volume of the ring: %v\n%s", err, out)
 		}
@@ -296,8 +298,8 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	return []string{"COMPOSE_PROJECT_NAME=" + project, "COMPOSE_PROGRESS=quiet", "BINNACLE_COMPOSE_CONFIG=" + filepath.Join(m.Dir, "config")}, project
 }
 
-// volumes links each service's volume of keys into m.Dir/volumes by the service's name,
-// so that the command line on this host distributes keys to them.
+// volumes creates a link from m.Dir/volumes/SERVICE to each service's volume of keys, so
+// that the command line on this host can write keys to them.
 func (m *Mesh) volumes() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "volumes")
@@ -311,7 +313,7 @@ func (m *Mesh) volumes() {
 	}
 }
 
-// Scale sets how many instances of services run, e.g. "policy=3".
+// Scale sets the number of instances of services, for example "policy=3".
 func (m *Mesh) Scale(what ...string) {
 	args := []string{"up", "-d", "--wait"}
 	for _, w := range what {

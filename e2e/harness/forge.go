@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// Forge runs the test of the trusted core that forges n packs with the keys of insiders
-// and compares its verdicts with those of the second verifier, which is run by node. It
-// returns the test's output.
+// Forge runs the test in the trusted core that forges n packs with the keys of insiders
+// and compares the verdicts of both verifiers. node is the path of the program that runs
+// the second verifier. Forge returns the test's output.
 func Forge(node string, n int) (string, error) {
 	cmd := exec.Command("go", "test", "-count=1", "-v", "-timeout=1h", "-run=^TestInsiders$", "./evidence")
 	cmd.Dir = filepath.Join(Root(), "pkg/core")

@@ -45,7 +45,7 @@ type tree struct {
 	have map[string]bool
 }
 
-// golang adds everything that an image needs to build packages: the shell commands, the
+// golang adds all files that an image needs to build packages: the shell commands, the
 // Go distribution, the modules and the build cache.
 func (w *tree) golang(t testing.TB, packages []string) error {
 	for _, d := range []string{"tmp", "root"} {
@@ -86,8 +86,8 @@ func (w *tree) golang(t testing.TB, packages []string) error {
 }
 
 // moduleDirs returns the folders of the modules that packages need. It includes modules
-// whose path is a prefix of such a module's path, because the go command searches them,
-// too.
+// whose path is a prefix of such a module's path, because the go command searches them
+// as well.
 func moduleDirs(packages []string) ([]string, error) {
 	out, err := goList(nil, append([]string{"-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages...)...)
 	if err != nil {
@@ -130,7 +130,7 @@ func (w *tree) compiled(t testing.TB, packages []string) error {
 				continue
 			}
 			entry, err := os.ReadFile(entries[0])
-			f := strings.Fields(string(entry)) // the fields of an entry: v1 ACTION OUTPUT SIZE TIME
+			f := strings.Fields(string(entry)) // the fields of a cache entry: v1 ACTION OUTPUT SIZE TIME
 			if err != nil || len(f) < 3 {
 				continue
 			}
@@ -185,8 +185,8 @@ func (w *tree) command(name string) error {
 	return nil
 }
 
-// folder adds the files below dir under the path as. It omits files whose name ends in
-// an element of leave, and folders whose name is an element of leave between slashes.
+// folder adds the files below dir under the path as. It omits files whose path ends in
+// an element of leave, and folders whose path does so with a slash appended.
 func (w *tree) folder(dir, as string, leave ...string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -66,12 +66,12 @@ func (m *Mesh) bin(name string) string {
 	return Bin(m.T, name)
 }
 
-// Options configures a mesh. The zero value is a mesh with defaults.
+// Options configures a mesh. The zero value selects the defaults.
 type Options struct {
 	Noop       bool
-	LLM        string   // llm document
+	LLM        string   // path of the llm document; empty = none
 	Env        []string // added to the environment of every process
-	Capture    string   // plain, hashed or off; empty = plain
+	Capture    string   // how content is recorded: plain, hashed or off; empty = plain
 	Policies   []string
 	Power      bool
 	Containerd string
@@ -79,7 +79,7 @@ type Options struct {
 	Webhook    string   // URL that is called for each call that waits for approval
 	TLS        bool     // HTTP and NATS use TLS with a certificate of the test, m.Dir/tls.crt
 	Dir        string   // state folder; empty = a temporary folder of the test
-	Flags      []string // of `up`
+	Flags      []string // additional flags for `binnacle up`
 	Config     string   // content of the configuration file, m.Config()
 	Mirror     bool     // run a mirror of the ledger (one process per service only)
 	Bin        string   // folder of the built programs; empty = bin of the repository
@@ -87,10 +87,10 @@ type Options struct {
 
 // Mesh is a mesh that a test has started, or to which it is attached.
 type Mesh struct {
-	secrets bool // whether the llm document's secrets were stored in the vault
+	secrets bool // the secrets for the llm document have been stored in the vault
 	ca      *certs.Authority
 	T       testing.TB
-	Name    string // topology
+	Name    string // name of the topology
 	Addr    string
 	Dir     string
 	Token   string
@@ -207,7 +207,7 @@ func Attach(t testing.TB, addr, dir string) *Mesh {
 	return m
 }
 
-// PackFolder returns the path of the folder of packs to which the test can write; on
+// PackFolder returns the path of the folder of packs if the test can write to it; on
 // compose it is a folder of the host. It returns "" for a mesh from Attach.
 func (m *Mesh) PackFolder() string {
 	switch m.Name {
@@ -413,7 +413,7 @@ func (m *Mesh) Signal(name string, s syscall.Signal) {
 	}
 }
 
-// Kill kills a process by SIGKILL and waits until it has ended.
+// Kill kills a process with SIGKILL and waits until it has ended.
 func (m *Mesh) Kill(name string) {
 	m.Signal(name, syscall.SIGKILL)
 	m.mu.Lock()
@@ -482,7 +482,7 @@ func (m *Mesh) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 }
 
-// Names returns the names of all processes.
+// Names returns the names of the mesh's processes, sorted.
 func (m *Mesh) Names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -534,7 +534,7 @@ func (m *Mesh) StopAll() {
 	}
 }
 
-// dump ends, by SIGQUIT, every process that the response of /readyz does not list as
+// dump ends, with SIGQUIT, every process that the response of /readyz does not list as
 // ready, so that it writes the stacks of its goroutines to the log. NATS servers are
 // left running.
 func (m *Mesh) dump(readyz string) {
@@ -544,7 +544,7 @@ func (m *Mesh) dump(readyz string) {
 		} `json:"services"`
 	}
 	_ = json.Unmarshal([]byte(readyz), &doc)
-	for _, n := range m.Names() { // one at a time, so that their outputs do not mix
+	for _, n := range m.Names() { // one at a time, so that their outputs are not interleaved
 		well := strings.HasPrefix(n, "nats")
 		for _, i := range doc.Services[n] {
 			well = well || i.OK
@@ -560,7 +560,7 @@ func (m *Mesh) dump(readyz string) {
 // secrets of the llm document. If the mesh does not become ready, the test fails.
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
-	if !m.ready.IsZero() { // a gateway caches its state for a second
+	if !m.ready.IsZero() { // a gateway caches its state for a second, so the state may be from before the restart
 		time.Sleep(1100 * time.Millisecond)
 	}
 	var last string
@@ -673,7 +673,7 @@ func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	return m.CLI(append([]string{"key", "create", id, "--actor", actor}, args...)...)
 }
 
-// SessionID returns the id of the session that an actor has given a name.
+// SessionID returns the id of the session to which an actor has given a name.
 func SessionID(actor, name string) string { return contract.SessionID("default", actor, name) }
 
 // Response is a received HTTP response with its whole body.

@@ -172,7 +172,7 @@ func (p *Providers) finished(r *http.Request, n int) {
 
 // ask is a received request in a form that does not depend on the provider's API.
 type ask struct {
-	model   string // last part
+	model   string // last part of "provider/model"
 	stream  bool
 	last    string // text of the last user message
 	results []string
@@ -225,7 +225,8 @@ func (a *ask) reply() reply {
 	return r
 }
 
-// before handles models that delay or fail; it returns true if it has sent the response.
+// before implements the behaviours that delay or fail a request. It reports whether it
+// has sent the response.
 func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail func(status int)) bool {
 	switch a.behave() {
 	case "limited":
@@ -309,8 +310,8 @@ func (s sseOut) send(name string, doc any) {
 }
 
 // stopAt is called after word i of a stream, counted from 0. After word 2 it ends the
-// stream of the models cut, fault and garbage; for pace it waits 20 ms after every other
-// word. It reports whether the stream has ended, for pace because the client
+// stream of the models cut, fault and garbage; for pace it waits 20 ms after each of the
+// other words. It reports whether the stream has ended, for pace because the client
 // disconnected.
 func (s sseOut) stopAt(a *ask, i int, fault func()) bool {
 	if i != 2 {

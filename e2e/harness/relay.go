@@ -13,7 +13,7 @@ import (
 // can reach listeners on the host's address in it; other hosts cannot.
 const testNetwork = "binnacle-e2e-host"
 
-// testHost returns the host's address on the test's network, and creates the network if
+// testHost returns the host's address on the test's network. It creates the network if
 // it does not exist.
 func testHost(t testing.TB) string {
 	t.Helper()
@@ -38,7 +38,7 @@ func relay(t testing.TB, listen, to string) {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
 	if err != nil && strings.Contains(err.Error(), "address already in use") {
-		return // a relay for this server is running already
+		return // a relay for this server is already running
 	}
 	if err != nil {
 		t.Fatal(err)

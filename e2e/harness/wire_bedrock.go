@@ -202,7 +202,7 @@ func awsEvent(headers map[string]string, payload []byte) []byte {
 	for _, k := range slices.Sorted(mapsKeys(headers)) {
 		h.WriteByte(byte(len(k)))
 		h.WriteString(k)
-		h.WriteByte(7) // string
+		h.WriteByte(7) // header value type: string
 		_ = binary.Write(&h, binary.BigEndian, uint16(len(headers[k])))
 		h.WriteString(headers[k])
 	}
@@ -223,8 +223,9 @@ func mapsKeys(m map[string]string) func(func(string) bool) {
 	}
 }
 
-// signedV4 checks a request's AWS Signature Version 4 (AWS General Reference, "Signing
-// AWS API requests") and returns an error that describes the fault, or nil.
+// signedV4 verifies a request's AWS Signature Version 4 (AWS General Reference, "Signing
+// AWS API requests"). It returns a description of the first fault, or "" if the
+// signature is valid.
 func signedV4(r *http.Request, body []byte) string {
 	var k struct {
 		ID     string `json:"access_key_id"`

@@ -110,7 +110,7 @@ func (p *Providers) gemini(w http.ResponseWriter, r *http.Request) {
 	if p.before(w, r, a, func(status int) {
 		switch status {
 		case 429:
-			w.Header().Del("Retry-After") // Gemini reports the delay in the body
+			w.Header().Del("Retry-After") // Gemini reports the retry delay in the body
 			fail(429, "RESOURCE_EXHAUSTED", "You exceeded your current quota", map[string]any{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3s"})
 		case 529:
 			fail(503, "UNAVAILABLE", "The model is overloaded. Please try again later.")

@@ -1,6 +1,5 @@
-// Package beacon is an example of a service that executes calls, and as small as one can
-// be: it has one tool and keeps no state and no secrets. Its only connection is the one
-// to NATS.
+// Package beacon is a minimal example of a service that executes calls: it has one tool
+// and keeps no state and no secrets. Its only connection is the one to NATS.
 package beacon
 
 import (
@@ -19,15 +18,15 @@ import (
 // Name is the name of the service, under which package services lists it.
 const Name = "beacon"
 
-// tool is the document of the service's only tool. It is published at every start; if it
-// has changed, it must be approved before policy allows calls of the tool again.
+// tool is the catalog entry of the service's only tool. It is published at every start;
+// if it has changed, it must be approved before policy allows calls of the tool again.
 var tool = contract.Tool{
 	Description: "Writes a word in signals.", Class: "E0", Executor: Name, Kind: "beacon.flash", Tool: "beacon.flash", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"word":{"maxLength":64,"type":"string"}},"required":["word"],"type":"object"}`),
 	OutputSchema: contract.Raw(`{"properties":{"signals":{"type":"string"}},"required":["signals"],"type":"object"}`),
 }
 
-// Service implements run.Service.
+// Service implements run.Service. Its zero value is ready to run.
 type Service struct{}
 
 // Declaration implements run.Service. Slots must equal the value in package services.
@@ -36,7 +35,7 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. Package execute verifies the decision, claims the call and
-// signs the receipt; flash only performs the effect.
+// signs the receipt; flash performs only the effect.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	tools := []contract.Tool{tool}
 	if err := catalog.Register(ctx, env.Emit, Name, tools); err != nil {
@@ -46,7 +45,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return execute.New(env, 4, tools, flash).Run(ctx)
 }
 
-// flash returns a string with one + per byte of the word.
+// flash returns a string with one plus sign for each byte of the word.
 func flash(_ context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Word string `json:"word"`

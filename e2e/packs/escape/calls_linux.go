@@ -129,7 +129,7 @@ func calls() []attempt {
 		call("sethostname", unix.SYS_SETHOSTNAME, payload, 1),
 		call("fanotify_init", unix.SYS_FANOTIFY_INIT, 0, 0),
 	}
-	if os.Getuid() == 0 { // the user id is the only one of a new user namespace
+	if os.Getuid() == 0 { // user id 0 of a new user namespace, for which setuid 0 succeeds without an escape
 		for i := range out {
 			if out[i].name == "setuid 0" {
 				out = append(out[:i], out[i+1:]...)

@@ -1,5 +1,5 @@
 // Command leak is the pack cmd.leak. It prints its secrets in an encoding that the
-// caller chooses; the test shows that none of them is recorded.
+// caller selects; the test shows that none of them is recorded.
 package main
 
 import (
