@@ -182,8 +182,13 @@ func (c *Catalog) lines() []byte {
 
 // Register records tools as the complete list of an executor's tools. It appends an
 // event for each new, changed and removed tool, and none for an unchanged one, so it may
-// be repeated.
+// be repeated. While the ledger is unavailable, Register tries again until ctx ends.
 func Register(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
+	return eventlog.Retry(ctx, func() error { return registerAll(ctx, m, service, tools) })
+}
+
+// registerAll makes one attempt at Register.
+func registerAll(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
 	offered := map[string]bool{}
 	for i := range tools {
 		t := &tools[i]

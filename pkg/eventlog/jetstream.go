@@ -110,11 +110,11 @@ func (l JetStream) publish(ctx context.Context, subject, id string, data []byte,
 		last = err
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("ledger: append of %s: %w", id, errors.Join(ctx.Err(), last))
+			return nil, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, errors.Join(ctx.Err(), last))
 		case <-time.After(time.Duration(25<<i) * time.Millisecond):
 		}
 	}
-	return nil, fmt.Errorf("ledger: append of %s: %w", id, last)
+	return nil, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, last)
 }
 
 // passing reports whether another attempt may succeed: there is no quorum for now
@@ -145,7 +145,7 @@ func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return Entry{}, fmt.Errorf("ledger: read: %w", last)
+	return Entry{}, fmt.Errorf("%w: read: %w", ErrUnavailable, last)
 }
 
 // Last implements Log.
@@ -201,5 +201,5 @@ func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) 
 			break
 		}
 	}
-	return nil, fmt.Errorf("ledger: read: %w", last)
+	return nil, fmt.Errorf("%w: read: %w", ErrUnavailable, last)
 }

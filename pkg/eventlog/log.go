@@ -17,6 +17,8 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
@@ -38,7 +40,32 @@ var (
 	ErrIDConflict = errors.New("ledger: id_conflict: another event holds this message id")
 	// ErrNotFound means that no entry matches.
 	ErrNotFound = errors.New("ledger: no such event")
+	// ErrUnavailable means that the server did not respond to several attempts, or could
+	// not process them for now. Another attempt may succeed later; see Retry.
+	ErrUnavailable = errors.New("ledger unavailable")
 )
+
+// Retry calls f until it returns nil or an error other than ErrUnavailable, and returns
+// that result. It logs a warning for each failed attempt. If ctx ends first, Retry
+// returns the error of ctx. It is for the reads and appends of a service that starts,
+// which must not end because the server is restarting.
+func Retry(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		if ctx.Err() != nil && err != nil {
+			return ctx.Err()
+		}
+		if !errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		slog.Warn("the ledger is unavailable; trying again", "err", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
 
 // Log is the ledger. Implementations are safe for concurrent use. An append is durable
 // on return, to the degree of the ledger's durability mode.

@@ -52,25 +52,27 @@ func (z *State) Apply(ctx context.Context, e *contract.Event) bool {
 }
 
 // Load reads from the ledger whether the mesh is frozen. It must be called before the
-// instance accepts work. If ctx ends first, Load returns nil and Known stays false.
+// instance accepts work. It repeats reads to which the server does not respond. If ctx
+// ends first, Load returns nil and Known stays false.
 func (z *State) Load(ctx context.Context) error {
 	var newest eventlog.Entry
 	// The filters select freezes and unfreezes. The newer one of their last events
 	// determines the state.
 	for _, f := range bus.FreezeFilters() {
-		en, err := z.Emit.Log.Last(ctx, f)
-		if errors.Is(err, eventlog.ErrNotFound) || ctx.Err() != nil {
-			continue
+		var en eventlog.Entry
+		err := eventlog.Retry(ctx, func() (err error) {
+			en, err = z.Emit.Log.Last(ctx, f)
+			return err
+		})
+		if ctx.Err() != nil {
+			return nil
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 			return err
 		}
 		if en.Seq > newest.Seq {
 			newest = en
 		}
-	}
-	if ctx.Err() != nil {
-		return nil
 	}
 	if newest.Seq != 0 {
 		if e, err := eventlog.Open(newest); err == nil {

@@ -303,7 +303,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		if inner.Err() != nil {
 			return nil
 		}
-		if err := env.seeLedger(inner); err != nil {
+		if err := eventlog.Retry(inner, func() error { return env.seeLedger(inner) }); err != nil {
 			return err
 		}
 		if kid != "" {

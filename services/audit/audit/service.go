@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -78,7 +79,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Interval == 0 {
 		s.Interval = 500 * time.Millisecond
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := eventlog.Retry(ctx, func() error { return s.enter(ctx) }); err != nil {
 		return err
 	}
 	var err error
@@ -262,7 +263,21 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 	if last < pos {
 		return fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
 	}
-	en, err := s.env.Emit.Log.Get(ctx, pos)
+	return s.differs(ctx, pos)
+}
+
+// differs returns an error if the entry at pos is not the one from which the view was
+// built. A ledger that does not respond is read again until ctx ends, because the error
+// stops the mesh for good.
+func (s *Service) differs(ctx context.Context, pos uint64) error {
+	var en eventlog.Entry
+	err := eventlog.Retry(ctx, func() (err error) {
+		en, err = s.env.Emit.Log.Get(ctx, pos)
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("ledger_truncated: entry %d, which audit has seen, cannot be read: %w", pos, err)
 	}
@@ -284,8 +299,11 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	if note, err := os.ReadFile(s.checkpointFile()); err == nil {
 		fact.Checkpoint = sign.Digest(note)
 	}
-	_, err := s.env.Emit.Append(ctx, s.env.Emit.New(events.LedgerTruncatedName, "ledger", contract.Bytes(&fact), nil))
-	return err
+	e := s.env.Emit.New(events.LedgerTruncatedName, "ledger", contract.Bytes(&fact), nil)
+	return eventlog.Retry(ctx, func() error {
+		_, err := s.env.Emit.Append(ctx, e)
+		return err
+	})
 }
 
 // note parses a checkpoint of this log and verifies that one of audit's keys signed it.

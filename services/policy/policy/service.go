@@ -139,10 +139,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {
 		return err
 	}
-	if err := p.activator.configure(ctx, &s.Config); err != nil {
+	if err := eventlog.Retry(ctx, func() error { return p.activator.configure(ctx, &s.Config) }); err != nil {
 		return err
 	}
-	if err := p.activator.bootstrap(ctx); err != nil {
+	if err := eventlog.Retry(ctx, func() error { return p.activator.bootstrap(ctx) }); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -132,7 +132,7 @@ func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) 
 // and returns nil if starting is done before that read is complete. It returns the error
 // of this first read; later errors are logged.
 func (b *Ledger) Run(ctx, starting context.Context) error {
-	if err := b.Read(starting); err != nil {
+	if err := eventlog.Retry(starting, func() error { return b.Read(starting) }); err != nil {
 		if starting.Err() != nil {
 			return nil
 		}
