@@ -40,8 +40,8 @@ type Error struct {
 	Reason string // the reason in lower case, without the offset
 }
 
-// Error returns the reason and the offset on one line. TestErrorTexts compares this text
-// for every reader.
+// Error returns the reason and the offset on one line. TestErrorTexts checks this text
+// for every function that reads JSON.
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
 // Transform appends the canonical form of the JSON text src to dst and returns

@@ -1,8 +1,8 @@
 package canon
 
 // Document is a value with a canonical form. It lists its members once, in
-// ascending order of their names; Append writes and Read reads by the same list,
-// so that the two cannot disagree. Optional members (the methods Opt…) are absent
+// ascending order of their names; Append and Read use the same list, so that
+// they always agree. Optional members (the methods Opt…) are absent
 // when empty: absence is the only form of "no value" in a document, and a present
 // but empty optional member is an error.
 //
@@ -223,8 +223,8 @@ func (c *Codec) Doc(k string, d Document) {
 	}
 }
 
-// OptDoc writes or reads a member that is itself a document and is absent when *p
-// is nil. A reading pass allocates the document. It is a function because methods
+// OptDoc writes or reads a member that is itself a document and is absent when *p is
+// nil. A reading pass allocates the document. OptDoc is a function because methods
 // cannot have type parameters.
 func OptDoc[T any, P interface {
 	*T

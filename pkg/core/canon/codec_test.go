@@ -69,8 +69,8 @@ func TestCodec(t *testing.T) {
 	}
 }
 
-// TestStrings writes and reads every byte below 0x80, some characters above it,
-// and their escapes.
+// TestStrings checks that every byte below 0x80, some characters above it, and their
+// escapes are written in canonical form and read back.
 func TestStrings(t *testing.T) {
 	for c := range 0x80 {
 		s := "a" + string(rune(c)) + "z"
@@ -107,8 +107,8 @@ func TestStrings(t *testing.T) {
 	}
 }
 
-// TestTransform shows that white space is removed, members are sorted by UTF-16
-// code units, and everything else stays in place.
+// TestTransform shows that white space is removed, members are sorted by UTF-16 code
+// units, and everything else is unchanged.
 func TestTransform(t *testing.T) {
 	for in, want := range map[string]string{
 		" \t\r\n{ \"b\" : [ 1 , 2 ] , \"a\" : { } } ": `{"a":{},"b":[1,2]}`,
@@ -145,8 +145,7 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestMembers shows that names and values are passed on byte for byte and in
-// order.
+// TestMembers shows that Members passes names and values unchanged and in order.
 func TestMembers(t *testing.T) {
 	for in, want := range map[string]string{
 		`{}`: "", `{"a":1}`: `"a"=1;`, `{"a":{"x":[1,2]},"b":"},\"","c":[],"d":null}`: `"a"={"x":[1,2]};"b"="},\"";"c"=[];"d"=null;`,

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// errorCases maps an input, with a letter for the reader, to the error that a
-// verifier prints: the reason and its byte offset. "<nil>" stands for no error.
+// errorCases maps an input, after the letter of the function that reads it (see
+// TestErrorTexts), to the expected error text: the reason and its byte offset. "<nil>"
+// stands for no error.
 var errorCases = map[string]string{
 	`T `:                                 `json: unexpected end at byte 0`,
 	`T  `:                                `json: unexpected end at byte 1`,
@@ -157,8 +158,8 @@ var errorCases = map[string]string{
 	`S {"d":[]}`:                          `json: data: expected member "a" at byte 1`,
 }
 
-// TestErrorTexts checks the error of every case. The first letter names the
-// reader: T for Transform, R for Read of a row, M for Members, S for Check of
+// TestErrorTexts checks the error of every case. The first letter of a case names the
+// function: T for Transform, R for Read of a row, M for Members, S for Check of
 // someShape.
 func TestErrorTexts(t *testing.T) {
 	for in, want := range errorCases {
@@ -182,7 +183,8 @@ func errorOf(c string) error {
 	return someShape.Check(in)
 }
 
-// TestDepth shows that every reader accepts 128 levels and rejects 129.
+// TestDepth shows that every function that reads JSON accepts 128 levels of nesting and
+// rejects 129.
 func TestDepth(t *testing.T) {
 	nest := func(n int, open, middle, closing string) string {
 		return strings.Repeat(open, n) + middle + strings.Repeat(closing, n)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// benchDecision returns an ALLOW whose members are nearly all set, as decisions
-// of a running mesh are.
+// benchDecision returns an ALLOW whose members are nearly all set, as in decisions of a
+// running mesh.
 func benchDecision() *Decision {
 	box := Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1 << 20, Pids: 16, Tier: "process", WallMS: 10000}
 	return &Decision{

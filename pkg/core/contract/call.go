@@ -139,7 +139,7 @@ func (t *Tool) Canonical(c *canon.Codec) {
 	c.Str("version", &t.Version)
 }
 
-// SecretGrant permits the use of one named secret, or of all secrets below a
+// SecretGrant permits the use of one named secret, or of all secrets that match a
 // pattern, towards Hosts only. It names secrets and never holds their values.
 type SecretGrant struct {
 	Hosts []string `json:"hosts,omitempty"`
@@ -150,8 +150,8 @@ type SecretGrant struct {
 // "llm.*". The executor requests such secrets one by one, for its own use.
 func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
 
-// Permits reports whether the grant covers the secret with this name: the secret
-// that it names, or any secret below its pattern.
+// Permits reports whether the grant covers the secret with this name: the secret that it
+// names, or any secret that matches its pattern.
 func (s *SecretGrant) Permits(name string) bool {
 	if s.Pattern() {
 		return strings.HasPrefix(name, strings.TrimSuffix(s.Name, "*"))
@@ -169,13 +169,13 @@ func (s *SecretGrant) Canonical(c *canon.Codec) {
 // Sandbox limits one execution. In an intent it is a ceiling: the executor may
 // enforce lower limits, never higher ones.
 type Sandbox struct {
-	CPUMillis   int64  `json:"cpu_millis"`   // thousandths of one core's time
+	CPUMillis   int64  `json:"cpu_millis"`   // CPU quota in thousandths of a core
 	MemoryMiB   int64  `json:"memory_mib"`   //
-	OutputBytes int64  `json:"output_bytes"` // greatest size of stdout
+	OutputBytes int64  `json:"output_bytes"` // maximum size of stdout in bytes
 	Pids        int64  `json:"pids"`
 	Tier        string `json:"tier"`          // weakest permitted isolation: "process", "wasi" or "container"
 	UID         string `json:"uid,omitempty"` // OwnUID = a user id that no other run has at the same time
-	WallMS      int64  `json:"wall_ms"`       // wall-clock time
+	WallMS      int64  `json:"wall_ms"`       // wall-clock time in milliseconds
 }
 
 // OwnUID is the value of Sandbox.UID that requires a user id of its own for each

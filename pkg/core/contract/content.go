@@ -127,8 +127,8 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 	return body, nil
 }
 
-// split returns the salt and the content from the place where the content is
-// stored.
+// split returns the salt and the content, read from the reference or from object, as
+// Store requires.
 func (c *Content) split(object []byte) (salt, body []byte, err error) {
 	switch c.Store {
 	case StoreInline:
@@ -146,8 +146,8 @@ func (c *Content) split(object []byte) (salt, body []byte, err error) {
 	return nil, nil, fmt.Errorf("content store %q is unknown", c.Store)
 }
 
-// inlineSalt decodes the salt in the reference, which must have exactly one form.
-// It returns ErrErased if the salt was removed.
+// inlineSalt decodes the salt in the reference, and accepts only one encoding of it. It
+// returns ErrErased if the salt was removed.
 func (c *Content) inlineSalt() ([]byte, error) {
 	if c.Salt == "" {
 		return nil, ErrErased

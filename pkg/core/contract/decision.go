@@ -98,7 +98,7 @@ type ExecutionIntent struct {
 	IdemKey    string        `json:"idempotency_key"`
 	Kind       string        `json:"kind"`
 	NotBefore  string        `json:"not_before"`
-	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; it refuses an intent with an unknown one
+	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; an executor rejects an intent with an unknown one
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Secrets    []SecretGrant `json:"secrets,omitempty"`
 	Tool       string        `json:"tool"`
@@ -128,8 +128,8 @@ func (a *Amounts) Canonical(c *canon.Codec) {
 	c.OptInt("usd_micros", &a.USDMicros)
 }
 
-// Reservation is the amount that is set aside for one call, and the accounts of
-// the budget ledger that it is reserved on.
+// Reservation holds the amounts that are reserved for one call, and the accounts of the
+// budget ledger on which they are reserved.
 type Reservation struct {
 	Accounts []string `json:"accounts"` // "<limit>/<level>:<subject>"
 	Amounts  Amounts  `json:"amounts"`

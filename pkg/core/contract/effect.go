@@ -21,7 +21,7 @@ const (
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`
-	ExecutedBy string `json:"executed_by,omitempty"` // Caller if the intent was handed out to the caller
+	ExecutedBy string `json:"executed_by,omitempty"` // set to Caller if the intent was handed out to the caller
 	IntentID   string `json:"intent_id"`
 }
 
@@ -47,7 +47,7 @@ const CallerExecutor = "gateway"
 // AttestedBy set, as the caller reported it.
 type Effect struct {
 	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments to contents that the effect produced
-	AttestedBy   string       `json:"attested_by,omitempty"` // Caller if the caller reported the effect and no executor observed it
+	AttestedBy   string       `json:"attested_by,omitempty"` // set to Caller if the caller reported the effect and no executor observed it
 	Attestation  *Attestation `json:"attestation,omitempty"`
 	CallID       string       `json:"call_id"`
 	EffectType   string       `json:"effect_type"`

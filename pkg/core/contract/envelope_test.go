@@ -68,8 +68,8 @@ func TestCutEvent(t *testing.T) {
 	}
 }
 
-// TestEnvelopeChecks shows that an event with a missing attribute, or with a
-// token that would break its subject, can be neither encoded nor decoded.
+// TestEnvelopeChecks shows that an event with a missing attribute, or with an attribute
+// that is not a valid token of its subject, can be neither encoded nor decoded.
 func TestEnvelopeChecks(t *testing.T) {
 	long := strings.Repeat("x", 128)
 	for name, c := range map[string]struct {
@@ -168,8 +168,7 @@ func TestPeekCallID(t *testing.T) {
 	}
 }
 
-// TestToken checks every edge of the set of bytes and of the length that a token
-// may have.
+// TestToken checks the boundaries of the permitted bytes and lengths of a token.
 func TestToken(t *testing.T) {
 	for s, want := range map[string]bool{"a": true, "Z": true, "0": true, "9": true, "z": true, "A": true, "_": true, "-": true, "s-1_X": true, strings.Repeat("a", 128): true,
 		"": false, strings.Repeat("a", 129): false, "a.b": false, "*": false, ">": false, " ": false, "a/b": false, "é": false, "a\x00": false, "@": false, "[": false, "`": false, "{": false, ":": false} {
@@ -179,8 +178,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestTime checks the limits of each field, and dates that the calendar does not
-// have.
+// TestTime checks the limits of each field of a time, and dates that do not exist.
 func TestTime(t *testing.T) {
 	zone := time.FixedZone("", 3600)
 	if got := Time(time.Date(2026, 1, 1, 0, 30, 0, 1_999_999, zone)); got != "2025-12-31T23:30:00.001Z" {

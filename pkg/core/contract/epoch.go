@@ -6,7 +6,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // root key accepts that the ledger no longer matches its last checkpoint, and
 // opens a new log.
 type LogEpoch struct {
-	Checkpoint string `json:"checkpoint"` // digest of the last checkpoint of the epoch before
+	Checkpoint string `json:"checkpoint"` // digest of the last checkpoint of the previous epoch
 	Epoch      int64  `json:"epoch"`      // number of the new log; the first log is 1
 	Reason     string `json:"reason"`
 	Sig        string `json:"sig,omitempty"`

@@ -44,7 +44,7 @@ type Event struct {
 	Target   string // executor that an allowed event addresses; otherwise empty
 	Correl   string // id of the first event in the causal chain
 	Cause    string // id of the event that caused this one
-	Lamport  uint64 // Lamport time: 1 + the greatest that the producer has made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
+	Lamport  uint64 // Lamport time: 1 + the greatest in the events that the producer has made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
 	TraceCtx string // W3C trace context
 	Data     []byte // canonical JSON object with the event's data
 }
@@ -266,7 +266,7 @@ func DecodeEvent(b []byte) (*Event, error) {
 func Bytes(d canon.Document) []byte { return canon.Append(make([]byte, 0, 2<<10), d) }
 
 // Digest returns the digest of d's canonical bytes, in the form of sign.Digest.
-// It is how documents refer to each other.
+// Documents refer to each other by this digest.
 func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
 
 // Decode reads d from b and accepts only the canonical bytes of d: unknown

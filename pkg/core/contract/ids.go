@@ -23,6 +23,6 @@ const (
 	IDReceipt    = "r-"           // a receipt, and the event that records it
 	IDSecretFact = "v-"           // the event that records whether a requested secret was released
 	IDSession    = "s-"           // a session
-	IDStart      = "s-"           // the event that claims a call, or expires it; only event ids have this meaning
+	IDStart      = "s-"           // the event that claims a call, or records that it expired; only event ids have this meaning
 	IDVirtualKey = "bk-"          // a virtual key's secret
 )

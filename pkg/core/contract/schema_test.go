@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSchemas shows that the generated tables match the schema files that
-// schemas/LOCK lists, and lack none; `make gen` generates them.
+// TestSchemas shows that the generated tables hold exactly the schema files that
+// schemas/LOCK lists. `make gen` writes the tables.
 func TestSchemas(t *testing.T) {
 	lock, err := os.ReadFile("../../../schemas/LOCK")
 	if err != nil {

@@ -23,8 +23,8 @@ var sessionEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").Wit
 
 var derivedLen = len(derivedPrefix) + sessionEncoding.EncodedLen(nameBytes+ownerBytes)
 
-// SessionID returns the id of the session that owner names name in tenant. It is
-// a pure function, so every gateway derives the same id.
+// SessionID returns the id of the session for which owner uses the given name in tenant.
+// It is a pure function, so every gateway derives the same id.
 func SessionID(tenant, owner, name string) string {
 	h := fields("binnacle session v1", tenant, owner, name)
 	id := append(h[:nameBytes:nameBytes], ownerTag(tenant, owner, h[:nameBytes])...)

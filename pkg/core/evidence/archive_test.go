@@ -307,7 +307,7 @@ func TestKept(t *testing.T) {
 	if _, err := VerifyLedgerFrom(opener(export), w.root.KID, Demands{Kept: early.Checkpoint}); err == nil || !strings.Contains(err.Error(), "the later does not") {
 		t.Error(err)
 	}
-	// A pack proves the same with its consistency proof.
+	// A pack proves with its consistency proof that it extends the earlier checkpoint.
 	w.bind = true
 	w.grow(&late, early.Head.Size)
 	pack := build(t, late, w.keys["audit"])
@@ -325,7 +325,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestReadWitnesses checks the document that lists the trusted witnesses.
+// TestReadWitnesses checks valid and invalid documents that list the trusted witnesses.
 func TestReadWitnesses(t *testing.T) {
 	k := func(name string) string { b, _ := json.Marshal(key(t, name).Public()); return string(b) }
 	w := func(name, key string) string { return `{"name":"` + name + `","public_key":` + key + `}` }

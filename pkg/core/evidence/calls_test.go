@@ -15,8 +15,8 @@ type step struct {
 	x data
 }
 
-// session returns the decoded events of a session and the system state that all
-// events produce.
+// session returns the decoded events of a session, and the state that the trust and
+// policy events of the whole ledger produce.
 func (w *world) session(id string) (steps []step, sys *system) {
 	w.t.Helper()
 	src := w.source(id)
@@ -53,9 +53,10 @@ func follow(steps []step, sys *system, session string) error {
 	return nil
 }
 
-// TestCallRules breaks one rule of a call at a time in an otherwise valid sequence of
-// events. The numbers are indexes of the events: the first call is proposed (0), allowed
-// (1), started (2) and recorded (3); the second call is proposed (4) and denied (5).
+// TestCallRules breaks one rule of a call at a time, in an otherwise valid sequence of
+// events, and checks the error. The numbers are indexes of the events: the first call is
+// proposed (0), allowed (1), started (2) and recorded (3); the second call is proposed
+// (4) and denied (5).
 func TestCallRules(t *testing.T) {
 	const proposed, allowed, started, recorded, denied = 0, 1, 2, 3, 5
 	type change func(s []step, sys *system) []step
@@ -174,7 +175,8 @@ func TestDenialNeedsNoPolicy(t *testing.T) {
 	}
 }
 
-// TestSystemEvents breaks one rule of trust and policy events at a time.
+// TestSystemEvents breaks one rule of trust and policy events at a time, and checks the
+// error.
 func TestSystemEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(e *contract.Event)
@@ -221,9 +223,9 @@ func TestSystemEvents(t *testing.T) {
 	}
 }
 
-// TestEscalationRules breaks one rule of an escalated call at a time. The numbers are
-// indexes of the call's events: it is proposed (0), escalated (1), voted on (2, 3),
-// allowed (4), started (5) and recorded (6).
+// TestEscalationRules breaks one rule of an escalated call at a time, and checks the
+// error. The numbers are indexes of the call's events: it is proposed (0), escalated
+// (1), voted on (2, 3), allowed (4), started (5) and recorded (6).
 func TestEscalationRules(t *testing.T) {
 	const escalated, first, settles, allowed = 1, 2, 3, 4
 	for name, c := range map[string]struct {

@@ -69,7 +69,7 @@ func (w *world) escalated(spoil func(*escalation)) {
 		w.t.Fatalf("%s %s", d.Verdict, d.ReasonCode)
 	}
 	a := w.put("policy", "allowed", "s-e", contract.Bytes(&contract.Allowed{Call: c, Decision: d}), p)
-	a.ID, a.Target, a.Version = d.ID, "session-runner", 2 // version 2 is the first whose facts may hold approvals
+	a.ID, a.Target, a.Version = d.ID, "session-runner", 2 // schema version 2 is the first whose facts may hold approvals
 	w.store(a)
 	s := w.put("session-runner", "effect_started", "s-e", contract.Bytes(&contract.Started{CallID: "c-e", DecisionID: d.ID, IntentID: d.Intent.ID}), a)
 	s.ID = "s-c-e"

@@ -265,9 +265,9 @@ func (s *sameTar) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// readTar returns the files of a pack by path. It accepts only bytes that
-// renderTar writes: it renders the files again and compares every byte, so that
-// no byte of a pack is outside the signatures.
+// readTar returns the files of a pack by path. It accepts only bytes that renderTar
+// writes: it renders the files again and compares every byte, so that no byte of a pack
+// can be changed without detection.
 func readTar(b []byte) (map[string][]byte, error) {
 	files, err := readEntries(b)
 	if err != nil {
@@ -355,7 +355,8 @@ func decodeManifest(b []byte) (*Manifest, []byte, error) {
 	return &m, contract.Bytes(&body), nil
 }
 
-// attestationSig returns the signature in a DSSE envelope with exactly one.
+// attestationSig returns the signature in a DSSE envelope. It returns an error unless
+// the envelope has exactly one signature.
 func attestationSig(b []byte) (string, error) {
 	var env struct {
 		Signatures []struct {

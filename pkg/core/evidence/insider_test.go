@@ -262,7 +262,7 @@ func (f *forgery) build(extensions func([]string) []string) {
 	files[pathManifest] = contract.Bytes(&m)
 }
 
-// seal lists the files again and signs the manifest; change may alter the
+// seal writes the manifest for the current files and signs it; change may alter the
 // manifest as a JSON tree before it is signed.
 func (f *forgery) seal(change func(object)) []byte {
 	m := tree(f.w.t, f.files[pathManifest])

@@ -232,9 +232,9 @@ func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demand
 	return demands.cosigned([]byte(l.last.Note), l.last.Cosignatures)
 }
 
-// walk is the second pass. Sessions are distributed to workers by a hash of the
-// session id, so that all processors verify signatures while the events of a
-// session stay in order.
+// walk is the state of the second pass. Sessions are distributed to workers by a hash of
+// the session id, so that all processors verify signatures while the events of a session
+// stay in order.
 type walk struct {
 	l       *authentic
 	ids     map[string]struct{}

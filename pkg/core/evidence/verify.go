@@ -177,8 +177,7 @@ func checkFiles(m *Manifest, files map[string][]byte) error {
 	return nil
 }
 
-// check compares the file that entry f of the manifest names with its size and
-// digest.
+// check compares the file that manifest entry f names with the size and digest in f.
 func (f *File) check(files map[string][]byte) error {
 	b, ok := files[f.Path]
 	switch {

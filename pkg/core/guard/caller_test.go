@@ -19,8 +19,8 @@ func callerInputs() Inputs {
 			Deadline: contract.Time(at.Add(time.Minute)), ReportWithin: 5000}}
 }
 
-// TestCallerIntent shows that an intent for the caller names the service that
-// hands it out, ends when the report is due, and contains no secrets.
+// TestCallerIntent shows that an intent for the caller names the service that hands it
+// out, expires no later than the report is due, and contains no secrets.
 func TestCallerIntent(t *testing.T) {
 	in := callerInputs()
 	if v := Judge(in); v.Verdict != contract.Allow {

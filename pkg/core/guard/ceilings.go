@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Ceilings is the P0 layer of policy: limits that no other layer can exceed. A
-// root key signs it offline, so that a stolen credential cannot change it.
+// Ceilings is the P0 layer of policy: limits that no other layer can exceed. A root key
+// signs it offline, so that it cannot be changed with a stolen credential.
 type Ceilings struct {
 	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need approval
 	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"

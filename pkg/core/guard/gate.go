@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// The kinds of calls that end a state in which the gates deny all other calls. The gates
-// that deny calls in that state permit these kinds.
+// The kinds of calls that end a state in which a gate denies calls. The gate permits
+// these kinds in that state.
 const (
 	KindUnfreeze = "policy.unfreeze"
 	KindReview   = "policy.review"
@@ -88,8 +88,8 @@ func gateState(in *Inputs) string {
 	return ""
 }
 
-// gateCaller denies calls of callers whose authority has ended, and calls in another
-// principal's session.
+// gateCaller denies calls of suspended principals, calls with a revoked or invalid
+// credential, and calls in another principal's session.
 func gateCaller(in *Inputs) string {
 	f := &in.Facts
 	switch {

@@ -146,7 +146,7 @@ func (j *judging) feasible(v Answer) Answer {
 	return v
 }
 
-// limited joins the result of the limits with v.
+// limited returns v combined with the result of the limits.
 func (j *judging) limited(v Answer) Answer {
 	b := j.Facts.Budget
 	if v.Verdict == contract.Deny || b == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestIntent shows which members of the intent follow from which inputs.
+// TestIntent checks the members of the intent for different inputs.
 func TestIntent(t *testing.T) {
 	in := inputs()
 	in.Tool.Egress, in.P0.EgressHosts = []string{"a.org"}, []string{"a.org"}

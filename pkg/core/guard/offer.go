@@ -56,7 +56,7 @@ func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	return a
 }
 
-// concernTools reports whether any pattern could match the kind of some tool.
+// concernTools reports whether any of the patterns can match the kind of a tool.
 func concernTools(patterns []string, _ string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		prefix, wild := strings.CutSuffix(p, "*")

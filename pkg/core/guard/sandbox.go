@@ -12,7 +12,8 @@ func narrowed(in *Inputs, v Answer) contract.Sandbox {
 	return s
 }
 
-// runs reports whether a program could run in the sandbox at all.
+// runs reports whether a program can run in the sandbox: every limit is above zero, and
+// the tier and the user id are known.
 func runs(s contract.Sandbox) bool {
 	return bounded(&s) && tierRank(s.Tier) >= 0 && knownUID(s.UID)
 }

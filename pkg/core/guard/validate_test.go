@@ -18,7 +18,8 @@ func wrong(t *testing.T, name string, err error, want string) {
 	}
 }
 
-// TestCeilingsValidate changes one field of valid ceilings at a time.
+// TestCeilingsValidate changes one field of valid ceilings at a time, and checks the
+// error.
 func TestCeilingsValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(c *guard.Ceilings)
@@ -68,7 +69,8 @@ func TestCheckRule(t *testing.T) {
 	}
 }
 
-// TestOverlayValidate changes one field of a valid overlay at a time.
+// TestOverlayValidate changes one field of a valid overlay at a time, and checks the
+// error.
 func TestOverlayValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(o *guard.Overlay)
@@ -167,7 +169,7 @@ func TestOverlayAnswer(t *testing.T) {
 	}
 }
 
-// TestCheckLimits changes one field of a valid limit at a time.
+// TestCheckLimits changes one field of a valid limit at a time, and checks the error.
 func TestCheckLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *guard.Limit)

@@ -10,7 +10,7 @@ package query
 
 import "time"
 
-// Info describes a query, independently of its request.
+// Info describes a query, apart from the types of its request and response.
 type Info struct {
 	Service  string        // service that answers the query; empty for a query that several services answer, until Of sets it
 	Verb     string        // name of the query, unique within the service

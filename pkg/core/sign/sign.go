@@ -1,5 +1,5 @@
 // Package sign signs and verifies with Ed25519 (RFC 8032) and domain separation,
-// and names bytes by their SHA-256.
+// and computes the SHA-256 digests by which documents refer to bytes.
 //
 // The signed bytes are the domain line, a newline, and the RFC 8785 bytes of
 // every field of the document except the signature. The domain prevents a

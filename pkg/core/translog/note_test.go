@@ -30,8 +30,8 @@ func signed(key *sign.Key, text, name string) []byte {
 
 var zeroRoot = base64.StdEncoding.EncodeToString(make([]byte, 32))
 
-// TestNoteText lists texts that are rejected although their signature verifies,
-// and texts that are accepted.
+// TestNoteText checks texts that ParseNote rejects although their signature verifies,
+// and texts that it accepts.
 func TestNoteText(t *testing.T) {
 	key := noteKey(t, 0)
 	for name, c := range map[string]struct {

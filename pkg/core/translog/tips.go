@@ -26,8 +26,8 @@ import (
 // is the version of the map.
 const tipsLine = "tips"
 
-// Tip is the value that the map of tips holds for one session: the end of its
-// receipt chain, and how much the session contains.
+// Tip is the value that the map of tips holds for one session: the end of its receipt
+// chain, and the numbers of its events and receipts.
 type Tip struct {
 	Digest   Hash   // digest of the last receipt's canonical bytes; before the first, of the chain's genesis
 	Events   uint64 // number of events of the session

@@ -81,8 +81,8 @@ func Root(size uint64, get Nodes) (Hash, error) {
 	return subtree(0, size, get)
 }
 
-// subtree returns the hash of the leaves [lo, hi). lo must be a multiple of the
-// largest power of two that does not exceed hi-lo.
+// subtree returns the hash of the tree over the leaves [lo, hi). lo must be a multiple
+// of the largest power of two that does not exceed hi-lo.
 func subtree(lo, hi uint64, get Nodes) (Hash, error) {
 	n := hi - lo
 	if n&(n-1) == 0 {

@@ -45,7 +45,7 @@ func TestExitCodes(t *testing.T) {
 	root := trusted(t)
 	rootFile := file(t, "root.kid", root+"\n")
 	stranger := file(t, "witnesses.json", `{"quorum":1,"witnesses":[{"name":"w","public_key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}]}`)
-	t.Chdir(t.TempDir()) // without data/root.kid
+	t.Chdir(t.TempDir()) // a folder without data/root.kid
 	abs := func(p string) string { return filepath.Join(origin, p) }
 	for name, c := range map[string]struct {
 		args, env, stdout, stderr string
