@@ -14,7 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestKeep checks that a cached object expires, and an object of the evidence does not.
+// TestKeep checks that a cached object expires, and that an object in the stream BLOBS
+// does not.
 func TestKeep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Caches: true}})
 	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}

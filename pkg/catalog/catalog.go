@@ -37,8 +37,8 @@ type entry struct {
 }
 
 // Apply applies one event to the view. It ignores a tool that a service other than its
-// executor registers, and a kind that another executor registered first. It returns an
-// error if the data of the event is malformed.
+// executor registers, and a kind that another executor has registered and not retired.
+// It returns an error if the data of the event is malformed.
 func (c *Catalog) Apply(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventToolApproved:
@@ -103,9 +103,9 @@ func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	return c.first[kind], false
 }
 
-// Drifted reports whether the digest of t, a tool document, differs from the one that
-// Approved returns for its kind. Policy's own kinds never drift, because a changed
-// document is approved by calling one of them.
+// Drifted reports whether digest, which is the digest of the tool document t, differs
+// from the one that Approved returns for its kind. Policy's own kinds never drift,
+// because a changed document is approved by calling one of them.
 func (c *Catalog) Drifted(t *contract.Tool, digest string) bool {
 	d, _ := c.Approved(t.Kind)
 	return t.Executor != "policy" && d != digest

@@ -31,8 +31,8 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 	}
 }
 
-// TestOwners checks that an executor can register its own tools only, and a kind belongs
-// to the executor that registered it first.
+// TestOwners checks that an executor can register its own tools only, and that a kind
+// belongs to the executor that registered it first.
 func TestOwners(t *testing.T) {
 	var c Catalog
 	mine := tool("session-runner", "tool.echo", "first")
@@ -88,8 +88,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestDump checks that the dump is one line per kind, sorted, whatever the order of
-// registration.
+// TestDump checks that the dump is one line per kind, sorted by kind, in whatever order
+// the tools were registered.
 func TestDump(t *testing.T) {
 	var a, b Catalog
 	x, y := tool("judge", "judge.x", ""), tool("session-runner", "tool.y", "")
@@ -107,7 +107,7 @@ func TestDump(t *testing.T) {
 }
 
 // TestRegister checks that registration appends events for new, changed and retired
-// tools, and none when it is repeated.
+// tools, and none when it is repeated without changes.
 func TestRegister(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}

@@ -18,9 +18,9 @@ const (
 // and for which match returns true. If before is 0, the search includes the newest
 // entry. It returns ErrNotFound if there is no such entry. A stream cannot be read
 // backwards, so Before scans disjoint windows from the newest to the oldest, each larger
-// than the previous one by a constant factor. The number of entries that it reads is
-// proportional to the number of entries under the filter that are newer than the one
-// found; it reads all of them only if no entry matches.
+// than the previous one by a constant factor. The number of entries that it reads
+// therefore grows with the distance to the entry that it finds, and not with the number
+// of older entries. If it finds none, it has read all entries under the filter.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)

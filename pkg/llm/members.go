@@ -6,9 +6,9 @@ import (
 )
 
 // shape lists the members of an object that have a meaning in any API, with the shape of
-// each member's value. Other members are forwarded without being read. A member whose
-// name differs from a known one only by case is refused, because some readers would
-// accept it as the known member and others would not.
+// each member's value. Other members are forwarded without being interpreted. A member
+// whose name differs from a known one only by case is refused, because some readers
+// would accept it as the known member and others would not.
 type shape struct {
 	known map[string]known // by lower-case name
 }

@@ -262,7 +262,7 @@ func (p *peek) background() {
 
 func (p *peek) str() (string, bool, bool) { return p.reader.text() }
 
-// flag reads true, false or null.
+// flag reads a boolean. It returns false for null and refuses any other value.
 func (p *peek) flag() bool {
 	switch raw := p.reader.skip(); raw[0] {
 	case 't':

@@ -75,8 +75,9 @@ func (r *reader) skip() []byte {
 
 // object reads the object at r.i. It calls take for each member in s, with r.i before
 // the value. If take returns false, object reads the value by the member's shape; if
-// that shape is s itself, take is also called for the members of the value. For members
-// that are not in s it calls other, which must read the value; nil skips them.
+// that shape is s itself, take is also called for the members of the value. For each
+// member that is not in s it calls other, which must read the value; if other is nil, it
+// skips the value.
 func (r *reader) object(s *shape, take func(k known) bool, other func(name []byte)) {
 	var seen [maxKnown / 64]uint64
 	r.i++ // skip the opening brace

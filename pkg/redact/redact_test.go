@@ -176,8 +176,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNames checks that two member names with the same replacement remain distinct; a
-// document with a secret that extends over its punctuation is refused.
+// TestNames checks that two member names with the same replacement remain distinct, and
+// that JSON returns ErrStructure if a secret extends over the document's punctuation.
 func TestNames(t *testing.T) {
 	r := New(map[string]string{"k": "hunter2hunter2", "j": `{"id":"abc","n":1}`})
 	out, err := r.JSON([]byte(`{"hunter2hunter2":1,"\u0068unter2hunter2":2,"z":3}`))
@@ -223,8 +223,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestLinear checks that the time for worst-case inputs grows in proportion to their
-// length.
+// TestLinear checks that the time for worst-case inputs is linear in their length.
 func TestLinear(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": strings.Repeat("ab", 30), "c": `q"\x%41&amp;`})
 	for name, unit := range map[string]string{"percent": "%25", "slash": `\\`, "nested": `\u005c`, "secret": "abababab", "quote": `\"`, "entity": "&amp;", "near": "sk-0123456789abcdefghi", "base64": "YWJhYmFi"} {

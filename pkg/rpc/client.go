@@ -57,8 +57,10 @@ type Response[A any] struct {
 
 // Do sends a query with one response and waits for it until the query's deadline or the
 // end of ctx. Every error is an *Error. It has the code that the service returned, or
-// else timeout if the deadline passed, or unavailable if the service has no instance or
-// the response is incomplete or invalid; in the last two cases it wraps the cause.
+// else timeout if the deadline passed, internal if the response has no document, or
+// unavailable for any other cause, such as a service without an instance or an
+// incomplete or invalid response. An error with code timeout or unavailable wraps its
+// cause.
 func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r Response[A], err error) {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	defer cancel()
@@ -192,8 +194,8 @@ func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error)
 	return st, wrap(q, err)
 }
 
-// wrap converts the error of a query to an *Error with code timeout or unavailable. An
-// *Error, which the service itself returned, is passed on unchanged, because its code
+// wrap converts the error of a query to an *Error with code timeout or unavailable. It
+// returns an *Error, such as one that the service returned, unchanged, because its code
 // and message are meant for the end user.
 func wrap(q query.Info, err error) error {
 	var own *Error

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// TestReload checks that new connections receive the current certificate of the files;
-// unusable files change nothing.
+// TestReload checks that new connections receive the current certificate of the files,
+// and that unusable files change nothing.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")

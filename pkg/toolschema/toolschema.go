@@ -68,8 +68,8 @@ func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte)
 
 // Where returns the JSON pointer of the first member of args that violates the tool's
 // input schema, and the keyword that it violates. For a missing or unknown member, the
-// pointer is that of the member. Both results are empty if args match or the schema
-// cannot be compiled.
+// pointer is that of the member. Both results are empty if args match or are not JSON,
+// or if the schema cannot be compiled.
 func (c *Checker) Where(t *contract.Tool, args []byte) (pointer, keyword string) {
 	s, err := c.compile(contract.Digest(t)+" in", t.InputSchema, Closed)
 	if err != nil {

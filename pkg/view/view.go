@@ -132,9 +132,9 @@ func Select(views []Declaration) (*Selection, error) {
 }
 
 // Of returns the indexes of the views that read an entry with this subject, in
-// increasing order. The subject of an entry that is not a valid event is "", which only
-// views without a filter on service and event read. The caller must not change the
-// slice.
+// increasing order. For an entry that is not a valid event, subject is ""; only views
+// whose filters restrict neither service nor event read such an entry. The caller must
+// not change the slice.
 func (s *Selection) Of(subject string) []int {
 	p := bus.ParseFilter(subject)
 	id := p.Service + "." + p.Event

@@ -26,8 +26,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestWindow checks that a message id is a duplicate within the window, and can be used
-// again after it.
+// TestWindow checks that a message id is a duplicate within the window, and that it can
+// be used again after the window.
 func TestWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &memlog.Log{Window: time.Minute, Now: time.Now}
@@ -44,8 +44,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestPublish checks that the expected sequence is checked before the id, an empty id is
-// never a duplicate, and the ledger stores a copy of the bytes.
+// TestPublish checks that the expected sequence is checked before the id, that an empty
+// id is never a duplicate, and that the ledger stores a copy of the bytes.
 func TestPublish(t *testing.T) {
 	l := &memlog.Log{}
 	data := []byte("x")
