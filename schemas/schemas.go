@@ -9,7 +9,7 @@ import "embed"
 //go:generate go run ./gen
 
 // Events holds events/<service>/<name>.v<n>.json. Folder "mesh" holds the
-// contracts that several services produce.
+// schemas of events that several services produce.
 //
 //go:embed events
 var Events embed.FS

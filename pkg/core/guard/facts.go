@@ -28,7 +28,7 @@ type Facts struct {
 	Kind          string         `json:"kind"`
 	Labels        []string       `json:"labels,omitempty"`           // data labels of the session, of the parent call's session, and of the request
 	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit found events missing; nothing is allowed until the ledger is restored
-	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // set if the call's tenant is not the mesh's
+	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // tenant of the mesh; set only if the call's tenant is another one
 	Now           string         `json:"now"`
 	OnBehalfOf    string         `json:"on_behalf_of,omitempty"`
 	Parent        string         `json:"parent,omitempty"`
@@ -45,7 +45,7 @@ type Facts struct {
 	Scopes        []string       `json:"scopes"`
 	Session       string         `json:"session"`
 	SessionName   string         `json:"session_name,omitempty"`  // the caller's name for the session
-	SessionOwner  string         `json:"session_owner,omitempty"` // set if another principal opened the session
+	SessionOwner  string         `json:"session_owner,omitempty"` // owner of the session; set only if another principal opened it
 	Suspended     bool           `json:"suspended,omitempty"`     // the actor or OnBehalfOf is suspended
 	Tenant        string         `json:"tenant"`
 	Tool          string         `json:"tool"`
