@@ -27,15 +27,15 @@ type crash struct {
 	m *harness.Mesh
 
 	mu     sync.Mutex
-	acked  map[string]string // status that the caller received, by call id
+	acked  map[string]string // status that the caller received, by call id; empty if it received the outcome as an error
 	sent   int
 	unsure int // number of calls whose caller did not receive an outcome
 }
 
 // TestCrash kills every service, including NATS, under load, at random moments and at
-// each step between proposal and outcome. Afterwards no acknowledged call is missing,
-// every call has exactly one outcome, no effect lacks a decision, and the ledger
-// verifies.
+// each step between proposal and outcome. It checks that afterwards no acknowledged call
+// is missing, every call has exactly one outcome, no effect lacks a decision, and the
+// ledger verifies.
 func TestCrash(t *testing.T) {
 	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
 	// A pack that uses a secret makes vault-broker part of its calls.

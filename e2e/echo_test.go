@@ -17,8 +17,8 @@ import (
 
 // TestEchoedKeys uses a provider that returns the API key of the request in every
 // encoding, in errors, responses, streams and headers. For the second call the
-// llm-router has the key in its cache. No encoding of the key reaches the caller, the
-// ledger or a log.
+// llm-router has the key in its cache. It checks that no encoding of the key occurs in a
+// response, on the ledger or in a log.
 func TestEchoedKeys(t *testing.T) {
 	const key = "sk-echo/0123456789+ABCDEFGHIJ=z"
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -379,7 +379,7 @@ func (w *queryWatch) lacks(names ...string) {
 
 // done fails the test for each query that has had no response.
 func (w *queryWatch) done() {
-	time.Sleep(200 * time.Millisecond) // the subscription may lag behind
+	time.Sleep(200 * time.Millisecond) // give the subscription time to receive the last messages
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key := range w.schemas {

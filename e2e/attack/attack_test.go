@@ -52,9 +52,9 @@ func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, option
 func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options(t, "/config/packs"))) }
 
 // options returns the options of a mesh whose folder of packs holds the packs of
-// examples, those of e2e/packs, and those that an attack replaces. packs is the path of
-// that folder as the session-runner sees it, or "" if the session-runner sees it at the
-// same path.
+// examples, those of e2e/packs, and those that an attack replaces. packs is the path at
+// which the session-runner reads that folder, or "" if it is the same path as for the
+// test.
 func options(t *testing.T, packs string) harness.Options {
 	return harness.Options{Noop: true, Packs: packFolder(t, packs)}
 }

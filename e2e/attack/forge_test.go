@@ -102,8 +102,8 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 }
 
 // In an earlier version, a service answered any query of any other service, and sent the
-// response to an inbox of a third one. Each identity sends each query to each service;
-// only permitted ones may be answered.
+// response to an inbox of a third one. The test sends each query to each service with
+// each identity, and checks that only permitted queries are answered.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return // the embedded server has no listener; TestForeign and TestPermissions cover this topology
@@ -164,8 +164,8 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	}
 })
 
-// newest polls for the newest event under a filter until ctx ends, and calls f with each
-// new one.
+// newest polls for the newest event under a filter until ctx is done, and calls f with
+// each new one.
 func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Event)) {
 	seen := ""
 	for ctx.Err() == nil {

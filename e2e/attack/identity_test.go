@@ -281,8 +281,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 		must(t, govern(t, m, own, kind, args), 403, "KEY_NOT_IN_PERSON")
 	}
 
-	// On a call that needs two approvals, votes of unregistered principals and of agents
-	// do not count.
+	// In a call that requires two approvals, votes of unregistered principals and of
+	// agents do not count.
 	if out, err := m.CLIStdin(`{"id":"two-125","scope":"agent","subject":"asker-125","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED","approval":{"quorum":2,"timeout_ms":60000}}]}`, "principals", "register", "asker-125", "agent"); err != nil {
 		t.Fatal(out, err)
 	}

@@ -6,7 +6,7 @@ func calls() []attempt { return nil }
 func facts() map[string]any { return map[string]any{} }
 
 // burn uses approximately ms milliseconds of CPU time. It cannot measure the time,
-// because the clock of this tier is not real.
+// because the clock of this tier does not show the real time.
 func burn(ms int64) {
 	for i := range ms * 20_000 {
 		sink += uint64(i) * sink

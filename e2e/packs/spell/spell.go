@@ -14,7 +14,7 @@ import (
 	"unicode/utf16"
 )
 
-// Hows lists the names of the encodings.
+// Hows lists the names of the encodings that In accepts.
 var Hows = []string{"plain", "escapes", "slash", "quoted twice", "go", "base64", "base64 1", "base64 2", "hex", "HEX", "percent", "PERCENT", "query", "html"}
 
 // In returns v in the named encoding, escaped so that it can be placed between the

@@ -135,8 +135,8 @@ func (c *call) read(ctx context.Context) *execute.Result {
 }
 
 // plan returns the candidates for the requested model, in the order in which they are
-// tried. If there are none, it returns a failure that says whether the name or the
-// provider is unknown.
+// tried. If there are none, it returns a failure that states whether the name is invalid
+// or the provider unknown.
 func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 	plan := c.s.Plan(c.args.Model, route.Query{Session: c.w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: c.s.latency.of}, c.s.has)
 	if len(plan) > 0 {

@@ -88,7 +88,7 @@ type body struct {
 	stop     json.RawMessage
 	format   json.RawMessage
 	max      int64
-	maxNew   int64 // takes precedence over max
+	maxNew   int64 // max_completion_tokens, which takes precedence over max_tokens
 	options  struct{}
 	thinking struct {
 		Budget int64 `json:"budget_tokens"`
@@ -396,8 +396,8 @@ func buildFormat(f *ir.Format) ir.Obj {
 	return ir.Obj{"type": f.Type, "json_schema": s}
 }
 
-// buildMessages returns the messages for one message. Each result of a tool call becomes
-// a message of its own.
+// buildMessages returns the API's messages for one message of the intermediate form.
+// Each result of a tool call becomes a message of its own.
 func buildMessages(m *ir.Message) []ir.Obj {
 	var out []ir.Obj
 	o := ir.Obj{"role": m.Role}
@@ -548,7 +548,7 @@ func buildContent(parts []ir.Part) any {
 	return out
 }
 
-// after returns the subtype of a MIME type.
+// after returns the subtype of a MIME type, such as png for image/png.
 func after(mime string) string {
 	for i := range len(mime) {
 		if mime[i] == '/' {

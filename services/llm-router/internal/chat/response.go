@@ -40,7 +40,7 @@ func (u *usage) ir() ir.Usage {
 	return x
 }
 
-// usageOf returns the member usage for u.
+// usageOf returns u in the format of the member usage.
 func usageOf(u ir.Usage) *usage {
 	return &usage{In: u.In, Out: u.Out, Total: u.In + u.Out, InMore: &inMore{u.Cached, u.CacheWrite}, OutMore: &outMore{u.Reasoning}}
 }

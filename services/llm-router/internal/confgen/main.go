@@ -71,7 +71,7 @@ func walk(b *bytes.Buffer, name, at string) {
 	}
 	for _, f := range st.Fields.List {
 		typ, elem, list := describe(f.Type, pkgOf(name))
-		if len(f.Names) == 0 { // the members of an embedded type
+		if len(f.Names) == 0 { // an embedded type: list its members here
 			walk(b, elem, at)
 			continue
 		}

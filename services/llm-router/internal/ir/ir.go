@@ -1,6 +1,7 @@
 // Package ir defines the intermediate form of requests to language models, their
 // responses and streams, which is independent of any API. A dialect decodes its API into
-// these values and encodes them; two dialects together are a translation. It is pure.
+// these values and encodes them. Decoding with one dialect and encoding with another
+// translates between their APIs. The package is pure.
 package ir
 
 import (
@@ -413,11 +414,11 @@ func (r *Request) Unflatten(p *Part) {
 // Fault is an error that a provider sent, as a response or within a stream.
 type Fault struct {
 	Status  int    // HTTP status; in a stream, the status with the same meaning, or 0
-	Type    string // provider's type
-	Code    string // provider's code
+	Type    string // error type in the provider's terms
+	Code    string // error code in the provider's terms
 	Param   string
 	Message string
-	RetryMS int64 // wait that the body requires, in milliseconds; 0 = none
+	RetryMS int64 // wait that the provider requires in the body, in milliseconds; 0 = none
 }
 
 // Error implements error. It returns the provider's message, which may contain a key: it

@@ -98,7 +98,8 @@ func bare(v any) any {
 	return v
 }
 
-// each runs do over the fixtures that match a pattern, and fails if there are none.
+// each runs do over the fixtures that match a pattern and compares the results with the
+// golden files. It fails the test if there are none.
 func each(t *testing.T, pattern string, do func(t *testing.T, doc []byte) []byte) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", pattern))

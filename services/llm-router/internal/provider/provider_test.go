@@ -50,7 +50,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestRegistry shows that NewRegistry panics if two entries have the same name.
+// TestRegistry shows that NewRegistry panics if two kinds, or two different APIs, have
+// the same name.
 func TestRegistry(t *testing.T) {
 	for name, kinds := range map[string][]Kind{
 		"one name twice":     {{Name: "a"}, {Name: "a"}},

@@ -93,7 +93,8 @@ func (t *Table) Check(has func(provider string) bool) error {
 	return nil
 }
 
-// checker checks one table. It holds the state that the checks of several members share.
+// checker holds a table to check, and the function that reports whether a provider is
+// configured.
 type checker struct {
 	t   *Table
 	has func(provider string) bool

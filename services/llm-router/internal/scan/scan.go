@@ -221,9 +221,10 @@ func digit(c byte) bool { return c >= '0' && c <= '9' }
 // socialSecurity is the grouping of the digits of a US social security number.
 var socialSecurity = []uint8{3, 2, 4}
 
-// number returns the class and the length of the number at the beginning of t: with a
-// plus sign, a phone number (E.164); with a valid check digit (ISO/IEC 7812), a credit
-// card. If class is "", the next n bytes need not be scanned again.
+// number returns the class and the length of the number at the beginning of t: a phone
+// number if it has a plus sign (E.164), a credit card number if its check digit is valid
+// (ISO/IEC 7812), or a US social security number if its digits have that grouping. If
+// class is "", the next n bytes need not be scanned again.
 func number(t []byte) (class string, n int) {
 	var x numeral
 	x.read(t)

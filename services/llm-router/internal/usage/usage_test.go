@@ -77,7 +77,7 @@ func TestThinning(t *testing.T) {
 	const days = 100
 	for m := 0; m < days*24*60; m += 7 {
 		e := attempt(start.Add(time.Duration(m)*time.Minute), events.AttemptFinished{Provider: "p", Model: "m", Status: "succeeded", LatencyMS: 10, USDMicros: 3})
-		if m%91 == 0 && m > 70*24*60 { // an event that arrives late
+		if m%91 == 0 && m > 70*24*60 { // an event that is received late
 			e.Time = contract.Time(start)
 		}
 		for _, v := range []*State{&s, &again} {

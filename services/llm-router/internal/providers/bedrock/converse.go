@@ -431,7 +431,8 @@ var exceptions = map[string]int{"throttlingException": 429, "validationException
 	"serviceUnavailableException": 503, "modelStreamErrorException": 424, "accessDeniedException": 403, "resourceNotFoundException": 404}
 
 // ParseFault decodes an error. kind is the header field x-amzn-errortype of a response,
-// or the :exception-type in a stream. In a stream status is 0 and is derived from kind.
+// or the :exception-type in a stream. In a stream status is 0, and the fault's status is
+// derived from kind.
 func ParseFault(status int, kind string, body []byte) *ir.Fault {
 	var d struct {
 		Message  string `json:"message"`
