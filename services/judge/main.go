@@ -1,9 +1,8 @@
 // Command judge scores recorded sessions.
 //
-// It keeps no state, so several instances may run at a time.
-// Its shell, which can also run in the process of the whole mesh, is package judge;
-// this file reads the configuration that docs/reference/configuration.md describes, and
-// starts the shell.
+// It keeps no state, so several instances may run at a time. Package judge implements
+// the service, which can also run in the process of the whole mesh; this file reads the
+// configuration that docs/reference/configuration.md describes, and starts the service.
 package main
 
 import (

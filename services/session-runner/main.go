@@ -1,10 +1,9 @@
 // Command session-runner runs packs in sandboxes.
 //
-// It keeps no state, so several instances may run at a time, each with tiers of its own
-// host.
-// Its shell, which can also run in the process of the whole mesh, is package sessionrunner;
-// this file reads the configuration that docs/reference/configuration.md describes, and
-// starts the shell.
+// It keeps no state, so several instances may run at a time, each with the isolation
+// tiers of its own host. Package sessionrunner implements the service, which can also
+// run in the process of the whole mesh; this file reads the configuration that
+// docs/reference/configuration.md describes, and starts the service.
 package main
 
 import (
@@ -15,10 +14,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
-// samples is the folder of the sample packs in container images.
+// samples is the folder of the example packs in container images.
 const samples = "/packs"
 
-// main uses the sample packs if no folder of packs is configured and the samples exist.
+// main uses the example packs if no folder of packs is configured and the folder samples
+// exists.
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,

@@ -1,10 +1,9 @@
 // Command vault-broker stores secrets and seals them to executors.
 //
 // It owns the folder of encrypted values, so one instance runs at a time; a second one
-// exits with an error that names the first.
-// Its shell, which can also run in the process of the whole mesh, is package vaultbroker;
-// this file reads the configuration that docs/reference/configuration.md describes, and
-// starts the shell.
+// exits with an error that names the first. Package vaultbroker implements the service,
+// which can also run in the process of the whole mesh; this file reads the configuration
+// that docs/reference/configuration.md describes, and starts the service.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Package judge scores a recorded session against a rubric. It sends the transcript and
-// the rubric, and nothing else, to a language model, by a nested llm.chat call in a
-// separate session.
+// Package judge scores a recorded session against a rubric. It sends only the transcript
+// and the rubric to a language model, by a nested call llm.chat in a separate session.
 package judge
 
 import (
@@ -25,15 +24,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/judge/internal/verdict"
 )
 
-// Service implements run.Service. The nested call needs its own decision, so no session
-// is scored for a caller who may not use the judging model.
+// Service implements run.Service. The nested call needs its own decision, so a caller
+// who may not use the judging model cannot have a session scored.
 type Service struct {
 	env  *run.Env
 	prop *propose.Proposer
 }
 
 // Declaration implements run.Service. The service executes calls, proposes nested calls,
-// and reads their outcomes, cancellations and freezes.
+// and reads the outcomes of nested calls, cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.Control}}
 }
@@ -44,8 +43,8 @@ var scoreTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
 
-// Run implements run.Service. It reads the outcomes of nested calls until the last
-// judgement has ended, so that none is lost when the service stops.
+// Run implements run.Service. It receives outcomes of nested calls until the last
+// judgement has ended, so that no judgement fails because the service stops.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
@@ -74,8 +73,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 // judgeTime is the time limit of the nested call.
 const judgeTime = 60 * time.Second
 
-// score executes a call of kind judge.score. The model's reply is checked by
-// verdict.Read. If there is no transcript or no reply, the call fails without a score.
+// score executes a call of kind judge.score. verdict.Read checks the model's reply. If
+// there is no transcript or no reply, the call fails without a score.
 func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Session string `json:"session"`
@@ -116,7 +115,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 func judgeSession(callID string) string { return contract.IDSession + "judge-" + callID }
 
 // judgement returns the output of the call in canonical form: the verdict, the rubric's
-// name, the model, and the judged and the nested call's session.
+// name, the model, the judged session, and the session of the nested call.
 func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdict) ([]byte, error) {
 	out, err := json.Marshal(struct {
 		verdict.Verdict
@@ -131,8 +130,8 @@ func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdic
 	return canon.Transform(nil, out)
 }
 
-// chat returns the body of the nested call: the rubric as system message and the
-// transcript as user message, and nothing else.
+// chat returns the body of the nested call, with only the rubric as system message and
+// the transcript as user message.
 func chat(r *verdict.Rubric, transcript json.RawMessage) ([]byte, error) {
 	return json.Marshal(map[string]any{"model": r.Model, "temperature": 0, "messages": []map[string]string{
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
@@ -153,8 +152,8 @@ func words(completion []byte) (string, error) {
 	return c.Choices[0].Message.Content, nil
 }
 
-// ask proposes the nested chat call, with the authority of the caller of the judged
-// call, waits for its outcome, and returns the text of the model's answer.
+// ask proposes the nested call on behalf of the caller of the judge.score call, waits
+// for its outcome, and returns the text of the model's reply.
 func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
 	raw, err := chat(r, transcript)
 	if err != nil {
@@ -164,14 +163,14 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	if err != nil {
 		return "", err
 	}
-	args.Capture = llm.CapturePlain // the content that a judgement is based on remains readable
+	args.Capture = llm.CapturePlain // the content on which a judgement is based must remain readable
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: llm.Executor, Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
 		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: judgeTime, Parent: w.Event}
 	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {
 		return "", err
 	}
-	req.Stream = false // it reads no frames, only the outcome
+	req.Stream = false // ask does not receive frames, only the outcome
 	p, err := s.prop.Propose(ctx, req)
 	if err != nil {
 		return "", err

@@ -14,8 +14,8 @@ func work() *execute.Work {
 	return &execute.Work{Call: &contract.Call{ID: "c-1"}, Intent: &contract.ExecutionIntent{Sandbox: &contract.Sandbox{WallMS: 50, MemoryMiB: 64, OutputBytes: 100}}}
 }
 
-// TestJudge: the result of a call for each way in which a program can end. If the
-// program was killed, the result states that and not its output.
+// TestJudge checks the result of a call for different outcomes of its program. If the
+// program was killed, the result contains the reason and no output.
 func TestJudge(t *testing.T) {
 	deep := strings.Repeat("[", 2000)
 	for name, c := range map[string]struct {
@@ -45,8 +45,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestInput: secrets are added as a member beside any args, and the result is one JSON
-// document.
+// TestInput checks that secrets are added to the args as a member, and that the result
+// is one JSON document.
 func TestInput(t *testing.T) {
 	for args, want := range map[string]string{
 		`{}`:      `{"_secrets":{"k":"v"}}`,

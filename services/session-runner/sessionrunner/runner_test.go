@@ -8,10 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// TestRunner: a call that demands a tier or a separate user id that this host lacks is
-// refused, and not run in a weaker tier.
+// TestRunner checks that a call that requires a tier or a separate user id that this
+// host does not support is refused, and does not run in a weaker tier.
 func TestRunner(t *testing.T) {
-	shared := sandbox.Process{} // every run has the same user id
+	shared := sandbox.Process{} // all runs share one user id
 	w, err := wasi.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)

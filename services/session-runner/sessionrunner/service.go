@@ -1,7 +1,7 @@
 // Package sessionrunner is the executor of packs. It runs each call in a sandbox that is
 // created for the call and destroyed after it, and attests the tier, the program's
 // digest and the limits. Each tier is an internal package that implements
-// sandbox.Runner; to add one, add its package and extend openRunners.
+// sandbox.Runner. To add a tier, add its package and extend openRunners.
 package sessionrunner
 
 import (
@@ -34,25 +34,25 @@ import (
 // Config is the session-runner's configuration. Without PacksDir and Noop, the service
 // registers no tool.
 type Config struct {
-	PacksDir   string // folder of executables and their manifests; empty: no packs
-	StateDir   string // scratch space for sandboxes
-	Containerd string // socket of containerd; empty: tiers "process" and "wasi" only
-	FIFODir    string // folder with the same path for containerd; default StateDir/fifo
-	Noop       bool   // offer the built-in tool.noop, for benchmarks and tests
+	PacksDir   string // folder of executables and their manifests; empty means no packs
+	StateDir   string // folder for temporary files of sandboxes
+	Containerd string // path of containerd's socket; empty means that tier "container" is not available
+	FIFODir    string // folder whose path is the same for containerd; empty means StateDir/fifo
+	Noop       bool   // register the built-in tool.noop, for benchmarks and tests
 	Limit      int    // maximum number of concurrent calls; 0 means 16
 }
 
-// Service implements run.Service. It executes packs. Several instances may run. An
-// instance whose pack has other bytes under the same name refuses the calls that were
-// decided for the registered pack.
+// Service implements run.Service. It executes packs. Several instances may run at a
+// time. An instance whose pack has the same name but another digest than the registered
+// pack refuses the calls of that pack.
 type Service struct {
 	Config
 
 	env     *run.Env
-	packs   map[string]pack.Pack // by tool
+	packs   map[string]pack.Pack // by tool name
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	broken  error // reason why tier "process" is not available, or nil
+	broken  error // reason why tier "process" is not available; nil if it is
 }
 
 // Declaration implements run.Service. The service executes calls, and reads
@@ -62,7 +62,7 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It reads and seals the packs once. An invalid pack is
-// omitted and logged, and never runs with weaker limits.
+// logged and omitted, and never runs with weaker limits.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
 	var err error
@@ -109,7 +109,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 }
 
 // openRunners sets the isolation tier for native programs: tier "container" if a
-// containerd socket is configured, else tier "process" if the host supports it.
+// containerd socket is configured, or else tier "process" if the host supports it.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir
@@ -149,7 +149,7 @@ func (s *Service) openRunners(ctx context.Context) error {
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
-// handle executes one call: it runs the pack in a sandbox of the demanded tier and
+// handle executes one call. It runs the pack in a sandbox of the required tier and
 // returns the result with its attestation and usage.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
@@ -187,9 +187,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return res
 }
 
-// runner returns the runner for a program of tier own and the demanded tier and user id,
-// or nil and the result that refuses the call. A WebAssembly program runs in tier wasi
-// only.
+// runner returns the runner for a program whose manifest names the tier own, if it
+// provides the tier and the user id in want. Otherwise it returns nil and the result
+// that refuses the call. A WebAssembly program can run only in tier wasi.
 func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, execute.Result) {
 	if own == s.wasi.Tier() {
 		if guard.TierSatisfies(own, want.Tier) {
@@ -212,8 +212,8 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
-// input returns the document for the pack's standard input: the args, with the secrets
-// as the member _secrets. The digest of the args does not include the secrets.
+// input returns the document for the pack's standard input: the args and, as the member
+// _secrets, the secrets. The digest of the args does not cover the secrets.
 func input(w *execute.Work) ([]byte, error) {
 	if len(w.Secrets) == 0 {
 		return w.Args, nil
@@ -231,7 +231,7 @@ func input(w *execute.Work) ([]byte, error) {
 // maxStderr is the maximum number of bytes of standard error in an error message.
 const maxStderr = 4096
 
-// judge returns the result of a call from the outcome of its program, with secrets
+// judge returns the result of a call from the outcome of its program, with the secrets
 // redacted.
 func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	red := w.Redactor()
@@ -254,7 +254,7 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	var body []byte
 	err := canon.CheckDepth(out.Stdout)
 	if err == nil {
-		body, err = red.JSON(out.Stdout) // redact before decoding, which rounds large numbers
+		body, err = red.JSON(out.Stdout) // redact before canonicalization, which rounds large numbers
 	}
 	if err == nil {
 		body, err = canon.Transform(nil, body)

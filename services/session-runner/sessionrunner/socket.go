@@ -5,10 +5,10 @@ import (
 	"os"
 )
 
-// Socket returns the containerd socket to use. The name "auto" means the default socket
-// if it exists, otherwise none. Any other name is returned even if the socket does not
-// exist, so that the service fails: isolation must not become weaker than configured
-// because the daemon starts late.
+// Socket returns the path of the containerd socket to use, or "" for none. The name
+// "auto" means the default socket if it exists, and otherwise none. Any other name is
+// returned even if the socket does not exist, so that the service fails to start:
+// isolation must not become weaker than configured because the daemon starts late.
 func Socket(name string) string {
 	const usual = "/run/containerd/containerd.sock"
 	if name != "auto" {

@@ -25,13 +25,13 @@ const (
 	kindDestroy = "vault.destroy_content_key"
 
 	// contentDomain is the domain of the store of content keys. Until release 0.4 it was
-	// the prefix of their names in the store of secrets, where no other name contains a
-	// slash.
+	// the prefix of their names in the store of secrets. No other name in that store
+	// contains a slash.
 	contentDomain = secret.ReservedNames + "/"
 )
 
-// openStores opens both stores in the folder dir, and moves the content keys that
-// release 0.4 stored among the secrets.
+// openStores opens both stores in the folder dir, and moves content keys that release
+// 0.4 stored among the secrets to the store of content keys.
 func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
 	if err := private.Check(dir); err != nil {
 		return nil, nil, err
@@ -53,8 +53,8 @@ var contentTools = []contract.Tool{
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }
 
-// serveContentKeys registers the handler of queries for content keys. The keys are
-// sealed to the recipient that the query names.
+// serveContentKeys registers the handler of queries for content keys. The response
+// contains the keys sealed to the recipient that the query names.
 func (s *Service) serveContentKeys() {
 	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(_ context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
 		k, err := s.contentKeys()
@@ -70,13 +70,13 @@ func (s *Service) serveContentKeys() {
 	})
 }
 
-// contentKeys returns all content keys that are not destroyed. If there is none, it
+// contentKeys returns all content keys that are not destroyed. If there are none, it
 // creates one.
 func (s *Service) contentKeys() (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	for _, id := range s.keys.Names("") { // sorted, so the newest is last
+	for _, id := range s.keys.Names("") { // Names sorts, so the last usable key is the newest
 		v, err := s.keys.Get(id)
 		if err != nil {
 			return k, err
@@ -97,8 +97,8 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 
 const contentKeySize = 32
 
-// newContentKey creates the next key and returns its id and value. It is durable on
-// return. The caller holds contentMu.
+// newContentKey creates the next key and returns its id and value. The key is durable on
+// return. The caller must hold contentMu.
 func (s *Service) newContentKey() (string, []byte, error) {
 	n := 1
 	if ids := s.keys.Names(""); len(ids) > 0 {
@@ -134,8 +134,8 @@ func (s *Service) content(w *execute.Work) execute.Result {
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
 			return execute.Fail("not_found", "id: no content key %s stands", id)
 		}
-		// An empty value remains stored under the id, so that the id is never used
-		// again.
+		// Put stores an empty value instead of deleting the entry, so that the id is
+		// never used again.
 		if err != nil || s.keys.Put(id, []byte{}) != nil {
 			return execute.Fail("internal", "the store could not be written")
 		}

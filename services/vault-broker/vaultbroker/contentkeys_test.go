@@ -23,8 +23,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// TestContentKeys: content keys are released only to services that may have them; a
-// destroyed key is removed from the file, and its id is not used again.
+// TestContentKeys checks that content keys are released only to permitted services, that
+// a destroyed key is removed from the file, and that its id is not used again.
 func TestContentKeys(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -83,9 +83,9 @@ func TestContentKeys(t *testing.T) {
 	}
 }
 
-// TestOldStore: content keys that release 0.4 stored among the secrets are found, and a
-// destroyed key remains destroyed; a secret stored under the name of a content key does
-// not change it.
+// TestOldStore checks that content keys that release 0.4 stored among the secrets are
+// found, that a destroyed key remains destroyed, and that a secret stored under the name
+// of a content key does not change that key.
 func TestOldStore(t *testing.T) {
 	dir, kek := t.TempDir(), make([]byte, 32)
 	old, err := store.Open(filepath.Join(dir, "secrets.json"), kek, "")
@@ -109,7 +109,8 @@ func TestOldStore(t *testing.T) {
 		if names := s.store.Names(""); len(names) != 1 || names[0] != "llm.openai" {
 			t.Fatal(names)
 		}
-		// An older broker, or a restored file, may contain the name again.
+		// A broker of an earlier release, or a restored file, may have stored the name
+		// again.
 		if err := s.store.Put("content-key/tk-000002", []byte("ffffffffffffffffffffffffffffffff")); err != nil {
 			t.Fatal(err)
 		}
@@ -124,8 +125,7 @@ func TestOldStore(t *testing.T) {
 	}
 }
 
-// askOne sends a query and decodes the first frame of the response, as services of
-// release 0.5 do.
+// askOne sends a query and decodes the first frame of the response, as release 0.5 did.
 func askOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
 	s, err := b.Ask(ctx, service, to, verb, args)
 	if err != nil {

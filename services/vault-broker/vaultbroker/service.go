@@ -37,7 +37,7 @@ import (
 )
 
 // Config is the vault-broker's configuration: the folder of its files, and its keys. It
-// must not be logged.
+// contains secret keys and must not be logged.
 type Config struct {
 	Dir      string // folder of the encrypted files
 	KEK      []byte // key-encryption key, 32 bytes
@@ -50,7 +50,7 @@ type Service struct {
 	Config
 
 	env   *run.Env
-	store *store.Store // secrets
+	store *store.Store // stored secrets
 	keys  *store.Store // content keys
 	key   *seal.Key
 
@@ -60,7 +60,7 @@ type Service struct {
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
 // Declaration implements run.Service. The service executes calls and handles requests
-// for secrets; it also reads cancellations and freezes.
+// for secrets. It also reads cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.Control}}
 }
@@ -74,7 +74,7 @@ var putTool = contract.Tool{
 func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTools...) }
 
 // Run implements run.Service. It opens the stores before it reports that it is ready,
-// since no request can be served without them. If that fails, the error names the file.
+// since no request can be handled without them. If that fails, the error names the file.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	var err error
@@ -104,8 +104,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// put executes a call that stores a secret. The gateway that proposed the call has the
-// value; put queries it only after the call was allowed and claimed.
+// put executes a call that stores a secret. The gateway that proposed the call holds the
+// sealed value, and sends it only if the ledger contains the event that allows the call.
 func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Name string `json:"name"`
@@ -134,8 +134,8 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
 
-// request handles one event secret_requested and acknowledges it, unless release returns
-// an error; then the event is delivered again.
+// request handles one event secret_requested. It acknowledges the event unless release
+// returns an error; in that case the event is redelivered.
 func (s *Service) request(ctx context.Context, m jetstream.Msg) {
 	if err := s.release(ctx, m); err != nil {
 		s.env.Log.Warn("secret request handed back", "subject", m.Subject(), "err", err)
@@ -145,9 +145,9 @@ func (s *Service) request(ctx context.Context, m jetstream.Msg) {
 	_ = m.Ack()
 }
 
-// release records secret_released or secret_refused for a request, and only then sends
-// the sealed values or the refusal. It returns an error if the request must be delivered
-// again; a malformed request is logged and dropped.
+// release records secret_released or secret_refused for a request, and then sends the
+// sealed values or the refusal. It returns an error if the request must be redelivered.
+// A malformed request is logged and dropped.
 func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -195,9 +195,9 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
-// check returns the requested values, their fingerprints for the ledger, and "", or the
-// reason for a refusal. It relies on the decision that it reads from the ledger, because
-// any service can send a request.
+// check returns the requested values and their fingerprints for the ledger. If the
+// request must be refused, it returns the reason as refusal. It uses the decision on the
+// ledger and not the request, because any service can send a request.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
 	a, allowed, err := s.decision(ctx, e, seq)
 	if err != nil {
@@ -237,8 +237,9 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 	return values, prints, "", nil
 }
 
-// decision returns the decision that allowed the call of a request at sequence seq, and
-// the sequence of its event. It returns nil if there is none.
+// decision returns the decision that allowed the call of a request, and the sequence of
+// its event. seq is the sequence of the request. decision returns nil if policy has not
+// allowed the call.
 func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64) (*contract.Allowed, uint64, error) {
 	p, at, err := outcome.CallOf(e, e.Service()).Allowed(ctx, s.env.Emit.Log, seq)
 	if errors.Is(err, eventlog.ErrNotFound) {

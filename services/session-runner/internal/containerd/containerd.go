@@ -1,5 +1,5 @@
 // Package containerd implements the tier "container": each run has its own container,
-// which is created before the run and destroyed after it. No other package imports the
+// which is created before the run and deleted after it. No other package imports the
 // containerd client.
 package containerd
 
@@ -26,17 +26,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// snapshotter is the containerd plugin that stores the unpacked images.
+// snapshotter is the name of the containerd plugin that stores the unpacked images.
 const snapshotter = "overlayfs"
 
 // Runner implements sandbox.Runner with a containerd daemon. Each instance of the
-// service needs its own containerd namespace, because reap removes everything in the
-// namespace. It is safe for concurrent use.
+// service needs its own containerd namespace, because reap removes all containers and
+// temporary snapshots in the namespace. It is safe for concurrent use.
 type Runner struct {
 	client  *containerd.Client
 	ns      string
 	fifoDir string
-	uids    *sandbox.UIDs // nil: every run has the same user id
+	uids    *sandbox.UIDs // nil if all runs share one user id
 
 	mu     sync.Mutex
 	images map[string]*image // by digest of the program
@@ -63,8 +63,8 @@ func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	return r, nil
 }
 
-// Close closes the connection to containerd. All runs must have ended before, since
-// their containers are removed over this connection.
+// Close closes the connection to containerd. All runs must have ended, since their
+// containers are removed over this connection.
 func (r *Runner) Close() error { return r.client.Close() }
 
 // Tier implements sandbox.Runner. In this tier each run has its own container, with a
@@ -75,14 +75,14 @@ func (*Runner) Tier() string { return "container" }
 // user ids cannot be created.
 func (r *Runner) OwnUID() bool { return r.uids != nil }
 
-// ctx returns a context for requests to containerd: with the runner's namespace, and
+// ctx returns a context for requests to containerd. It has the runner's namespace and is
 // never cancelled.
 func (r *Runner) ctx(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(context.WithoutCancel(ctx), r.ns)
 }
 
-// reap destroys every container in the namespace, and every snapshot that is not an
-// image.
+// reap deletes every container in the namespace, and every snapshot that is not part of
+// an image.
 func (r *Runner) reap(ctx context.Context) error {
 	list, err := r.client.Containers(ctx)
 	if err != nil {
@@ -112,8 +112,9 @@ func (r *Runner) reap(ctx context.Context) error {
 	return nil
 }
 
-// Run implements sandbox.Runner. ctx only stops the program. The creation of a container
-// ignores it, because cancelling that would leak the container.
+// Run implements sandbox.Runner. If ctx is done, only the program is stopped. The
+// creation of a container ignores ctx, because a cancelled creation could leave the
+// container behind.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
@@ -139,8 +140,8 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return out, err
 }
 
-// user returns the user id of a run, its name for the attestation, and a function that
-// releases it.
+// user returns the user id of a run, the entry for it in the attestation, and a function
+// that releases it.
 func (r *Runner) user() (uid int, fact string, release func(), err error) {
 	if r.uids == nil {
 		return sandbox.SharedUID, "uid:shared", func() {}, nil
@@ -151,8 +152,8 @@ func (r *Runner) user() (uid int, fact string, release func(), err error) {
 	return uid, "uid:per_run", release, nil
 }
 
-// create creates a container over a view of the program's snapshot, and returns it with
-// a function that removes both.
+// create creates a container over a read-only view of the program's snapshot, and
+// returns it with a function that removes both.
 func (r *Runner) create(rpc context.Context, s sandbox.Spec, img *image, uid int) (containerd.Container, func(), error) {
 	sn := r.client.SnapshotService(snapshotter)
 	if _, err := sn.View(rpc, s.ID, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
@@ -173,7 +174,7 @@ func (r *Runner) create(rpc context.Context, s sandbox.Spec, img *image, uid int
 // drainTime is the maximum time to wait for output after the program has ended.
 const drainTime = 2 * time.Second
 
-// execute runs the container's program until it ends and destroys its task.
+// execute runs the container's program until it ends, and deletes its task.
 func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.Spec) (out sandbox.Outcome, err error) {
 	rpc := r.ctx(ctx)
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
@@ -215,13 +216,13 @@ func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.
 	return out, err
 }
 
-// killed is the exit code of a program that SIGKILL ended. If neither ctx nor the time
-// limit caused that, the kernel killed it at its memory limit.
+// killed is the exit code of a program that was ended by SIGKILL. If neither ctx nor the
+// time limit was the cause, the kernel killed it because it reached its memory limit.
 const killed = 128 + 9
 
-// await waits for the end of the program. It calls kill when the time limit has passed
-// or ctx is done, and then waits on. timedOut reports whether the time limit was the
-// cause.
+// await waits until the program ends. It calls kill when the time limit has passed or
+// ctx is done, and then still waits for the end. timedOut reports whether the time limit
+// was the cause.
 func await[T any](ctx context.Context, exited <-chan T, most time.Duration, kill func()) (status T, timedOut bool) {
 	wall := time.NewTimer(most)
 	defer wall.Stop()
@@ -236,16 +237,16 @@ func await[T any](ctx context.Context, exited <-chan T, most time.Duration, kill
 	return <-exited, timedOut
 }
 
-// closing is a reader that closes eof at its end. containerd keeps the program's
-// standard input open until CloseIO is called.
+// closing is a reader that closes the channel eof at the end of r, so that CloseIO can
+// be called. Until then containerd keeps the program's standard input open.
 type closing struct {
 	r    io.Reader
 	once sync.Once
 	eof  chan struct{}
 }
 
-// Read implements io.Reader. It closes eof at the first error, which is the end of the
-// input.
+// Read implements io.Reader. It closes the channel eof at the first error, such as
+// io.EOF.
 func (c *closing) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	if err != nil {
@@ -272,7 +273,7 @@ func (r *Runner) spec(s sandbox.Spec, uid uint32) []oci.SpecOpts {
 	}
 }
 
-// swapOff sets the limit of memory and swap to that of memory, so that the container
+// swapOff sets the limit of memory plus swap to the memory limit, so that the container
 // cannot swap.
 func swapOff(mem int64) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {

@@ -25,17 +25,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// image is a program in containerd's content store, which only root can write. It has
-// one layer, named by its digest, which is unpacked once; each run mounts it read-only.
+// image is a program in containerd's content store, to which only root can write. It has
+// one layer, identified by its digest, which is unpacked once. Each run mounts it
+// read-only.
 type image struct {
 	snapshot string
-	facts    []string // how the content was checked, for attestations
+	facts    []string // how the content was verified, as entries of attestations
 }
 
 // image imports the program as an image with one layer, once per digest. The layer
-// contains every mount point, because the snapshot is a read-only view. To detect a
-// change on the way, image reads the stored layer back and compares it and, if this
-// process may mount the snapshot, hashes the program in the mount.
+// contains every mount point, because the snapshot is mounted read-only. To detect a
+// change during the import, image compares the stored layer with the imported one and,
+// if this process can mount the snapshot, verifies the digest of the program in the
+// mount.
 func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,19 +89,19 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	return out, nil
 }
 
-// errMount is returned if this process cannot mount the snapshot, because it is not root
-// or containerd runs in another mount namespace.
+// errMount means that this process cannot mount the snapshot, because it is not root or
+// containerd runs in another mount namespace.
 var errMount = errors.New("the snapshot cannot be mounted here")
 
-// checkMounted mounts the snapshot read-only and returns an error if the program in it
-// has another digest. It returns errMount if the snapshot cannot be mounted.
+// checkMounted mounts the snapshot and returns an error if the program in it has another
+// digest. It returns errMount if the snapshot cannot be mounted.
 func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
 	if os.Geteuid() != 0 {
 		return errMount
 	}
 	sn := r.client.SnapshotService(snapshotter)
 	key := "check-" + snapshot[len("sha256:"):]
-	_ = sn.Remove(ctx, key) // an earlier process that was killed here did not remove it
+	_ = sn.Remove(ctx, key) // left behind if an earlier process was killed during the check
 	mounts, err := sn.View(ctx, key, snapshot)
 	if err != nil {
 		return err
@@ -122,8 +124,8 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 	return hashed
 }
 
-// layerOf returns the root file system of a program as a tar file: the mount points, the
-// program and, for a script, its interpreter.
+// layerOf returns the root file system of a program as a tar archive: the mount points,
+// the program and, for a script, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)

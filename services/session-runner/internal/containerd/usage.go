@@ -15,7 +15,7 @@ import (
 
 // usage returns the CPU time and peak memory of the container from its cgroup (version 1
 // or 2), which exists until the task is deleted. Egress is 0, because the container has
-// no network. Measured lists the amounts that are known.
+// no network. Measured lists the amounts that could be read.
 func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage {
 	u := contract.Usage{Measured: []string{contract.MeasureEgress}}
 	m, err := task.Metrics(ctx)
@@ -38,7 +38,7 @@ func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage
 		u.CPUMillis = int64((cpu + time.Millisecond - 1) / time.Millisecond)
 		u.Measured = append([]string{contract.MeasureCompute}, u.Measured...)
 	}
-	if memory > 0 && memory <= math.MaxInt64 { // the shim reports the maximum number for "max"
+	if memory > 0 && memory <= math.MaxInt64 { // the shim reports math.MaxUint64 for "max"
 		u.MemoryPeakBytes = int64(memory)
 		u.Measured = append(u.Measured, contract.MeasureMemory)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// metered is a task that returns a recorded metric.
+// metered is a containerd task that returns the given metric.
 type metered struct {
 	containerd.Task
 	metric *types.Metric
@@ -23,10 +23,10 @@ type metered struct {
 
 func (m metered) Metrics(context.Context) (*types.Metric, error) { return m.metric, m.err }
 
-// TestUsage: usage reads the metrics of both cgroup versions. The recorded bytes are
-// those that containerd's cgroup 2 reader (cgroups/v3, cgroup2.Manager.Stat) produces
-// from the files of a group in Linux's format, with memory.peak (Linux 5.19) and
-// without.
+// TestUsage checks that usage reads the metrics of cgroup 2, and which amounts it lists
+// if some cannot be read. The bytes in the test are those that containerd's cgroup 2
+// reader (cgroups/v3, cgroup2.Manager.Stat) produces from the files of a group in
+// Linux's format, with memory.peak (Linux 5.19) and without.
 func TestUsage(t *testing.T) {
 	const v2 = "io.containerd.cgroups.v2.Metrics"
 	const peak = "0a040803104012130891d13710edb53718a41b200c280330a2c202221e0880a0402080800d9001bc3f800280808301880280808020a00280c0e7082a0032004206180420012801"

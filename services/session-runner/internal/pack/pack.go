@@ -1,6 +1,7 @@
 // Package pack finds packs in a folder and reads their manifests. A pack is an
 // executable that reads one JSON document from standard input and writes one to standard
-// output. Its sandbox contains no other file, so it must be statically linked.
+// output. Its sandbox contains no other file, so the executable must be statically
+// linked.
 package pack
 
 import (
@@ -20,17 +21,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Pack is one executable with its manifest, both read and checked once. The executable
-// is held in sealed memory, so that the program that runs is the one that was
+// Pack is one executable with its manifest, which are both read and checked once. The
+// executable is held in sealed memory, so that the program that runs is the one that was
 // registered.
 type Pack struct {
-	Path    string           // path of the executable, for messages; it is not opened again
+	Path    string           // path of the executable, for messages; the file is not opened again
 	Program *program.Program // the sealed executable
 	Env     []string
 	Tool    contract.Tool
 }
 
-// manifest has the members of <basename>.pack.yaml and those of the compatible
+// manifest holds the members of a file <basename>.pack.yaml or
 // <basename>.helmdeck-pack.yaml.
 type manifest struct {
 	Name           string         `yaml:"name"`
@@ -47,10 +48,10 @@ type manifest struct {
 	Pids           int64          `yaml:"pids"`
 	Tier           string         `yaml:"tier"`
 	Rerunnable     bool           `yaml:"rerunnable"`
-	Class          string         `yaml:"class"`        // E0 read-only … E4 irreversible
-	Labels         []string       `yaml:"labels"`       // data classes of the output
+	Class          string         `yaml:"class"`        // class of the effect, from E0 (read-only) to E4 (irreversible)
+	Labels         []string       `yaml:"labels"`       // labels (data classes) of the output
 	EgressHosts    []string       `yaml:"egress_hosts"` // hosts to which the pack connects
-	Reserve        struct {       // maximum amounts that one call uses
+	Reserve        struct {       // maximum amounts that one call uses, which are reserved for it
 		Cents         int64 `yaml:"cents"`
 		ComputeMillis int64 `yaml:"compute_ms"`
 		EgressBytes   int64 `yaml:"egress_bytes"`
@@ -62,7 +63,7 @@ type manifest struct {
 	} `yaml:"secrets"`
 }
 
-// Values of the members that a manifest omits.
+// Defaults of the members of a manifest.
 const (
 	DefaultTimeoutS       = 60
 	DefaultMaxOutputBytes = 16 << 20
@@ -79,9 +80,9 @@ var (
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
 
-// Discover reads every pack in dir and returns the packs sorted by name. An invalid pack
-// is omitted, and problems contains its error: it must not run with weaker limits than
-// its author intended.
+// Discover reads every pack in dir and returns the packs sorted by name. It omits an
+// invalid pack and returns its error in problems, because the pack must not run with
+// weaker limits than its author intended.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -118,8 +119,8 @@ func isManifest(name string) bool {
 }
 
 // Name returns the name of a pack from its file name: "cmd." and the letters, digits and
-// hyphens of the file name without extension, in lower case. An underscore becomes a
-// hyphen. It returns "" if none of these characters is left.
+// hyphens of the file name without its extension, in lower case. An underscore becomes a
+// hyphen. It returns "" if the file name has no such characters.
 func Name(file string) string {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	clean := strings.Map(func(r rune) rune {
@@ -139,7 +140,7 @@ func Name(file string) string {
 	return "cmd." + clean
 }
 
-// load reads and seals one executable and its manifest.
+// load reads one executable into sealed memory, and reads its manifest.
 func load(dir, file string) (Pack, error) {
 	name := Name(file)
 	if name == "" {
@@ -181,9 +182,9 @@ func load(dir, file string) (Pack, error) {
 	return p, nil
 }
 
-// readManifest reads and checks the manifest of an executable. The name of the manifest
-// begins with the file's base name or with the pack's name. Without a manifest, all
-// members have their defaults.
+// readManifest reads and checks the manifest of an executable. The manifest's file name
+// begins with the executable's base name or with the pack's name without "cmd.". Without
+// a manifest, all members have their defaults.
 func readManifest(dir, file, clean string) (*manifest, error) {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	m, err := findManifest(dir, slices.Compact([]string{base, clean}))
@@ -196,8 +197,9 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	return m, m.check(file)
 }
 
-// findManifest decodes the manifest whose name begins with one of the stems. It returns
-// an error if there are two, and an empty manifest if there is none.
+// findManifest decodes the manifest whose file name is one of stems with a suffix of
+// manifests. It returns an error if there are two, and an empty manifest if there is
+// none.
 func findManifest(dir string, stems []string) (*manifest, error) {
 	m, found := &manifest{}, ""
 	for _, suffix := range suffixes {
@@ -224,8 +226,8 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 	return m, nil
 }
 
-// fill sets the members that the manifest omits to their defaults. It returns an error
-// for a negative limit.
+// fill sets members that the manifest omits to their defaults. It returns an error for a
+// negative limit.
 func (m *manifest) fill(base string, wasm bool) error {
 	for _, d := range []struct {
 		field string
@@ -255,7 +257,7 @@ const (
 	tierWASI      = "wasi"
 )
 
-// check returns an error for a malformed value, or a tier that cannot run the file.
+// check returns an error if a value is malformed, or if the tier cannot run the file.
 func (m *manifest) check(file string) error {
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
@@ -277,8 +279,8 @@ func (m *manifest) check(file string) error {
 	return nil
 }
 
-// schemaRoom is the nesting depth that the documents around a schema use: the tool
-// document, the event and a list.
+// schemaRoom is the nesting depth that is reserved for the documents that contain a
+// schema: the tool document, the event and a list.
 const schemaRoom = 16
 
 // jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the

@@ -17,7 +17,7 @@ func write(t *testing.T, dir, name, body string, mode os.FileMode) {
 func TestDiscover(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "Upper_Case.sh", "x", 0o755)
-	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // a manifest with the exec bit is not a pack
+	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // an executable manifest is not a pack
 	write(t, dir, "plain", "x", 0o755)
 	write(t, dir, "notexec", "x", 0o644)
 	packs, problems := Discover(dir)
@@ -33,8 +33,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestProblems: an invalid pack is omitted with an error, and never accepted with weaker
-// limits.
+// TestProblems checks that an invalid pack is omitted with an error.
 func TestProblems(t *testing.T) {
 	for name, manifest := range map[string]string{
 		"negative":      "timeout_s: -1\n",

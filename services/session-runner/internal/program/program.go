@@ -1,5 +1,5 @@
-// Package program holds executables in sealed memory that no process can write, so that
-// the program that runs is the program that was hashed.
+// Package program holds executables in sealed memory, to which no process can write, so
+// that the program that runs is the program that was hashed.
 package program
 
 import (
@@ -19,20 +19,20 @@ import (
 // Program is an executable in sealed memory. It is immutable and safe for concurrent use
 // until Close.
 type Program struct {
-	Digest string // "sha256:" and hexadecimal digits, of the sealed bytes
+	Digest string // digest of the sealed bytes: "sha256:" and hexadecimal digits
 	Size   int64
 
-	// For a script: the absolute path of its interpreter, the one argument that the
-	// first line passes to the interpreter or "", and the interpreter itself.
+	// For a script: the absolute path of its interpreter, the argument that the first
+	// line passes to the interpreter (or ""), and the interpreter itself.
 	InterpreterPath string
 	InterpreterArg  string
 	Interpreter     *Program
 
 	problem error
-	file    *os.File // read-only
+	file    *os.File // opened for reading
 }
 
-// MissingInterpreter is the error of a program that cannot run because its interpreter
+// MissingInterpreter is the error for a program that cannot run because its interpreter
 // or dynamic loader is not available. A sandbox contains only the program and a script's
 // interpreter.
 type MissingInterpreter struct {
@@ -40,15 +40,15 @@ type MissingInterpreter struct {
 	Reason string
 }
 
-// Error implements error. The message names the interpreter, what is wrong with it, and
-// what the author of the pack can do.
+// Error implements error. The message names the interpreter, the reason, and what the
+// author of the pack can do.
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
 
-// Open reads the file at path once, into sealed memory, and also the interpreter of a
-// script. It succeeds even if the program cannot run; Problem reports that. The caller
-// must Close the program.
+// Open reads the file at path into sealed memory once, and also the interpreter of a
+// script. It succeeds even if the program cannot run; Problem then returns the reason.
+// The caller must Close the program.
 func Open(path string) (*Program, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -70,8 +70,8 @@ func Open(path string) (*Program, error) {
 	return p, nil
 }
 
-// interpret sets the interpreter of a script. It sets the problem if the program needs
-// an interpreter or loader that is not available.
+// interpret sets the interpreter of a script. If the program needs an interpreter or
+// loader that is not available, it sets p.problem.
 func (p *Program) interpret(body []byte) {
 	if !bytes.HasPrefix(body, []byte("#!")) {
 		if loader := loader(body); loader != "" {
@@ -108,7 +108,8 @@ func (p *Program) interpret(body []byte) {
 	}
 }
 
-// loader returns the path of the dynamic loader that an ELF program names, or "".
+// loader returns the path of the dynamic loader that an ELF program names, or "" if it
+// names none.
 func loader(body []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(body))
 	if err != nil {
@@ -126,8 +127,8 @@ func loader(body []byte) string {
 	return ""
 }
 
-// Argv returns the command line in the sandbox. The program is /pack/main there, and the
-// interpreter of a script has its own path.
+// Argv returns the command line in the sandbox. There the program is /pack/main, and the
+// interpreter of a script has the same path as on the host.
 func (p *Program) Argv() []string {
 	switch {
 	case p.Interpreter == nil:
@@ -138,11 +139,12 @@ func (p *Program) Argv() []string {
 	return []string{p.InterpreterPath, p.InterpreterArg, "/pack/main"}
 }
 
-// Problem returns the reason why no sandbox of native code can run the program, or nil.
+// Problem returns the reason why the program cannot run as native code in any sandbox,
+// or nil.
 func (p *Program) Problem() error { return p.problem }
 
-// File returns the file of the sealed program, open for reading. The caller must not
-// close it or use its offset, which concurrent runs share.
+// File returns the sealed program's file, opened for reading. The caller must not close
+// it or use its offset, which concurrent runs share.
 func (p *Program) File() *os.File { return p.file }
 
 // Bytes returns a copy of the sealed program. It returns an error if the copy does not
@@ -158,8 +160,8 @@ func (p *Program) Bytes() ([]byte, error) {
 	return b, nil
 }
 
-// Close closes the program. The memory is freed when no process runs the program any
-// more.
+// Close closes the program. The kernel frees the memory when no process runs the program
+// any more.
 func (p *Program) Close() error {
 	if p.Interpreter != nil {
 		p.Interpreter.Close()
@@ -167,8 +169,8 @@ func (p *Program) Close() error {
 	return p.file.Close()
 }
 
-// Digest returns the digest of a program as decisions and attestations state it:
-// "sha256:" and hexadecimal digits.
+// Digest returns the digest of a program in the form that decisions and attestations
+// use: "sha256:" and hexadecimal digits.
 func Digest(body []byte) string {
 	sum := sha256.Sum256(body)
 	return "sha256:" + hex.EncodeToString(sum[:])

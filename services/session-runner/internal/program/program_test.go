@@ -32,8 +32,8 @@ func open(t *testing.T, path string) *Program {
 	return p
 }
 
-// TestSealed: a program has the bytes that were hashed, even if the file changes, and no
-// process can change it.
+// TestSealed checks that a program has the bytes that were hashed, even if its file
+// changes, and that the sealed memory cannot be changed.
 func TestSealed(t *testing.T) {
 	path := file(t, "first")
 	p := open(t, path)
@@ -62,7 +62,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: only a regular file can be opened, and a link to one cannot.
+// TestOpenRefuses checks that Open opens only regular files, and no symbolic links.
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "link")
@@ -87,8 +87,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestInterpreter: a script is opened with its interpreter. The problem of a program
-// that cannot run in an empty sandbox names what is missing.
+// TestInterpreter checks that a script is opened with its interpreter, and that Problem
+// names what is missing if the interpreter cannot be used.
 func TestInterpreter(t *testing.T) {
 	static, err := os.Executable() // tests are linked statically (CGO_ENABLED=0)
 	if err != nil {
@@ -119,8 +119,8 @@ func TestInterpreter(t *testing.T) {
 	}
 }
 
-// TestLoader: a dynamically linked program cannot run in a sandbox that contains only
-// the program.
+// TestLoader checks that Problem returns an error for a dynamically linked program,
+// because a sandbox contains no loader.
 func TestLoader(t *testing.T) {
 	for _, path := range []string{"/bin/true", "/usr/bin/env", "/bin/sh"} {
 		body, err := os.ReadFile(path)

@@ -12,16 +12,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// cgroup limits one run through cgroup version 1 or 2, if the host allows it.
+// cgroup limits one run by a Linux control group (version 1 or 2), if the host allows
+// that.
 type cgroup struct {
-	dirs map[string]string // folder by controller; version 2 has the one key "unified"
+	dirs map[string]string // folder by controller; in version 2 the only key is "unified"
 }
 
 // cgroupFS is the mount point of the cgroup hierarchies. Tests replace it.
 var cgroupFS = "/sys/fs/cgroup"
 
-// newCgroup creates a group with the limits. If the hierarchy is not writable, the group
-// is not active and limits nothing.
+// newCgroup creates a group with the given limits. If the hierarchy is not writable, the
+// group is not active and limits nothing.
 func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -54,8 +55,8 @@ func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 	return c, nil
 }
 
-// v2 creates the group in a cgroup 2 hierarchy. If that is not writable, the group
-// remains inactive.
+// v2 creates the group in a cgroup 2 hierarchy. If the hierarchy is not writable, the
+// group remains inactive. v2 always returns nil.
 func (c *cgroup) v2(id string, l contract.Sandbox) error {
 	parent := filepath.Join(cgroupFS, "binnacle")
 	if os.MkdirAll(parent, 0o755) != nil {
@@ -84,8 +85,8 @@ func (c *cgroup) active() bool {
 	return c.dirs["unified"] != "" || c.dirs["memory"] != "" && c.dirs["pids"] != ""
 }
 
-// enforced returns the names of the limits for the attestation: those of the group, or of
-// the rlimits that replace it.
+// enforced returns the entries of the attestation for the limits that are in force:
+// those of the group, or those of the rlimits that replace it.
 func (c *cgroup) enforced() []string {
 	if c.dirs["unified"] != "" {
 		return []string{"memory:cgroup2", "pids:cgroup2", "cpu:cgroup2"}
@@ -100,7 +101,8 @@ func (c *cgroup) enforced() []string {
 	return out
 }
 
-// add moves a process, and with it its later children, into the group.
+// add moves a process into the group. Children that the process starts later are in the
+// group too.
 func (c *cgroup) add(pid int) error {
 	for ctl, dir := range c.dirs {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
@@ -110,7 +112,8 @@ func (c *cgroup) add(pid int) error {
 	return nil
 }
 
-// oom reports whether the kernel killed a process of the group at its memory limit.
+// oom reports whether the kernel killed a process of the group because it reached its
+// memory limit.
 func (c *cgroup) oom() bool {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/memory.events")
@@ -154,7 +157,8 @@ func number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// field returns the number after a name at the start of a line.
+// field returns the number after the first line prefix name in doc. It reports whether
+// there is one.
 func field(doc, name string) (int64, bool) {
 	for line := range strings.Lines(doc) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
@@ -165,8 +169,8 @@ func field(doc, name string) (int64, bool) {
 	return 0, false
 }
 
-// destroy removes the group. It retries, because a folder is busy until its last process
-// is gone.
+// destroy removes the group. It retries, because the folder cannot be removed before the
+// last process has ended.
 func (c *cgroup) destroy() {
 	for _, dir := range c.dirs {
 		for range 50 {

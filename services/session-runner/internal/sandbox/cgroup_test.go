@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestCgroup2: newCgroup creates a group in a folder with the layout of a cgroup 2
-// hierarchy, and the group's methods read files in Linux's format.
+// TestCgroup2 checks that newCgroup creates a group in a folder with the layout of a
+// cgroup 2 hierarchy, and that the group's methods read files in Linux's format.
 func TestCgroup2(t *testing.T) {
 	root := t.TempDir()
 	defer func(was string) { cgroupFS = was }(cgroupFS)

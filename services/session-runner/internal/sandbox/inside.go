@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setupFailed is the exit code of a child that could not set up its sandbox.
+// setupFailed is the exit code of a child process that could not set up its sandbox.
 const setupFailed = 125
 
-// init runs the sandbox's first process if this process was started as one. It is in
-// this package, not in main, so that every program that embeds the runner, also a test,
-// can be re-executed.
+// init sets up the sandbox and runs the program if this process was started as the first
+// process of a sandbox. It is in this package and not in main, so that every program
+// that uses the package, including a test, can re-execute itself.
 func init() {
 	if len(os.Args) == 0 || os.Args[0] != initName {
 		return
@@ -31,7 +31,7 @@ func init() {
 }
 
 // become sets up the sandbox and replaces this process by the program (execveat). It
-// returns only if that fails.
+// returns only if one of these fails.
 func become() error {
 	cfg := os.NewFile(setupFD, "setup")
 	var s setup
@@ -49,8 +49,8 @@ func become() error {
 	if _, _, e := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return fmt.Errorf("keyring: %w", e)
 	}
-	// exec closes all descriptors above standard error, including those that this
-	// process inherited.
+	// execveat then closes all descriptors above standard error, including those that
+	// this process inherited.
 	if err := closeOnExec(); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func closeOnExec() error {
 // matters: mounts are made private before any is added, and the host's root is detached
 // only when it is no longer needed.
 func buildRoot(s setup) error {
-	unix.Umask(0o022) // the sandbox's user must be able to enter its folders whatever the umask of the service
+	unix.Umask(0o022) // the sandbox's user must be able to enter the folders, whatever the umask of the service is
 	r := root{dir: s.Root}
 	r.step("private mounts", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") })
 	r.step("root", func() error {
@@ -113,7 +113,7 @@ func buildRoot(s setup) error {
 	for _, d := range []string{"dev", "tmp", "work", "pack", "old"} {
 		r.step("folder", func() error { return os.Mkdir(r.path(d), 0o755) })
 	}
-	if s.Script > 0 { // the interpreter opens the script by name
+	if s.Script > 0 { // the interpreter opens the script by its path
 		r.step("script", func() error { return copyScript(r.path("pack/main"), s.Script) })
 	}
 	for _, d := range []string{"dev/null", "dev/zero", "dev/urandom"} {
@@ -135,11 +135,11 @@ func buildRoot(s setup) error {
 	return r.err
 }
 
-// rootSize is the size of the root file system in bytes, without that of a script.
+// rootSize is the size of the root file system in bytes, not counting a script.
 const rootSize = 1 << 20
 
-// root is a root file system under construction. After the first step that fails, the
-// other steps are skipped.
+// root is a root file system that is being built. After a step has failed, step skips
+// all further steps.
 type root struct {
 	dir string
 	err error
@@ -156,7 +156,7 @@ func (r *root) step(what string, do func() error) {
 	}
 }
 
-// bind mounts a device of the host in the root, without setuid and execution.
+// bind mounts a device of the host in the root, without setuid and without execution.
 func (r *root) bind(from, to string) {
 	at := r.path(to)
 	r.step("file "+to, func() error {
@@ -172,8 +172,8 @@ func (r *root) bind(from, to string) {
 	})
 }
 
-// setLimits sets the rlimits of this process, which the program inherits. Without a
-// cgroup they also limit memory and processes.
+// setLimits sets the rlimits of this process, which the program inherits. If there is no
+// cgroup, they also limit memory and the number of processes.
 func setLimits(s setup) error {
 	cpu := uint64(s.Limits.WallMS/1000 + 1)
 	limits := []struct {
@@ -182,7 +182,7 @@ func setLimits(s setup) error {
 	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 256}, {unix.RLIMIT_FSIZE, 64 << 20}, {unix.RLIMIT_CPU, cpu}}
 	if !s.Cgroup {
 		// Limit the data segment and not the address space: Go's runtime, for example,
-		// reserves gigabytes of addresses and uses little of them.
+		// reserves gigabytes of address space and uses little of it.
 		limits = append(limits, struct {
 			what int
 			v    uint64
@@ -212,8 +212,8 @@ func copyScript(to string, size int64) error {
 	return f.Chmod(0o555)
 }
 
-// dropPrivileges drops every capability and the means to gain one and, if uid is not 0,
-// changes the user and group. It affects only the calling thread, which becomes the
+// dropPrivileges drops every capability and the means to gain one. If uid is not 0, it
+// also changes the user and group. It affects only the calling thread, which becomes the
 // program.
 func dropPrivileges(uid int) error {
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
@@ -231,7 +231,7 @@ func dropPrivileges(uid int) error {
 				return fmt.Errorf("%s: %w", f.what, e)
 			}
 		}
-		// The change of the user cleared the parent death signal, so set it again.
+		// Changing the user cleared the parent death signal, so set it again.
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return fmt.Errorf("parent death signal: %w", err)
 		}

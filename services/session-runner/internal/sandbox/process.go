@@ -20,11 +20,10 @@ import (
 )
 
 // Process implements the tier "process": each run has its own namespaces and an empty
-// root. Its fields must not change after the first run; it is then safe for concurrent
-// use.
+// root. Its fields must not change after the first run. It is safe for concurrent use.
 type Process struct {
-	StateDir string // folder with one empty folder per run
-	UIDs     *UIDs  // nil: every run has the same user id
+	StateDir string // folder in which each run has an empty folder
+	UIDs     *UIDs  // nil if all runs share one user id
 }
 
 // Tier implements Runner. Runs in this tier share the host's kernel, restricted by a
@@ -39,8 +38,9 @@ func (p Process) OwnUID() bool { return p.UIDs != nil && privileged() }
 // sandbox.
 const initName = "binnacle-sandbox-init"
 
-// setup is the message of the parent to the child, which then becomes the program. The
-// program is the descriptor programFD; for a script, that is the interpreter.
+// setup is the message from the parent to the child, which then becomes the program. The
+// child executes the descriptor programFD, which is the program or, for a script, its
+// interpreter.
 type setup struct {
 	Root       string
 	Argv       []string
@@ -49,10 +49,10 @@ type setup struct {
 	Limits     contract.Sandbox
 	Cgroup     bool // memory and processes are limited by a cgroup
 	UID        int  // user and group id to change to; 0 means no change
-	StopBefore bool // exit before the program starts; for Probe
+	StopBefore bool // exit before the program starts; set by Probe
 }
 
-// Descriptors of the child besides standard input, output and error.
+// Descriptors of the child in addition to standard input, output and error.
 const (
 	setupFD   = 3
 	programFD = 4
@@ -73,14 +73,14 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	return p.run(ctx, s, doc, files)
 }
 
-// run creates a sandbox for files[0], waits until it has ended, and removes its
-// processes, cgroup and folder in every case.
+// run creates a sandbox for files[0] and waits until the program has ended. It removes
+// the run's processes, cgroup and folder in every case.
 func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (Outcome, error) {
 	doc.Root = filepath.Join(p.StateDir, s.ID)
 	if err := os.MkdirAll(doc.Root, 0o700); err != nil {
 		return Outcome{}, err
 	}
-	defer os.Remove(doc.Root) // it is empty: the mounts were removed with the namespace
+	defer os.Remove(doc.Root) // the folder is empty: the mounts were removed with the namespace
 	cg, err := newCgroup(s.ID, s.Limits)
 	if err != nil {
 		return Outcome{}, err
@@ -104,7 +104,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 
 	// Pdeathsig is sent when the thread that started the child ends, so keep this
-	// thread.
+	// goroutine on its thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -119,8 +119,8 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	return out, failure(&out, werr)
 }
 
-// user sets the user id of a run. It returns the name of the user id for the
-// attestation, and a function that releases it.
+// user sets the user id of a run in doc. It returns the entry for the user id in the
+// attestation, and a function that releases the id.
 func (p Process) user(doc *setup) (fact string, release func(), err error) {
 	switch {
 	case p.OwnUID():
@@ -137,8 +137,8 @@ func (p Process) user(doc *setup) (fact string, release func(), err error) {
 	return "uid:mapped", func() {}, nil
 }
 
-// begin adds the child to its cgroup and then sends it its setup, for which the child
-// waits, so that no part of the program runs without limits. If either fails, the child
+// begin adds the child to its cgroup and then sends the setup. The child waits for the
+// setup, so no part of the program runs without limits. If either step fails, the child
 // is killed.
 func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 	err := cg.add(cmd.Process.Pid)
@@ -156,8 +156,8 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 	return err
 }
 
-// failure returns an error if the sandbox could not be created, or waiting for its
-// process failed. The way in which the program itself ended is not an error.
+// failure returns an error if the sandbox could not be created or waiting for its
+// process failed. The exit status of the program itself is not an error.
 func failure(out *Outcome, waited error) error {
 	if out.Exit == setupFailed && bytes.HasPrefix(out.Stderr, []byte(initName)) {
 		return errors.New(string(bytes.TrimSpace(out.Stderr)))
@@ -169,8 +169,8 @@ func failure(out *Outcome, waited error) error {
 	return waited
 }
 
-// command returns the command that re-executes this program in new namespaces, with the
-// files as descriptors from 3 on.
+// command returns a command that re-executes this program in new namespaces, with files
+// as descriptors from 3 on.
 func command(files []*os.File) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{initName}
@@ -188,7 +188,7 @@ func command(files []*os.File) *exec.Cmd {
 }
 
 // wait waits until the program has ended. It kills the program when ctx is done or the
-// time limit has passed; timedOut reports the latter.
+// time limit has passed. timedOut reports whether the time limit was the cause.
 func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool, err error) {
 	done, killed := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -198,7 +198,7 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 		select {
 		case <-done:
 		case <-ctx.Done():
-			_ = cmd.Process.Kill() // this is process 1 of the namespace, with which every process in it ends
+			_ = cmd.Process.Kill() // this is process 1 of the PID namespace: when it ends, the kernel kills every other process in the namespace
 		case <-wall.C:
 			timedOut = true
 			_ = cmd.Process.Kill()
@@ -211,8 +211,8 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 }
 
 // usageOf returns the amounts that a run used. Without a cgroup the CPU time is not
-// listed as measured, because a program can hide the time of children for which it does
-// not wait.
+// listed as measured, because it does not include children for which a program does not
+// wait.
 func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
 	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // the sandbox has no network
 	cpu, memory, cpuKnown, memoryKnown := cg.usage()
@@ -234,7 +234,7 @@ func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
 
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// enforced returns the names of the restrictions on a run for its attestation.
+// enforced returns the entries of the attestation for all restrictions on a run.
 func enforced(p *program.Program, cg *cgroup, uid string) []string {
 	out := append([]string{"namespaces:mount,pid,net,ipc,uts", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:allow_list", "descriptors:closed", "no_keyring",
 		"program:sealed", uid, "wall_clock", "output_bytes"}, cg.enforced()...)
@@ -248,7 +248,8 @@ func enforced(p *program.Program, cg *cgroup, uid string) []string {
 }
 
 // privileged reports whether this process can create namespaces without a user
-// namespace. Root cannot in a container whose engine removed the capability.
+// namespace. Root cannot do so in a container whose engine removed the capability
+// CAP_SYS_ADMIN.
 func privileged() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
@@ -256,7 +257,7 @@ func privileged() bool {
 }
 
 // Probe returns an error that names the failed step if this host cannot create the
-// sandbox. It creates one, which ends before the program would start.
+// sandbox. It creates a sandbox that ends before a program would start.
 func (p Process) Probe() error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -46,8 +46,8 @@ func file(t *testing.T, body string) string {
 	return path
 }
 
-// TestScripts: a script runs with its sealed interpreter. If the interpreter is missing,
-// is a script or needs a loader, the error names it.
+// TestScripts checks that a script runs with its sealed interpreter, and that the error
+// names an interpreter that is missing, is a script or needs a loader.
 func TestScripts(t *testing.T) {
 	// The interpreter is the pack upper, which ignores the script and reads standard
 	// input.
@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A later change of the interpreter's file has no effect.
+	// A change of the interpreter's file after Open must have no effect.
 	if err := os.WriteFile(interpreter, []byte("garbage"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// dynamic writes a file with the ELF header of a program that names a dynamic loader.
+// dynamic writes a file with the ELF headers of a program that names a dynamic loader.
 func dynamic(t *testing.T) string {
 	loader := "/lib64/ld-linux-x86-64.so.2\x00"
 	elf := make([]byte, 64+56, 256)
@@ -94,23 +94,23 @@ func dynamic(t *testing.T) string {
 			elf[at+i] = byte(v >> (8 * i))
 		}
 	}
-	put(16, 2, 2)   // executable
-	put(18, 62, 2)  // x86-64
-	put(20, 1, 4)   // version
-	put(32, 64, 8)  // program headers
+	put(16, 2, 2)   // type: executable
+	put(18, 62, 2)  // machine: x86-64
+	put(20, 1, 4)   // version of the format
+	put(32, 64, 8)  // offset of the program headers
 	put(52, 64, 2)  // size of this header
 	put(54, 56, 2)  // size of a program header
 	put(56, 1, 2)   // number of program headers
 	put(58, 64, 2)  // size of a section header
-	put(64, 3, 4)   // PT_INTERP
+	put(64, 3, 4)   // type of the program header: PT_INTERP
 	put(72, 120, 8) // offset of the loader's path
 	put(96, uint64(len(loader)), 8)
 	put(104, uint64(len(loader)), 8)
 	return file(t, string(elf)+loader)
 }
 
-// TestSealed: writes to a sealed program fail, and Bytes returns the bytes that were
-// hashed.
+// TestSealed checks that a write to a sealed program fails, and that Bytes returns the
+// bytes that were hashed.
 func TestSealed(t *testing.T) {
 	path := file(t, "#!/no/such\nfirst")
 	p, err := program.Open(path)
@@ -138,8 +138,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestUIDs: a user id has one holder at a time, also across two UIDs that share a
-// folder.
+// TestUIDs checks that no user id is allocated twice at the same time, even by two UIDs
+// that share a folder.
 func TestUIDs(t *testing.T) {
 	dir := t.TempDir()
 	var mu sync.Mutex
@@ -164,7 +164,7 @@ func TestUIDs(t *testing.T) {
 					}
 					held[id] = true
 					mu.Unlock()
-					time.Sleep(100 * time.Microsecond) // holders overlap
+					time.Sleep(100 * time.Microsecond) // so that allocations overlap
 					mu.Lock()
 					delete(held, id)
 					mu.Unlock()
@@ -176,8 +176,8 @@ func TestUIDs(t *testing.T) {
 	wg.Wait()
 }
 
-// TestFilter: an interpreter of the BPF program returns, for each system call, the
-// decision that the list demands.
+// TestFilter interprets the BPF program of the filter and checks its decision on each
+// system call.
 func TestFilter(t *testing.T) {
 	f := filter()
 	if len(f) > 4096 {

@@ -1,7 +1,9 @@
-// Package sandbox runs one program in tier "process": this program is re-executed in new
-// namespaces with an empty read-only root and no network. It is limited by a cgroup if
-// the host allows that and by rlimits in every case, killed with all its processes, and
-// destroyed after each run. Other packages implement Runner for the other tiers.
+// Package sandbox runs one program in tier "process". It re-executes its own program in
+// new namespaces with an empty read-only root and without a network, and that process
+// then becomes the program of the run. The run is limited by a cgroup if the host allows
+// that and by rlimits in every case. It is killed with all its processes, and its
+// sandbox is destroyed, after each run. Other packages implement Runner for the other
+// tiers.
 package sandbox
 
 import (
@@ -14,27 +16,27 @@ import (
 )
 
 // Spec describes one run: the program, its input, and the limits that the decision
-// permits. The program has access to nothing else of the host.
+// permits. The program cannot access other files of the host.
 type Spec struct {
-	ID      string // unique; name of the run's cgroup and folder
+	ID      string // unique id of the run; names its cgroup and folder
 	Program *program.Program
 	Env     []string
 	Stdin   []byte
 	Limits  contract.Sandbox
-	Time    time.Time // start of the intent's validity, at which the clock of a deterministic tier starts
-	Seed    [32]byte  // derived from the intent; seed of the random numbers of a deterministic tier
+	Time    time.Time // start of the validity of the intent; the clock of a deterministic tier starts at it
+	Seed    [32]byte  // seed of the random numbers of a deterministic tier, derived from the intent
 }
 
 // Outcome describes how the program ended, its output and usage, and the limits that
 // were enforced. It is complete even if the program failed.
 type Outcome struct {
-	Exit     int // exit code; -1 if the program was killed
+	Exit     int // exit code; if the program was killed, -1, or 137 in tier "container"
 	Stdout   []byte
 	Stderr   []byte
-	Overflow bool // standard output exceeded OutputBytes; the rest was discarded
+	Overflow bool // standard output exceeded OutputBytes, and the rest was discarded
 	TimedOut bool
 	OOM      bool
-	Usage    contract.Usage // CPU, memory and egress, and which of them were measured
+	Usage    contract.Usage // CPU time, memory and egress, and which of them were measured
 	Attest   contract.Attestation
 }
 
@@ -45,13 +47,14 @@ type Runner interface {
 	// OwnUID reports whether each run has a user id that no concurrent run has.
 	OwnUID() bool
 	// Run runs a program until it ends. It returns an error only if the sandbox could
-	// not be created; every other failure is described by the Outcome.
+	// not be created or operated. The failure of the program is described by the
+	// Outcome.
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }
 
 // StderrMax is the number of bytes of standard error that are kept. It exceeds the
-// number that is recorded, so that a secret at the end of the recorded part is
-// recognized as a whole.
+// number of bytes that are recorded, so that redaction finds a secret that the recorded
+// part would cut off.
 const StderrMax = 64 << 10
 
 // Capped is a writer that keeps the first Max bytes in Buf and discards the rest. It is

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filter of tier "process" allows listed system calls only: computation, files of
-// the sandbox, and sockets, for which there is no route. It denies keyrings, bpf,
+// The filter of tier "process" allows only the listed system calls: computation, files
+// of the sandbox, and sockets, which have no route to any host. It denies keyrings, bpf,
 // ptrace, io_uring, userfaultfd, perf, mounts, namespaces, modules, setting clocks, and
-// file handles. Some calls are allowed or denied by their arguments. Calls that are
-// newer than the list return ENOSYS, so that libraries fall back to older ones.
+// file handles. Some calls are allowed or denied by their arguments. System calls newer
+// than newestCall return ENOSYS, so that libraries fall back to older ones.
 
-// commonCalls are allowed on every architecture.
+// commonCalls lists the system calls that are allowed on every architecture.
 var commonCalls = []uintptr{
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_LSEEK, unix.SYS_MMAP, unix.SYS_MPROTECT, unix.SYS_MUNMAP, unix.SYS_BRK,
 	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_SIGSUSPEND, unix.SYS_SIGALTSTACK,
@@ -37,14 +37,14 @@ var commonCalls = []uintptr{
 	unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL,
 }
 
-// newestCall is the highest system call number that this list takes into account.
+// newestCall is the highest system call number that was considered for the list.
 const newestCall = unix.SYS_MSEAL
 
-// namespaceFlags are the flags of clone(2) that create a namespace.
+// namespaceFlags is the set of flags of clone(2) that create a namespace.
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// Offsets in struct seccomp_data (seccomp(2)). offArg is that of the low 32 bits of the
-// first argument.
+// Offsets in struct seccomp_data (seccomp(2)). offArg is the offset of the low 32 bits
+// of the first argument.
 const (
 	offCall = 0
 	offArch = 4
@@ -59,8 +59,8 @@ func load(off uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
 }
 
-// jump returns a comparison with the accumulator that skips yes instructions if it
-// holds, otherwise no instructions.
+// jump returns an instruction that compares the accumulator with k. It skips yes
+// instructions if the comparison holds, and otherwise no instructions.
 func jump(op uint16, k uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }
@@ -75,13 +75,13 @@ func filter() []unix.SockFilter {
 		load(offArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(unix.SECCOMP_RET_KILL_PROCESS),
 		load(offCall),
 	}
-	// decide appends the instructions for the system call with this number, which the
-	// accumulator contains. They are skipped for any other number.
+	// decide appends the instructions for the system call with the number call. They are
+	// skipped if the accumulator contains another number.
 	decide := func(call uintptr, body ...unix.SockFilter) {
 		f = append(append(f, jump(unix.BPF_JEQ, uint32(call), 0, uint8(len(body)))), body...)
 	}
 	decide(unix.SYS_CLONE, load(offArg), jump(unix.BPF_JSET, namespaceFlags, 0, 1), refuse(unix.EPERM), allow)
-	decide(unix.SYS_CLONE3, refuse(unix.ENOSYS)) // its flags are in memory, which a filter cannot read
+	decide(unix.SYS_CLONE3, refuse(unix.ENOSYS)) // the flags of clone3 are in memory, which a filter cannot read
 	decide(unix.SYS_SOCKET, load(offArg), jump(unix.BPF_JEQ, unix.AF_UNIX, 2, 0), jump(unix.BPF_JEQ, unix.AF_INET, 1, 0), jump(unix.BPF_JEQ, unix.AF_INET6, 0, 1), allow, refuse(unix.EAFNOSUPPORT))
 	decide(unix.SYS_SOCKETPAIR, load(offArg), jump(unix.BPF_JEQ, unix.AF_UNIX, 0, 1), allow, refuse(unix.EAFNOSUPPORT))
 	decide(unix.SYS_IOCTL, load(offArg+8), jump(unix.BPF_JEQ, unix.TIOCSTI, 1, 0), jump(unix.BPF_JEQ, unix.TIOCLINUX, 0, 1), refuse(unix.EPERM), allow)
@@ -105,8 +105,8 @@ func ranges(calls []uintptr) [][2]uint32 {
 	return out
 }
 
-// installFilter installs the filter on the calling thread. Its descendants inherit the
-// filter, and it cannot be removed.
+// installFilter installs the filter on the calling thread. Its child processes inherit
+// the filter, and it cannot be removed.
 func installFilter() error {
 	runtime.LockOSThread()
 	f := filter()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UIDs allocates user ids. No two concurrent runs have the same id, even if several
-// session-runners share the folder. It is safe for concurrent use.
+// UIDs allocates user ids to runs. No two concurrent runs have the same id, even if
+// several session-runners share the folder of locks. It is safe for concurrent use.
 type UIDs struct {
 	dir  string
 	next atomic.Uint32
@@ -24,12 +24,11 @@ const (
 	numUIDs  = 4096
 )
 
-// SharedUID is the user id of runs that do not have a separate one.
+// SharedUID is the user id of runs without their own user id.
 const SharedUID = 65534
 
-// OpenUIDs returns a UIDs with its locks in the first of the folders that can be created
-// and written. Instances that share the folder never allocate one id to two concurrent
-// runs.
+// OpenUIDs returns a UIDs that stores its locks in the first of the given folders that
+// can be created and written.
 func OpenUIDs(dirs ...string) (*UIDs, error) {
 	err := errors.New("no folder")
 	for _, d := range dirs {
@@ -44,8 +43,8 @@ func OpenUIDs(dirs ...string) (*UIDs, error) {
 	return nil, err
 }
 
-// Mapped reports whether this process's user namespace contains the whole range of user
-// ids of runs. A container engine may map fewer ids.
+// Mapped reports whether the user namespace of this process contains all user ids from
+// firstUID on that UIDs allocates. A container engine may map fewer ids.
 func Mapped() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -73,7 +72,7 @@ func Mapped() bool {
 }
 
 // Take allocates an id, for both user and group, and returns a function that releases
-// it. The caller must call the function when no process has the id any more.
+// it. The caller must call the function when no process uses the id any more.
 func (u *UIDs) Take() (int, func(), error) {
 	for range numUIDs {
 		id := firstUID + int(u.next.Add(1)%numUIDs)

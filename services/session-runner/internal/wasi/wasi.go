@@ -25,8 +25,8 @@ import (
 )
 
 // Runner implements sandbox.Runner for WebAssembly modules, which it runs in this
-// process (wazero). It caches compiled modules; each run has its own instance. It is
-// safe for concurrent use.
+// process with wazero. It caches compiled modules; each run has its own instance of its
+// module. It is safe for concurrent use.
 type Runner struct {
 	runtime wazero.Runtime
 
@@ -40,9 +40,9 @@ type module struct {
 	err  error
 }
 
-// Open returns a runner without compiled programs.
+// Open returns a Runner with an empty cache.
 func Open(ctx context.Context) (*Runner, error) {
-	// Without this option, an endless loop cannot be stopped.
+	// Without this option, a module in an endless loop could not be stopped.
 	cfg := wazero.NewRuntimeConfig().WithCloseOnContextDone(true)
 	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*module{}}
 	_, err := wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
@@ -53,8 +53,8 @@ func Open(ctx context.Context) (*Runner, error) {
 // functions of WASI for its input and output.
 func (*Runner) Tier() string { return "wasi" }
 
-// OwnUID implements sandbox.Runner. It is true because a module has no user id that runs
-// could share.
+// OwnUID implements sandbox.Runner. It returns true because modules have no user ids
+// that runs could share.
 func (*Runner) OwnUID() bool { return true }
 
 // threadTime returns the CPU time of the calling thread.
@@ -66,8 +66,8 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// compile compiles a program from its sealed bytes, once per digest. It checks the
-// digest of the bytes.
+// compile compiles a program from its sealed bytes, once per digest. It returns an error
+// if the bytes have another digest.
 func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.CompiledModule, error) {
 	r.mu.Lock()
 	p := r.compiled[of.Digest]
@@ -87,8 +87,8 @@ func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.Compi
 	return p.code, p.err
 }
 
-// Run implements sandbox.Runner. The clock starts at the intent's time and the random
-// numbers are derived from the intent, so that a run can be repeated exactly.
+// Run implements sandbox.Runner. The clock starts at s.Time and the random numbers are
+// derived from s.Seed, so that a run can be repeated exactly.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	module, err := r.compile(ctx, s.Program)
 	if err != nil {
@@ -99,7 +99,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	mem := &memory{max: uint64(s.Limits.MemoryMiB) << 20}
 	stdout := &stopping{Capped: sandbox.Capped{Max: s.Limits.OutputBytes}, stop: cancel}
 	stderr := &sandbox.Capped{Max: sandbox.StderrMax}
-	// The program runs on this locked thread, so the CPU time of the thread is that of
+	// The program runs on the locked thread, so the CPU time of the thread is that of
 	// the run.
 	runtime.LockOSThread()
 	before := threadTime()
@@ -115,12 +115,12 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	switch {
 	case err == nil:
 	case run.Err() != nil && stdout.Over:
-		out.Exit = 0 // stopped because it exceeded the output limit
+		out.Exit = 0 // the program was stopped because it exceeded the output limit
 	case errors.Is(run.Err(), context.DeadlineExceeded):
 		out.Exit, out.TimedOut = -1, true
 	case errors.As(err, &exit):
 		out.Exit = int(exit.ExitCode())
-	default: // a trap
+	default: // the program ended with a trap
 		out.Exit = -1
 		out.Stderr = append(out.Stderr, strings.TrimSpace(err.Error())...)
 	}
@@ -144,8 +144,8 @@ func (r *Runner) start(ctx context.Context, mem *memory, module wazero.CompiledM
 	return err
 }
 
-// config returns the environment of a module: its streams, variables, clock and random
-// numbers.
+// config returns the configuration of a module: its streams, environment variables,
+// clock and random numbers.
 func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.ModuleConfig {
 	clock := &clock{at: s.Time}
 	cfg := wazero.NewModuleConfig().WithName("").WithArgs("main").
@@ -160,11 +160,11 @@ func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.Mod
 	return cfg
 }
 
-// tick is the time by which each reading advances the clock.
+// tick is the duration by which each reading advances the clock.
 const tick = time.Microsecond
 
-// clock is a deterministic clock that starts at the intent's time. Only readings and
-// sleeps advance it; a sleep returns at once.
+// clock is a deterministic clock that starts at the time of the intent. Only readings
+// and sleeps advance it; a sleep returns at once.
 type clock struct{ at, began time.Time }
 
 func (c *clock) next() time.Time {
@@ -187,7 +187,7 @@ func (c *clock) sleep(ns int64) {
 	c.at = c.at.Add(time.Duration(max(ns, 0)))
 }
 
-// stopping is a writer that stops the program when its output exceeds the limit.
+// stopping is a writer that stops the program if its output exceeds the limit.
 type stopping struct {
 	sandbox.Capped
 	stop context.CancelFunc
@@ -203,8 +203,8 @@ func (w *stopping) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// memory is the linear memory of a run. It refuses to grow above max bytes and records
-// that it refused, and its peak size.
+// memory is the linear memory of a run. It does not grow above max bytes, and records
+// its peak size and whether it refused to grow.
 type memory struct {
 	max     uint64
 	peak    uint64

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// spin builds the sample pack as WebAssembly.
+// spin builds the example pack spin as WebAssembly.
 func spin(t *testing.T) *program.Program {
 	path := filepath.Join(t.TempDir(), "spin.wasm")
 	cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", path, "github.com/binnacle-mesh/binnacle/examples/packs/spin")
@@ -36,8 +36,8 @@ func open(t *testing.T, path string) *program.Program {
 	return p
 }
 
-// TestHostile: programs that loop, allocate memory or print without end, read the clock,
-// or open files and sockets end with the right error.
+// TestHostile checks the outcome of programs that loop, allocate memory or print without
+// end, read the clock, or open files and sockets.
 func TestHostile(t *testing.T) {
 	spin := spin(t)
 	r, err := Open(t.Context())
@@ -67,7 +67,7 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%s: %d %s %s, want %s", how, out.Exit, out.Stdout, out.Stderr, want)
 		}
 	}
-	run("nothing", 1) // compiles
+	run("nothing", 1) // compiles the module, so that the next run is not delayed
 
 	began := time.Now()
 	if out := run("loop", 1); !out.TimedOut || time.Since(began) > 3*time.Second || out.Usage.CPUMillis < 50 || out.Usage.CPUMillis > 1000 {
@@ -85,7 +85,7 @@ func TestHostile(t *testing.T) {
 	}
 	says("env", `"A=b"`)
 	says("clock", "2030-01-02T03:04:05Z 1h0m0s")
-	says("sleep", "") // a sleep of an hour returns at once
+	says("sleep", "") // the program sleeps for an hour; Run must return at once
 	says("write", "Bad file number")
 	says("root", `""`)
 	says("network", "dial tcp")
@@ -94,16 +94,16 @@ func TestHostile(t *testing.T) {
 		t.Errorf("randomness does not follow from the intent: %s %s %s", a.Stdout, b.Stdout, c.Stdout)
 	}
 
-	// One of several concurrent runs loops: the others finish.
+	// If one of several concurrent runs loops, the others must still finish.
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { says("nap", "rested") })
 	}
 	wg.Go(func() { run("loop", 1) })
 	wg.Wait()
-	runtime.GC() // a thread that still loops would block this
+	runtime.GC() // blocks if a thread still loops
 
-	// The context of the run is cancelled.
+	// Run must return soon after its context is done.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began = time.Now()
@@ -112,8 +112,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestModules: files that are not WebAssembly programs, or have another digest than the
-// registered one, do not run.
+// TestModules checks that files that are not WebAssembly modules do not run, and that
+// the limits hold for modules with a loop, a large memory or an unknown import.
 func TestModules(t *testing.T) {
 	r, err := Open(t.Context())
 	if err != nil {
@@ -132,18 +132,18 @@ func TestModules(t *testing.T) {
 			t.Errorf("%s ran", name)
 		}
 	}
-	// An endless loop in 40 bytes: (func (export "_start") (loop br 0)).
+	// a module of 40 bytes with an endless loop: (func (export "_start") (loop br 0))
 	loop := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x09\x01\x07\x00\x03\x40\x0c\x00\x0b\x0b"
 	began := time.Now()
 	if out, err := try([]byte(loop), 1); err != nil || !out.TimedOut || time.Since(began) > 2*time.Second {
 		t.Errorf("%+v %v after %v", out, err, time.Since(began))
 	}
-	// The initial memory is 100 pages, and the limit is 1 MiB.
+	// a module with an initial memory of 100 pages, above the limit of 1 MiB
 	big := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x05\x03\x01\x00\x64" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x04\x01\x02\x00\x0b"
 	if out, err := try([]byte(big), 1); err == nil && out.Exit == 0 && !out.OOM {
 		t.Errorf("a memory above the limit: %+v", out)
 	}
-	// The module imports a function that no host module provides.
+	// a module that imports a function that no host module provides
 	thief := head + "\x01\x04\x01\x60\x00\x00" + "\x02\x0c\x01\x03env\x04evil\x00\x00"
 	if out, err := try([]byte(thief), 1); err == nil && out.Exit == 0 {
 		t.Errorf("an unknown import: %+v", out)

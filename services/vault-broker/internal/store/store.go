@@ -23,7 +23,7 @@ import (
 	"sync"
 )
 
-// ErrNotFound is returned by Get for a name without a value.
+// ErrNotFound is returned by Get if the name has no value.
 var ErrNotFound = errors.New("no such secret")
 
 // Store is an open file of values. It is safe for concurrent use within one process; no
@@ -43,9 +43,9 @@ type record struct {
 }
 
 // Open reads the file at path, which need not exist, and checks that every value
-// decrypts. kek has 32 bytes. Stores under one kek must have different domains, such
-// that no name prefixed by its domain equals a name of another store prefixed by that
-// store's domain.
+// decrypts. kek must have 32 bytes. Stores under one kek must have different domains,
+// and the domains must be such that the concatenation of domain and name identifies one
+// value among all stores.
 func Open(path string, kek []byte, domain string) (*Store, error) {
 	if len(kek) != 32 {
 		return nil, fmt.Errorf("vault key has %d bytes, want 32", len(kek))
@@ -107,7 +107,7 @@ func (s *Store) Put(name string, value []byte) error {
 	return nil
 }
 
-// write replaces the file atomically and durably. The caller holds mu.
+// write replaces the file atomically and durably. The caller must hold mu.
 func (s *Store) write() error {
 	b, err := json.Marshal(s.data)
 	if err != nil {
@@ -131,11 +131,11 @@ func (s *Store) write() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close()) // without this, the old file may return after a power loss
+	return errors.Join(dir.Sync(), dir.Close()) // without syncing the folder, the old file could reappear after a power loss
 }
 
 // MoveTo moves the values whose names begin with prefix to another store, under their
-// names without the prefix. It does not replace values there. It may be repeated after a
+// names without the prefix. It does not replace values there. It can be repeated after a
 // failure: each value is durable in the other store before it is removed from this one.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
@@ -185,7 +185,7 @@ func (s *Store) Names(prefix string) []string {
 	return out
 }
 
-// get is Get for a caller that holds mu.
+// get implements Get. The caller must hold mu.
 func (s *Store) get(name string) ([]byte, error) {
 	r, ok := s.data[name]
 	if !ok {

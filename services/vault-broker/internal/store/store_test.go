@@ -53,8 +53,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestMoveTo: moved values can be read in the other store only, moving again changes
-// nothing, and existing values are not replaced.
+// TestMoveTo checks that moved values can be read in the other store only, that moving
+// again changes nothing, and that existing values are not replaced.
 func TestMoveTo(t *testing.T) {
 	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
 	open := func(name, domain string) *Store {
