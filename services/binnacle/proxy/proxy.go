@@ -252,7 +252,7 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 // Content-Length, and X-Binnacle headers, which only the proxy sets.
 func head(w http.ResponseWriter, resp *http.Response) {
 	for k, v := range resp.Header {
-		if !strings.HasPrefix(k, "X-Binnacle-") { // the proxy's own fields take precedence
+		if !strings.HasPrefix(k, "X-Binnacle-") { // only the proxy sets these headers
 			w.Header()[k] = v
 		}
 	}

@@ -62,7 +62,8 @@ func (s *stream) write(data []byte) {
 	_ = s.rc.Flush()
 }
 
-// chunk forwards one event without its tool calls, which it holds.
+// chunk forwards one event without its tool calls, which are held until their choice
+// ends.
 func (s *stream) chunk(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		if s.holds() {
@@ -148,8 +149,8 @@ func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err err
 	return true, nil
 }
 
-// hold adds a delta to the held tool call with its index. The number of calls and the
-// bytes held per response are limited.
+// hold adds a delta to the held tool call with its index. The number of calls per choice
+// and the number of bytes held per response are limited.
 func (s *stream) hold(choice int, f *fields) error {
 	h := s.held[choice]
 	if h == nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// ballots records votes on escalated calls. Votes are events of the call's
-// session, serialized by optimistic concurrency. The vote that settles a call is
-// a work item of settleWork; the settler then decides the call again with the
-// votes among its facts.
+// ballots records votes on escalated calls. Votes are events of the call's session,
+// serialized by optimistic concurrency. The vote that settles a call is a work item of
+// settleWork: the settler consumes it and decides the call again with the votes among
+// its facts.
 type ballots struct{ *instance }
 
 // voteFilter returns the filter for the votes on the calls of a session.

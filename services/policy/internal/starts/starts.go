@@ -126,9 +126,9 @@ type Call struct {
 	Event *contract.Event // allows the call
 }
 
-// Expired returns the calls whose window had ended at now, oldest first. A call that has not started is returned once a second, until an
-// event that it started or expired is applied. An expired call is returned every
-// five seconds until its outcome is applied.
+// Expired returns the calls whose window had ended at now, oldest first. A call that has
+// not started is returned once a second, until the event that starts or expires it is
+// applied. An expired call is returned every five seconds until its outcome is applied.
 func (v *View) Expired(now time.Time) []Call {
 	v.mu.Lock()
 	defer v.mu.Unlock()
