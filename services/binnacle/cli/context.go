@@ -115,7 +115,7 @@ func listContexts(c *env) error {
 }
 
 // changeContexts applies a change to the stored contexts, saves them, and prints the
-// name of the changed context with what, its new state.
+// name of the changed context followed by what, a description of its new state.
 func changeContexts(c *env, name, what string, change func(*contexts.Store) error) error {
 	path, err := contexts.Path()
 	if err != nil {

@@ -138,7 +138,8 @@ func inline(c *env, w io.Writer, n int64) error {
 	return c.print(map[string]any{"bytes": n, "content_base64": b.Bytes()}, nil)
 }
 
-// copyTo copies the response to a GET request to w, and returns the number of bytes.
+// copyTo sends a GET request for path and copies the body of the response to w. It
+// returns the number of bytes copied.
 func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, error) {
 	resp, err := c.request(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {

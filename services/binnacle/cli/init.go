@@ -68,7 +68,8 @@ func distribute(ring *keyring.Ring, to string) error {
 		TLSCert: os.Getenv("BINNACLE_NATS_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_NATS_TLS_KEY")})
 }
 
-// Default paths and address of an external NATS server.
+// Defaults of the NATS server's configuration: the folder of its store, and the
+// addresses for clients and for monitoring.
 const (
 	natsStore   = "/data"
 	natsListen  = "0.0.0.0:4222"

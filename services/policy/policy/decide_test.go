@@ -80,7 +80,7 @@ func TestTwoInstances(t *testing.T) {
 		a.follow() // b has not applied the suspension yet
 		for _, order := range [][2]*member{{a, b}, {b, a}} {
 			d := l.propose("echo", nil)
-			d.stored = time.Time{}.Add(time.Hour) // reported as a first delivery on a connection newer than the proposal, so the ledger is not searched
+			d.stored = time.Time{}.Add(time.Hour) // reported as a first delivery, and stored after the connection was made, so the ledger is not searched for a decision
 			for _, m := range order {
 				if err := m.decider.take(ctx, d); err != nil {
 					t.Fatal(err)

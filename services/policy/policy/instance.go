@@ -72,7 +72,8 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 }
 
 // answered reports whether the ledger has a decision on the proposal at or after
-// sequence seq. Events whose names are listed in also count as decisions in addition.
+// sequence seq. The last parameter lists further names of events that count as
+// decisions.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	for en, err := range i.emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String(), seq) {
 		if err != nil {

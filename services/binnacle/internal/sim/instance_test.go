@@ -69,7 +69,8 @@ func (w *world) start(kind string, n, gen int, was *instance) *instance {
 	return in
 }
 
-// copied copies a folder in its current state, as a crash would leave it.
+// copied copies a folder in its current state, as a crash would leave it, and returns
+// the path of the copy.
 func (w *world) copied(dir string) string {
 	to, err := os.MkdirTemp(w.base.scratch, "")
 	if err == nil {

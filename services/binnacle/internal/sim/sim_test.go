@@ -46,7 +46,7 @@ type result struct {
 
 // schedule runs the mesh under one seed.
 func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
-	cryptotest.SetGlobalRandom(t, seed+1<<40) // not the seed of the base, so that no id of the base is generated again
+	cryptotest.SetGlobalRandom(t, seed+1<<40) // a seed other than that of the base, so that no id of the base is generated again
 	// The NATS client reuses timers from a sync.Pool, but a timer of one synctest bubble
 	// must not be used in another. Two garbage collections empty the pool.
 	runtime.GC()
@@ -94,7 +94,7 @@ func (w *world) play() {
 		w.violate("clients wait without end")
 		return
 	}
-	if w.crashes == 0 { // the run ended before the release at which the plan has a death
+	if w.crashes == 0 { // no planned death of an instance occurred
 		w.bus.mu.Lock()
 		w.kill(w.instances[w.rng.IntN(len(w.instances))], "at the end")
 		w.bus.mu.Unlock()

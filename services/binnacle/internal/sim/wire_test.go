@@ -175,7 +175,7 @@ func (l *link) parse() (ops []*op, err error) {
 				return nil, err
 			}
 			if o == nil {
-				return ops, nil // incomplete
+				return ops, nil // the message has not arrived completely
 			}
 			ops = append(ops, o)
 			rest = rest[n:]

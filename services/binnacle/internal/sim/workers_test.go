@@ -50,7 +50,7 @@ const (
 func TestWorker(t *testing.T) {
 	raw := os.Getenv(batchEnv)
 	if raw == "" {
-		return // only TestSchedules runs this test
+		return // the test runs a batch only in a process that spawn has started
 	}
 	var b batch
 	if err := json.Unmarshal([]byte(raw), &b); err != nil {

@@ -100,7 +100,8 @@ func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 	return out
 }
 
-// rolesOf returns the roles with which a vote can count under any of the rules.
+// rolesOf returns the roles that give a vote under any of the rules, sorted and without
+// duplicates.
 func rolesOf(rules []contract.ApprovalRule) []string {
 	var out []string
 	for i := range rules {
@@ -113,7 +114,8 @@ func rolesOf(rules []contract.ApprovalRule) []string {
 	return slices.Compact(out)
 }
 
-// entitled reports whether any of the roles makes a vote count.
+// entitled reports whether one of the roles gives its holder a vote under any of the
+// rules.
 func entitled(rules []contract.ApprovalRule, roles []string) bool {
 	want := rolesOf(rules)
 	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(want, r) })

@@ -32,12 +32,12 @@ const (
 	// append.
 	maxBatch = 256
 	// linger is how long a settlement waits for a reservation, so that both are written
-	// in one append. Meanwhile the account holds more than it should and never less, so
-	// a limit cannot be exceeded.
+	// in one append. Meanwhile the whole reserved amount still counts against the
+	// limits.
 	linger = 5 * time.Millisecond
 	// takeOver is how long a reservation may stay open before every instance searches
 	// for the outcome of its call. Before that, only the instance that made the
-	// reservation follows the outcome.
+	// reservation processes the outcome.
 	takeOver = 3 * time.Second
 	// lookBack is how many entries before the reservation the search for the outcome of
 	// a call begins. If a proposal is delivered twice, the second delivery may reserve
@@ -310,9 +310,9 @@ func (b *Ledger) Watched() bool {
 	return len(b.since) > 0
 }
 
-// From returns the sequence from which outcomes must be read, if tail is the last
-// sequence of the ledger: that of the oldest open reservation. Outcomes before it are
-// found by Sweep.
+// From returns the sequence from which outcomes must be read: that of the oldest open
+// reservation, or tail+1 if none is open. tail is the last sequence of the ledger.
+// Outcomes before the returned sequence are found by Sweep.
 func (b *Ledger) From(tail uint64) uint64 {
 	from := tail + 1
 	b.mu.Lock()

@@ -41,7 +41,8 @@ func (c *checker) overlay(o *guard.Overlay) {
 	}
 }
 
-// expired adds a finding if the overlay would have expired before it came into force.
+// expired adds a finding if the overlay is the document to activate and its expiry time
+// has passed.
 func (c *checker) expired(where string, o *guard.Overlay) {
 	k := c.s.Known
 	if k == nil || o.Expires == "" || o.Expires > k.Now || k.Layer != "p2" || k.Name != o.ID {

@@ -124,8 +124,8 @@ func (s *Stack) names() []named {
 	return out
 }
 
-// subjectOf returns the type of name that the subject of a scope or limit has, given the
-// level of the scope or limit.
+// subjectOf returns the type of name that is the subject of a scope or limit at this
+// level, such as "principal" for the level "agent".
 func subjectOf(level string) string {
 	if level == "agent" {
 		return "principal"

@@ -34,7 +34,7 @@ const KindRegister = "policy.register_principal"
 // ends the freeze.
 const KindFreeze = "policy.freeze"
 
-// The longest times for which a delegation and a break-glass grant can be granted.
+// The maximum durations of a delegation and of a break-glass grant.
 const (
 	MaxDelegation = 90 * 24 * time.Hour
 	MaxBreakGlass = 4 * time.Hour
@@ -176,7 +176,8 @@ var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_co
 // key.
 func InPerson(kind string) bool { return slices.Contains(inPerson, kind) }
 
-// explained returns the fact of an event, or an error if the reason is empty.
+// explained returns the Fact with this name and data, or an error if the reason is
+// empty.
 func explained(reason, name string, data canon.Document) (Fact, error) {
 	if strings.TrimSpace(reason) == "" {
 		return none, errors.New("reason: say why")
@@ -184,7 +185,7 @@ func explained(reason, name string, data canon.Document) (Fact, error) {
 	return Fact{name, data}, nil
 }
 
-// lasts returns an error unless ms is a time to live of at most longest.
+// lasts returns an error unless ms, a time to live, is positive and at most longest.
 func lasts(ms int64, longest time.Duration) error {
 	if d := time.Duration(ms) * time.Millisecond; d <= 0 || d > longest {
 		return fmt.Errorf("ttl_ms: want 1 to %d", longest.Milliseconds())
@@ -192,8 +193,8 @@ func lasts(ms int64, longest time.Duration) error {
 	return nil
 }
 
-// within returns an error unless every scope is held; why is the rest of the
-// message.
+// within returns an error unless held contains every scope. The error names the first
+// missing scope and ends with why.
 func within(scopes, held []string, why string) error {
 	for i, sc := range scopes {
 		if !slices.Contains(held, sc) {

@@ -72,8 +72,8 @@ func (x *Delegations) identities() []Identity {
 	return out
 }
 
-// authorityKinds lists the kinds of identities that authorities returns, for
-// which the dump has lines of another form.
+// authorityKinds lists the kinds of identities that authorities returns. In the dump,
+// dumpAuthorities writes their lines, with members of their own.
 var authorityKinds = []string{"consent", "session", "revocation"}
 
 // authorities returns revocations, consents and session grants, in no particular

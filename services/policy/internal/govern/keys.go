@@ -25,7 +25,7 @@ type virtualKey struct {
 	revoked string // reason of the revocation; empty while the key is in force
 }
 
-// consent is a recorded consent, with the times of its event.
+// consent is a recorded consent, with the Lamport time and the time of its event.
 type consent struct {
 	events.VirtualKeyConsented
 	from uint64

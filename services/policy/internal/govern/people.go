@@ -22,7 +22,7 @@ const (
 // value is empty.
 type People struct {
 	principals map[string][]life            // histories by name, oldest entry first
-	roles      map[string]map[string][]span // roles by principal and name, oldest first
+	roles      map[string]map[string][]span // times for which roles are held, by principal and role, oldest first
 }
 
 // life is the type and suspension of a principal from one event to the next.

@@ -13,9 +13,9 @@ import (
 // compiler's work grows with the square of their number.
 const maxElse = 1000
 
-// checkShape returns an error for a file of a bundle that is nested more than 128
-// levels deep: JSON values, and brackets in Rego. The YAML parser has limits of
-// its own, a depth of 10,000 and one against aliases that multiply.
+// checkShape returns an error for a file of a bundle in which JSON values, or brackets
+// in Rego, are nested more than 128 levels deep. The YAML parser itself limits the depth
+// to 10,000 and the expansion of aliases.
 func checkShape(name string, text []byte) error {
 	var err error
 	switch {

@@ -108,7 +108,7 @@ func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
 	}
 }
 
-// note records a document's answer as a step.
+// note adds a document's answer to the steps of the explanation if keep is set.
 func (e *Evaluation) note(keep bool, s guard.Step, a guard.Answer) {
 	if keep {
 		s.Verdict, s.Reason = a.Verdict, a.Reason

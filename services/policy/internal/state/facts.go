@@ -66,8 +66,8 @@ func (v *View) Limits() []guard.Limit {
 	return append(append(out, v.People.Limits.List()...), v.People.Keys.Limits()...)
 }
 
-// Price returns the highest price of a model under the name that callers use. ok
-// is false if no price is published.
+// Price returns the highest published price of a model, by the name that callers use for
+// it. ok is false if no price is published.
 func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
 	i, ok := slices.BinarySearchFunc(v.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
 	if ok {
