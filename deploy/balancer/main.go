@@ -76,8 +76,9 @@ func run(ctx context.Context, listen, gateways string) error {
 }
 
 // answerHealth accepts connections on healthSocket until ctx is done and writes "ok" to
-// each if a gateway is ready. A connection that is closed without a byte means that
-// none is. The balancer works without it, so a failure to listen is only logged.
+// each if a gateway is ready. A connection that is closed without a byte means that no
+// gateway is ready. The balancer forwards connections even without the health socket, so
+// a failure to listen is only logged.
 func answerHealth(ctx context.Context, p *pool) {
 	l, err := net.Listen("unix", healthSocket)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // reload checks the clients' certificate and key files once a second, and reloads the
 // server's configuration when one of them has changed. It returns at once if the
-// configuration has no certificate, and otherwise never.
+// configuration has no certificate, and otherwise does not return.
 func reload(s *server.Server, config string) {
 	cert, key := filesOf(config)
 	if cert == "" {

@@ -88,9 +88,9 @@ type Tool struct {
 	Version      string        `json:"version"`
 }
 
-// ToolApproved is the data of policy.tool_approved: calls may use the tool
-// document with this digest. A tool document of the same kind with another digest
-// is denied as drift.
+// ToolApproved is the data of policy.tool_approved: calls may use the tool document with
+// this digest. Calls of a tool of the same kind whose document has another digest are
+// denied as drift.
 type ToolApproved struct {
 	Digest string `json:"digest"`
 	Kind   string `json:"kind"`

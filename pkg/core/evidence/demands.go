@@ -21,8 +21,8 @@ type Demands struct {
 	Kept      []byte    // signed note of a checkpoint that the reader saw earlier; the log must extend it
 }
 
-// Witness is a witness that the reader trusts to have checked that the log only
-// grows.
+// Witness holds the name and the key of a witness, which the reader trusts to have
+// checked that the log only grows.
 type Witness struct {
 	Name      string `json:"name"`
 	PublicKey []byte `json:"public_key"`

@@ -159,8 +159,8 @@ func (w *world) record(service string, cause *contract.Event, d *contract.Decisi
 	w.store(e)
 }
 
-// source returns the source from which Build makes the pack of a session, collected in
-// the way in which audit collects it.
+// source returns the input from which Build makes the pack of a session, collected from
+// the ledger in the same way as audit collects it.
 func (w *world) source(session string) Source {
 	nodes := map[[2]uint64]translog.Hash{}
 	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }

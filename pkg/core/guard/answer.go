@@ -19,8 +19,7 @@ type Answer struct {
 // denied returns a DENY with this reason code.
 func denied(reason string) Answer { return Answer{Verdict: contract.Deny, Reason: reason} }
 
-// orDeny returns a DENY in place of no opinion or an incomplete answer, and
-// otherwise a itself.
+// orDeny returns a DENY if a has no verdict or is incomplete, and otherwise a itself.
 func orDeny(a Answer) Answer {
 	if a.Verdict == "" {
 		return denied(contract.ReasonNoPolicyDefined)
