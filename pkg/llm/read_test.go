@@ -216,7 +216,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestWithhold checks that removed tools are absent for every reader, and all other
+// TestWithhold checks that removed tools are absent for every reader, and that all other
 // bytes are unchanged.
 func TestWithhold(t *testing.T) {
 	for _, c := range []struct{ kind, members, names, want string }{

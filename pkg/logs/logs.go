@@ -47,7 +47,7 @@ type Level struct {
 
 // Start makes w the log of the process (slog.Default). Until ctx is done, each SIGUSR1
 // changes the level by one step to more messages, and each SIGUSR2 to fewer, between
-// error and debug. A change is logged whatever the level.
+// error and debug. Every change is logged, even at level error.
 func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerOptions) slog.Handler, initial slog.Level) *Level {
 	l := &Level{}
 	l.at.Set(initial)
@@ -72,7 +72,7 @@ func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerO
 // Name returns the name of the level, as Parse accepts it.
 func (l *Level) Name() string { return strings.ToLower(l.at.Level().String()) }
 
-// SetName sets the level by its name. A change is logged whatever the level; if the
+// SetName sets the level by its name. A change is logged, even at level error; if the
 // level is set already, SetName does nothing. Its error is that of Parse.
 func (l *Level) SetName(name string) error {
 	to, err := Parse(name)
@@ -82,7 +82,7 @@ func (l *Level) SetName(name string) error {
 	return err
 }
 
-// set sets the level, and logs the change whatever the level.
+// set sets the level and logs the change, even at level error.
 func (l *Level) set(to slog.Level) {
 	old := l.at.Level()
 	l.at.Set(to)
@@ -92,7 +92,7 @@ func (l *Level) set(to slog.Level) {
 }
 
 // next returns the level that follows l in steps if more is true, and the one before it
-// otherwise. It returns l at the end of steps.
+// otherwise. At either end of steps it returns l.
 func next(l slog.Level, more bool) slog.Level {
 	i := slices.Index(steps, l)
 	if more {

@@ -57,8 +57,8 @@ func (s *shared) String() string {
 	return s.b.String()
 }
 
-// TestSignals checks that signals change the level, each change is logged, and signals
-// have no effect after the context is done.
+// TestSignals checks that signals change the level, that each change is logged, and that
+// signals have no effect after the context is done.
 func TestSignals(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })

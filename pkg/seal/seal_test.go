@@ -55,8 +55,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestKeys checks that a seed determines its key; malformed seeds and public keys are
-// errors.
+// TestKeys checks that a seed determines its key, and that malformed seeds and public
+// keys are errors.
 func TestKeys(t *testing.T) {
 	seed := bytes.Repeat([]byte{7}, 32)
 	a, err := FromSeed(seed)
