@@ -57,7 +57,7 @@ func (s *Server) Start(ctx context.Context, addr string) (string, error) {
 		return "", fmt.Errorf("admin listener: %w; name another address with BINNACLE_ADMIN or /admin/listen, or off", err)
 	}
 	srv := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	go func() { _ = srv.Serve(l) }() // returns when Close is called
+	go func() { _ = srv.Serve(l) }() // Serve returns when Close is called
 	context.AfterFunc(ctx, func() { _ = srv.Close() })
 	return l.Addr().String(), nil
 }

@@ -33,33 +33,35 @@ type Config struct {
 	VaultBroker   VaultBroker   `json:"vault-broker"`
 }
 
-// Log configures the log.
+// Log is the section log: the level of the program's log.
 type Log struct {
 	Level string `json:"level"`
 }
 
-// Admin configures the admin listener.
+// Admin is the section admin: the address of the admin listener.
 type Admin struct {
 	Listen string `json:"listen"`
 }
 
-// Reload configures how often a running program checks the file for changes.
+// Reload is the section reload: how often a running program checks the file for changes.
 type Reload struct {
 	Interval Duration `json:"interval"`
 }
 
-// Tracing configures the export of OpenTelemetry spans.
+// Tracing is the section tracing: the collector to which OpenTelemetry spans are
+// exported.
 type Tracing struct {
 	Endpoint string `json:"endpoint"`
 }
 
-// TLS names a certificate and its key.
+// TLS names the files of a certificate and its key.
 type TLS struct {
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
 }
 
-// NATS configures the NATS server and the connections to it.
+// NATS is the section nats: the settings of the NATS server and of the connections to
+// it.
 type NATS struct {
 	URL      string `json:"url"`
 	CA       string `json:"ca"`
@@ -70,12 +72,12 @@ type NATS struct {
 	MaxStore Size   `json:"max_store"`
 }
 
-// Folder configures a service whose only setting is its state folder.
+// Folder is the section of a service whose only setting is its state folder.
 type Folder struct {
 	State string `json:"state"`
 }
 
-// Gateway configures the gateway.
+// Gateway is the section of the gateway service.
 type Gateway struct {
 	Listen          string   `json:"listen"`
 	AddressFile     string   `json:"address_file"`
@@ -85,17 +87,17 @@ type Gateway struct {
 	Expect          []string `json:"expect"`
 }
 
-// LLMRouter configures the llm-router.
+// LLMRouter is the section of the llm-router service.
 type LLMRouter struct {
 	Document Document `json:"document"`
 }
 
-// Policy configures the policy service.
+// Policy is the section of the policy service.
 type Policy struct {
 	Bundles []string `json:"bundles"`
 }
 
-// SessionRunner configures the session-runner.
+// SessionRunner is the section of the session-runner service.
 type SessionRunner struct {
 	Packs      string `json:"packs"`
 	Containerd string `json:"containerd"`
@@ -104,7 +106,7 @@ type SessionRunner struct {
 	State      string `json:"state"`
 }
 
-// VaultBroker configures the vault-broker.
+// VaultBroker is the section of the vault-broker service.
 type VaultBroker struct {
 	KEK   Secret `json:"kek"`
 	State string `json:"state"`

@@ -3,9 +3,9 @@
 // There are two ways to write. Append stores an event once under its id, without a
 // condition on other events. AppendExpect stores it only if no event that matches a
 // filter was stored after a given sequence, which serializes the writers of an aggregate
-// or of a receipt chain (optimistic concurrency). An error other than the sentinels means
-// that it is unknown whether the event was stored: repeat the append with the same bytes
-// and id.
+// or of a receipt chain (optimistic concurrency). An error other than ErrConflict and
+// ErrIDConflict means that it is unknown whether the event was stored: repeat the append
+// with the same bytes and id.
 //
 // JetStream is the implementation on a server, package memlog the one for tests; both
 // pass the suite of package logtest. Views do not use Scan: they read with package
@@ -30,8 +30,8 @@ type Entry struct {
 	Data    []byte // the stored bytes
 }
 
-// Errors of Log. After any other error of an append, its result is unknown: repeat it
-// with the same bytes and id.
+// Errors of Log. After any error of an append except ErrConflict and ErrIDConflict, its
+// result is unknown: repeat it with the same bytes and id.
 var (
 	// ErrConflict means that the expected sequence is not the last one; reload and
 	// decide again.

@@ -39,8 +39,8 @@ type aligned struct {
 
 const (
 	bloomBits = 1 << 14
-	wholeLen  = 6  // shorter values must not adjoin letters and digits
-	lineLen   = 16 // shorter lines are not searched for by themselves
+	wholeLen  = 6  // bytes; a shorter value is found only if no letter or digit adjoins it
+	lineLen   = 16 // bytes; a shorter line is not searched for separately
 )
 
 var (

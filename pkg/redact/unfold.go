@@ -19,9 +19,9 @@ type unfolded struct {
 type kind int
 
 const (
-	slashes  kind = 1 << iota // as in strings of JSON, C, Go and Python
-	percents                  // as in URLs
-	entities                  // as in HTML
+	slashes  kind = 1 << iota // backslash escapes of JSON, C, Go and Python
+	percents                  // percent-encoding of URLs
+	entities                  // character references of HTML
 	every    = slashes | percents | entities
 )
 
