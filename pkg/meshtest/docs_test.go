@@ -3,33 +3,108 @@ package meshtest
 import (
 	"os"
 	"os/exec"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestKnownFailures checks that every test that docs/reference/known-failures.md names
+const root = "../../"
+
+// lines returns the lines that git prints for args in the root of the repository.
+func lines(t *testing.T, args ...string) []string {
+	t.Helper()
+	out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("git %s: %v", args[0], err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// packagesOf returns, by the name of each test of the repository, the folders that have
+// it, without the path to them.
+func packagesOf(t *testing.T) map[string][]string {
+	out := map[string][]string{}
+	for _, l := range lines(t, "grep", "--untracked", "-oE", `^func (Test|Fuzz)[A-Za-z0-9]+`, "--", "*_test.go") {
+		file, name, _ := strings.Cut(l, ":func ")
+		out[name] = append(out[name], path.Base(path.Dir(file)))
+	}
+	return out
+}
+
+var (
+	testName  = regexp.MustCompile("`(?:([a-z0-9]+)\\.)?((?:Test|Fuzz)[A-Z][A-Za-z0-9]*)`")
+	makeVerb  = regexp.MustCompile("`make ([a-z-]+)")
+	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	unslugged = regexp.MustCompile(`[^\pL\pN_ -]`)
+	treePath  = regexp.MustCompile("`((?:deploy|docs|e2e|examples|pkg|schemas|scripts|services)/[A-Za-z0-9_./-]+)`")
+)
+
+// reserved lists paths that need not exist: those that ARCHITECTURE.md reserves, and a
+// placeholder.
+var reserved = []string{"services/lab", "services/work", "services/NAME"}
+
+// TestDocuments checks that every test, make target, file and link that a document names
 // exists.
-func TestKnownFailures(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reference/known-failures.md")
+func TestDocuments(t *testing.T) {
+	tests := packagesOf(t)
+	makefile, err := os.ReadFile(root + "Makefile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("git", "-C", "../..", "grep", "--untracked", "-hoE", `^func (Test|Fuzz)[A-Za-z0-9]+`, "--", "*_test.go").Output()
-	if err != nil {
-		t.Fatalf("git grep: %v", err)
-	}
-	have := map[string]bool{}
-	for line := range strings.Lines(string(out)) {
-		have[strings.TrimPrefix(strings.TrimSpace(line), "func ")] = true
-	}
-	named := regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)
-	if len(named) < 50 {
-		t.Fatalf("only %d tests are named", len(named))
-	}
-	for _, m := range named {
-		if !have[m[1]] {
-			t.Errorf("%s does not exist", m[1])
+	read := func(page string) string {
+		b, err := os.ReadFile(root + page)
+		if err != nil {
+			t.Fatal(err)
 		}
+		return string(b)
+	}
+	exists := func(p string) bool { _, err := os.Stat(root + p); return err == nil }
+	anchors := func(page string) (out []string) {
+		for _, m := range heading.FindAllStringSubmatch(read(page), -1) {
+			out = append(out, strings.ReplaceAll(unslugged.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+		}
+		return out
+	}
+	counted := 0
+	for _, page := range lines(t, "ls-files", "*.md") {
+		if page == "docs/style-review.md" {
+			continue // it quotes comments as they were
+		}
+		text := read(page)
+		for _, m := range testName.FindAllStringSubmatch(text, -1) {
+			if counted++; tests[m[2]] == nil || m[1] != "" && !slices.Contains(tests[m[2]], m[1]) {
+				t.Errorf("%s: %s does not exist", page, m[0])
+			}
+		}
+		for _, m := range makeVerb.FindAllStringSubmatch(text, -1) {
+			if counted++; !strings.Contains(string(makefile), "\n"+m[1]+":") {
+				t.Errorf("%s: no target %s", page, m[1])
+			}
+		}
+		for _, m := range treePath.FindAllStringSubmatch(text, -1) {
+			if counted++; !exists(m[1]) && !slices.Contains(reserved, m[1]) {
+				t.Errorf("%s: %s does not exist", page, m[1])
+			}
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			to, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(to, "://") {
+				continue
+			}
+			if to = path.Join(path.Dir(page), to); strings.HasPrefix(m[1], "#") {
+				to = page
+			}
+			if counted++; !exists(to) {
+				t.Errorf("%s: %s does not exist", page, m[1])
+			} else if anchor != "" && !slices.Contains(anchors(to), anchor) {
+				t.Errorf("%s: no heading for %s", page, m[1])
+			}
+		}
+	}
+	if counted < 500 {
+		t.Errorf("only %d names are checked", counted)
 	}
 }
