@@ -2,6 +2,7 @@ package token
 
 import (
 	"crypto/ed25519"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,19 @@ func TestVerify(t *testing.T) {
 	} {
 		if c, err := Verify(public, "t", raw); err == nil {
 			t.Errorf("%s is accepted: %+v", name, c)
+		}
+	}
+}
+
+// TestScopesDocumented checks that the how-to lists every scope.
+func TestScopesDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/how-to/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range All {
+		if !strings.Contains(string(page), "`"+s+"`") {
+			t.Errorf("scope %s is missing", s)
 		}
 	}
 }
