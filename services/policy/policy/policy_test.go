@@ -167,7 +167,8 @@ func (w *world) digests(f *guard.Facts) contract.PolicyDigests {
 }
 
 // decide makes a complete decision without a network: facts, evaluation, limits and
-// verdict.
+// verdict. It checks that the recorded decision can be taken again with the same result,
+// and can be explained.
 func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	w.t.Helper()
 	w.addFacts(&f)

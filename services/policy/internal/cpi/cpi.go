@@ -186,8 +186,8 @@ func (c *checker) bundle(b *Bundle) {
 	}
 }
 
-// widens finds clauses of P1 that permit calls that P0 forbids or for which it requires
-// approvers.
+// widens finds clauses of P1 whose sandbox exceeds the ceiling, or that permit calls
+// which P0 forbids or for which it requires approvers.
 func (c *checker) widens(where string, x *Clause) {
 	p := c.s.P0
 	if p == nil {
@@ -249,8 +249,8 @@ func (c *checker) between() {
 	}
 }
 
-// limits finds limits that exceed the ceilings' limit on the same level, measure
-// and window.
+// limits checks that the limits are valid, and finds those that exceed the ceilings'
+// limit on the same level, measure and window.
 func (c *checker) limits() {
 	if err := guard.CheckLimits(c.s.Limits); err != nil {
 		c.add("error", "structure", "limits", "%v", err)

@@ -66,10 +66,11 @@ func (h History) configured(a *contract.Activated) bool {
 	return false
 }
 
-// Resolve completes the activation a. A rollback gets the document that was in
-// force before; a retirement gets the one that is in force. changes is false if
-// the document is in force already. Resolve returns an error if there is nothing
-// to roll back to or to retire.
+// Resolve completes the activation a. A rollback gets the document that was in force
+// before; a retirement gets the one that is in force. changes is false if the document
+// is in force already, or if it comes from the configuration file and is the last one
+// that the file activated. Resolve returns an error if there is nothing to roll back to
+// or to retire.
 func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, err error) {
 	now, before := h.InForce(a.Layer, a.Name)
 	switch {
