@@ -323,8 +323,9 @@ func (b *Ledger) From(tail uint64) uint64 {
 	return from
 }
 
-// Outcome settles the reservation of a call with its recorded outcome. It does
-// nothing if the call has no open reservation, or none of this instance.
+// Outcome settles the open reservation of a call with its recorded outcome. If another
+// instance made the reservation, Outcome processes only an outcome that policy recorded;
+// that instance or Sweep processes any other.
 func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	call := contract.PeekCallID(en.Data)
 	b.mu.Lock()
@@ -350,9 +351,9 @@ func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 	return c.Executor
 }
 
-// ended settles a call with an outcome that its executor or policy recorded;
-// outcomes of other services are ignored. If executor is empty, another instance
-// made the reservation, and that instance or Sweep settles it.
+// ended settles a call with an outcome that its executor or policy recorded; outcomes of
+// other services are ignored. executor is empty if another instance made the
+// reservation: that instance or Sweep then settles an outcome of the executor.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {
 	e, err := eventlog.Open(en)
 	if err != nil || e.Service() != "policy" && e.Service() != executor {
