@@ -37,7 +37,8 @@ func without(header string) func(*http.Response, []byte) []byte {
 	return func(r *http.Response, b []byte) []byte { r.Header.Del(header); return b }
 }
 
-// lines applies a change to each line of a response.
+// lines returns a function that applies a change to the list of lines of a response with
+// status 200.
 func lines(change func([]string) []string) func(*http.Response, []byte) []byte {
 	return func(r *http.Response, b []byte) []byte {
 		if r.StatusCode != http.StatusOK {

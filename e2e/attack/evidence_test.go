@@ -225,7 +225,8 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 	a.judged("a log of its own", "", b.Bytes())
 })
 
-// own replaces the log of src by one that contains only the events of src.
+// own replaces the log of src by one that contains only the system events and the
+// session's events in src.
 func (a *auditor) own(src *evidence.Source) {
 	a.t.Helper()
 	nodes := map[[2]uint64]translog.Hash{}

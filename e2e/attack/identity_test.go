@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// as sends a request with another token.
+// as sends a request with the given token and returns the response.
 func as(t *testing.T, m *harness.Mesh, token, method, path, session, body string) *harness.Response {
 	t.Helper()
 	r, err := m.As(token).Do(context.Background(), method, path, session, body)

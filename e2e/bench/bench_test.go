@@ -153,7 +153,8 @@ func TestBench(t *testing.T) {
 	fmt.Println("\nwritten to bench.json")
 }
 
-// topologies measures calls on each topology.
+// topologies measures the start, an idle mesh, no-op calls and requests to a model on
+// several topologies and durability modes.
 func topologies(t *testing.T) {
 	for _, c := range []struct {
 		name, durability string

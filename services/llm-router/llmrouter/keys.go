@@ -128,7 +128,7 @@ func (r *rotation) rest(name, model string, until time.Time) {
 	r.state[name].Undecided()
 }
 
-// report updates the breaker of a key with f.
+// report calls f with the breaker of a key while r.mu is held.
 func (r *rotation) report(name string, f func(*route.Breaker)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,8 +46,8 @@ const (
 	maxGather = 50 * time.Millisecond
 )
 
-// gather returns the least time between two frames of a call, given the number of calls
-// in progress.
+// gather returns the minimum time between two frames of a call, given the number of
+// calls in progress.
 func gather(calls int64) time.Duration {
 	return min(max(time.Duration(calls)*minGather/100, minGather), maxGather)
 }

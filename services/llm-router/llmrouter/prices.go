@@ -19,8 +19,8 @@ import (
 const pricesKey = "prices"
 
 // sends returns the maximum number of times that a request may be sent to each
-// candidate: once per try and, if hedging is on, once more as the hedge of the preceding
-// candidate.
+// candidate: once per try and, if hedging is on, once more per try as the hedge of the
+// preceding candidate.
 func (s *Service) sends() int64 {
 	n := int64(s.Retry.Attempts)
 	if s.HedgeMS > 0 {

@@ -76,7 +76,7 @@ func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	return s, nil
 }
 
-// pass sends bytes to the caller, or buffers them until there is content.
+// pass sends bytes to the caller, or buffers them until the response has been claimed.
 func (s *stream) pass(b []byte) error {
 	if s.shown {
 		return s.c.out.write(b)

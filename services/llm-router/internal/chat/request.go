@@ -278,7 +278,7 @@ func parseMessage(m *message) (ir.Message, error) {
 	return out, nil
 }
 
-// callOf returns the part for a tool call.
+// callOf returns the part of the intermediate form for a tool call.
 func callOf(c *toolCall) ir.Part {
 	p := ir.Part{Type: ir.ToolCall, ID: c.ID}
 	if c.Function != nil {
@@ -497,7 +497,7 @@ func assistant(o ir.Obj, parts []ir.Part) {
 	}
 }
 
-// callFor returns the tool call for a part.
+// callFor returns the API's tool call for a part.
 func callFor(p *ir.Part) toolCall {
 	c := toolCall{ID: p.ID, Type: "function"}
 	if p.Custom {

@@ -243,7 +243,8 @@ func (d *Decoder) open(e *event) ([]ir.Event, error) {
 	return nil, nil
 }
 
-// piece decodes a piece of the open block.
+// piece returns the event for a delta of the open block: text, thinking, a signature, or
+// arguments of a tool call. It returns nil for any other delta.
 func (d *Decoder) piece(e *event) []ir.Event {
 	if e.Delta == nil {
 		return nil

@@ -105,7 +105,7 @@ func checkBase(base string) error {
 }
 
 // Local returns the description of a provider that runs in this process, or nil if the
-// provider is sent requests.
+// provider is reached over HTTP.
 func (p *Provider) Local() *Local { return p.kind.Local }
 
 // TraceName returns gen_ai.provider.name of OpenTelemetry's conventions: the name that

@@ -402,7 +402,8 @@ func (e *Encoder) start(b []byte) []byte {
 
 func (e *Encoder) id(prefix string) string { return e.itemID(prefix, len(e.output)) }
 
-// close writes the end of the open item.
+// close appends to b the events that end the open item, if any, and adds the item to
+// e.output.
 func (e *Encoder) close(b []byte) []byte {
 	at := len(e.output)
 	var done ir.Obj
@@ -498,7 +499,7 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	return nil
 }
 
-// think writes a piece of thinking as a delta of the reasoning summary.
+// think returns the events for a piece of thinking, as a delta of the reasoning summary.
 func (e *Encoder) think(text string) (b []byte) {
 	if e.open != "reasoning" {
 		b = e.openItem(b, "reasoning", ir.Obj{"type": "reasoning", "id": e.idAfterClose("rs"), "summary": []any{}})
@@ -508,7 +509,8 @@ func (e *Encoder) think(text string) (b []byte) {
 	return e.event(b, "response.reasoning_summary_text.delta", ir.Obj{"item_id": e.id("rs"), "output_index": len(e.output), "summary_index": 0, "delta": text})
 }
 
-// say writes a piece of text or of a refusal. Both are parts of one message.
+// say returns the events for a piece of text or of a refusal. Both are parts of one
+// message.
 func (e *Encoder) say(typ, text string) (b []byte) {
 	if e.open != "message" {
 		b = e.openItem(b, "message", messageItem(e.idAfterClose("msg"), "in_progress", []ir.Obj{}))
@@ -529,7 +531,7 @@ func (e *Encoder) say(typ, text string) (b []byte) {
 	return e.event(b, "response.output_text.delta", o)
 }
 
-// beginCall closes the open item and writes the beginning of a tool call.
+// beginCall returns the events that end the open item and begin a tool call.
 func (e *Encoder) beginCall(ev *ir.Event) []byte {
 	p := ev.Part
 	p.Type = ir.ToolCall
@@ -540,8 +542,8 @@ func (e *Encoder) beginCall(ev *ir.Event) []byte {
 	return b
 }
 
-// args writes a piece of the open call's arguments. The text of a custom tool is written
-// when it is complete, since it is extracted from a JSON object.
+// args returns the event for a piece of the open call's arguments. The text of a custom
+// tool is written when it is complete, since it is extracted from a JSON object.
 func (e *Encoder) args(ev *ir.Event) []byte {
 	if e.open != "call" || e.index != ev.Index {
 		return nil

@@ -187,8 +187,8 @@ type numeral struct {
 // numeralMost is the maximum length of a numeral, in bytes.
 const numeralMost = 40
 
-// read parses the numeral at the beginning of t. Its slices use the arrays of x, so that
-// scanning allocates nothing.
+// read parses the numeral at the beginning of t. x.digits and x.groups use arrays inside
+// x, so that scanning allocates nothing.
 func (x *numeral) read(t []byte) {
 	x.plus = t[0] == '+'
 	x.digits, x.groups = x.store[:0], append(x.counts[:0], 0)

@@ -403,7 +403,8 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 	return nil, nil
 }
 
-// piece decodes a piece of a block.
+// piece returns the event for a delta of a block: text, thinking, a signature, or
+// arguments of a tool call. It returns nil for any other delta.
 func (d *Decoder) piece(e *event) []ir.Event {
 	switch {
 	case e.Delta.Text != nil:
