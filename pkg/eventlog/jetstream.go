@@ -91,8 +91,8 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	return l.own(ctx, ack.Sequence, subject, data)
 }
 
-// publish repeats the request while the result is unknown. The message id makes that
-// safe, since the server stores one message per id.
+// publish sends the request up to attempts times while its result is unknown. The
+// message id makes that safe, since the server stores one message per id.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error
 	for i := range attempts {

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// maxDeliver is the maximum number of deliveries of an allowed event. At the next one
-// its call, if unclaimed, is recorded as dead_lettered.
+// maxDeliver is the maximum number of deliveries of an allowed event. At the next
+// delivery, an unclaimed call is recorded as dead_lettered.
 const maxDeliver = 8
 
 // Errors of one that process handles specially: it terminates work that failed with

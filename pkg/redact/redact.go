@@ -172,7 +172,7 @@ type rewriter struct {
 	found   []span // spans that are not yet replaced
 	out     []byte
 	changed bool
-	keys    map[string]bool // replaced names; an object may have several with the same replacement
+	keys    map[string]bool // member names after replacement, so that no two of them are equal
 }
 
 // tokenEnd returns the index after the token that begins at i. It drops spans within

@@ -16,8 +16,9 @@ import (
 // Log implements eventlog.Log. The zero value is an empty ledger in which message ids
 // never expire.
 type Log struct {
-	// Window is the time for which a message id is a duplicate; 0 means for ever. Now is
-	// the clock for Window, and must be set if Window is.
+	// Window is the time for which a second append under a message id counts as a
+	// duplicate; 0 means no limit. Now is the clock for Window, and must be set if
+	// Window is.
 	Window time.Duration
 	Now    func() time.Time
 
