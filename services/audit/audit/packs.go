@@ -153,7 +153,7 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 					continue
 				}
 				for _, c := range contents(en) {
-					if c.Store != contract.StoreObject || c.Encryption != nil { // an encrypted object does not match the commitment, which is that of the plaintext
+					if c.Store != contract.StoreObject || c.Encryption != nil { // the commitment is that of the plaintext, so an encrypted object cannot be verified with it
 						continue
 					}
 					object, err := s.env.Blobs.Object(ctx, &c)

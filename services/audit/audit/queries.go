@@ -290,8 +290,8 @@ func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.
 }
 
 // checkpoint returns the checkpoint that the query selects: the last one of a closed
-// epoch, the newest one with a number of cosignatures, with the cosignatures, the one
-// that witnesses are to cosign, or the newest one.
+// epoch; the newest one with at least a given number of cosignatures, followed by the
+// cosignatures; the one that witnesses are to cosign; or else the newest one.
 func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (string, error) {
 	switch {
 	case q.Epoch != 0:

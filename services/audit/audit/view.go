@@ -50,7 +50,7 @@ var (
 )
 
 // OpenView opens or creates the view in dir. If its database cannot be read, OpenView
-// renames the file and returns an empty view, which has to be rebuilt from the ledger.
+// renames the file and returns an empty view, which must be rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -187,7 +187,8 @@ func (v *View) Flush() error {
 	return err
 }
 
-// Session is the view's record of a session.
+// Session is the view's record of a session: its counts, its last event, and the tip of
+// its receipt chain.
 type Session struct {
 	Actor    string `json:"actor"`
 	Created  string `json:"created_at"`
@@ -411,7 +412,7 @@ func printable(bucket, k []byte) string {
 	return string(k)
 }
 
-// WriteDump writes the whole dump to w.
+// WriteDump writes the view's canonical form to w, each line with a newline.
 func (v *View) WriteDump(w io.Writer) error {
 	return v.Dump(func(b []byte) error { _, err := w.Write(append(b, '\n')); return err })
 }

@@ -38,7 +38,7 @@ type Target struct {
 	Model     string            // name of a model that policy allows Token to call
 }
 
-// Result is the result of one gate.
+// Result reports whether the endpoint passed one gate.
 type Result struct {
 	Level  string `json:"level"`
 	Gate   string `json:"gate"`
@@ -48,7 +48,8 @@ type Result struct {
 	MS     int64  `json:"ms"`
 }
 
-// gate is one entry of a vector file.
+// gate is one entry of a file in schemas/conformance/http: a claim, and the steps that
+// check it.
 type gate struct {
 	Gate  string `json:"gate"`
 	Claim string `json:"claim"`
@@ -68,19 +69,20 @@ type step struct {
 		Session string            `json:"session"`
 		Headers map[string]string `json:"headers"`
 		Body    json.RawMessage   `json:"body"`
-		Raw     string            `json:"raw"` // a body that need not be JSON
+		Raw     string            `json:"raw"` // request body that is sent as it is; it need not be JSON
 	} `json:"request"`
 	Expect struct {
 		Status  int               `json:"status"`
 		Headers map[string]string `json:"headers"` // header name → regular expression (RE2) for its value
 		Body    map[string]string `json:"body"`    // JSON Pointer → regular expression for the value there
-		Text    string            `json:"text"`    // regular expression over the whole body
+		Text    string            `json:"text"`    // regular expression that must match in the body
 		Not     string            `json:"not"`     // regular expression that must not match the body
 	} `json:"expect"`
 	Save map[string]string `json:"save"` // response header → name of the saved value
 }
 
-// gates returns the gates of all levels up to level, by level.
+// gates reads the gates of all levels up to the given one. The keys of the map are the
+// levels.
 func gates(level string) (map[string][]gate, error) {
 	if !slices.Contains(Levels, level) {
 		return nil, fmt.Errorf("level %q is none of %v", level, Levels)
@@ -104,9 +106,9 @@ func gates(level string) (map[string][]gate, error) {
 	return out, nil
 }
 
-// Run runs every gate up to the level, and calls tell with each result as soon as it is
-// known. A gate that fails does not stop the others. The error is for an unknown level
-// or that of ctx.
+// Run runs every gate up to the level, and calls tell with each result as soon as the
+// gate has ended. A gate that fails does not stop the others. Run returns an error if
+// the level is unknown or ctx is done.
 func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	all, err := gates(level)
 	if err != nil {

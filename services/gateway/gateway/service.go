@@ -178,8 +178,8 @@ func (s *Service) apply(en eventlog.Entry) error {
 	return s.tools.Apply(e)
 }
 
-// background starts the goroutines that run beside the requests until ctx is done: the
-// follower of the views, the ledger probe, the cleanup of MCP sessions and, if
+// background starts the goroutines that run concurrently with the requests until ctx is
+// done: the follower of the views, the ledger probe, the cleanup of MCP sessions and, if
 // configured, the lender and the webhook.
 func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	conn := s.env.Conn

@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Hash is a hash in the tree.
+// Hash is the hash of a leaf or of an inner node, or a key, which is a hash too.
 type Hash = translog.Hash
 
 // Kinds of Child.

@@ -33,7 +33,7 @@ func TestHandler(t *testing.T) {
 		status int
 		code   string
 		header string // header that must be set
-		logged int    // status in the access log, if it is not that of the response
+		logged int    // status in the access log; 0 means the status of the response
 	}{
 		"its own":         {fmt.Errorf("call: %w", BadRequest("/x", "want a y")), 400, "invalid_input", "", 0},
 		"not found":       {NotFound("no x"), 404, "not_found", "", 0},

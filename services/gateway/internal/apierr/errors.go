@@ -119,8 +119,8 @@ func (e *Error) ofReason(r *contract.Recorded) {
 	}
 }
 
-// statusOf returns the HTTP status for the error code of an executor; 502 for codes that
-// are not listed.
+// statusOf returns the HTTP status for the error code of an executor. It returns 502 for
+// codes that it does not list.
 func statusOf(code string) int {
 	switch code {
 	case "invalid_input", "unknown_pack":
@@ -137,9 +137,9 @@ func statusOf(code string) int {
 	return http.StatusBadGateway
 }
 
-// Handler returns the function that converts the error of a handler into a response.
-// Errors of unknown types are answered with 500 and logged to the logger that log
-// returns.
+// Handler returns the function that converts the error of a handler into a response. For
+// an error of an unknown type the response has status 500, and the error is logged to
+// the logger that log returns.
 func Handler(log func() *slog.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) { respond(log, err, c) }
 }

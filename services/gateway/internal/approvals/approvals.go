@@ -21,7 +21,7 @@ type API struct {
 	Queries *queries.Client
 }
 
-// List handles GET /api/v1/approvals: the calls that wait for approval.
+// List handles GET /api/v1/approvals. It responds with the calls that wait for approval.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err
@@ -29,7 +29,8 @@ func (s *API) List(c echo.Context) error {
 	return queries.Send(c, s.Queries, policy.ApprovalsQuery, policy.ApprovalsRequest{})
 }
 
-// Get handles GET /api/v1/approvals/{call}.
+// Get handles GET /api/v1/approvals/{call}. It responds with one call that waits for
+// approval.
 func (s *API) Get(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err

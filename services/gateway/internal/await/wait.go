@@ -60,7 +60,7 @@ const (
 	Ended     State = iota + 1 // the outcome is on the ledger and the sink is complete
 	Allowed                    // the intent of the call may be handed out
 	Started                    // the intent was handed out before
-	Escalated                  // the call waits for approval, and the wait does not last that long
+	Escalated                  // the call waits for approval, and the wait ended before the decision
 	Failed                     // the proposal is not on the ledger
 	Silent                     // the ledger does not respond
 	Overdue                    // no outcome within the bounds of the wait

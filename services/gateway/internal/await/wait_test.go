@@ -33,7 +33,7 @@ func (s *source) Allowed() <-chan *contract.Event      { return s.allowed }
 func (s *source) Started() <-chan *contract.Event      { return s.started }
 func (s *source) Failed() <-chan error                 { return s.failed }
 
-// ended delivers an outcome for whose response the given number of frames is needed.
+// ended delivers an outcome whose response consists of the given number of frames.
 func (s *source) ended(id string, frames int64) {
 	out := propose.Outcome{Event: &contract.Event{ID: id}}
 	out.Recorded.Effect.Status, out.Recorded.Effect.Frames = contract.Succeeded, frames
@@ -65,7 +65,7 @@ const (
 
 var errFrame = errors.New("frame 7 was lost")
 
-// send makes Take receive n frames, or the error that n stands for.
+// send makes the next Take receive n frames, or return an error if n is left or lost.
 func (f *frames) send(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

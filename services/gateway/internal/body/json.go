@@ -44,9 +44,9 @@ func Into(c echo.Context, v any) ([]byte, error) {
 	return doc, Strict(doc, v)
 }
 
-// Strict decodes a canonical JSON object into the struct that v points to. It rejects
-// what strictjson.Decode rejects, with an error that names the wrong member by its JSON
-// pointer.
+// Strict decodes a canonical JSON object into the struct that v points to. It returns an
+// error for every document that strictjson.Decode rejects; the error names the wrong
+// member by its JSON pointer.
 func Strict(doc []byte, v any) error {
 	err := strictjson.Decode(doc, v)
 	var e *strictjson.Error
@@ -57,8 +57,8 @@ func Strict(doc []byte, v any) error {
 }
 
 // duplicate returns the JSON pointer of the first member in doc whose name occurs
-// earlier in the same object, or "" if there is none before doc ends or is malformed.
-// doc nests at most canon.MaxDepth deep.
+// earlier in the same object, or "" if there is none. It stops where doc is malformed.
+// doc must not nest deeper than canon.MaxDepth.
 func duplicate(doc []byte) string {
 	at, _ := duplicateIn(json.NewDecoder(bytes.NewReader(doc)), "")
 	return at
@@ -67,7 +67,7 @@ func duplicate(doc []byte) string {
 var errNotJSON = errors.New("not JSON")
 
 // duplicateIn reads one JSON value, whose pointer is at, and returns the pointer of the
-// first duplicate member in it. The error is errNotJSON.
+// first duplicate member in it. It returns errNotJSON if the value is malformed.
 func duplicateIn(d *json.Decoder, at string) (string, error) {
 	open, err := d.Token()
 	if err != nil {

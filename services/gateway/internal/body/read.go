@@ -156,7 +156,7 @@ type pace struct {
 	rc       *http.ResponseController
 	limits   *Limits
 	deadline time.Time
-	last     time.Time // upper bound of deadline
+	last     time.Time // latest deadline: the start of the body plus Limits.Total
 }
 
 func (p *pace) begin(now time.Time) {

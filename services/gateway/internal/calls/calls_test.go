@@ -76,8 +76,9 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestPointers checks that the error names the place in the request of an argument that
-// does not match the tool's schema, or that the executor's error names.
+// TestPointers checks that the error names the place of the wrong argument in the
+// request: an argument that does not match the tool's schema, or one that the executor's
+// error names.
 func TestPointers(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	who := m.Token("alice", token.Tools)
@@ -100,9 +101,9 @@ func TestPointers(t *testing.T) {
 	}
 }
 
-// TestApproval checks that a call that waits for approval is answered with 202, at once
-// if the caller prefers that and otherwise when the caller's time has passed, and that
-// its state can be read.
+// TestApproval checks that the response to a call that waits for approval has status
+// 202, at once if the caller prefers that and otherwise when the caller's time has
+// passed, and that the state of the call can be read.
 func TestApproval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")

@@ -37,8 +37,9 @@ type Runner struct {
 }
 
 // Propose records the proposal of a call. While the ledger does not respond it records
-// nothing and returns an error at once. On return the proposal may not be durable yet,
-// but it is before an outcome is. The caller must close the pending call.
+// nothing and returns an error at once. The proposal may not be durable yet when Propose
+// returns, but it is durable before an outcome is recorded. The caller must close the
+// pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
 	if s.Probe.Down() {
 		return nil, Silent(r, "nothing was proposed")
@@ -198,7 +199,7 @@ func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bo
 }
 
 // Silent returns the error (503) for a request while the ledger does not respond. what
-// is the part of the message about the call.
+// is the part of the message that states what the caller can do or what was done.
 func Silent(r propose.Request, what string) *apierr.Error {
 	e := apierr.Unavailable("the ledger does not answer now; " + what)
 	e.Code, e.CallID, e.RetryAfter = "ledger_unavailable", r.ID, "5"

@@ -153,7 +153,7 @@ func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, er
 	return reportPrefix + strings.TrimPrefix(ref.Commitment, "sha256:") + "-" + strconv.Itoa(len(b)), nil
 }
 
-// Report handles GET /api/v1/conformance/reports/:id.
+// Report handles GET /api/v1/conformance/reports/:id. It responds with a stored report.
 func (s *API) Report(c echo.Context) error {
 	id := c.Param("id")
 	digits, size, _ := strings.Cut(strings.TrimPrefix(id, reportPrefix), "-")

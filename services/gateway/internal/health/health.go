@@ -124,8 +124,8 @@ func (s *API) Insider(c echo.Context) error {
 	return err
 }
 
-// Ready handles GET /readyz: 200 if the mesh accepts calls, or else 503. Only requests
-// that Insider accepts receive the details.
+// Ready handles GET /readyz. It responds with 200 if the mesh accepts calls, or else
+// 503. Only requests that Insider accepts receive the details.
 func (s *API) Ready(c echo.Context) error {
 	r := s.Now()
 	if s.Insider(c) != nil {

@@ -175,7 +175,8 @@ type RevocationRequest struct {
 	Reason    string `json:"reason"`
 }
 
-// Revoke handles POST /api/v1/tokens/revocations.
+// Revoke handles POST /api/v1/tokens/revocations. It proposes a call
+// policy.revoke_token.
 func (s *API) Revoke(c echo.Context) error {
 	who, raw, err := s.Gate.Into(c, &RevocationRequest{})
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *API) Revoke(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.revoke_token", "policy.revoke_token", raw)
 }
 
-// List handles GET /api/v1/keys.
+// List handles GET /api/v1/keys. It responds with the virtual keys.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Admin); err != nil {
 		return err

@@ -157,7 +157,7 @@ func bundle(contentType string, raw []byte) ([]byte, error) {
 			return nil, apierr.BadRequest("bundle", "the form has no file in the field bundle")
 		}
 		if part.FormName() == "bundle" {
-			b, err := io.ReadAll(part) // part reads from memory
+			b, err := io.ReadAll(part) // the form is in memory, so its size is limited
 			if err != nil {
 				return nil, apierr.BadRequest("bundle", "the form is cut off")
 			}

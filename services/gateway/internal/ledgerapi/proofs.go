@@ -187,8 +187,8 @@ func (s *API) ListSessions(c echo.Context) error {
 	return queries.Send(c, s.Queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
 }
 
-// SessionReceipts handles the request for the receipts of one session. It responds with
-// them in the order of the session's chain.
+// SessionReceipts handles the route of one session's receipts. It responds with them in
+// the order of the session's chain.
 func (s *API) SessionReceipts(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package queries sends the gateway's queries to other services, and converts the
-// responses and errors into those of the API. A query has no effect, so it is not a
-// call; each route checks the scope that its query requires.
+// Package queries sends the gateway's queries to other services, and converts their
+// responses and errors into responses and errors of the API. A query has no effect, so
+// it is not a call; each route checks the scope that its query requires.
 package queries
 
 import (

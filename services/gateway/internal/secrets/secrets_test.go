@@ -26,7 +26,7 @@ func TestHeldValues(t *testing.T) {
 		if v, ok := h.get("c-1"); !ok || string(v.sealed) != "first" {
 			t.Error("the first value counts:", string(v.sealed), ok)
 		}
-		h.until("c-1", time.Now().Add(time.Hour)) // as after an escalation
+		h.until("c-1", time.Now().Add(time.Hour)) // as if the call was escalated
 		if time.Sleep(30 * time.Minute); true {
 			if _, ok := h.get("c-1"); !ok {
 				t.Error("dropped before people have decided")

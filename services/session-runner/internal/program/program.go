@@ -40,8 +40,8 @@ type MissingInterpreter struct {
 	Reason string
 }
 
-// Error implements error. The message names the interpreter, the reason, and what the
-// author of the pack can do.
+// Error implements error. The message names the interpreter, the reason, and a remedy
+// for the author of the pack.
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }

@@ -85,8 +85,8 @@ func (c *cgroup) active() bool {
 	return c.dirs["unified"] != "" || c.dirs["memory"] != "" && c.dirs["pids"] != ""
 }
 
-// enforced returns the entries of the attestation for the limits that are in force:
-// those of the group, or those of the rlimits that replace it.
+// enforced returns the entries of the attestation for the limits that are in force,
+// which are set by the group or by the rlimits that replace it.
 func (c *cgroup) enforced() []string {
 	if c.dirs["unified"] != "" {
 		return []string{"memory:cgroup2", "pids:cgroup2", "cpu:cgroup2"}
