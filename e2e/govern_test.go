@@ -59,8 +59,8 @@ func ledger(t *testing.T, m *harness.Mesh) []*contract.Event {
 	return out
 }
 
-// proves checks, at the end of a test, that the ledger verifies and that replay results
-// in the live state.
+// proves checks, at the end of a test, that the ledger verifies and that replay computes
+// the same state as the running mesh.
 func proves(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "ledger.jsonl")

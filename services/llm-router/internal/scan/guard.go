@@ -146,8 +146,8 @@ func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked str
 	return out, b
 }
 
-// End returns the text that is still buffered, with the guard applied. The caller calls
-// it when the text has ended; the stream can then be used for another text.
+// End returns the text that is still buffered, with the guard applied. It must be called
+// when the text has ended; the stream can then be used for another text.
 func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 	t, b := g.Text(s.held, seen)
 	s.held = nil
