@@ -42,7 +42,7 @@ type index struct {
 // message is one message of a stream. The file of a stream has one per line, in JSON.
 type message struct {
 	Data    []byte `json:"data"`
-	ID      string `json:"id,omitempty"` // Nats-Msg-Id
+	ID      string `json:"id,omitempty"` // value of the header Nats-Msg-Id
 	Seq     uint64 `json:"seq"`
 	Subject string `json:"subject"`
 }

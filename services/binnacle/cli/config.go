@@ -27,7 +27,7 @@ func setting(f *pflag.FlagSet, flag, pointer string) {
 	if v := config.Find(pointer).Variable; v != "" && !strings.Contains(x.Usage, v) {
 		x.Usage += " (" + v + ")"
 	}
-	_ = f.SetAnnotation(flag, settingAnnotation, []string{pointer}) // the flag exists
+	_ = f.SetAnnotation(flag, settingAnnotation, []string{pointer}) // cannot fail, because the flag exists
 }
 
 // configFlag declares the flag --config.

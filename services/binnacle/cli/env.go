@@ -190,7 +190,7 @@ const envAnnotation = "binnacle_variable"
 func variable(f *pflag.FlagSet, flag, name string) {
 	x := f.Lookup(flag)
 	x.Usage += " (" + name + ")"
-	_ = f.SetAnnotation(flag, envAnnotation, []string{name}) // the flag exists
+	_ = f.SetAnnotation(flag, envAnnotation, []string{name}) // cannot fail, because the flag exists
 }
 
 // fromEnvironment sets flags that are not on the command line from their environment

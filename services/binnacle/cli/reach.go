@@ -18,7 +18,7 @@ const defaultAddr = "127.0.0.1:8080"
 type target struct {
 	addr    string
 	ca      string // PEM file of the authorities for the mesh's certificate; empty: the system's
-	token   string // from a context; empty if no context was used or it has none
+	token   string // token of the context; empty if no context is used or it has no token
 	context string // name of the context that the address is from; empty if there is none
 	err     error  // error of reading the contexts, if any
 }

@@ -50,7 +50,7 @@ func TestMirror(t *testing.T) {
 	}
 	caught(301)
 
-	// Every operation that could erase the mirrored stream.
+	// The operations on the ledger's stream that could also erase the mirror.
 	if _, err := admin.JS.UpdateStream(ctx, jetstream.StreamConfig{Name: bus.Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, MaxMsgs: 2, DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}

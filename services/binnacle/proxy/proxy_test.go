@@ -19,7 +19,7 @@ import (
 type stand struct {
 	*httptest.Server
 	mu       sync.Mutex
-	requests []string // kind and arguments, sorted by arrival
+	requests []string // kinds and arguments of the proposed calls, in order of arrival
 	mesh     *httptest.Server
 }
 

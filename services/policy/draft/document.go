@@ -23,11 +23,10 @@ type Document struct {
 	Body       []byte
 }
 
-// Read reads a policy document from a file or folder. A .tar.gz file, a .rego
-// file, or a folder of Rego and data is a bundle; a .json file with a member
-// "scope" is an overlay; any other .json file is ceilings, signed or not. Bundles
-// get the precedence 500. It returns an error of the file system, or one that
-// names the file.
+// Read reads a policy document from a file or folder. A .tar.gz file, a .rego file, or a
+// folder of Rego and data is a bundle; a .json file with a member "scope" is an overlay;
+// any other .json file is ceilings, signed or not. Bundles get the precedence 500. It
+// returns the error of the file system, or an error that names the file.
 func Read(path string) (*Document, error) {
 	info, err := os.Stat(path)
 	if err != nil {

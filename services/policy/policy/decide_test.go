@@ -29,7 +29,7 @@ func TestDecidedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		allowed(1)
-		for range 2 { // another delivery, before and after a restart
+		for range 2 { // the proposal is delivered again
 			d.tries++
 			if err := a.decider.take(ctx, d); err != nil {
 				t.Fatal(err)

@@ -149,8 +149,8 @@ func labelFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: events.SessionLabelledName, Key: session}.String()
 }
 
-// of reads a session's labels from the ledger, because the view may lag behind
-// what the caller has already received.
+// of reads a session's labels from the ledger, because the view may not include the
+// labels of data that the caller has received already.
 func (l *labels) of(ctx context.Context, tenant, session string) (have labelled, err error) {
 	if !l.state.Labelled() {
 		return have, nil

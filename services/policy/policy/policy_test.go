@@ -235,7 +235,7 @@ func TestEveryReason(t *testing.T) {
 		return f
 	}
 	w := usual(t)
-	try(w, facts("echo"), `{}`) // allowed, RULE_SCOPED_CALL
+	try(w, facts("echo"), `{}`) // an ALLOW with the reason RULE_SCOPED_CALL
 	for _, tool := range []string{"rm", "pay", "evil", "dear", "bad", "nobox", "nosuch"} {
 		try(w, facts(tool), `{}`)
 	}
@@ -266,7 +266,8 @@ func TestEveryReason(t *testing.T) {
 	w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.mail"}})
 	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf, f.Delegation = "dana", "g-1" }), `{}`)
 
-	// Approvals: required, granted, denied, expired; and break-glass.
+	// Reasons about approvals: required, granted, denied and expired ones, and
+	// break-glass.
 	vote := guard.ApprovalFact{Approver: "bob", EventID: "e", Roles: []string{guard.DefaultRole}, Vote: contract.Grant}
 	for _, resolution := range []string{"granted", "denied", "timed_out"} {
 		try(w, with("pay", func(f *guard.Facts) {
@@ -279,7 +280,7 @@ func TestEveryReason(t *testing.T) {
 	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(-govern.ReviewWithin - time.Hour)), ID: "b-1", Reason: "x"})
 	try(w, facts("echo"), `{}`)
 
-	// Limits.
+	// Reasons about limits.
 	w = usual(t)
 	w.event("policy", events.LimitsSetName, &events.LimitsSet{Limits: contract.Bytes(&guard.Limits{Limits: []guard.Limit{
 		{ID: "rate", Level: "agent", Subject: "alice", Measure: "calls", Max: 1, Window: "minute"}, {ID: "ask", Level: "agent", Subject: "bob", Measure: "calls", Max: 1, Window: "minute", OnExceed: "escalate"},
@@ -291,7 +292,7 @@ func TestEveryReason(t *testing.T) {
 		f.Budget, f.Actor = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonBudgetError}, "erin"
 	}), `{}`)
 
-	// Virtual keys.
+	// Reasons about virtual keys.
 	w = usual(t)
 	w.event("policy", events.VirtualKeyCreatedName, &events.VirtualKeyCreated{Actor: "alice", Digest: "sha256:x", ID: "k1", Models: []string{"openai/*"}, Scopes: []string{"llm:call"}})
 	for _, model := range []string{"openai/good", "vllm/local"} {
@@ -308,14 +309,15 @@ func TestEveryReason(t *testing.T) {
 		f.Budget = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonPriceUnknown}
 	}), `{}`)
 
-	// Tools: changed, and never approved.
+	// Reasons about tools: one that has changed and one that was never approved.
 	w = usual(t)
 	w.tool("echo", func(t *contract.Tool) { t.Description = "another" })
 	try(w, facts("echo"), `{}`)
 	w.ceilings(func(c *guard.Ceilings) { c.ExplicitTools = true })
 	try(w, facts("fetch"), `{}`)
 
-	// Policies: missing, failing, narrowing; a frozen mesh; a truncated ledger.
+	// Reasons about policies: missing, failing and narrowing ones, a frozen mesh, and a
+	// truncated ledger.
 	w = usual(t)
 	w.activate("p2", "o", 0, contract.Bytes(&guard.Overlay{ID: "o", Scope: "agent", Subject: "alice", Only: []string{"llm.*"}}))
 	try(w, facts("echo"), `{}`)

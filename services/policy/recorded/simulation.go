@@ -37,10 +37,10 @@ type Opinion struct {
 	Reason  string `json:"reason_code"`
 }
 
-// Decide takes the decision about a recorded call with the documents in force now
-// and with the candidate. Tools, their approvals, policies, roles and suspensions
-// are those of now. Facts of the call itself, such as its time, its labels, the
-// result of its limits and its votes, are as recorded.
+// Decide takes the decision about a recorded call with the documents in force now and
+// with the candidate. Tools, their approvals, policies, roles and suspensions are the
+// current ones. Facts of the call itself, such as its time, its labels, the result of
+// its limits and its votes, are the recorded ones.
 func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []byte) (now, would Opinion, err error) {
 	c := stack.Call{ID: d.CallID, Args: args}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {

@@ -99,7 +99,7 @@ func events() (object, error) {
 		if err := json.Unmarshal(raw, &s); err != nil {
 			return err
 		}
-		parts := strings.Split(s.ID, ":") // urn:binnacle:event:<owner>:<name>:v<N>
+		parts := strings.Split(s.ID, ":") // an id has the form urn:binnacle:event:<owner>:<name>:v<N>
 		name := parts[3] + "." + parts[4]
 		if v := parts[5]; v < version[name] {
 			return nil

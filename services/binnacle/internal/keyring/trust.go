@@ -76,7 +76,7 @@ func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 	return doc.KID, r.publish(root, doc)
 }
 
-// fresh makes a new key and replaces the seed in a file by the key's.
+// fresh makes a new key, and replaces the content of the file with its seed.
 func (r *Ring) fresh(file string) (*sign.Key, error) {
 	seed := make([]byte, 32)
 	rand.Read(seed)

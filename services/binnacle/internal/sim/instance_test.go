@@ -32,14 +32,14 @@ type instance struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when every goroutine that Serve waits for has ended
 	dead   atomic.Bool
-	ended  atomic.Bool // run.Serve returned err without kill, for example after the instance lost its slot
+	ended  atomic.Bool // whether run.Serve returned without kill, for example after the instance lost its slot; err is its error
 	err    error
 	read   bool // whether the service's signing key has been read
 	slot   string
 	ready  atomic.Bool
 	back   time.Time // time of its restart after its death
 	dir    string    // folder of its files
-	edge   *listener // listener, for a gateway
+	edge   *listener // listener of a gateway; nil for other services
 
 	mu    sync.Mutex
 	links []*link

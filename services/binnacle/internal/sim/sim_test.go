@@ -72,7 +72,7 @@ func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
 func (w *world) play() {
 	w.boot("audit", "policy", "policy", "vault-broker", "session-runner", "session-runner", "gateway", "gateway")
 	if slices.ContainsFunc(w.plan, func(f fault) bool { return f.server }) {
-		w.boot("provision") // needed to provision a server that has lost its memory streams
+		w.boot("provision") // creates the memory streams again that the server loses when it dies
 	}
 	if !w.until(time.Minute, w.allReady) {
 		w.violate("the mesh does not come up")

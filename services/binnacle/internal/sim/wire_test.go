@@ -23,7 +23,7 @@ type link struct {
 
 	mu   sync.Mutex
 	cond *sync.Cond
-	down bool   // closed: no more bytes are transferred in either direction
+	down bool   // whether the connection is closed; no more bytes are transferred then, apart from those that can be read already
 	read []byte // bytes that the client can read
 	buf  []byte // bytes from the client that are not parsed yet
 	subs []subscription

@@ -32,8 +32,8 @@ type world struct {
 	restarts  int // number of restarts of the server
 	moments   int // number of appends and deliveries released while faults are enabled
 	plan      []fault
-	calm      bool              // no faults
-	booting   bool              // no faults, and everything is released at once
+	calm      bool              // whether faults are disabled
+	booting   bool              // whether everything is released at once, without faults
 	slots     map[string]string // holder of each slot
 	hash      hash.Hash
 	lines     []string // lines of the transcript, if it is kept
@@ -290,7 +290,7 @@ func (w *world) act(a action, now time.Time) {
 	}
 }
 
-// write sends a message to a client, or loses it.
+// write sends a message to a client, or drops it as a fault.
 func (w *world) write(l *link, m *message) {
 	delivery := m.reply != ""
 	if delivery {
@@ -311,7 +311,7 @@ func (w *world) write(l *link, m *message) {
 	}
 }
 
-// run executes an operation, or loses it or its response.
+// run executes an operation, or drops it or its response as a fault.
 func (w *world) run(o *op) {
 	mute := false
 	what := ""
@@ -459,7 +459,7 @@ const lastWords = "-ERR 'Authorization Violation'\r\n"
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {
-		if in.ended.Load() && !in.dead.Load() { // as a supervisor would restart it
+		if in.ended.Load() && !in.dead.Load() { // the instance ended by itself; a supervisor would restart it
 			if w.calm {
 				w.violate("%s ended without a fault: %v", in.name, in.err)
 			}

@@ -101,9 +101,8 @@ func fold[T any, P interface {
 // events by it.
 func Folds(name string) bool { return folds[name] != nil }
 
-// Evolve applies one event. Events with other names and events of other services
-// change nothing, so no other service can govern. It returns an error if the
-// event's data cannot be decoded.
+// Evolve applies one event. Events with other names, and events of services other than
+// policy, change nothing. It returns an error if the event's data cannot be decoded.
 func Evolve(s *State, e *contract.Event) error {
 	apply := folds[e.Name]
 	if apply == nil || e.Service() != "policy" {
@@ -112,8 +111,8 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends everything that was granted with a principal's credentials until now,
-// because a thief of the credentials may have granted it.
+// endAll ends everything that was granted with a principal's credentials before this
+// event, because someone who stole the credentials may have granted it.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason)
 	s.Delegations.endOf(d.Principal, lamport)

@@ -38,8 +38,8 @@ type revokeTokenArgs struct {
 	Reason    string `json:"reason"`
 }
 
-// revokeToken revokes one token by its id, or all tokens of a principal that were
-// issued until now.
+// revokeToken revokes one token by its id, or all credentials of a principal up to the
+// time of the call.
 func revokeToken(_ *State, c *Caller, a *revokeTokenArgs) (Fact, error) {
 	if (a.ID == "") == (a.Principal == "") {
 		return none, errors.New("id: name one token by its id, or a principal")

@@ -182,7 +182,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestExceedEscalates shows that a limit may require approval instead of denying.
+// TestExceedEscalates shows that a limit may require approval for a call that exceeds
+// it, instead of denying the call.
 func TestExceedEscalates(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "session", Measure: "calls", Max: 1, Window: "minute", OnExceed: "escalate"}}}
 	b.want(b.one(noon, ask("c1", "a", 0)), "")

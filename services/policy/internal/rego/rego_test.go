@@ -100,7 +100,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLoops shows that endless evaluations are stopped and deny.
+// TestLoops shows that endless evaluations are stopped and result in a DENY.
 func TestLoops(t *testing.T) {
 	for _, src := range []string{
 		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if count([1 | some i in numbers.range(1, 1000000000); some j in numbers.range(1, 100000000); i * j < 0]) >= 0`,
@@ -207,7 +207,7 @@ func TestInputSchema(t *testing.T) {
 		if _, rest, ok := strings.Cut(line, `"`); ok && strings.Contains(line, "&f.") {
 			name, _, _ := strings.Cut(rest, `"`)
 			if slices.Contains([]string{"approvals", "budget", "resolution", "resolved", "session_name"}, name) {
-				continue // omitted by ForRules
+				continue // ForRules omits these facts
 			}
 			if n++; known[name] == nil {
 				t.Errorf("fact %s is missing in inputSchema", name)

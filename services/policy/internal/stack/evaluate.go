@@ -29,8 +29,8 @@ import (
 // Basis is the set of documents that one call is decided by, in the order in
 // which they are evaluated.
 type Basis struct {
-	Tool     *contract.Tool   // nil = unknown
-	Ceilings *guard.Ceilings  // nil = none, which denies
+	Tool     *contract.Tool   // nil = the tool is unknown
+	Ceilings *guard.Ceilings  // nil = no ceilings, so the call is denied
 	Bundles  []*rego.Engine   // bundles in order of precedence
 	Overlays []*guard.Overlay // overlays that apply to the call
 	Digests  contract.PolicyDigests

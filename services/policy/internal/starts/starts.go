@@ -46,7 +46,7 @@ const (
 type held struct {
 	entry eventlog.Entry
 	since time.Time // when the entry was added to its map, or last returned by Expired
-	bad   bool      // the entry does not decode as a decision, so the executor rejects it, too
+	bad   bool      // whether the entry cannot be decoded as a decision; the executor rejects it, too
 }
 
 // Reads reports whether Apply processes events with this name; replay selects events
@@ -123,7 +123,7 @@ func (v *View) Dump() (at uint64, lines []byte) {
 // Call is an allowed call that has not started, or that policy expired.
 type Call struct {
 	Seq   uint64          // ledger sequence of Event
-	Event *contract.Event // allows the call
+	Event *contract.Event // the event that allows the call
 }
 
 // Expired returns the calls whose window had ended at now, oldest first. A call that has

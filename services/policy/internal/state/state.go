@@ -28,7 +28,7 @@ type State struct {
 	// Open returns the content of a policy document. It fails with
 	// contract.ErrErased or ErrEncrypted if the content cannot be read.
 	Open func(*contract.Content) ([]byte, error)
-	// Keys returns root keys by Lamport time.
+	// Keys looks up the public half of a key that was a root key at a Lamport time.
 	Keys guard.KeyAt
 	// Keep makes the state retain every document that was ever in force, which Redecide
 	// needs. It must be set before the first Apply.
@@ -39,7 +39,7 @@ type State struct {
 
 	mu      sync.RWMutex
 	view    View
-	archive stack.Archive // filled only with Keep; used by Apply and Redecide, which must not run concurrently
+	archive stack.Archive // filled only if Keep is set; Apply and Redecide use it, and must not run concurrently
 }
 
 // View is the content of a state at one position of the ledger. It must not be
@@ -49,7 +49,7 @@ type View struct {
 	People govern.State
 
 	waiting   map[string]*Waiting // escalations by call id
-	truncated bool                // audit has found the ledger shorter than its last checkpoint
+	truncated bool                // whether audit has found the ledger shorter than its last checkpoint
 	lost      string              // digest of the checkpoint that the ledger no longer matches
 	labels    bool                // whether a session or tool has labels
 	prices    llmrouter.PricesPublished
