@@ -25,9 +25,9 @@ func (l absent) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
 	return l.Log.Get(ctx, seq)
 }
 
-// TestDiffers checks that audit reports a loss for an entry that is missing or another
-// one, and not for a server that does not respond for a minute while audit starts: the
-// mesh denies every call after a reported loss.
+// TestDiffers checks that audit reports a loss if an entry is missing or different, but
+// not if the server does not respond for a minute while audit starts. After a reported
+// loss, policy denies every call.
 func TestDiffers(t *testing.T) {
 	c := &chronicle{}
 	for range 3 {

@@ -49,8 +49,8 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 }
 
 // head selects the checkpoint to which a pack is bound. It returns the source of the
-// pack with that checkpoint and the proof that the checkpoint commits to the session's
-// last receipt.
+// pack with that checkpoint and, if the checkpoint commits to a map of tips, the proof
+// of the session's entry in the map.
 func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {

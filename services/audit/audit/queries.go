@@ -112,7 +112,8 @@ func (s queries) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, 
 
 // entriesNear returns the entries at the given sequences. If filter is not empty, the
 // sequences must be ascending; if there are many, entriesNear scans the entries that
-// match filter. It reads entries that no scan returned one by one.
+// match filter. It reads each entry that the scan did not return with a separate
+// request, or all entries if filter is empty.
 func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
 	out := make([]eventlog.Entry, len(seqs))
 	if filter != "" && len(seqs) > readers {

@@ -10,8 +10,7 @@ import (
 
 // misplaced returns the reason why the service that recorded the event e must not record
 // it, or "". The view records such an event as an alarm and otherwise ignores it: it
-// does not count as an event of the call, and its id can still be used by the right
-// service.
+// does not count as an event of the call, and a valid event can still have its id.
 func (w *writer) misplaced(e *contract.Event) string {
 	if want := idOwner(e); want != "" {
 		return want
@@ -63,7 +62,8 @@ func idOwner(e *contract.Event) string {
 	return "event id " + e.ID + " belongs to " + names[0] + " of that call, not to " + e.Name + " of " + e.CallID
 }
 
-// orNone returns the executor's name for an alarm, or a text for "".
+// orNone returns the executor's name for use in an alarm. If executor is empty, it
+// returns a phrase that says so.
 func orNone(executor string) string {
 	if executor == "" {
 		return "none, since policy has not allowed it"

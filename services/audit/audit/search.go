@@ -246,7 +246,8 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	return found, next, err
 }
 
-// Receipt returns the canonical form of the receipt with a digest, or a not-found error.
+// Receipt returns the canonical form of the receipt with the given digest, or a
+// not-found error.
 func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		found := seqs(tx, receiptFacet+"="+digest, 1, getUint(tx, "position"))

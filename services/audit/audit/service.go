@@ -267,8 +267,8 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 }
 
 // differs returns an error if the entry at pos is not the one from which the view was
-// built. A ledger that does not respond is read again until ctx ends, because the error
-// stops the mesh for good.
+// built. It retries while the ledger does not respond, until ctx is done, because audit
+// reports the error as a loss and policy then denies every call.
 func (s *Service) differs(ctx context.Context, pos uint64) error {
 	var en eventlog.Entry
 	err := eventlog.Retry(ctx, func() (err error) {

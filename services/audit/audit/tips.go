@@ -238,7 +238,7 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
-		return nil // compare reports this error
+		return nil // Service.compare returns this error
 	}
 	c, err := s.note(note)
 	if err != nil {

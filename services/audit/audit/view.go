@@ -433,7 +433,7 @@ func (v *View) Lookup(tenant, session string) (*Session, error) {
 	return &s, err
 }
 
-// SeqOf returns the sequence of the event with an id, or 0 if there is none.
+// SeqOf returns the sequence of the event with the given id, or 0 if there is none.
 func (v *View) SeqOf(id string) (seq uint64, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bIDs).Get([]byte(id)); b != nil {

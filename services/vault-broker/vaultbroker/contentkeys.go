@@ -76,7 +76,7 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	for _, id := range s.keys.Names("") { // Names sorts, so the last usable key is the newest
+	for _, id := range s.keys.Names("") { // Names returns sorted ids, so the last usable key is the newest
 		v, err := s.keys.Get(id)
 		if err != nil {
 			return k, err

@@ -32,8 +32,8 @@ type Child struct {
 // Root returns the hash of the subtree.
 func (c *Child) Root() Hash { return c.hash }
 
-// Node is an inner node: its children are the subtrees of the keys whose next bit is 0
-// and 1.
+// Node is an inner node: element 0 is the subtree of the keys whose next bit is 0, and
+// element 1 that of the keys whose next bit is 1.
 type Node [2]Child
 
 // Store stores inner nodes under their places, which Place encodes. Get returns nil for

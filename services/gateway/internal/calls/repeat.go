@@ -26,7 +26,7 @@ import (
 // the first one or conflicts with it. A call that was denied or expired never started,
 // so its retry is a new attempt with a new id.
 
-// maxAttempts bounds the number of attempts under one key.
+// maxAttempts is the maximum number of attempts under one key.
 const maxAttempts = 32
 
 // repeatable returns the id of the call that an actor's Idempotency-Key now identifies:

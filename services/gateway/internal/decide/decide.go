@@ -72,7 +72,7 @@ type DecideRequest struct {
 	Kind         string          `json:"kind,omitempty"`
 	Tool         string          `json:"tool,omitempty"`
 	Args         json.RawMessage `json:"args,omitempty"`
-	ReportWithin int64           `json:"report_within_ms,omitempty"` // time, from the decision, within which the outcome must be reported
+	ReportWithin int64           `json:"report_within_ms,omitempty"` // milliseconds from the decision within which the outcome must be reported
 	CallID       string          `json:"call_id,omitempty"`
 }
 

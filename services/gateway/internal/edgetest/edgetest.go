@@ -405,7 +405,7 @@ func (c *Call) Send(f llm.Frame) {
 // Lose makes the stream of the call's frames fail with transient.ErrGap.
 func (c *Call) Lose() { c.stream().put(nil, transient.ErrGap) }
 
-// Token mints a bearer token.
+// Token mints a bearer token for actor with the given scopes.
 func (m *Mesh) Token(actor string, scopes ...string) string {
 	m.Helper()
 	raw, err := token.Mint(m.seed, Tenant, actor, "-", scopes, time.Now(), time.Hour)

@@ -136,7 +136,7 @@ func checkScopes(k *auth.Caller, scopes []string) error {
 type ConsentRequest struct {
 	Maker  string   `json:"maker"`  // principal that may create the key
 	Scopes []string `json:"scopes"` // maximum set of scopes of the key
-	TTLMS  int64    `json:"ttl_ms"` // time within which the key must be created
+	TTLMS  int64    `json:"ttl_ms"` // milliseconds within which the key must be created
 }
 
 // Consent handles POST /api/v1/keys/{id}/consent. The caller consents that another

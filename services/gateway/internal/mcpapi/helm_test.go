@@ -31,7 +31,8 @@ func TestHELM(t *testing.T) {
 	}
 }
 
-// rpc sends a JSON-RPC request to /mcp and returns its result.
+// rpc sends a JSON-RPC request to /mcp. It returns the result, the id of the MCP session
+// that the request opened, and the HTTP status.
 func rpc(m *edgetest.Mesh, bearer, session, method, params string) (result map[string]any, opened string, status int) {
 	m.Helper()
 	headers := []string{"Content-Type: application/json", "Accept: application/json, text/event-stream"}

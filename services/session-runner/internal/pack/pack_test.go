@@ -33,7 +33,8 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestProblems checks that an invalid pack is omitted with an error.
+// TestProblems checks that packs with an invalid manifest, with two manifests or with
+// the same name are omitted with an error.
 func TestProblems(t *testing.T) {
 	for name, manifest := range map[string]string{
 		"negative":      "timeout_s: -1\n",

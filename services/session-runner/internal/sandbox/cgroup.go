@@ -157,8 +157,8 @@ func number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// field returns the number after the first line prefix name in doc. It reports whether
-// there is one.
+// field returns the number that follows name in the first line of doc that begins with
+// name. It reports whether there is such a number.
 func field(doc, name string) (int64, bool) {
 	for line := range strings.Lines(doc) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {

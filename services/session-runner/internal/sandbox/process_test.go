@@ -164,7 +164,7 @@ func TestUIDs(t *testing.T) {
 					}
 					held[id] = true
 					mu.Unlock()
-					time.Sleep(100 * time.Microsecond) // so that allocations overlap
+					time.Sleep(100 * time.Microsecond) // hold the id, so that allocations overlap
 					mu.Lock()
 					delete(held, id)
 					mu.Unlock()

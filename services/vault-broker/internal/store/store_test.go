@@ -43,7 +43,7 @@ func TestStore(t *testing.T) {
 	if _, err := Open(path, bytes.Repeat([]byte{8}, 32), ""); err == nil {
 		t.Fatal("another key opens the store")
 	}
-	// A record that is moved to another name does not decrypt.
+	// A record that is moved to another name must not decrypt.
 	s.data["b"] = s.data["a"]
 	if _, err := s.get("b"); err == nil {
 		t.Fatal("a moved record opens")
