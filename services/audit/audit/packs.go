@@ -41,8 +41,8 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 			return err
 		}
 	}
-	// The pack is compressed because it is sent over TRANSIENT, a stream that is kept in
-	// memory and shared by all queries.
+	// The pack is compressed because it is sent over TRANSIENT, a stream in memory that
+	// other traffic shares.
 	w := bufio.NewWriterSize(out, 512<<10)
 	z := s2.NewWriter(w, s2.WriterConcurrency(2))
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())

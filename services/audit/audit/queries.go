@@ -194,8 +194,9 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	return g.Nodes, nil
 }
 
-// firstOf returns a handler that returns an event of a call. It returns the event whose
-// id is the call id with the first of the prefixes for which there is an event.
+// firstOf returns a handler that returns an event of a call. The handler tries the
+// prefixes in order, and returns the first event that it finds whose id is a prefix
+// followed by the call id.
 func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallRef) (json.RawMessage, error) {
 	return func(ctx context.Context, q *events.CallRef) (json.RawMessage, error) {
 		for _, prefix := range prefixes {

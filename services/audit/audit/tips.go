@@ -66,8 +66,8 @@ func (s *Session) tip() (t translog.Tip, err error) {
 	return t, err
 }
 
-// tipDigest returns the digest last, which is that of the last receipt of a session's
-// chain, as a hash. If last is empty, it returns the digest of the chain's genesis.
+// tipDigest decodes last, the digest of the last receipt of a session's chain. If last
+// is empty, it returns the digest of the chain's genesis.
 func tipDigest(tenant, session, last string) (h translog.Hash, err error) {
 	if last == "" {
 		last = receipt.Genesis(tenant, session).Digest

@@ -14,7 +14,7 @@ import (
 // Hash is the hash of a leaf or of an inner node, or a key, which is a hash too.
 type Hash = translog.Hash
 
-// Kinds of Child.
+// Values of Child.kind.
 const (
 	empty byte = iota
 	leaf
@@ -87,8 +87,8 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	return put(s, place, n)
 }
 
-// merge applies changes to a subtree c that is empty or a leaf, and returns the
-// resulting leaves. ch and the result are sorted by key.
+// merge applies the changes ch to the subtree c, which is empty or a leaf, and returns
+// the resulting leaves. ch and the result are sorted by key.
 func merge(c Child, ch []Change) []Change {
 	out := make([]Change, 0, len(ch)+1)
 	for _, x := range ch {

@@ -68,9 +68,9 @@ func (m *message) Ack() error                       { m.settled = "ack"; return 
 func (m *message) Term() error                      { m.settled = "term"; return nil }
 func (m *message) NakWithDelay(time.Duration) error { m.settled = "nak"; return nil }
 
-// TestWebhook checks that the webhook is notified of an escalation, with a signature,
-// again after a failure, and that it is not notified of an expired escalation or of a
-// message that is not an escalation.
+// TestWebhook checks that the webhook receives an escalation with a signature, that it
+// receives the escalation again after a failure, and that it receives neither an expired
+// escalation nor a message that is not an escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent

@@ -57,7 +57,7 @@ type frames struct {
 	n    int64
 }
 
-// Numbers of frames that make Take return an error.
+// Arguments of send that make Take return an error.
 const (
 	left = -1 // the client has disconnected
 	lost = -2 // a frame is missing

@@ -103,7 +103,7 @@ func (s *Maker) ExecutorOf(kind string) string {
 	return ""
 }
 
-// Headers of requests and responses.
+// Names of request and response headers.
 const (
 	// IDHeader is the response header with the call's id.
 	IDHeader = "X-Binnacle-Call-Id"

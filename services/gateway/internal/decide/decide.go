@@ -1,6 +1,7 @@
 // Package decide serves the decision-only API: callers that execute calls themselves
 // receive the signed decision with its intent, and report the outcome. The gateway
-// executes nothing here; it records to whom the intent was handed out (handout.Lender).
+// executes nothing here; it records the caller to which an intent was handed out
+// (handout.Lender).
 package decide
 
 import (

@@ -55,8 +55,8 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	a := &response{s: s, c: c, r: r, frames: frames}
 	allowed, done := s.Gate.Watch(ctx, who, r.Stream)
 	defer done()
-	// The wait for an approval is limited to CallTimeout, which is shorter than most
-	// timeouts of requests to models.
+	// The wait for an approval is at most CallTimeout, even if the timeout of the
+	// request is longer.
 	terms := await.Terms{Within: r.Timeout + calls.Margin, Async: calls.Async(c), People: min(r.Timeout, s.CallTimeout)}
 	res := s.Calls.Wait(allowed, p, terms, a)
 	if res.State == await.Ended {

@@ -22,7 +22,7 @@ import (
 // Process implements the tier "process": each run has its own namespaces and an empty
 // root. Its fields must not change after the first run. It is safe for concurrent use.
 type Process struct {
-	StateDir string // folder in which each run has an empty folder
+	StateDir string // folder that contains an empty folder for each run in progress
 	UIDs     *UIDs  // nil if all runs share one user id
 }
 

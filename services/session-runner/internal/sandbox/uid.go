@@ -43,8 +43,8 @@ func OpenUIDs(dirs ...string) (*UIDs, error) {
 	return nil, err
 }
 
-// Mapped reports whether the user namespace of this process contains all user ids from
-// firstUID on that UIDs allocates. A container engine may map fewer ids.
+// Mapped reports whether the user namespace of this process contains all user ids that
+// UIDs can allocate. A container engine may map fewer ids.
 func Mapped() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
