@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -166,24 +165,16 @@ func (c *crash) steps() {
 	}
 }
 
-// ledger connects as the provisioning identity, which can read every stream. It returns
-// the event log and a function that closes the connection.
-func (c *crash) ledger() (eventlog.JetStream, func()) {
-	seed, err := os.ReadFile(filepath.Join(c.m.Dir, "keys/provision.nkey"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	conn, err := bus.Connect(bus.Dialer{URL: c.m.NATS}, seed[:len(seed)-1], "crash-test", true)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return eventlog.JetStream{Conn: conn}, conn.NC.Close
+// ledger returns the event log, read as the provisioning identity, which can read every
+// stream.
+func (c *crash) ledger() eventlog.JetStream {
+	return eventlog.JetStream{Conn: c.m.Connect(c.t, "provision")}
 }
 
 // await waits until the ledger has an event of the session with this name.
 func (c *crash) await(session, event string) {
-	l, done := c.ledger()
-	defer done()
+	l := c.ledger()
+	defer l.Conn.Close()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+harness.SessionID("admin", session), 1) {
 			if err != nil {
@@ -200,8 +191,8 @@ func (c *crash) await(session, event string) {
 // settle waits until every proposed call has an outcome; policy expires the calls that
 // have not started.
 func (c *crash) settle() {
-	l, done := c.ledger()
-	defer done()
+	l := c.ledger()
+	defer l.Conn.Close()
 	for end := time.Now().Add(100 * time.Second); ; time.Sleep(time.Second) {
 		proposed, recorded := c.count(l)
 		if len(proposed) == len(recorded) {
@@ -241,8 +232,8 @@ func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[st
 // check compares the responses that callers received with the ledger, and verifies an
 // export of the ledger.
 func (c *crash) check() {
-	l, done := c.ledger()
-	defer done()
+	l := c.ledger()
+	defer l.Conn.Close()
 	status := map[string]string{}
 	outcomes := map[string]int{}
 	var twice atomic.Int32

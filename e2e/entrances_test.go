@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
@@ -182,14 +181,7 @@ func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
 	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}
 	for _, service := range harness.Services {
-		seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), service+"-stolen", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := m.Connect(t, service)
 		i := 0
 		for _, doc := range docs {
 			for _, to := range instances {

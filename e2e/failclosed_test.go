@@ -113,15 +113,7 @@ func TestErased(t *testing.T) {
 		}
 	}
 	check(`"erased":0`, `"not_redecidable":0`)
-	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys/provision.nkey"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), "eraser", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.NC.Close()
+	c := m.Connect(t, "provision")
 	s, err := c.JS.Stream(t.Context(), bus.Blobs)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -81,18 +80,6 @@ func TestHostileRequests(t *testing.T) {
 // policy has decided are executed, and each only once.
 func TestForgedIntents(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
-	dial := func(service string) *bus.Conn {
-		seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), service+"-stolen", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
-		return c
-	}
 	for i := range 2 {
 		if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-forge", fmt.Sprintf(`{"n":%d}`, i)); err != nil || r.Status != 200 {
 			t.Fatal(err, r)
@@ -120,7 +107,7 @@ func TestForgedIntents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	policy, gateway := dial("policy"), dial("gateway")
+	policy, gateway := m.Connect(t, "policy"), m.Connect(t, "gateway")
 
 	// Publish the same intent again, without a message id.
 	put(policy, allowed[0])

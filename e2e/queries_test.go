@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -211,7 +209,7 @@ func postCall(t *testing.T, m *harness.Mesh, path, session, body string, status 
 
 // service connects as a service, with the inbox of a slot that no instance uses.
 func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
-	c := connect(t, m, name, false)
+	c := m.Connect(t, name)
 	instance := fmt.Sprintf("%s-%d", name, slot)
 	if name == "gateway" {
 		instance = fmt.Sprintf("gw%d", slot)
@@ -235,20 +233,6 @@ func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
 	}}
 }
 
-func connect(t *testing.T, m *harness.Mesh, name string, provisioner bool) *bus.Conn {
-	t.Helper()
-	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", name+".nkey"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, bytes.TrimSpace(seed), name, provisioner)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
 // queryWatch checks all messages on the stream TRANSIENT against the schemas of queries.
 type queryWatch struct {
 	t       *testing.T
@@ -260,7 +244,7 @@ type queryWatch struct {
 
 func watchQueries(t *testing.T, m *harness.Mesh) *queryWatch {
 	w := &queryWatch{t: t, schemas: querySchemas(t), open: map[string]string{}, seen: map[string]int{}}
-	c := connect(t, m, "provision", true)
+	c := m.Connect(t, "provision")
 	sub, err := c.NC.Subscribe("tmp.>", w.take)
 	if err != nil {
 		t.Fatal(err)

@@ -52,8 +52,8 @@ func TestCrashReplicated(t *testing.T) {
 
 // leader returns the name of the process that leads the ledger's stream.
 func (c *crash) leader() string {
-	l, done := c.ledger()
-	defer done()
+	l := c.ledger()
+	defer l.Conn.Close()
 	var info struct {
 		Cluster struct {
 			Leader   string `json:"leader"`

@@ -80,7 +80,7 @@ func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.
 		if as == "policy" || as == executor {
 			continue // policy and the executor may end the call
 		}
-		l := &liar{t: t, conn: insider(t, m, as), as: as}
+		l := &liar{t: t, conn: m.Connect(t, as), as: as}
 		rec := *sample
 		rec.Decision = nil
 		rec.Effect.CallID, rec.Effect.ErrorMessage, rec.Effect.Status, rec.Effect.ErrorCode = call, "forged by "+as, contract.Failed, "forged"
@@ -274,7 +274,7 @@ func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 func forgedParent(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")
 	for _, by := range []string{"judge", "llm-router", "vault-broker"} {
-		l := &liar{t: t, conn: insider(t, m, by), as: by}
+		l := &liar{t: t, conn: m.Connect(t, by), as: by}
 		parent, child := "c-PARENT"+strings.ToUpper(by[:5]), "c-CHILD"+strings.ToUpper(by[:5])
 		claim := l.event(base, "effect_started", "s-"+parent, contract.Bytes(&contract.Started{CallID: parent, DecisionID: "d-" + parent, IntentID: "i-" + parent}))
 		claim.CallID = parent
@@ -306,7 +306,7 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	}
 	session := r.Header.Get("X-Binnacle-Session-Id")
 	base := named(t, m, session, "call_proposed", r.Header.Get("X-Binnacle-Call-Id"))
-	l := &liar{t: t, conn: insider(t, m, "gateway"), as: "gateway"}
+	l := &liar{t: t, conn: m.Connect(t, "gateway"), as: "gateway"}
 	for i, x := range []struct{ body, status, code string }{
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // an accurate summary, which shows that the forged proposal itself is accepted
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"rm_rf"}}]}`, contract.Failed, "invalid_input"},

@@ -28,21 +28,6 @@ import (
 
 const tenant = "default"
 
-// insider returns a connection to NATS with the stolen identity of a service.
-func insider(t *testing.T, m *harness.Mesh, service string) *bus.Conn {
-	t.Helper()
-	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), service, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
 // spy receives the messages sent to the inbox of policy's last slot, which no instance
 // uses. It stores each message by the last token of its subject, which is the id of the
 // query.
@@ -56,7 +41,7 @@ const spyInbox = "policy-8"
 
 func newSpy(t *testing.T, m *harness.Mesh) *spy {
 	t.Helper()
-	s := &spy{conn: insider(t, m, "policy"), got: map[string][]string{}}
+	s := &spy{conn: m.Connect(t, "policy"), got: map[string][]string{}}
 	last, err := s.conn.LastSeq(t.Context(), bus.Transient)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +107,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	type try struct{ as, to, verb, id string }
 	var refused, answered, reflected []try
 	for _, as := range harness.Services {
-		c := insider(t, m, as)
+		c := m.Connect(t, as)
 		for service, of := range verbs {
 			live, err := bus.Live(t.Context(), c, service)
 			if err != nil || len(live) == 0 {
@@ -205,7 +190,7 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 		if as == "vault-broker" || as == "gateway" {
 			continue // gateway and vault-broker are the legitimate senders of sealed values
 		}
-		c := insider(t, m, as)
+		c := m.Connect(t, as)
 		ctx, stop := context.WithCancel(t.Context())
 		flood := func(to, id string, forged json.RawMessage) {
 			for _, f := range []map[string]any{{"kind": "sealed", "data": forged}, {"kind": "data", "n": 1, "data": forged}, {"kind": "end", "n": 1}, {"kind": "error", "n": 1, "data": "forged"}} {
@@ -270,7 +255,7 @@ var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
 		if as == "llm-router" {
 			continue
 		}
-		c := insider(t, m, as)
+		c := m.Connect(t, as)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		forgeries := 0
@@ -365,7 +350,7 @@ var _ = register("12.2 a value before its decision", func(t *testing.T, m *harne
 	call := r.Header.Get("X-Binnacle-Call-Id")
 	ask := func(id string) string { return "" }
 	if m.NATS != "" {
-		s, c := newSpy(t, m), insider(t, m, "vault-broker")
+		s, c := newSpy(t, m), m.Connect(t, "vault-broker")
 		gateways, err := bus.Live(t.Context(), c, "gateway")
 		if err != nil {
 			t.Fatal(err)

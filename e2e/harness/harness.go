@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
@@ -641,6 +642,22 @@ func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 		err = fmt.Errorf("binnacle %s: %w: %s", strings.Join(args, " "), err, errOut.String())
 	}
 	return string(out), err
+}
+
+// Connect connects to the mesh's NATS server with the identity of a service. The
+// connection is closed at the end of the test.
+func (m *Mesh) Connect(t testing.TB, service string) *bus.Conn {
+	t.Helper()
+	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, bytes.TrimSpace(seed), service, service == "provision")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
 }
 
 // TokenFor returns a new token for an actor.
