@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -218,28 +217,14 @@ func TestRolling(t *testing.T) {
 		st.Close()
 	}
 	var old struct{ Text string }
-	if err := askOne(t.Context(), a, "b", "b-1", "one", map[string]int{"n": 2, "later": 1}, &old); err != nil || old.Text != "<&>" {
+	if err := meshtest.AskOne(t.Context(), a, "b", "b-1", "one", map[string]int{"n": 2, "later": 1}, &old); err != nil || old.Text != "<&>" {
 		t.Error(old, err)
 	}
 	var none countResponse
-	if err := askOne(t.Context(), a, "b", "b-1", "one", map[string]int{"n": 0}, &none); err == nil || errors.Unwrap(err).Error() != "not found: no number 0" {
+	if err := meshtest.AskOne(t.Context(), a, "b", "b-1", "one", map[string]int{"n": 0}, &none); err == nil || errors.Unwrap(err).Error() != "not found: no number 0" {
 		t.Error(err)
 	}
 	if _, err := rpc.Do(t.Context(), c.To("b-1"), one, countRequest{2}); err != nil {
 		t.Error(err)
 	}
-}
-
-// askOne sends a query and decodes its first frame, as services of release 0.5 do.
-func askOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
-	s, err := b.Ask(ctx, service, to, verb, args)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	f, err := s.Next(ctx)
-	if err != nil {
-		return fmt.Errorf("ask %s %s: %w", to, verb, err)
-	}
-	return json.Unmarshal(f.Data, out)
 }

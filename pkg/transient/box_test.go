@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -64,15 +63,15 @@ func TestAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out int
-	if err := askOne(ctx, a, "b", "b-1", "count", -1, &out); err == nil || err.Error() != "ask b-1 count: negative" {
+	if err := meshtest.AskOne(ctx, a, "b", "b-1", "count", -1, &out); err == nil || err.Error() != "ask b-1 count: negative" {
 		t.Fatal(err)
 	}
-	if err := askOne(ctx, a, "b", "b-1", "nothing", nil, &out); err == nil {
+	if err := meshtest.AskOne(ctx, a, "b", "b-1", "nothing", nil, &out); err == nil {
 		t.Fatal("an unknown question was answered")
 	}
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := askOne(short, a, "absent", "absent-1", "count", 1, &out); !errors.Is(err, context.DeadlineExceeded) {
+	if err := meshtest.AskOne(short, a, "absent", "absent-1", "count", 1, &out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 }
@@ -108,7 +107,7 @@ func TestFrom(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	var who string
-	if err := askOne(ctx, a, "b", "b-1", "who", map[string]string{"from": "b", "From": "b-1"}, &who); err != nil || who != "a" {
+	if err := meshtest.AskOne(ctx, a, "b", "b-1", "who", map[string]string{"from": "b", "From": "b-1"}, &who); err != nil || who != "a" {
 		t.Fatal(who, err)
 	}
 }
@@ -175,32 +174,18 @@ func TestForeign(t *testing.T) {
 		s.Close()
 	}
 	var out string
-	if err := askOne(ctx, a, "b", "b-1", "secret", nil, &out); err != nil || out != "hush" {
+	if err := meshtest.AskOne(ctx, a, "b", "b-1", "secret", nil, &out); err != nil || out != "hush" {
 		t.Fatal(out, err)
 	}
 	for who, verb := range map[*transient.Box]string{evil: "secret", a: "edge"} {
-		if err := askOne(ctx, who, "b", "b-1", verb, nil, &out); err == nil || !strings.Contains(err.Error(), "is not for") {
+		if err := meshtest.AskOne(ctx, who, "b", "b-1", verb, nil, &out); err == nil || !strings.Contains(err.Error(), "is not for") {
 			t.Fatal(verb, err)
 		}
 	}
 	// A response from a service other than the queried one is ignored.
 	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
-	if err := askOne(short, a, "other", "b-1", "secret", nil, &out); !errors.Is(err, context.DeadlineExceeded) {
+	if err := meshtest.AskOne(short, a, "other", "b-1", "secret", nil, &out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
-}
-
-// askOne sends a query and decodes its first frame, as services of release 0.5 do.
-func askOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
-	s, err := b.Ask(ctx, service, to, verb, args)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	f, err := s.Next(ctx)
-	if err != nil {
-		return fmt.Errorf("ask %s %s: %w", to, verb, err)
-	}
-	return json.Unmarshal(f.Data, out)
 }

@@ -2,8 +2,6 @@ package vaultbroker
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -53,7 +51,7 @@ func TestContentKeys(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		return askOne(ctx, b, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
+		return meshtest.AskOne(ctx, b, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
 	}
 	if err := ask(box("llm-router")); err != nil {
 		t.Fatal(err)
@@ -123,18 +121,4 @@ func TestOldStore(t *testing.T) {
 			t.Errorf("%q: %+v", name, r)
 		}
 	}
-}
-
-// askOne sends a query and decodes the first frame of the response, as release 0.5 did.
-func askOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
-	s, err := b.Ask(ctx, service, to, verb, args)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	f, err := s.Next(ctx)
-	if err != nil {
-		return fmt.Errorf("ask %s %s: %w", to, verb, err)
-	}
-	return json.Unmarshal(f.Data, out)
 }
