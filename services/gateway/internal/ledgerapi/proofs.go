@@ -52,11 +52,21 @@ type page struct {
 	limit, offset int64
 }
 
-// pageOf reads the parameters that select a part of a list. It resolves the name of a
-// session as a name given by the caller who, or by the principal in the parameter owner.
-func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
+// sessionOf returns the id of the session with this id or name, as a name given by the
+// caller, who must have scope audit:read, or by the principal in the parameter owner.
+func (s *API) sessionOf(c echo.Context, session string) (string, error) {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
+		return "", err
+	}
+	return s.Sessions.QueriedBy(c, who, session)
+}
+
+// pageOf reads the parameters that select a part of a list. The caller must have scope
+// audit:read.
+func (s *API) pageOf(c echo.Context) (p page, err error) {
 	p = page{limit: 1000}
-	if p.session, err = s.Sessions.QueriedBy(c, who, c.QueryParam("session")); err != nil {
+	if p.session, err = s.sessionOf(c, c.QueryParam("session")); err != nil {
 		return p, err
 	}
 	for _, x := range []struct {
@@ -77,11 +87,7 @@ func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
 // Receipts handles GET /helm/receipts. It responds with the receipts that the parameters
 // select, in ledger order, as JSON lines.
 func (s *API) Receipts(c echo.Context) error {
-	who, err := s.Gate.Caller(c, token.Audit)
-	if err != nil {
-		return err
-	}
-	q, err := s.pageOf(c, who)
+	q, err := s.pageOf(c)
 	if err != nil {
 		return err
 	}
@@ -144,11 +150,7 @@ func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 // ProofGraph handles GET /helm/proofgraph. It responds with the nodes of a session's
 // proof graph, and their digest.
 func (s *API) ProofGraph(c echo.Context) error {
-	who, err := s.Gate.Caller(c, token.Audit)
-	if err != nil {
-		return err
-	}
-	q, err := s.pageOf(c, who)
+	q, err := s.pageOf(c)
 	if err != nil {
 		return err
 	}
@@ -176,11 +178,7 @@ type Graph struct {
 // ListSessions handles GET /api/v1/proofgraph/sessions. It responds with the sessions
 // that limit and offset select.
 func (s *API) ListSessions(c echo.Context) error {
-	who, err := s.Gate.Caller(c, token.Audit)
-	if err != nil {
-		return err
-	}
-	q, err := s.pageOf(c, who)
+	q, err := s.pageOf(c)
 	if err != nil {
 		return err
 	}
@@ -190,11 +188,7 @@ func (s *API) ListSessions(c echo.Context) error {
 // SessionReceipts handles the route of one session's receipts. It responds with them in
 // the order of the session's chain.
 func (s *API) SessionReceipts(c echo.Context) error {
-	who, err := s.Gate.Caller(c, token.Audit)
-	if err != nil {
-		return err
-	}
-	id, err := s.Sessions.QueriedBy(c, who, c.Param("id"))
+	id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -208,11 +202,7 @@ func (s *API) SessionReceipts(c echo.Context) error {
 // Evidence handles GET /api/v1/sessions/:id/evidence. It streams a session's evidence
 // pack. If the pack cannot be read to its end, the connection is aborted.
 func (s *API) Evidence(c echo.Context) error {
-	who, err := s.Gate.Caller(c, token.Audit)
-	if err != nil {
-		return err
-	}
-	id, err := s.Sessions.QueriedBy(c, who, c.Param("id"))
+	id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
 		return err
 	}
