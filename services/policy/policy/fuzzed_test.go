@@ -49,36 +49,19 @@ func TestFuzzedProposals(t *testing.T) {
 	allowed := 0
 	for range 10_000 {
 		f := facts("echo")
+		texts := [][]*string{{&f.Actor}, {&f.Kind}, {&f.Tool}, {&f.Deadline}, {&f.Now}, {&f.Proposed}, {&f.OnBehalfOf, &f.Delegation},
+			{&f.Session, &f.Tenant}, {&f.Parent, &f.Proposer}, {&f.Resolution, &f.Resolved}}
 		for range r.IntN(4) {
-			switch r.IntN(12) {
-			case 0:
-				f.Actor = pick()
-			case 1:
-				f.Kind = pick()
-			case 2:
-				f.Tool = pick()
-			case 3:
-				f.Deadline = pick()
-			case 4:
-				f.Now = pick()
-			case 5:
-				f.Proposed = pick()
-			case 6:
+			switch n := r.IntN(len(texts) + 2); n {
+			case len(texts):
 				f.Scopes = list()
-			case 7:
+			case len(texts) + 1:
 				f.Labels = list()
-			case 8:
-				f.OnBehalfOf, f.Delegation = pick(), pick()
-			case 9:
-				f.Session, f.Tenant = pick(), pick()
-			case 10:
-				f.Parent, f.Proposer = pick(), pick()
-			case 11:
-				f.Resolution, f.Resolved = pick(), pick()
+			default:
+				for _, s := range texts[n] {
+					*s = strings.ToValidUTF8(pick(), "?") // events hold only valid UTF-8
+				}
 			}
-		}
-		for _, s := range []*string{&f.Actor, &f.Kind, &f.Tool, &f.Deadline, &f.Now, &f.Proposed, &f.Session, &f.Tenant, &f.OnBehalfOf, &f.Delegation, &f.Parent, &f.Proposer, &f.Resolution, &f.Resolved} {
-			*s = strings.ToValidUTF8(*s, "?") // events hold only valid UTF-8
 		}
 		a := args()
 		v, reason := w.decide(f, a)
