@@ -77,7 +77,11 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) {
 		// A single server checks the expected sequence before the id, so a resend after
 		// a lost response conflicts too: look for our own event.
-		if last, e := l.Last(ctx, filter); e == nil && same(last, subject, data) {
+		last, err := l.Last(ctx, filter)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return 0, err
+		}
+		if err == nil && same(last, subject, data) {
 			return last.Seq, nil
 		}
 		return 0, ErrConflict

@@ -19,21 +19,25 @@ const (
 	FolderMode fs.FileMode = 0o700
 )
 
-// Write replaces the content of the file at path atomically, by a rename. It does not
-// sync the file to disk.
+// Write replaces the content of the file at path atomically and durably: on return, the
+// content and its name are synced to disk. A reader sees the old content or the new one.
 func Write(path string, b []byte) error {
 	f, err := Create(path + ".new")
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(b); err != nil {
-		f.Close()
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
+	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close()) // otherwise the old file may reappear after a power loss
 }
 
 // Create creates the file at path, or truncates it, and sets its mode to FileMode.

@@ -354,7 +354,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		return nil // the view has not applied the event that publishes the new key yet
 	}
 	note := c.Sign(key)
-	if err := writeSynced(s.checkpointFile(), note); err != nil {
+	if err := private.Write(s.checkpointFile(), note); err != nil {
 		return err
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -392,21 +392,4 @@ func (s *Service) last() *point {
 		return &p
 	}
 	return nil
-}
-
-// writeSynced replaces the file at path atomically. It syncs the content to disk before
-// the rename.
-func writeSynced(path string, b []byte) error {
-	f, err := private.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(b); err != nil {
-		f.Close()
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

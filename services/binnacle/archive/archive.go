@@ -83,7 +83,7 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 	if err != nil {
 		return nil, err
 	}
-	if err := replace(filepath.Join(dir, evidence.ArchiveFile), append(b, '\n')); err != nil {
+	if err := private.Write(filepath.Join(dir, evidence.ArchiveFile), append(b, '\n')); err != nil {
 		return nil, err
 	}
 	for _, s := range old { // a last segment that was not full is replaced by a longer one
@@ -116,21 +116,7 @@ func write(dir string, from, to uint64, read Ledger) (*evidence.Segment, error) 
 	s := &evidence.Segment{File: fmt.Sprintf("events-%012d-%012d.jsonl.gz", from, to), From: from, To: to, Root: hex.EncodeToString(root[:])}
 	sum := sha256.Sum256(b.Bytes())
 	s.SHA256 = hex.EncodeToString(sum[:])
-	return s, replace(filepath.Join(dir, s.File), b.Bytes())
-}
-
-// replace writes a file by renaming a temporary one, so that readers see either the old
-// content or the new. The content is synced before the rename.
-func replace(name string, b []byte) error {
-	f, err := private.Create(name + ".new")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	return s, private.Write(filepath.Join(dir, s.File), b.Bytes())
 }
 
 // rootOf returns the Merkle root (RFC 6962) over the lines of r, and the number of

@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
@@ -157,7 +157,7 @@ func (w *witnessing) look(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := keep(w.file, note.Bytes()); err != nil {
+	if err := private.Write(w.file, note.Bytes()); err != nil {
 		return err
 	}
 	line := translog.Cosign(note.Bytes(), w.name, w.key, uint64(time.Now().Unix()))
@@ -193,7 +193,7 @@ func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoin
 		return err
 	}
 	proof := w.file + ".fork-" + strconv.FormatUint(head.Size, 10)
-	if err := keep(proof, slices.Concat(kept, []byte("\n"), note)); err != nil {
+	if err := private.Write(proof, slices.Concat(kept, []byte("\n"), note)); err != nil {
 		return err
 	}
 	return fail(exitFork, "FORK: %s; both signed heads are in %s", fork, proof)
@@ -288,21 +288,4 @@ func (w *witnessing) learn(ctx context.Context) error {
 		w.seen = l.Seq
 	}
 	return nil
-}
-
-// keep replaces a file by rename. The content is synced before the rename.
-func keep(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".head-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if _, err := f.Write(b); err != nil {
-		f.Close()
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

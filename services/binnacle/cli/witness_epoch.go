@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // epochOf splits the origin of a log into its base and the number of its epoch. The
@@ -56,7 +57,7 @@ func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoi
 		if err := w.closed(ctx, last, kept, &l); err != nil {
 			return err
 		}
-		if err := keep(w.file+".epoch-"+strconv.FormatInt(from, 10), kept); err != nil {
+		if err := private.Write(w.file+".epoch-"+strconv.FormatInt(from, 10), kept); err != nil {
 			return err
 		}
 		fmt.Fprintf(w.c.errOut, "binnacle: epoch %d of the log was opened by the root key: %s\n", n, l.Reason)

@@ -17,10 +17,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // ErrNotFound is returned by Get if the name has no value.
@@ -113,25 +114,7 @@ func (s *Store) write() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(s.path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(b); err != nil {
-		f.Close()
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(s.path+".new", s.path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(s.path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close()) // without syncing the folder, the old file could reappear after a power loss
+	return private.Write(s.path, b)
 }
 
 // MoveTo moves the values whose names begin with prefix to another store, under their
