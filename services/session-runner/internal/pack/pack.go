@@ -104,6 +104,9 @@ func Discover(dir string) (packs []Pack, problems []error) {
 	for name, same := range byName {
 		if len(same) > 1 {
 			problems = append(problems, fmt.Errorf("pack name %s is claimed by %s and %s; rename one", name, same[0].Path, same[1].Path))
+			for i := range same {
+				_ = same[i].Program.Close()
+			}
 			continue
 		}
 		packs = append(packs, same[0])
@@ -141,7 +144,7 @@ func Name(file string) string {
 }
 
 // load reads one executable into sealed memory, and reads its manifest.
-func load(dir, file string) (Pack, error) {
+func load(dir, file string) (p Pack, err error) {
 	name := Name(file)
 	if name == "" {
 		return Pack{}, fmt.Errorf("no name can be made of the file name")
@@ -154,11 +157,16 @@ func load(dir, file string) (Pack, error) {
 	if err != nil {
 		return Pack{}, err
 	}
+	defer func() {
+		if err != nil {
+			_ = sealed.Close()
+		}
+	}()
 	m, err := readManifest(dir, file, strings.TrimPrefix(name, "cmd."))
 	if err != nil {
 		return Pack{}, err
 	}
-	p := Pack{Path: path, Program: sealed, Env: m.Env}
+	p = Pack{Path: path, Program: sealed, Env: m.Env}
 	p.Tool = contract.Tool{
 		Description: m.Description, Executor: "session-runner", Kind: "tool." + name, Pack: sealed.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
