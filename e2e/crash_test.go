@@ -180,7 +180,7 @@ func (c *crash) await(session, event string) {
 			if err != nil {
 				break
 			}
-			if e, err := eventlog.Open(en); err == nil && e.Name == event {
+			if e, err := eventlog.Open(en, eventlog.Every); err == nil && e.Name == event {
 				return
 			}
 		}
@@ -215,7 +215,7 @@ func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[st
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil {
 			c.t.Fatalf("ledger entry %d: %v", en.Seq, err)
 		}
@@ -241,7 +241,7 @@ func (c *crash) check() {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil {
 			c.t.Fatal(err)
 		}

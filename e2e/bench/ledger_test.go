@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -70,16 +68,16 @@ func ledgerPart(t *testing.T, request int) {
 		fail(err)
 	}
 	serve("decides", func(c *bus.Conn, log eventlog.JetStream) {
-		go consumer.Run(ctx, c, decides.Work[0].Consumer("decides"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
+		go consumer.Run(ctx, c, "decides", decides.Work[0], 32, func(ctx context.Context, d *consumer.Delivery) {
 			expect(log, "evt.t.decides.-.budget_changed.budget", 750, bus.AggregateFilter("t", "decides", "budget"), &book)
 			_, err := log.Append(ctx, "evt.t.decides."+proposes.Instance(1)+".allowed_does.s-1", id(), body(3684))
 			fail(err)
-			_ = m.Ack()
+			d.Ack()
 		})
 	})
 	var stored atomic.Pointer[string] // commitment to the request of the current call
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
-		go consumer.Run(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
+		go consumer.Run(ctx, c, "does", does.Work[0], 32, func(ctx context.Context, d *consumer.Delivery) {
 			to := "evt.t.does." + proposes.Instance(1)
 			read := make(chan struct{})
 			go func() {
@@ -100,7 +98,7 @@ func ledgerPart(t *testing.T, request int) {
 			expect(log, to+".effect_recorded.s-1", 2801, bus.ChainFilter("t", "s-1"), &chain)
 			_, err = fact(ctx)
 			fail(err)
-			_ = m.Ack()
+			d.Ack()
 		})
 	})
 	outcome := make(chan struct{}, 1)

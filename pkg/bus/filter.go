@@ -55,6 +55,28 @@ func ParseFilter(subject string) (f Filter) {
 	return f
 }
 
+// EveryEvent is the filter of all events of the ledger, that of the zero Filter.
+const EveryEvent = "evt.>"
+
+// Match reports whether a subject matches a NATS filter with the wildcards * and >. It
+// does not allocate.
+func Match(filter, subject string) bool {
+	for {
+		f, fs, fmore := strings.Cut(filter, ".")
+		if f == ">" {
+			return true
+		}
+		s, ss, smore := strings.Cut(subject, ".")
+		if f != "*" && f != s {
+			return false
+		}
+		if !fmore || !smore {
+			return fmore == smore
+		}
+		filter, subject = fs, ss
+	}
+}
+
 // Filters returns one filter for each event name. The filters select the events of
 // service, or of every service if service is empty.
 func Filters(service string, events ...string) []string {

@@ -37,3 +37,19 @@ func TestParseFilter(t *testing.T) {
 		}
 	}
 }
+
+// TestMatch checks that Match implements the wildcards of NATS.
+func TestMatch(t *testing.T) {
+	for _, c := range []struct {
+		filter, subject string
+		want            bool
+	}{
+		{"a.b", "a.b", true}, {"a.b", "a.c", false}, {"a.b", "a", false}, {"a", "a.b", false},
+		{"a.*", "a.b", true}, {"a.*", "a", false}, {"a.*", "a.b.c", false}, {"*.b", "a.b", true},
+		{"a.>", "a.b", true}, {"a.>", "a.b.c", true}, {">", "a", true}, {"a.*.c", "a.b.c", true}, {"a.*.c", "a.b.d", false}, {EveryEvent, "evt.t.a.-.x.k", true}, {EveryEvent, "tmp.t.a.-.x", false}, {"a.b.>", "a.b", false},
+	} {
+		if got := Match(c.filter, c.subject); got != c.want {
+			t.Errorf("%s of %s: %v", c.filter, c.subject, got)
+		}
+	}
+}

@@ -102,7 +102,7 @@ func (c *config) listeners() {
 }
 
 func (c *config) limits() {
-	c.line("max_payload: 1MB")
+	c.line("max_payload: %d", MaxMessage)
 	c.line("max_control_line: 8KB")
 	sync := ""
 	if c.o.SyncAlways {

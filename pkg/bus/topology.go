@@ -39,6 +39,9 @@ var mirrorOf = map[string]string{MirrorEvents: Events, MirrorCheckpoints: Checkp
 // mirrors.
 const mirrorDeliver = "mirror.deliver"
 
+// MaxMessage is the maximum size of a message in bytes, which the server enforces.
+const MaxMessage = 1 << 20
+
 // APIPrefix is the prefix of the JetStream API in a service's account.
 const APIPrefix = "mesh.API"
 
@@ -84,6 +87,11 @@ const Mailbox = "mailbox"
 // Trust is the reader of the events of provision, which publish and revoke keys. Every
 // instance has it.
 var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
+
+// KeyFilters returns the filters of the events that publish and revoke keys.
+func KeyFilters() []string {
+	return Filters("provision", contract.EventKeyPublished, contract.EventKeyRevoked)
+}
 
 // Control is the reader from which an instance that starts effects receives the
 // cancellations of calls and the freezes of the mesh.

@@ -209,7 +209,7 @@ func registerAll(ctx context.Context, m *emit.Emitter, service string, tools []c
 	}
 	slices.SortFunc(events, func(a, b eventlog.Entry) int { return int(a.Seq) - int(b.Seq) })
 	for _, en := range events {
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, bus.Filter{Tenant: m.Tenant, Service: service}.String()); err == nil {
 			if err := have.Apply(e); err != nil {
 				return err
 			}

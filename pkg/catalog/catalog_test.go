@@ -116,7 +116,7 @@ func TestRegister(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e, err := eventlog.Open(en)
+			e, err := eventlog.Open(en, eventlog.Every)
 			if err != nil {
 				t.Fatal(err)
 			}

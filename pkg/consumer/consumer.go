@@ -1,7 +1,7 @@
 // Package consumer processes the messages of a durable consumer on the ledger: a bounded
 // number at once, with heartbeats while a message is processed, and with batched
 // acknowledgements. It is independent of calls: the caller processes and acknowledges
-// the messages. Other ways to consume a durable, such as batches, belong here.
+// the deliveries. Other ways to consume a durable, such as batches, belong here.
 package consumer
 
 import (
@@ -16,16 +16,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// Run processes the messages of a durable consumer on the stream EVENTS until ctx ends.
-// It calls process for at most limit messages at once; process must call Ack, a form of
-// Nak, or Term on each message. While process runs, the server receives a progress
-// report three times per ackWait. Acknowledgements are sent up to 10 ms late; if one is
-// lost, the server delivers the message again. process receives a context that does not
-// end with ctx, so that it can finish its work. Run returns nil when ctx has ended and
-// every call of process has returned. It retries without limit while the durable does
-// not exist or the server does not respond.
-func Run(ctx context.Context, c *bus.Conn, durable string, limit int, ackWait time.Duration, process func(context.Context, jetstream.Msg)) error {
-	p := &pool{process: process, every: ackWait / 3, slots: make(chan struct{}, limit), idle: make(chan jetstream.Msg)}
+// Run processes the messages of a service's work consumer w until ctx ends. It calls
+// process for at most limit messages at once; process must call Ack,
+// Nak or Term on each delivery. While process runs, the server receives a progress report three times
+// per w.AckWait. Acknowledgements are sent up to 10 ms late; if one is lost, the server
+// delivers the message again.
+//
+// process receives a context that does not end with ctx, so that it can finish its work.
+// Run returns nil when ctx has ended and every call of process has returned. It retries
+// without limit while the durable does not exist or the server does not respond.
+func Run(ctx context.Context, c *bus.Conn, service string, w bus.Work, limit int, process func(context.Context, *Delivery)) error {
+	durable := w.Consumer(service)
+	p := &pool{process: process, filters: w.Filters, every: w.AckWait / 3, slots: make(chan struct{}, limit), idle: make(chan jetstream.Msg)}
 	defer p.acks.flush()
 	defer p.wg.Wait()
 	for ctx.Err() == nil {
@@ -80,7 +82,8 @@ func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take
 
 // pool holds the workers of one call of Run.
 type pool struct {
-	process func(context.Context, jetstream.Msg)
+	process func(context.Context, *Delivery)
+	filters []string           // those of the consumer
 	every   time.Duration      // interval between heartbeats
 	slots   chan struct{}      // one element for each message that is being processed
 	idle    chan jetstream.Msg // passes a message to a worker that has finished its last one
@@ -111,7 +114,11 @@ func (p *pool) work(ctx context.Context, m jetstream.Msg) {
 	defer rest.Stop()
 	for {
 		stop := beat(m, p.every)
-		p.process(context.WithoutCancel(ctx), acked{m, &p.acks})
+		if d, err := NewDelivery(acked{m, &p.acks}, p.filters); err == nil {
+			p.process(context.WithoutCancel(ctx), d)
+		} else {
+			slog.Error("message without the metadata of a delivery", "subject", m.Subject(), "err", err)
+		}
 		stop()
 		<-p.slots
 		rest.Reset(restFor)

@@ -80,7 +80,7 @@ func TestAppend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := eventlog.Open(en); err != nil || got.ID != e.ID {
+	if got, err := eventlog.Open(en, eventlog.Every); err != nil || got.ID != e.ID {
 		t.Errorf("%+v %v", got, err)
 	}
 }

@@ -74,7 +74,7 @@ func OfCall(call string, match func(*contract.Event) bool) func(Entry) bool {
 		if id := contract.PeekCallID(en.Data); id != "" && id != call {
 			return false
 		}
-		e, err := Open(en)
+		e, err := Open(en, Every)
 		return err == nil && e.CallID == call && (match == nil || match(e))
 	}
 }

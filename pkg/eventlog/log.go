@@ -102,20 +102,6 @@ func AppendEvent(ctx context.Context, l Log, e *contract.Event) (uint64, []byte,
 	return seq, b, err
 }
 
-// Open decodes a stored entry and checks that it is stored under the subject that the
-// event determines. If Open returns an error, the entry is not an event: log it and skip
-// it.
-func Open(en Entry) (*contract.Event, error) {
-	e, err := contract.DecodeEvent(en.Data)
-	if err != nil {
-		return nil, err
-	}
-	if !e.Under(en.Subject) {
-		return nil, errors.New("subject " + en.Subject + " is not the one of its body, " + e.Subject())
-	}
-	return e, nil
-}
-
 // same reports whether a stored entry is the event that this writer appended.
 func same(en Entry, subject string, data []byte) bool {
 	return en.Subject == subject && bytes.Equal(en.Data, data)

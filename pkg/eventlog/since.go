@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
@@ -20,7 +19,7 @@ const disorder = 5 * time.Minute
 // of an event is known, but not its sequence. It reads a number of entries that is
 // logarithmic in the length of the ledger. Entries that are not events are skipped.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
-	newest, err := l.Last(ctx, bus.Filter{}.String())
+	newest, err := l.Last(ctx, Every)
 	if errors.Is(err, ErrNotFound) {
 		return 1, nil
 	}
@@ -57,7 +56,7 @@ func timeAt(ctx context.Context, l Log, from, to uint64) (time.Time, uint64, err
 		if err != nil {
 			return time.Time{}, 0, err
 		}
-		if e, err := Open(en); err == nil {
+		if e, err := Open(en, Every); err == nil {
 			if at, err := contract.ParseTime(e.Time); err == nil {
 				return at, from, nil
 			}

@@ -36,7 +36,7 @@ func Contend(ctx context.Context, l Log, id string, genuine func(*contract.Event
 		if getErr != nil {
 			return 0, getErr
 		}
-		if e, openErr := Open(en); openErr == nil && genuine(e) {
+		if e, openErr := Open(en, Every); openErr == nil && genuine(e) {
 			return 0, err
 		}
 		id += "~"

@@ -7,8 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -26,21 +25,21 @@ var (
 	errRunning = errors.New("a second delivery of what runs already")
 )
 
-// process handles one delivery and responds to the server: Ack if the work is done,
-// NakWithDelay to have it delivered again, or Term if it can never be done.
-func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
-	err := x.one(ctx, m)
+// process handles one delivery and responds to the server: Ack if the work is done, Nak
+// to have it delivered again, or Term if it can never be done.
+func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
+	err := x.one(ctx, d)
 	switch {
 	case err == nil:
-		_ = m.Ack()
+		d.Ack()
 	case errors.Is(err, errRunning):
-		_ = m.NakWithDelay(5 * time.Second) // not acked: if this process dies, it must be delivered again
+		d.Nak(5 * time.Second) // not acked: if this process dies, it must be delivered again
 	case errors.Is(err, errPoison):
-		slog.Error("work refused for good", "subject", m.Subject(), "err", err)
-		_ = m.Term()
+		slog.Error("work refused for good", "subject", d.Subject, "err", err)
+		d.Term()
 	default:
-		slog.Warn("work handed back", "subject", m.Subject(), "err", err)
-		_ = m.NakWithDelay(250 * time.Millisecond)
+		slog.Warn("work handed back", "subject", d.Subject, "err", err)
+		d.Nak(250 * time.Millisecond)
 	}
 }
 
@@ -59,16 +58,13 @@ func (w *item) dead() bool { return w.tries > maxDeliver }
 
 // open decodes a delivery. It returns errPoison if the message is not a valid allowed
 // event and so can never be processed.
-func (x *Executor) open(m jetstream.Msg) (*item, error) {
-	md, err := m.Metadata()
+func (x *Executor) open(d *consumer.Delivery) (*item, error) {
+	w := &item{seq: d.Seq, tries: d.Tries}
+	var err error
+	if w.event, err = d.Open(); err == nil {
+		err = contract.Decode(w.event.Data, &w.a)
+	}
 	if err != nil {
-		return nil, err
-	}
-	w := &item{seq: md.Sequence.Stream, tries: md.NumDelivered}
-	if w.event, err = eventlog.Open(eventlog.Entry{Seq: w.seq, Subject: m.Subject(), Data: m.Data()}); err != nil {
-		return nil, errors.Join(errPoison, err)
-	}
-	if err := contract.Decode(w.event.Data, &w.a); err != nil || w.event.Service() != "policy" {
 		return nil, errors.Join(errPoison, err)
 	}
 	w.call = outcome.CallOf(w.event, x.Service)
@@ -79,8 +75,8 @@ func (x *Executor) open(m jetstream.Msg) (*item, error) {
 // one processes one allowed event until its call has an outcome. It returns nil if there
 // is nothing left to do, errRunning or errPoison for process, or an error after which
 // the work is to be delivered again.
-func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
-	w, err := x.open(m)
+func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
+	w, err := x.open(d)
 	if err != nil {
 		return err
 	}

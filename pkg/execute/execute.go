@@ -165,15 +165,14 @@ func (x *Executor) Run(ctx context.Context) error {
 			x.stopAll()
 		}
 	})()
-	w := bus.ExecutorWork(x.Service)
-	return consumer.Run(ctx, x.Conn, w.Consumer(x.Service), x.Limit, w.AckWait, x.process)
+	return consumer.Run(ctx, x.Conn, x.Service, bus.ExecutorWork(x.Service), x.Limit, x.process)
 }
 
 // control processes an event of the control reader: a freeze, its end, or a
 // cancellation. A cancellation counts only if the service that proposed the call
 // recorded it, because any service can append such an event. The error is always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, bus.Control.Filters...)
 	if err != nil {
 		return nil
 	}

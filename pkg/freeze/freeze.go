@@ -75,7 +75,7 @@ func (z *State) Load(ctx context.Context) error {
 		}
 	}
 	if newest.Seq != 0 {
-		if e, err := eventlog.Open(newest); err == nil {
+		if e, err := eventlog.Open(newest, bus.FreezeFilters()...); err == nil {
 			z.Apply(ctx, e)
 		}
 	}

@@ -117,7 +117,7 @@ func TestAcknowledge(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ack contract.FreezeAck
-			e, err := eventlog.Open(en)
+			e, err := eventlog.Open(en, eventlog.Every)
 			if err == nil {
 				err = contract.Decode(e.Data, &ack)
 			}

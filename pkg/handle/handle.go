@@ -64,7 +64,7 @@ func load(ctx context.Context, l eventlog.Log, filter string, from uint64) (hist
 			return nil, 0, err
 		}
 		last = en.Seq
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, filter); err == nil {
 			history = append(history, e)
 		}
 	}

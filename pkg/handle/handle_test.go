@@ -79,7 +79,7 @@ func TestWriters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil || string(e.Data) != fmt.Sprintf(`{"n":%d}`, n) {
 			t.Fatalf("event %d is %v %v", n, e, err)
 		}

@@ -11,8 +11,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -186,13 +184,13 @@ func (l *Lender) Run(ctx context.Context) error {
 		return err
 	}
 	control := follow.New(l.Conn, l.Instance, bus.Control, func(en eventlog.Entry) error {
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, bus.Control.Filters...); err == nil {
 			l.frozen.Apply(ctx, e)
 		}
 		return nil
 	})
 	go func() { _ = control.Run(ctx, last+1) }()
-	return consumer.Run(ctx, l.Conn, lent.Consumer(contract.CallerExecutor), 16, lent.AckWait, l.watch)
+	return consumer.Run(ctx, l.Conn, contract.CallerExecutor, lent, 16, l.watch)
 }
 
 // lookAgain is the maximum time between two checks of a handed-out intent.
@@ -201,33 +199,29 @@ const lookAgain = time.Hour
 // watch processes one delivery of a handed-out call: it acknowledges the message if the
 // call has ended, ends the call if its report is overdue, or has the message delivered
 // again later.
-func (l *Lender) watch(ctx context.Context, m jetstream.Msg) {
-	wait, err := l.due(ctx, m)
+func (l *Lender) watch(ctx context.Context, d *consumer.Delivery) {
+	wait, err := l.due(ctx, d)
 	switch {
 	case err != nil:
-		slog.Warn("an intent that was handed out is looked at again", "subject", m.Subject(), "err", err)
-		_ = m.NakWithDelay(time.Second)
+		slog.Warn("an intent that was handed out is looked at again", "subject", d.Subject, "err", err)
+		d.Nak(time.Second)
 	case wait > 0:
-		_ = m.NakWithDelay(min(wait, lookAgain))
+		d.Nak(min(wait, lookAgain))
 	default:
-		_ = m.Ack()
+		d.Ack()
 	}
 }
 
 // due returns the time until a handed-out call must be checked again, or 0 if it has
 // ended. It ends a call whose report is overdue.
-func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error) {
-	md, err := m.Metadata()
-	if err != nil {
-		return 0, err
-	}
+func (l *Lender) due(ctx context.Context, d *consumer.Delivery) (time.Duration, error) {
 	var a contract.Allowed
-	e, err := eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
+	e, err := d.Open()
 	if err == nil {
 		err = contract.Decode(e.Data, &a)
 	}
 	if err != nil || a.Decision.Intent == nil {
-		slog.Error("not a decision", "subject", m.Subject(), "seq", md.Sequence.Stream, "err", err)
+		slog.Error("not a decision", "subject", d.Subject, "seq", d.Seq, "err", err)
 		return 0, nil
 	}
 	// The key that signed the decision may not have arrived in this instance yet, so a
@@ -238,7 +232,7 @@ func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error
 	if due, err := contract.ParseTime(a.Decision.Intent.Deadline); err == nil && l.Emit.Now().Before(due) {
 		return max(due.Sub(l.Emit.Now()), time.Millisecond), nil
 	}
-	h, err := outcome.CallOf(e, contract.CallerExecutor).Look(ctx, l.Emit.Log, md.Sequence.Stream)
+	h, err := outcome.CallOf(e, contract.CallerExecutor).Look(ctx, l.Emit.Log, d.Seq)
 	switch {
 	case err != nil || h.Recorded:
 		return 0, err

@@ -63,7 +63,7 @@ func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History,
 		if err != nil {
 			return h, err
 		}
-		if h.Claim, err = eventlog.Open(en); err != nil {
+		if h.Claim, err = eventlog.Open(en, f.String()); err != nil {
 			return h, err
 		}
 		h.ClaimSeq, from = en.Seq, en.Seq
@@ -96,11 +96,12 @@ func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended boo
 // in between. The event is not verified: the caller must verify the signature of its
 // decision.
 func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*contract.Event, uint64, error) {
-	en, err := eventlog.Before(ctx, l, bus.AllowedInSession(c.Tenant, c.Executor, c.Session), before, eventlog.OfCall(c.ID, nil))
+	filter := bus.AllowedInSession(c.Tenant, c.Executor, c.Session)
+	en, err := eventlog.Before(ctx, l, filter, before, eventlog.OfCall(c.ID, nil))
 	if err != nil {
 		return nil, 0, err
 	}
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, filter)
 	return e, en.Seq, err
 }
 

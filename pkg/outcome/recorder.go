@@ -143,7 +143,7 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 	if err != nil {
 		return err
 	}
-	tip, err := r.tip(en)
+	tip, err := r.tip(en, filter)
 	if err != nil {
 		// Some service appended an entry that is not a valid outcome. Entries cannot be
 		// removed, so the chain continues after it, with the receipt of the last valid
@@ -162,7 +162,7 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 func (r *Recorder) tipBefore(ctx context.Context, filter string, before uint64, genesis receipt.Tip) (receipt.Tip, error) {
 	tip := genesis
 	_, err := eventlog.Before(ctx, r.Emit.Log, filter, before, func(en eventlog.Entry) bool {
-		t, err := r.tip(en)
+		t, err := r.tip(en, filter)
 		if err == nil {
 			tip = t
 		}
@@ -175,9 +175,9 @@ func (r *Recorder) tipBefore(ctx context.Context, filter string, before uint64, 
 }
 
 // tip returns the chain's tip after an outcome, or an error if the entry is not a valid
-// outcome.
-func (r *Recorder) tip(en eventlog.Entry) (receipt.Tip, error) {
-	e, err := eventlog.Open(en)
+// outcome that matches filter.
+func (r *Recorder) tip(en eventlog.Entry, filter string) (receipt.Tip, error) {
+	e, err := eventlog.Open(en, filter)
 	if err != nil {
 		return receipt.Tip{}, err
 	}

@@ -167,7 +167,7 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 // in another way, before or after Run does: a second delivery of an outcome has no
 // effect. The error is always nil; it exists so that Deliver can be a follower's Apply.
 func (p *Proposer) Deliver(en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
 		slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
 		return nil

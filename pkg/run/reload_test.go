@@ -86,7 +86,7 @@ func (w *world) facts(t *testing.T) (out []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil {
 			t.Fatal(err)
 		}

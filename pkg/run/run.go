@@ -341,7 +341,7 @@ func (v *Env) seeLedger(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, filter); err == nil {
 			v.Emit.See(e.Lamport)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -33,8 +34,8 @@ func (t *Trust) dump() query.ViewDump {
 // key event of Provision is ignored or logged, because any service's forged event would
 // otherwise stop the instance.
 func (t *Trust) apply(en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
-	if err != nil || e.Service() != "provision" || e.Name != contract.EventKeyPublished && e.Name != contract.EventKeyRevoked {
+	e, err := eventlog.Open(en, bus.KeyFilters()...)
+	if err != nil {
 		return nil
 	}
 	var k contract.TrustKey

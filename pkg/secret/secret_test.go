@@ -62,7 +62,7 @@ func TestSecretsAtOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ev, err := eventlog.Open(en)
+			ev, err := eventlog.Open(en, eventlog.Every)
 			var r secret.Request
 			if err == nil {
 				err = contract.Decode(ev.Data, &r)

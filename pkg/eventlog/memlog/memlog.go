@@ -6,10 +6,10 @@ import (
 	"bytes"
 	"context"
 	"iter"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
@@ -113,7 +113,7 @@ func (l *Log) AppendExpect(ctx context.Context, subject, id string, data []byte,
 // the lock.
 func (l *Log) last(filter string) eventlog.Entry {
 	for i := len(l.entries) - 1; i >= 0; i-- {
-		if Match(filter, l.entries[i].Subject) {
+		if bus.Match(filter, l.entries[i].Subject) {
 			return l.entries[i]
 		}
 	}
@@ -154,27 +154,9 @@ func (l *Log) Scan(_ context.Context, filter string, from uint64) iter.Seq2[even
 		all := l.entries[:len(l.entries):len(l.entries)]
 		l.mu.Unlock()
 		for _, en := range all {
-			if en.Seq >= from && Match(filter, en.Subject) && !yield(en, nil) {
+			if en.Seq >= from && bus.Match(filter, en.Subject) && !yield(en, nil) {
 				return
 			}
 		}
-	}
-}
-
-// Match reports whether a subject matches a NATS filter with the wildcards * and >.
-func Match(filter, subject string) bool {
-	for {
-		f, fs, fmore := strings.Cut(filter, ".")
-		if f == ">" {
-			return true
-		}
-		s, ss, smore := strings.Cut(subject, ".")
-		if f != "*" && f != s {
-			return false
-		}
-		if !fmore || !smore {
-			return fmore == smore
-		}
-		filter, subject = fs, ss
 	}
 }

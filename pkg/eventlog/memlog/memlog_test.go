@@ -10,22 +10,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestMatch checks that Match implements the wildcards of NATS.
-func TestMatch(t *testing.T) {
-	for _, c := range []struct {
-		filter, subject string
-		want            bool
-	}{
-		{"a.b", "a.b", true}, {"a.b", "a.c", false}, {"a.b", "a", false}, {"a", "a.b", false},
-		{"a.*", "a.b", true}, {"a.*", "a", false}, {"a.*", "a.b.c", false}, {"*.b", "a.b", true},
-		{"a.>", "a.b", true}, {"a.>", "a.b.c", true}, {">", "a", true}, {"a.*.c", "a.b.c", true}, {"a.*.c", "a.b.d", false},
-	} {
-		if got := memlog.Match(c.filter, c.subject); got != c.want {
-			t.Errorf("%s of %s: %v", c.filter, c.subject, got)
-		}
-	}
-}
-
 // TestWindow checks that a message id is a duplicate within the window, and that it can
 // be used again after the window.
 func TestWindow(t *testing.T) {

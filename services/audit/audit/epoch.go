@@ -21,14 +21,15 @@ import (
 // such an event it returns epoch 1. It returns an error if the signature of the event
 // does not verify.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
-	en, err := s.env.Emit.Log.Last(ctx, bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String())
+	filter := bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
+	en, err := s.env.Emit.Log.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return contract.LogEpoch{Epoch: 1}, nil
 	}
 	if err != nil {
 		return contract.LogEpoch{}, err
 	}
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, filter)
 	if err != nil {
 		return contract.LogEpoch{}, err
 	}

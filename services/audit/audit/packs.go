@@ -199,7 +199,7 @@ func remember(get translog.Nodes) translog.Nodes {
 
 // contents returns the references to contents in an event.
 func contents(en eventlog.Entry) []contract.Content {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
 		return nil
 	}

@@ -186,7 +186,7 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	}
 	g := proofgraph.Graph{Version: 2, Nodes: []proofgraph.Node{}}
 	for _, en := range entries {
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, eventlog.Every); err == nil {
 			g.Add(e, en.Data)
 		}
 	}
@@ -224,7 +224,7 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 	}
 	turns := []events.Turn{}
 	for _, en := range entries {
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil {
 			continue
 		}

@@ -296,7 +296,7 @@ func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[strin
 		if err != nil {
 			return nil, err
 		}
-		if e, err := eventlog.Open(en); err == nil && e.Session != "" {
+		if e, err := eventlog.Open(en, eventlog.Every); err == nil && e.Session != "" {
 			out[id] = e.Session
 		}
 	}
@@ -328,7 +328,7 @@ func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(e
 			return err
 		}
 		for _, en := range entries {
-			e, err := eventlog.Open(en)
+			e, err := eventlog.Open(en, eventlog.Every)
 			if err != nil || left == 0 || q.Since != "" && !notBefore(e.Time, q.Since) || q.Until != "" && notBefore(e.Time, q.Until) {
 				continue
 			}

@@ -233,7 +233,7 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)
 		return 0, w.tx.Bucket(bAlarms).Put(key(en.Seq), canon.AppendString(nil, what))
 	}
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
 		return alarm(err.Error())
 	}

@@ -156,7 +156,7 @@ func (r *replayer) run(to uint64) error {
 // returns errEnd if end stops the replay before the entry.
 func (r *replayer) one(seq uint64, stored []byte) error {
 	en := eventlog.Entry{Seq: seq, Data: stored}
-	e, err := contract.DecodeEvent(stored)
+	e, err := eventlog.OpenBytes(stored, eventlog.Every)
 	if err == nil {
 		en.Subject = e.Subject()
 	} else {

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
@@ -115,7 +116,7 @@ func (s *story) read(r io.Reader) error {
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			return err
 		}
-		e, err := contract.DecodeEvent(line.Event)
+		e, err := eventlog.OpenBytes(line.Event, eventlog.Every)
 		if err != nil {
 			continue // not an event; audit reports the entry as an alarm
 		}

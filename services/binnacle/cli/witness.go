@@ -18,10 +18,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
@@ -274,9 +276,9 @@ func (w *witnessing) learn(ctx context.Context) error {
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.Seq, b.Seq) })
 	for _, l := range all {
-		e, err := contract.DecodeEvent(l.Event)
+		e, err := eventlog.OpenBytes(l.Event, bus.KeyFilters()...)
 		if err != nil {
-			return err
+			continue // another service appended it; services ignore it, too
 		}
 		var k contract.TrustKey
 		if err := contract.Decode(e.Data, &k); err != nil {

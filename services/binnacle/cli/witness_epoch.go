@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
@@ -106,7 +107,7 @@ func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, e
 		} else if err != nil {
 			return nil, err
 		}
-		e, err := contract.DecodeEvent(line.Event)
+		e, err := eventlog.OpenBytes(line.Event, eventlog.Every)
 		if err != nil {
 			return nil, err
 		}

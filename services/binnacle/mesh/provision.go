@@ -188,7 +188,7 @@ func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 		if err != nil {
 			return err
 		}
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, eventlog.Every); err == nil {
 			m.See(e.Lamport)
 		}
 	}

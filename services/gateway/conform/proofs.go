@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
@@ -141,7 +142,7 @@ func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	slices.SortFunc(all, func(a, b published) int { return int(a.Seq) - int(b.Seq) })
 	reg := &trust.Registry{Root: p.Root}
 	for _, x := range all {
-		e, err := contract.DecodeEvent(x.Event)
+		e, err := eventlog.OpenBytes(x.Event, eventlog.Every)
 		if err != nil {
 			return nil, err
 		}

@@ -166,7 +166,7 @@ func (s *Service) configure() error {
 // apply applies a ledger entry to the views of credentials and of the catalog. An entry
 // that eventlog.Open rejects is logged and skipped.
 func (s *Service) apply(en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, toolsReader.Filters...)
 	if err != nil {
 		s.env.Log.Error("ledger entry refused", "seq", en.Seq, "err", err)
 		return nil
@@ -195,7 +195,7 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	if s.Webhook != "" {
 		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Log: s.env.Log}
 		g.Go(func() error {
-			return consumer.Run(ctx, conn, approvals.Work.Consumer("gateway"), 4, approvals.Work.AckWait, hook.Notify)
+			return consumer.Run(ctx, conn, "gateway", approvals.Work, 4, hook.Notify)
 		})
 	}
 }

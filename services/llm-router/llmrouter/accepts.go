@@ -83,9 +83,10 @@ func both(a, b []string) []string {
 // publishAccepted records the labels that each model name accepts, if they have changed.
 func (s *Service) publishAccepted(ctx context.Context, env *run.Env) error {
 	data := contract.Bytes(s.accepted())
-	last, err := env.Emit.Log.Last(ctx, bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.DataAcceptedName, Key: acceptsKey}.String())
+	filter := bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.DataAcceptedName, Key: acceptsKey}.String()
+	last, err := env.Emit.Log.Last(ctx, filter)
 	if err == nil {
-		if e, err := eventlog.Open(last); err == nil && bytes.Equal(e.Data, data) {
+		if e, err := eventlog.Open(last, filter); err == nil && bytes.Equal(e.Data, data) {
 			return nil
 		}
 	} else if !errors.Is(err, eventlog.ErrNotFound) {

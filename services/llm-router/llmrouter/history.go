@@ -10,9 +10,11 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -140,7 +142,7 @@ func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawM
 		if err != nil {
 			return err
 		}
-		e, err := contract.DecodeEvent(raw.Value)
+		e, err := eventlog.OpenBytes(raw.Value, bus.Filter{Tenant: c.w.Event.Tenant}.String())
 		if err != nil {
 			return err
 		}

@@ -57,9 +57,10 @@ func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	}
 	slices.SortFunc(p.Models, func(a, b events.ModelPrice) int { return cmp.Compare(a.Model, b.Model) })
 	data := contract.Bytes(&p)
-	last, err := env.Emit.Log.Last(ctx, bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.PricesPublishedName, Key: pricesKey}.String())
+	filter := bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.PricesPublishedName, Key: pricesKey}.String()
+	last, err := env.Emit.Log.Last(ctx, filter)
 	if err == nil {
-		if e, err := eventlog.Open(last); err == nil && bytes.Equal(e.Data, data) {
+		if e, err := eventlog.Open(last, filter); err == nil && bytes.Equal(e.Data, data) {
 			return nil
 		}
 	} else if !errors.Is(err, eventlog.ErrNotFound) {

@@ -73,7 +73,7 @@ func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
 // updates the view and the cache. The caller must run it.
 func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	view := follow.New(env.Conn, env.Instance, attemptsReader, func(en eventlog.Entry) error {
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, attemptsReader.Filters...)
 		if err != nil {
 			env.Log.Error("ledger entry refused", "seq", en.Seq, "err", err)
 			return nil

@@ -9,7 +9,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
@@ -44,11 +43,7 @@ func work(actor, kind, args string) *execute.Work {
 func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	t.Helper()
 	for _, e := range l.of(contract.EventApprovalRecorded) {
-		b, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.settler.take(ctx, delivery{entry: eventlog.Entry{Subject: e.Subject(), Data: b}}); err != nil {
+		if err := m.settler.take(ctx, delivery{event: e}); err != nil {
 			t.Fatal(err)
 		}
 	}

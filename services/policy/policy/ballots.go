@@ -38,7 +38,7 @@ func (i *instance) escalation(ctx context.Context, e *contract.Event, before uin
 	if err != nil {
 		return nil, esc, 0, fmt.Errorf("the escalation of call %s: %w", e.CallID, err)
 	}
-	if ev, err = eventlog.Open(en); err == nil {
+	if ev, err = eventlog.Open(en, f.String()); err == nil {
 		err = contract.Decode(ev.Data, &esc)
 	}
 	return ev, esc, en.Seq, err

@@ -58,18 +58,14 @@ func (p *proposal) key() string {
 	return "decided:" + p.call.ID
 }
 
-// take decides one proposal. If it returns nil, the decision is on the ledger, or the
-// delivery was not a valid proposal. After an error the proposal must be delivered
-// again.
+// take decides one proposal. If it returns nil, the decision is on the ledger. It
+// returns errMalformed if the event is not a valid proposal; after any other error the
+// proposal must be delivered again.
 func (d *decider) take(ctx context.Context, m delivery) error {
-	p := proposal{retries: m.tries, seq: m.entry.Seq}
-	var err error
-	if p.event, err = eventlog.Open(m.entry); err == nil {
-		err = contract.Decode(p.event.Data, &p.call)
-	}
+	p := proposal{event: m.event, retries: m.tries, seq: m.seq}
+	err := contract.Decode(p.event.Data, &p.call)
 	if err != nil || p.call.ID != p.event.CallID || p.event.ID != contract.IDProposal+p.call.ID {
-		d.log.Error("not a proposal", "subject", m.entry.Subject, "seq", m.entry.Seq, "err", err)
-		return nil
+		return errors.Join(errMalformed, err)
 	}
 	d.emit.See(p.event.Lamport)
 	span := d.tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID))

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
@@ -154,25 +156,35 @@ func TestDenials(t *testing.T) {
 	})
 }
 
-// TestNoProposals shows that deliveries that are not proposals are acknowledged
-// and change nothing.
+// TestNoProposals shows that deliveries that are not proposals are terminated, are not
+// delivered again, and change nothing.
 func TestNoProposals(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
 		a := l.join("policy-1")
 		before := l.log.Size()
-		good := l.propose("echo", nil)
-		for name, spoil := range map[string]func(*delivery){
-			"noise":   func(d *delivery) { d.entry.Data = []byte("noise") },
-			"subject": func(d *delivery) { d.entry.Subject = "evt.t.judge.-.call_proposed.s-1" },
-			"no call": func(d *delivery) {
-				d.entry = l.propose("echo", func(e *contract.Event, _ *contract.Call) { e.ID = "p-other" }).entry
-			},
+		l.propose("echo", nil)
+		good, err := l.log.Get(ctx, before+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.propose("echo", func(e *contract.Event, _ *contract.Call) { e.ID = "p-other" })
+		other, err := l.log.Get(ctx, before+2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, m := range map[string]*logtest.Message{
+			"noise":   {To: good.Subject, Body: []byte("noise")},
+			"subject": {To: "evt.t.judge.-.call_proposed.s-1", Body: good.Data},
+			"no call": {To: other.Subject, Body: other.Data},
 		} {
-			d := good
-			spoil(&d)
-			if err := a.decider.take(ctx, d); err != nil {
-				t.Errorf("%s: %v", name, err)
+			m.Seq, m.Tries = good.Seq, 1
+			d, err := consumer.NewDelivery(m, decideWork.Filters)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.consume("proposal", 0, a.decider.take)(ctx, d); m.Settled != "term" {
+				t.Errorf("%s: %q", name, m.Settled)
 			}
 		}
 		if l.log.Size() != before+2 {

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
@@ -295,7 +295,7 @@ func TestFilters(t *testing.T) {
 		selected := false
 		for _, service := range []string{"policy", "audit", "provision", "llm-router", "session-runner"} {
 			for _, f := range stateReader.Filters {
-				selected = selected || memlog.Match(f, "evt.t."+service+".-."+name+".k")
+				selected = selected || bus.Match(f, "evt.t."+service+".-."+name+".k")
 			}
 		}
 		folded := state.Reads(name) || name == contract.EventFreezeAcknowledged

@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -75,11 +74,12 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 // sequence seq. The last parameter lists further names of events that count as
 // decisions.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
-	for en, err := range i.emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String(), seq) {
+	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
+	for en, err := range i.emit.Log.Scan(ctx, filter, seq) {
 		if err != nil {
 			return false, err
 		}
-		a, err := eventlog.Open(en)
+		a, err := eventlog.Open(en, filter)
 		if err == nil && a.CallID == e.CallID && (a.Name == contract.EventAllowed || a.Name == contract.EventEffectRecorded || slices.Contains(also, a.Name)) {
 			return true, nil
 		}
@@ -87,33 +87,40 @@ func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, 
 	return false, nil
 }
 
-// delivery is one message of a work consumer.
-type delivery struct {
-	entry  eventlog.Entry
-	tries  uint64 // number of deliveries before this one
-	stored time.Time
-}
+// errMalformed is wrapped by the errors of events that can never be processed.
+var errMalformed = errors.New("malformed")
 
-// consume returns the handler of a work consumer's messages. A message is
-// acknowledged after take has returned nil; after an error it is negatively
-// acknowledged and delivered again, at the earliest after delay.
-func (i *instance) consume(what string, delay time.Duration, take func(context.Context, delivery) error) func(context.Context, jetstream.Msg) {
-	return func(ctx context.Context, m jetstream.Msg) {
-		md, err := m.Metadata()
-		if err == nil {
-			err = take(ctx, delivery{eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()}, md.NumDelivered - 1, md.Timestamp})
+// consume returns the handler of a work consumer's deliveries. A delivery is
+// acknowledged after take has returned nil, and terminated if the event is not one of
+// the consumer or take returned errMalformed. After any other error it is delivered
+// again, at the earliest after delay.
+func (i *instance) consume(what string, delay time.Duration, take func(context.Context, delivery) error) func(context.Context, *consumer.Delivery) {
+	return func(ctx context.Context, d *consumer.Delivery) {
+		e, err := d.Open()
+		if err != nil {
+			err = errors.Join(errMalformed, err)
+		} else {
+			err = take(ctx, delivery{e, d.Seq, d.Tries - 1, d.Stored})
 		}
 		switch {
 		case err == nil:
-			_ = m.Ack()
-		case delay == 0:
-			i.log.Warn(what+" handed back", "subject", m.Subject(), "err", err)
-			_ = m.Nak()
+			d.Ack()
+		case errors.Is(err, errMalformed):
+			i.log.Error("not a "+what, "subject", d.Subject, "seq", d.Seq, "err", err)
+			d.Term()
 		default:
-			i.log.Warn(what+" handed back", "subject", m.Subject(), "err", err)
-			_ = m.NakWithDelay(delay)
+			i.log.Warn(what+" handed back", "subject", d.Subject, "err", err)
+			d.Nak(delay)
 		}
 	}
+}
+
+// delivery is one event of a work consumer, checked against the consumer's filters.
+type delivery struct {
+	event  *contract.Event
+	seq    uint64
+	tries  uint64 // number of deliveries before this one
+	stored time.Time
 }
 
 // sleep waits for d or until ctx is done.

@@ -162,7 +162,7 @@ func (l *labels) of(ctx context.Context, tenant, session string) (have labelled,
 	if err != nil {
 		return have, err
 	}
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, labelFilter(tenant, session))
 	if err != nil {
 		return have, err
 	}

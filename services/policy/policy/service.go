@@ -194,7 +194,7 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 	work.Go(func() error { return execute.New(env, 16, tools, p.governor.handle).Run(ctx) })
 	work.Go(func() error { p.ballots.timeouts(ctx); return nil })
 	work.Go(func() error {
-		return consumer.Run(ctx, env.Conn, settleWork.Consumer("policy"), 8, settleWork.AckWait, p.consume("settlement", 250*time.Millisecond, p.settler.take))
+		return consumer.Run(ctx, env.Conn, "policy", settleWork, 8, p.consume("settlement", 250*time.Millisecond, p.settler.take))
 	})
 	ready()
 	limit := s.Limit
@@ -202,7 +202,7 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 		limit = maxDecisions
 	}
 	work.Go(func() error {
-		return consumer.Run(ctx, env.Conn, decideWork.Consumer("policy"), limit, decideWork.AckWait, p.consume("proposal", 0, p.decider.take))
+		return consumer.Run(ctx, env.Conn, "policy", decideWork, limit, p.consume("proposal", 0, p.decider.take))
 	})
 	return work.Wait()
 }
@@ -230,7 +230,7 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 // apply applies one entry to the state. If a policy cannot be read, it stops the
 // service, which would otherwise decide with the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, stateReader.Filters...)
 	if err != nil {
 		p.log.Error("ledger entry refused", "seq", en.Seq, "err", err)
 		return nil

@@ -58,7 +58,7 @@ func (s *sessions) opener(ctx context.Context, tenant, session, none string) (st
 		if err != nil {
 			return "", err
 		}
-		first, err := eventlog.Open(en)
+		first, err := eventlog.Open(en, proposals(tenant, session))
 		if err != nil {
 			continue
 		}

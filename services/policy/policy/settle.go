@@ -16,23 +16,19 @@ type settler struct{ *decider }
 // take processes one vote. If the vote settled its call, the call is decided again. The
 // result has the same meaning as that of decider.take.
 func (s *settler) take(ctx context.Context, m delivery) error {
-	e, err := eventlog.Open(m.entry)
+	e := m.event
 	var last contract.Approval
-	if err == nil {
-		err = contract.Decode(e.Data, &last)
-	}
-	if err != nil || e.Service() != "policy" {
-		s.log.Error("not a vote", "subject", m.entry.Subject, "err", err)
-		return nil
+	if err := contract.Decode(e.Data, &last); err != nil {
+		return errors.Join(errMalformed, err)
 	}
 	s.emit.See(e.Lamport)
 	if last.Resolved == "" {
 		return nil
 	}
-	if done, err := s.answered(ctx, e, m.entry.Seq); err != nil || done {
+	if done, err := s.answered(ctx, e, m.seq); err != nil || done {
 		return err
 	}
-	p, err := s.proposed(ctx, e, m.entry.Seq)
+	p, err := s.proposed(ctx, e, m.seq)
 	if err != nil {
 		return err
 	}
@@ -44,7 +40,7 @@ func (s *settler) take(ctx context.Context, m delivery) error {
 		if err != nil {
 			return err
 		}
-		if v, err := eventlog.Open(en); err == nil {
+		if v, err := eventlog.Open(en, voteFilter(e.Tenant, e.Session)); err == nil {
 			h = append(h, v)
 		}
 	}
@@ -79,7 +75,7 @@ func (s *settler) proposed(ctx context.Context, vote *contract.Event, seq uint64
 		return nil, err
 	}
 	p := &proposal{again: true, after: en.Seq}
-	if p.event, err = eventlog.Open(en); err != nil {
+	if p.event, err = eventlog.Open(en, proposals(vote.Tenant, vote.Session)); err != nil {
 		return nil, err
 	}
 	return p, contract.Decode(p.event.Data, &p.call)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -185,7 +186,7 @@ func (m *member) follow() {
 			m.l.t.Fatal(err)
 		}
 		selects := func(filters []string) bool {
-			return slices.ContainsFunc(filters, func(f string) bool { return memlog.Match(f, en.Subject) })
+			return slices.ContainsFunc(filters, func(f string) bool { return bus.Match(f, en.Subject) })
 		}
 		if selects(stateReader.Filters) {
 			if err := m.apply(en); err != nil {
@@ -286,7 +287,7 @@ func (l *ledger) propose(tool string, change func(*contract.Event, *contract.Cal
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return delivery{entry: eventlog.Entry{Seq: seq, Subject: e.Subject(), Data: b}, stored: time.Now()}
+	return delivery{event: e, seq: seq, stored: time.Now()}
 }
 
 // of returns the events with this name, in order.
@@ -297,7 +298,7 @@ func (l *ledger) of(name string) []*contract.Event {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -328,7 +329,7 @@ func (l *ledger) outcome(call string) (status, reason string) {
 	return status, reason
 }
 
-func (l *ledger) callOf(d delivery) string { return contract.PeekCallID(d.entry.Data) }
+func (l *ledger) callOf(d delivery) string { return d.event.CallID }
 
 // bubble runs a test in a synctest bubble, and ends the goroutines of the test.
 func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -98,7 +97,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {
-		return consumer.Run(ctx, env.Conn, requests.Consumer("vault-broker"), 16, requests.AckWait, s.request)
+		return consumer.Run(ctx, env.Conn, "vault-broker", requests, 16, s.request)
 	})
 	ready()
 	return g.Wait()
@@ -135,36 +134,33 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 }
 
 // request handles one event secret_requested. It acknowledges the event unless release
-// returns an error; in that case the event is redelivered.
-func (s *Service) request(ctx context.Context, m jetstream.Msg) {
-	if err := s.release(ctx, m); err != nil {
-		s.env.Log.Warn("secret request handed back", "subject", m.Subject(), "err", err)
-		_ = m.NakWithDelay(250 * time.Millisecond)
+// returns an error; in that case the event is redelivered. A malformed request is logged
+// and dropped.
+func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
+	var req secret.Request
+	e, err := d.Open()
+	if err == nil {
+		err = contract.Decode(e.Data, &req)
+	}
+	if err != nil || req.CallID != e.CallID || !secret.ValidInbox(req.Inbox) {
+		s.env.Log.Error("not a secret request", "subject", d.Subject, "err", err)
+		d.Term()
 		return
 	}
-	_ = m.Ack()
+	s.env.Emit.See(e.Lamport)
+	if err := s.release(ctx, e, d.Seq, &req); err != nil {
+		s.env.Log.Warn("secret request handed back", "subject", d.Subject, "err", err)
+		d.Nak(250 * time.Millisecond)
+		return
+	}
+	d.Ack()
 }
 
-// release records secret_released or secret_refused for a request, and then sends the
-// sealed values or the refusal. It returns an error if the request must be redelivered.
-// A malformed request is logged and dropped.
-func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
-	md, err := m.Metadata()
-	if err != nil {
-		return err
-	}
-	e, err := eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
-	if err != nil {
-		s.env.Log.Error("not a secret request", "subject", m.Subject(), "err", err)
-		return nil
-	}
-	s.env.Emit.See(e.Lamport)
-	var req secret.Request
-	if err := contract.Decode(e.Data, &req); err != nil || req.CallID != e.CallID || !secret.ValidInbox(req.Inbox) {
-		s.env.Log.Error("not a secret request", "subject", m.Subject())
-		return nil
-	}
-	values, prints, refusal, err := s.check(ctx, e, md.Sequence.Stream, &req)
+// release records secret_released or secret_refused for the request in the event e at
+// sequence seq, and then sends the sealed values or the refusal. It returns an error if
+// the request must be redelivered.
+func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) error {
+	values, prints, refusal, err := s.check(ctx, e, seq, req)
 	if err != nil {
 		return err
 	}
@@ -177,7 +173,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 		if err != nil {
 			return err
 		}
-		sealed, err := seal.To(req.Recipient, secret.RequestInfo(e.Tenant, &req), plain)
+		sealed, err := seal.To(req.Recipient, secret.RequestInfo(e.Tenant, req), plain)
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ func (c *checker) look() {
 }
 
 func (c *checker) one(en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
 		return err
 	}

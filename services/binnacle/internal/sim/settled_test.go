@@ -75,7 +75,7 @@ func (w *world) each(f func(en eventlog.Entry, e *contract.Event)) {
 		if err != nil {
 			panic(err)
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil {
 			w.violate("event %d: %v", en.Seq, err)
 			continue

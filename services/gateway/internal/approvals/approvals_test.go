@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
@@ -50,24 +49,6 @@ func TestVotes(t *testing.T) {
 	}
 }
 
-// message is a jetstream.Msg that records how it was settled.
-type message struct {
-	jetstream.Msg
-	subject string
-	data    []byte
-	settled string
-}
-
-func (m *message) Data() []byte         { return m.data }
-func (m *message) Subject() string      { return m.subject }
-func (m *message) Headers() nats.Header { return nil }
-func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: 1}, NumDelivered: 1}, nil
-}
-func (m *message) Ack() error                       { m.settled = "ack"; return nil }
-func (m *message) Term() error                      { m.settled = "term"; return nil }
-func (m *message) NakWithDelay(time.Duration) error { m.settled = "nak"; return nil }
-
 // TestWebhook checks that the webhook receives an escalation with a signature, that it
 // receives the escalation again after a failure, and that it receives neither an expired
 // escalation nor a message that is not an escalation.
@@ -88,37 +69,41 @@ func TestWebhook(t *testing.T) {
 	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(now.Add(time.Hour))}
 	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
 	by := &emit.Emitter{Tenant: "t", Source: "policy/p1", Now: em.Now}
-	send := func(data []byte) *message {
+	send := func(data []byte) *logtest.Message {
 		e := by.New(contract.EventEscalated, "s-1", data, nil)
 		e.Session, e.CallID = "s-1", "c-1"
 		raw, err := e.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &message{subject: e.Subject(), data: raw}
-		hook.Notify(t.Context(), m)
+		m := &logtest.Message{To: e.Subject(), Body: raw, Seq: 1, Tries: 1}
+		d, err := consumer.NewDelivery(m, approvals.Work.Filters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hook.Notify(t.Context(), d)
 		return m
 	}
-	if m := send(contract.Bytes(&x)); m.settled != "ack" || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), "/api/v1/approvals/c-1/votes") {
-		t.Errorf("%s: %s", m.settled, body)
+	if m := send(contract.Bytes(&x)); m.Settled != "ack" || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), "/api/v1/approvals/c-1/votes") {
+		t.Errorf("%s: %s", m.Settled, body)
 	}
 	if want := approvals.Signature(key, now, body); !hmac.Equal([]byte(want), []byte(signature)) || approvals.Signature([]byte("another key, also long"), now, body) == want {
 		t.Error("signature", signature, "want", want)
 	}
-	if status = http.StatusBadGateway; send(contract.Bytes(&x)).settled != "nak" {
+	if status = http.StatusBadGateway; send(contract.Bytes(&x)).Settled != "nak" {
 		t.Error("a webhook that fails is not notified again")
 	}
 	body = nil
-	if m := send([]byte(`{}`)); m.settled != "term" || body != nil {
-		t.Error("no escalation:", m.settled)
+	if m := send([]byte(`{}`)); m.Settled != "term" || body != nil {
+		t.Error("no escalation:", m.Settled)
 	}
 	x.Expires = contract.Time(now.Add(-time.Second))
-	if m := send(contract.Bytes(&x)); m.settled != "ack" || body != nil {
-		t.Error("one that is over:", m.settled, string(body))
+	if m := send(contract.Bytes(&x)); m.Settled != "ack" || body != nil {
+		t.Error("one that is over:", m.Settled, string(body))
 	}
 	srv.Close()
 	x.Expires = contract.Time(now.Add(time.Hour))
-	if m := send(contract.Bytes(&x)); m.settled != "nak" {
-		t.Error("an unreachable webhook:", m.settled)
+	if m := send(contract.Bytes(&x)); m.Settled != "nak" {
+		t.Error("an unreachable webhook:", m.Settled)
 	}
 }

@@ -16,12 +16,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
 // Webhook notifies a URL of calls that wait for approval. Its fields are set before its
@@ -45,31 +43,27 @@ const SignatureHeader = "X-Binnacle-Signature"
 // acknowledged if the webhook accepts it or the time to vote has passed, terminated if
 // it is not an escalation, and otherwise redelivered after at most 30 seconds. A webhook
 // may receive an escalation more than once; the body has the same id each time.
-func (s *Webhook) Notify(ctx context.Context, m jetstream.Msg) {
-	md, err := m.Metadata()
-	if err != nil {
-		return
-	}
+func (s *Webhook) Notify(ctx context.Context, d *consumer.Delivery) {
 	var x contract.Escalated
-	e, err := eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
+	e, err := d.Open()
 	if err == nil {
 		err = contract.Decode(e.Data, &x)
 	}
 	if err != nil {
-		s.Log.Error("not an escalation", "subject", m.Subject(), "err", err)
-		_ = m.Term()
+		s.Log.Error("not an escalation", "subject", d.Subject, "err", err)
+		d.Term()
 		return
 	}
 	if x.Expires <= s.Emit.Time() {
-		_ = m.Ack() // the time to vote has passed
+		d.Ack() // the time to vote has passed
 		return
 	}
 	if err := s.post(ctx, e, &x); err != nil {
 		s.Log.Warn("webhook will be notified again", "call", e.CallID, "err", err)
-		_ = m.NakWithDelay(min(time.Duration(md.NumDelivered)*time.Second, 30*time.Second))
+		d.Nak(min(time.Duration(d.Tries)*time.Second, 30*time.Second))
 		return
 	}
-	_ = m.Ack()
+	d.Ack()
 }
 
 func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escalated) error {

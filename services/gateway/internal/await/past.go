@@ -82,7 +82,7 @@ func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pen
 		if contract.PeekCallID(en.Data) != e.CallID {
 			continue
 		}
-		if x, err := eventlog.Open(en); err == nil && moves(x) && call.Expects(x) {
+		if x, err := eventlog.Open(en, bus.SessionFilter(e.Tenant, e.Session)); err == nil && moves(x) && call.Expects(x) {
 			newest, expired = en, x.Name == contract.EventStartExpired
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
@@ -145,9 +146,9 @@ func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*cont
 	if err != nil {
 		return nil, err
 	}
-	e, err := eventlog.Open(en)
-	if err == nil && (e.Name != contract.EventCallProposed || e.CallID != call || e.Service() != contract.CallerExecutor) {
-		err = fmt.Errorf("sequence %d holds another event under the id of its proposal", seq)
+	e, err := eventlog.Open(en, bus.Filter{Service: contract.CallerExecutor, Event: contract.EventCallProposed}.String())
+	if err != nil || e.CallID != call {
+		return nil, fmt.Errorf("sequence %d holds another event under the id of its proposal", seq)
 	}
 	return e, err
 }

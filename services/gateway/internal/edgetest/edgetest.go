@@ -152,7 +152,7 @@ var read = []string{contract.EventEffectRecorded, contract.EventToolRegistered, 
 // appended delivers an entry to the gateway as its readers do, and executes the call if
 // the entry is a proposal.
 func (m *Mesh) appended(en eventlog.Entry) {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
 		m.Error(err)
 		return
@@ -311,7 +311,7 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 	}
 	var found json.RawMessage
 	for en := range m.Ledger.Scan(context.Background(), bus.Filter{}.String(), 1) {
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, eventlog.Every)
 		if err != nil || e.CallID != q.CallID {
 			continue
 		}
@@ -465,7 +465,7 @@ func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, head
 // Events returns the names of a call's events in the order of the ledger.
 func (m *Mesh) Events(call string) (names []string) {
 	for en := range m.Ledger.Scan(context.Background(), bus.Filter{}.String(), 1) {
-		if e, err := eventlog.Open(en); err == nil && e.CallID == call {
+		if e, err := eventlog.Open(en, eventlog.Every); err == nil && e.CallID == call {
 			names = append(names, e.Name)
 		}
 	}

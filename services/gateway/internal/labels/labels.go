@@ -193,14 +193,15 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 
 // labelsOf returns the labels of a session from the ledger.
 func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
-	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String())
+	filter := bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String()
+	en, err := s.Ledger.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, apierr.Unavailable("the ledger does not answer: " + err.Error())
 	}
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, filter)
 	if err != nil {
 		return nil, err
 	}

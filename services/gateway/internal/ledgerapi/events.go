@@ -41,7 +41,7 @@ func (s *API) Events(c echo.Context) error {
 	}
 	filter := bus.Filter{Tenant: s.Tenant, Key: session}.String()
 	return s.lines(c, filter, c.QueryParam("follow") == "true", func(en eventlog.Entry) []byte {
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, filter)
 		if err != nil || typ != "" && e.Name != typ && e.Type() != typ {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
@@ -132,5 +133,5 @@ func (s *Client) Event(ctx context.Context, q EventQuery, call string) (*contrac
 	case err != nil:
 		return nil, Error(q.Service, err)
 	}
-	return contract.DecodeEvent(r.Value)
+	return eventlog.OpenBytes(r.Value, eventlog.Every)
 }

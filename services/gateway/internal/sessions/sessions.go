@@ -271,7 +271,7 @@ func firstOf(ctx context.Context, log eventlog.Log, filter string) (*contract.Ev
 		if err != nil {
 			return nil, err
 		}
-		if e, err := eventlog.Open(en); err == nil {
+		if e, err := eventlog.Open(en, filter); err == nil {
 			return e, nil
 		}
 	}

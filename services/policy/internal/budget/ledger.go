@@ -254,7 +254,7 @@ func (b *Ledger) Read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		e, err := eventlog.Open(en)
+		e, err := eventlog.Open(en, b.filter())
 		if err != nil {
 			continue
 		}
@@ -323,6 +323,9 @@ func (b *Ledger) From(tail uint64) uint64 {
 	return from
 }
 
+// outcomes is the filter of the events that Outcome processes.
+var outcomes = bus.Filter{Event: contract.EventEffectRecorded}.String()
+
 // Outcome settles the open reservation of a call with its recorded outcome. If another
 // instance made the reservation, Outcome processes only an outcome that policy recorded;
 // that instance or Sweep processes any other.
@@ -340,7 +343,7 @@ func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 // to execute the call, and otherwise "". It searches backwards from the outcome, because
 // a second delivery may have made a reservation after the call was allowed.
 func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, outcomes)
 	if err != nil {
 		return ""
 	}
@@ -355,7 +358,7 @@ func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 // other services are ignored. executor is empty if another instance made the
 // reservation: that instance or Sweep then settles an outcome of the executor.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, outcomes)
 	if err != nil || e.Service() != "policy" && e.Service() != executor {
 		return
 	}

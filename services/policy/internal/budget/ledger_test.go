@@ -157,7 +157,7 @@ func TestNeverOverspent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e, err := eventlog.Open(en)
+			e, err := eventlog.Open(en, eventlog.Every)
 			if err != nil {
 				t.Fatal(err)
 			}

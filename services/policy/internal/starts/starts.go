@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // View holds the allowed calls that have not started, and the expired calls without
@@ -165,7 +166,7 @@ func sweep(calls map[string]held, pause time.Duration, now time.Time, over map[u
 // readAllowed decodes the event that allowed a call, and returns it with the end of
 // the call's window.
 func readAllowed(en eventlog.Entry) (*contract.Event, time.Time, error) {
-	e, err := eventlog.Open(en)
+	e, err := eventlog.Open(en, bus.Filter{Service: services.Policy}.String())
 	if err != nil {
 		return nil, time.Time{}, err
 	}
