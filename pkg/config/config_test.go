@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,10 +79,12 @@ func TestPrecedence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range l.Values {
-			if v.Pointer == pointer && (v.Text() != value || v.Origin != origin) {
-				t.Errorf("%s is %q of %q, want %q of %q", pointer, v.Text(), v.Origin, value, origin)
-			}
+		i := slices.IndexFunc(l.Values, func(v Value) bool { return v.Pointer == pointer })
+		if i < 0 {
+			t.Fatalf("%s has no value", pointer)
+		}
+		if v := l.Values[i]; v.Text() != value || v.Origin != origin {
+			t.Errorf("%s is %q of %q, want %q of %q", pointer, v.Text(), v.Origin, value, origin)
 		}
 	}
 	check("/gateway/capture", "plain", "default")

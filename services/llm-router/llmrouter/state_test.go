@@ -280,10 +280,9 @@ func TestClientTool(t *testing.T) {
 	if x, err := d.tool(); err != nil || string(x.InputSchema) != `{"properties":{},"type":"object"}` {
 		t.Errorf("%s %v", x.InputSchema, err)
 	}
-	if d.Type = "custom"; true {
-		if x, err := d.tool(); err != nil || !strings.Contains(string(x.InputSchema), `"required":["input"]`) {
-			t.Errorf("%s %v", x.InputSchema, err)
-		}
+	d.Type = "custom"
+	if x, err := d.tool(); err != nil || !strings.Contains(string(x.InputSchema), `"required":["input"]`) {
+		t.Errorf("%s %v", x.InputSchema, err)
 	}
 	for _, change := range []func(*ClientTool){func(d *ClientTool) { d.Type = "file" }, func(d *ClientTool) { d.Function.Name = "a b" }, func(d *ClientTool) { d.Type, d.Function.Parameters = "function", []byte("{") }} {
 		bad := d

@@ -117,7 +117,7 @@ func TestAnswers(t *testing.T) {
 		{Kind: ir.CallBegin, Index: 1, Part: ir.Part{ID: "c2", Name: "lower"}}, {Kind: ir.CallArgs, Index: 1, Part: ir.Part{Args: `{}`}}, {Kind: ir.End, Finish: ir.ToolCalls}, {Kind: ir.Used, Usage: r.Usage}}
 	check := func(what string, got *ir.Response) {
 		t.Helper()
-		if got.Usage != r.Usage || len(got.Choices) != 1 || got.Choices[0].Finish != ir.ToolCalls {
+		if got.Usage != r.Usage || len(got.Choices) != 1 || got.Choices[0].Finish != ir.ToolCalls || len(got.Choices[0].Parts) != len(r.Choices[0].Parts) {
 			t.Errorf("%s: %+v", what, got)
 			return
 		}

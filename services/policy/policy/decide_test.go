@@ -137,6 +137,7 @@ func TestDenials(t *testing.T) {
 			}
 		}
 		var prev string
+		links := 0
 		for _, e := range l.of(contract.EventEffectRecorded) {
 			var rec contract.Recorded
 			if err := contract.Decode(e.Data, &rec); err != nil {
@@ -149,6 +150,10 @@ func TestDenials(t *testing.T) {
 				t.Errorf("the receipt of %s does not follow the one before it", e.CallID)
 			}
 			prev = contract.Digest(&rec.Receipt)
+			links++
+		}
+		if links < 5 {
+			t.Errorf("the chain has %d receipts", links)
 		}
 		if got := l.of(contract.EventAllowed); len(got) != 0 {
 			t.Error("allowed:", got[0].CallID)

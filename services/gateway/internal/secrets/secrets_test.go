@@ -27,10 +27,9 @@ func TestHeldValues(t *testing.T) {
 			t.Error("the first value counts:", string(v.sealed), ok)
 		}
 		h.until("c-1", time.Now().Add(time.Hour)) // as if the call was escalated
-		if time.Sleep(30 * time.Minute); true {
-			if _, ok := h.get("c-1"); !ok {
-				t.Error("dropped before people have decided")
-			}
+		time.Sleep(30 * time.Minute)
+		if _, ok := h.get("c-1"); !ok {
+			t.Error("dropped before people have decided")
 		}
 		time.Sleep(time.Hour)
 		if _, ok := h.get("c-1"); ok {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -192,9 +191,6 @@ func TestSignature(t *testing.T) {
 // TestInputSchema shows that inputSchema has exactly the facts that bundles may
 // read.
 func TestInputSchema(t *testing.T) {
-	f := guard.Facts{}
-	w := canon.Append(nil, &f)
-	_ = w
 	src, err := os.ReadFile("../../../../pkg/core/guard/facts.go")
 	if err != nil {
 		t.Fatal(err)
