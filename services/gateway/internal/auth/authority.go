@@ -221,12 +221,19 @@ func (a *Authority) nextChange() <-chan struct{} {
 // suspension of the caller does not make its credential invalid; see barred. The caller
 // of fault holds mu.
 func (a *Authority) fault(who *Caller, now time.Time) error {
+	if who.Until.IsZero() || now.Before(who.Until) {
+		return a.withdrawn(who)
+	}
+	if who.key != nil {
+		return errKeyUnknown
+	}
+	return errExpired
+}
+
+// withdrawn returns the reason why a caller's credential is not valid apart from its
+// expiry, or nil. The caller of withdrawn holds mu.
+func (a *Authority) withdrawn(who *Caller) error {
 	switch {
-	case !who.Until.IsZero() && !now.Before(who.Until):
-		if who.key != nil {
-			return errKeyUnknown
-		}
-		return errExpired
 	case who.key != nil && a.byID[who.key.ID] != who.key:
 		return errKeyUnknown
 	case who.key != nil && a.suspended[who.key.Maker]:
@@ -272,12 +279,15 @@ func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (contex
 		for {
 			a.mu.Lock()
 			changed := a.nextChange()
-			err, barred := a.fault(who, time.Now()), a.suspended[who.Actor]
+			err, barred := a.withdrawn(who), a.suspended[who.Actor]
+			if expiry {
+				err = a.fault(who, time.Now())
+			}
 			a.mu.Unlock()
 			if barred {
 				err = errSuspended(who.Actor)
 			}
-			if err != nil && (expiry || !errors.Is(err, errExpired)) {
+			if err != nil {
 				cancel(ended(err))
 				return
 			}

@@ -200,6 +200,44 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// TestWatchExpired checks that a call whose credential expires while it runs ends neither
+// with the expiry nor with the next change of another credential, but with the
+// revocation of its own.
+func TestWatchExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		issued := time.Now()
+		time.Sleep(time.Second)
+		a := &Authority{}
+		apply(t, a, contract.EventVirtualKeyCreated, aKey(contract.Time(issued.Add(time.Hour))))
+		key, err := a.byKey(rawKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			who  *Caller
+			name string
+			doc  canon.Document
+		}{
+			"token":       {&Caller{Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}},
+			"virtual key": {key, contract.EventVirtualKeyRevoked, &events.VirtualKeyRevoked{ID: "k1"}},
+		} {
+			ctx, done := a.watch(t.Context(), c.who, false)
+			time.Sleep(2 * time.Hour)
+			apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "bob"})
+			synctest.Wait()
+			if ctx.Err() != nil {
+				t.Errorf("%s: ended by a change of another credential: %v", name, context.Cause(ctx))
+			}
+			apply(t, a, c.name, c.doc)
+			synctest.Wait()
+			if ctx.Err() == nil {
+				t.Errorf("%s: continues after its revocation", name)
+			}
+			done()
+		}
+	})
+}
+
 // TestAwaitKey checks that AwaitKey returns when the key is in the view, and not before.
 func TestAwaitKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
