@@ -142,8 +142,9 @@ func (x *Executor) leave(call string) {
 	delete(x.running, call)
 }
 
-// refuse returns the result of one for unclaimed work whose intent was rejected with
-// err.
+// refuse returns the error with which Executor.one ends work whose intent was rejected
+// with err: nil if the intent has expired, an error that wraps errPoison after more than
+// maxDeliver deliveries, and otherwise err, after which the work is delivered again.
 func (w *item) refuse(err error) error {
 	switch {
 	case errors.Is(err, guard.ErrExpired):

@@ -1,7 +1,7 @@
-// Package cli implements the command binnacle. Each verb has a file with two parts: a
-// constructor, which declares the verb with its flags, help text and completion of
-// arguments, and a handler, a function that takes an options struct and does not depend
-// on flags. root.go lists the verbs; add a new one there.
+// Package cli implements the command binnacle. A file contains one verb or a few related
+// verbs. A verb consists of a constructor, which declares its flags, help text and
+// completion of arguments, and a handler, which receives their values and does not
+// depend on flags. root.go lists the verbs; add a new one there.
 package cli
 
 import (

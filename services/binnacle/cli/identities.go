@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// identity is a principal, or an entry that belongs to one: a role, a delegation or a
-// session grant.
+// identity is one entry of the response: a principal, role, delegation, session grant,
+// consent or revocation, as Kind specifies.
 type identity struct {
 	Kind      string   `json:"kind"`
 	ID        string   `json:"id"`

@@ -144,9 +144,10 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	return out, blocked
 }
 
-// flush returns the buffered text of a choice: the arguments of a tool call that has
-// ended, the text of its current lane unless the caller joins texts and, at the end, the
-// text of every lane.
+// flush applies the guard to the buffered text of a choice and returns the result as
+// events. It completes the choice's current lane; if the caller joins texts, text lanes
+// are completed only when end is set, all of them. blocked is the class of the content
+// if it is blocked, or "".
 func (f *filter) flush(choice int, end bool) (out []ir.Event, blocked string) {
 	var over []lane
 	if l, ok := f.last[choice]; ok && (l.call >= 0 || !f.joined) {

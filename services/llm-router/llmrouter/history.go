@@ -165,7 +165,8 @@ func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawM
 const kindDelete = "llm.delete_response"
 
 // deleteResponse records that one of the caller's responses is deleted. It fails with
-// fault.NotFound for a response of another caller.
+// fault.NotFound if no response with the id is stored or if it belongs to another
+// caller, and with unavailable if the ledger cannot be read.
 func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.Result {
 	var q struct {
 		ID string `json:"id"`

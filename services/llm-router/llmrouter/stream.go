@@ -109,9 +109,10 @@ const (
 // errEnd is returned by next and read at the end of the stream.
 var errEnd = errors.New("end")
 
-// next reads one event and returns the bytes for the caller, which may be none. The
-// first event with content claims the response. It returns errEnd at the end of the
-// stream.
+// next reads one event and returns the bytes for the caller, which may be none. On the
+// first event with content, it selects this attempt as the one whose response is sent;
+// it returns errLost if another attempt was selected before. It returns errEnd at the
+// end of the stream.
 func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error) {
 	e, said, err := s.read(ctx, res)
 	if err != nil {

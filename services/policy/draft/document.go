@@ -25,8 +25,9 @@ type Document struct {
 
 // Read reads a policy document from a file or folder. A .tar.gz file, a .rego file, or a
 // folder of Rego and data is a bundle; a .json file with a member "scope" is an overlay;
-// any other .json file is ceilings, signed or not. Bundles get the precedence 500. It
-// returns the error of the file system, or an error that names the file.
+// any other .json file is ceilings, signed or not. Bundles get the precedence 500. Read
+// returns errors of the file system and of Build unchanged; an error about the content
+// of a .json file names the file. The content of a .tar.gz file is not checked.
 func Read(path string) (*Document, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -199,7 +199,9 @@ func TestGoverning(t *testing.T) {
 
 // TestActivations shows that a document comes into force after its stack was validated,
 // that activating it again changes nothing, that a rollback restores the previous
-// document, and that unsigned, inconsistent or unlisted documents are rejected.
+// document, and that documents are rejected if they are inconsistent, unsigned, signed
+// by a key that must not sign bundles, or fetched from a host that the ceilings do not
+// list.
 func TestActivations(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

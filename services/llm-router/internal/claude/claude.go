@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Model describes which of the request members that differ between generations of Claude
-// a model accepts. The zero value is a model that accepts none of them.
+// Model describes which members a Claude model accepts in a request. Only members whose
+// support differs between generations of Claude are listed. The zero value is a model
+// that accepts none of them.
 type Model struct {
 	Adaptive bool // accepts an effort, which determines how much it thinks
 	Budget   bool // accepts a budget of tokens for thinking
