@@ -1,0 +1,369 @@
+// Package history writes long ledgers for tests and benchmarks, in seconds instead of
+// hours of calls. The events are those of real calls of tool.noop: proposed, decided,
+// started and recorded, with decisions and receipts that the mesh's own keys sign, each
+// receipt in its session's chain. Audit, replay and verifiers accept them.
+package history
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+)
+
+// PerCall is the number of events of one call.
+const PerCall = 4
+
+// SessionName returns the name of session n, from 0, of a written ledger. Its owner is
+// the actor of the call that served as the pattern.
+func SessionName(n int) string { return fmt.Sprintf("s-history-%d", n) }
+
+// Write appends at least n events, in whole calls, to the ledger of the mesh in one
+// process whose folder is dir, and returns the number appended. The mesh must be
+// stopped. Its last successful call must be one of tool.noop, and its policies and tools
+// must not have changed since: that call is the pattern of all others. The calls are
+// spread over the sessions in turn. A folder takes one history.
+//
+// The events are stored without message ids, as the server no longer knows those of
+// events older than its deduplication window. Consumers of work continue after the last
+// event. A checkpoint is not written: audit follows at the next start.
+func Write(ctx context.Context, dir string, n, sessions int) (events int, err error) {
+	if sessions < 1 {
+		return 0, errors.New("history: want at least one session")
+	}
+	stop, js, err := open(dir)
+	if err != nil {
+		return 0, fmt.Errorf("history: %w", err)
+	}
+	defer stop()
+	w, err := newWriter(ctx, js, dir)
+	if err != nil {
+		return 0, fmt.Errorf("history: %w", err)
+	}
+	if _, err := w.stream.GetLastMsgForSubject(ctx, w.recordedIn(0)); !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, errors.Join(errors.New("history: a history was written to this ledger before"), err)
+	}
+	w.tips = make([]receipt.Tip, sessions)
+	for ; events < n; events += PerCall {
+		if err := w.call(events / PerCall % sessions); err != nil {
+			return events, fmt.Errorf("history: %w", err)
+		}
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-ctx.Done():
+		return events, ctx.Err()
+	}
+	if err := w.check(ctx, uint64(events)); err != nil {
+		return events, fmt.Errorf("history: %w", err)
+	}
+	return events, skip(ctx, w.stream)
+}
+
+// open locks the folder and starts the server of its ledger with one user, who may
+// append under every service's subjects.
+func open(dir string) (stop func(), js jetstream.JetStream, err error) {
+	l, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := syscall.Flock(int(l.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("%s: a mesh runs on this folder", dir), l.Close())
+	}
+	secret := rand.Text()
+	s, err := embed.Start(fmt.Sprintf(`
+		server_name: binnacle
+		jetstream: { store_dir: %q, max_mem: 512M, max_file: 1T }
+		accounts: { SYS: {}, MESH: { jetstream: enabled, users: [{ user: history, password: %q }] } }
+		system_account: SYS`, filepath.Join(dir, "nats"), secret), nil)
+	if err != nil {
+		return nil, nil, errors.Join(err, l.Close())
+	}
+	stop = func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+		l.Close()
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo("history", secret))
+	if err == nil {
+		js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4096))
+	}
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	halt := stop
+	return func() { nc.Close(); halt() }, js, nil
+}
+
+// writer makes the events of calls after the pattern of one that the mesh recorded.
+type writer struct {
+	js      jetstream.JetStream
+	stream  jetstream.Stream
+	first   uint64 // sequence of the first event that is appended
+	lamport uint64 // Lamport time of the last event
+
+	policy, runner *sign.Key
+	pattern        pattern
+	tips           []receipt.Tip // end of each session's chain of receipts
+}
+
+// pattern holds the events of a recorded call and what it was decided from.
+type pattern struct {
+	proposed, allowed, started, recorded *contract.Event
+	call                                 contract.Call
+	effect                               contract.Effect
+	output                               []byte // content of the output
+	args                                 []byte // content of the args
+	inputs                               guard.Inputs
+}
+
+// newWriter reads the pattern from the ledger and the keys from the folder.
+func newWriter(ctx context.Context, js jetstream.JetStream, dir string) (*writer, error) {
+	w := &writer{js: js}
+	keys := run.Keys(filepath.Join(dir, "keys"))
+	for _, k := range []struct {
+		service string
+		key     **sign.Key
+	}{{services.Policy, &w.policy}, {services.SessionRunner, &w.runner}} {
+		seed, err := keys.Seed(k.service + ".sign")
+		if err != nil {
+			return nil, err
+		}
+		if *k.key, err = sign.NewKey(seed); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if w.stream, err = js.Stream(ctx, bus.Events); err != nil {
+		return nil, err
+	}
+	info, err := w.stream.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.first = info.State.LastSeq + 1
+	return w, w.read(ctx, keys)
+}
+
+// read reads the ledger backwards until it has every event of the last call and the
+// document of the tool, and checks that the decision follows from what was read.
+func (w *writer) read(ctx context.Context, keys run.Keys) error {
+	p := &w.pattern
+	var allowed contract.Allowed
+	var tools []contract.Tool
+	for seq := w.first - 1; p.proposed == nil || p.inputs.Tool == nil; seq-- {
+		if seq == 0 {
+			return errors.New("the ledger has no complete call of tool.noop to take as the pattern")
+		}
+		m, err := w.stream.GetMsg(ctx, seq)
+		if err != nil {
+			return err
+		}
+		e, err := contract.DecodeEvent(m.Data)
+		if err != nil {
+			return err
+		}
+		w.lamport = max(w.lamport, e.Lamport)
+		switch {
+		case e.Name == contract.EventEffectRecorded && p.recorded == nil:
+			p.recorded = e
+			err = w.readOutcome()
+		case e.Name == contract.EventToolRegistered:
+			var tool contract.Tool
+			err = contract.Decode(e.Data, &tool)
+			tools = append(tools, tool)
+		case p.recorded == nil || e.CallID != p.recorded.CallID:
+		case e.Name == contract.EventEffectStarted:
+			p.started = e
+		case e.Name == contract.EventAllowed:
+			p.allowed = e
+			err = contract.Decode(e.Data, &allowed)
+		case e.Name == contract.EventCallProposed:
+			p.proposed = e
+			if err = contract.Decode(e.Data, &p.call); err == nil {
+				p.args, err = p.call.Args.Open(nil)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("entry %d: %w", seq, err)
+		}
+		for i := range tools {
+			if contract.Digest(&tools[i]) == allowed.Decision.ToolDigest {
+				p.inputs.Tool = &tools[i]
+			}
+		}
+	}
+	if p.allowed == nil || p.started == nil {
+		return errors.New("the last call was not allowed and started")
+	}
+	return p.decided(keys, &allowed.Decision)
+}
+
+// readOutcome reads effect and output of the recorded call.
+func (w *writer) readOutcome() error {
+	var rec contract.Recorded
+	if err := contract.Decode(w.pattern.recorded.Data, &rec); err != nil {
+		return err
+	}
+	if rec.Effect.Status != contract.Succeeded || rec.Receipt.Executor != services.SessionRunner || rec.Output == nil {
+		return errors.New("the last call is not a successful one of tool.noop")
+	}
+	w.pattern.effect = rec.Effect
+	var err error
+	w.pattern.output, err = rec.Output.Open(nil)
+	return err
+}
+
+// decided sets the inputs of decision d and returns an error if they do not lead to it.
+func (p *pattern) decided(keys run.Keys, d *contract.Decision) error {
+	raw, err := os.ReadFile(keys.Path("p0.json"))
+	if err != nil {
+		return err
+	}
+	var p0 struct{ Ceilings guard.Ceilings }
+	if err := json.Unmarshal(raw, &p0); err != nil {
+		return err
+	}
+	in := &p.inputs
+	in.CallID, in.P0, in.Policies = d.CallID, &p0.Ceilings, d.Policies
+	in.P1 = guard.Answer{Verdict: d.Verdict, Reason: d.ReasonCode}
+	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
+		return err
+	}
+	if verdict, _, hash := guard.Redecide(*in); verdict != contract.Allow || hash != d.PolicyHash {
+		return fmt.Errorf("the last call's decision depends on more than scope and ceilings: decided again %s", verdict)
+	}
+	return nil
+}
+
+// call appends the events of one call in session n.
+func (w *writer) call(n int) error {
+	p, now, name := &w.pattern, contract.Time(time.Now()), SessionName(n)
+	id := contract.IDCall + rand.Text()
+	session := contract.SessionID(p.proposed.Tenant, p.proposed.Actor, name)
+	put := func(of *contract.Event, prefix, cause string, data []byte) error {
+		e := *of
+		w.lamport++
+		e.ID, e.CallID, e.Session, e.Key = prefix+id, id, session, session
+		e.Cause, e.Lamport, e.Time, e.Data = cause, w.lamport, now, data
+		if cause != "" {
+			e.Correl = contract.IDProposal + id
+		}
+		return w.append(&e)
+	}
+
+	call := p.call
+	call.ID, call.SessionName, call.Args, call.Deadline = id, name, content(p.args), contract.Time(time.Now().Add(90*time.Second))
+	if err := put(p.proposed, contract.IDProposal, "", contract.Bytes(&call)); err != nil {
+		return err
+	}
+	in := p.inputs
+	f := &in.Facts
+	w.lamport++
+	in.CallID, in.Lamport = id, w.lamport
+	f.ArgsDigest, f.Deadline, f.Now, f.Proposed, f.Session, f.SessionName = call.Args.Commitment, call.Deadline, now, now, session, name
+	a := contract.Allowed{Call: call, Decision: guard.Decide(in, w.policy)}
+	if a.Decision.Intent == nil {
+		return fmt.Errorf("call %s is not allowed: %s", id, a.Decision.ReasonCode)
+	}
+	if err := put(p.allowed, contract.IDDecision, contract.IDProposal+id, contract.Bytes(&a)); err != nil {
+		return err
+	}
+	started := contract.Started{CallID: id, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}
+	if err := put(p.started, contract.IDStart, contract.IDDecision+id, contract.Bytes(&started)); err != nil {
+		return err
+	}
+	tip := &w.tips[n]
+	if tip.Index == 0 {
+		*tip = receipt.Genesis(p.proposed.Tenant, session)
+	}
+	output := content(p.output)
+	rec := contract.Recorded{Effect: p.effect, Output: &output}
+	e := &rec.Effect
+	e.CallID, e.InputDigest, e.OutputDigest, e.Started, e.Ended = id, call.Args.Commitment, output.Commitment, now, now
+	rec.Receipt = receipt.Issue(w.runner, services.SessionRunner, *tip, &a.Decision, e, w.lamport+1, now)
+	*tip = receipt.TipOf(&rec.Receipt)
+	return put(p.recorded, contract.IDReceipt, contract.IDStart+id, contract.Bytes(&rec))
+}
+
+// recordedIn returns the subject of the outcomes in session n.
+func (w *writer) recordedIn(n int) string {
+	e := *w.pattern.recorded
+	e.Key = contract.SessionID(e.Tenant, e.Actor, SessionName(n))
+	return e.Subject()
+}
+
+// content returns an inline content with a salt of its own.
+func content(b []byte) contract.Content {
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt) // never returns an error
+	return contract.NewContent(salt, b, "application/json")
+}
+
+// append sends an event to the server without awaiting its acknowledgement.
+func (w *writer) append(e *contract.Event) error {
+	b, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	_, err = w.js.PublishAsync(e.Subject(), b)
+	return err
+}
+
+// check returns an error unless exactly n events were appended.
+func (w *writer) check(ctx context.Context, n uint64) error {
+	info, err := w.stream.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if have := info.State.LastSeq + 1 - w.first; have != n {
+		return fmt.Errorf("%d of %d events were stored", have, n)
+	}
+	return nil
+}
+
+// skip makes every consumer of work continue after the last event.
+func skip(ctx context.Context, s jetstream.Stream) error {
+	info, err := s.Info(ctx)
+	if err != nil {
+		return err
+	}
+	var work []jetstream.ConsumerConfig
+	list := s.ListConsumers(ctx)
+	for c := range list.Info() {
+		if c.Config.AckPolicy == jetstream.AckExplicitPolicy {
+			work = append(work, c.Config)
+		}
+	}
+	if list.Err() != nil {
+		return list.Err()
+	}
+	for _, c := range work {
+		if err := s.DeleteConsumer(ctx, c.Durable); err != nil {
+			return err
+		}
+		c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, info.State.LastSeq+1
+		if _, err := s.CreateConsumer(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
