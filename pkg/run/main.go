@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -143,7 +144,7 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 	if err != nil {
 		return err
 	}
-	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, Tenant: c.Tenant, TracesTo: c.Tracing.Endpoint, Live: p.Live, Metrics: p.Metrics}
+	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, Tenant: c.Tenant, TracesTo: c.Tracing.Endpoint, Live: p.Live, Metrics: p.Metrics, Starting: NewStarting()}
 	if cfg.RootKID, err = keys.Text("root.kid"); err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	go AnswerHealth(service, p.Ready.Load)
+	go AnswerHealth(service, p.Ready.Load, cfg.Starting)
 	defer p.Ready.Store(false)
 	return Serve(ctx, cfg, s, func() {
 		p.Ready.Store(true)
@@ -170,37 +171,70 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 // container reaches the container's own service without a port or a file.
 func healthSocket(service string) string { return "@binnacle-health-" + service }
 
-// AnswerHealth listens on the health socket of a service and answers each check with
-// "ok" if ready returns true, until the process ends. It returns at once if another
-// instance on this host listens already.
-func AnswerHealth(service string, ready func() bool) {
+// The answers to a health check. Before it is ready, a service is starting while views
+// advance.
+const (
+	healthOK       = "ok"
+	healthStarting = "starting"
+)
+
+// AnswerHealth listens on the health socket of a service and answers each check, until
+// the process ends: "ok" if ready returns true, "starting" while s has not stood still
+// for StartPatience, and otherwise nothing. It returns at once if another instance on
+// this host listens already.
+func AnswerHealth(service string, ready func() bool, s *Starting) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
 		return // another instance on this host has the socket
 	}
+	var was atomic.Bool // the service was ready before: it ends or waits for the server, and does not start
+	go func() {
+		for !ready() {
+			s.Still() // finds changes only when it is called
+			time.Sleep(time.Second)
+		}
+		was.Store(true)
+	}()
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		if ready() {
-			_, _ = io.WriteString(c, "ok")
+		switch {
+		case ready():
+			_, _ = io.WriteString(c, healthOK)
+		case !was.Load() && s.Still() < StartPatience:
+			_, _ = io.WriteString(c, healthStarting)
 		}
 		c.Close()
 	}
 }
 
-// AskHealth checks the health of a service on this host within a second and returns the
-// exit code of the check: 0 if the service runs and accepts work, else 1.
+// AskHealth checks the health of a service on this host and returns the exit code of the
+// check: 0 if the service runs and accepts work, else 1. A service that starts has as
+// long as its views advance: AskHealth asks it every second. Every other answer takes at
+// most a second.
 func AskHealth(service string) int {
+	for {
+		switch askHealth(service) {
+		case healthOK:
+			return 0
+		case healthStarting:
+			time.Sleep(time.Second)
+		default:
+			return 1
+		}
+	}
+}
+
+// askHealth returns the answer to one check, or "".
+func askHealth(service string) string {
 	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
 	if err != nil {
-		return 1
+		return ""
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Second))
-	if b, _ := io.ReadAll(c); string(b) == "ok" {
-		return 0
-	}
-	return 1
+	b, _ := io.ReadAll(c)
+	return string(b)
 }

@@ -57,6 +57,7 @@ type Config struct {
 	Live     *Live             // configuration that is reloaded while the process runs; nil if it is not reloaded
 	Metrics  *metrics.Registry // registry for the instance's metrics; nil for one that is not served
 	TracesTo string            // URL of the OpenTelemetry collector; "" for the value of OTEL_EXPORTER_OTLP_ENDPOINT, if set
+	Starting *Starting         // receives what the instance waits for until it is ready; nil if nothing reads it
 }
 
 // Env holds the identity, connections and shared facilities of a running instance. Its
@@ -77,9 +78,10 @@ type Env struct {
 	Tracer   *tracing.Tracer
 	Metrics  *metrics.Instance
 
-	key    atomic.Pointer[sign.Key]
-	mu     sync.Mutex
-	health []func(context.Context) Health
+	starting *Starting
+	key      atomic.Pointer[sign.Key]
+	mu       sync.Mutex
+	health   []func(context.Context) Health
 }
 
 // SignKey returns the instance's current signing key, or nil for services that sign
@@ -135,18 +137,27 @@ func (v *Env) Report(f func(context.Context) Health) {
 }
 
 // ReportFollower registers the health of the view that f reads: it is OK once f has
-// caught up for the first time.
-func (v *Env) ReportFollower(name string, f *follow.Follower) {
+// caught up for the first time and check, if not nil, returns nil. Until then the start
+// of the instance reports the progress of f.
+func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error) {
+	v.starting.Follow(v.Instance, name, f)
 	v.Report(func(ctx context.Context) Health {
 		try, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_ = f.Poll(try) // on an error, the reported position is the last one applied
+		h := Health{Name: name, OK: true, Position: f.Position(), Lag: f.Pending()}
 		select {
 		case <-f.Ready():
-			return Health{Name: name, OK: true, Position: f.Position(), Lag: f.Pending()}
 		default:
-			return Health{Name: name, Position: f.Position(), Lag: f.Pending(), Detail: "replaying"}
+			h.OK, h.Detail = false, "replaying"
 		}
+		if check == nil {
+			return h
+		}
+		if err := check(); err != nil {
+			h.OK, h.Detail = false, err.Error()
+		}
+		return h
 	})
 }
 
@@ -221,7 +232,10 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		return err
 	}
 	env := &Env{Tenant: cfg.Tenant, Service: d.Service, Instance: slot.Instance, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{},
-		Log: slog.With("service", d.Service, "instance", slot.Instance)}
+		Log: slog.With("service", d.Service, "instance", slot.Instance), starting: cfg.Starting}
+	if env.starting == nil {
+		env.starting = NewStarting()
+	}
 	env.Trust.reg.Root = cfg.RootKID
 	defer env.count(cfg.Metrics)()
 	env.Emit = &emit.Emitter{Log: env.Metrics.Log(eventlog.JetStream{Conn: conn}), Tenant: cfg.Tenant, Source: d.Service + "/" + slot.Instance, Now: time.Now}
@@ -243,6 +257,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		env.Tracer.Close(bye)
 	}()
 	var takesWork atomic.Bool
+	started := make(chan struct{})
+	env.starting.add(startTask{instance: slot.Instance, done: started})
 	env.Report(func(context.Context) Health { return Health{Name: "service", OK: takesWork.Load()} })
 	if cfg.SignSeed != nil {
 		seed, err := cfg.SignSeed()
@@ -273,6 +289,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		})
 	}
 	trustView := follow.New(conn, slot.Instance, bus.Trust, env.Trust.apply)
+	env.starting.Follow(slot.Instance, "keys."+d.Service, trustView)
+	go env.starting.Report(inner, env.Log, slot.Instance)
 	background(slot.Keep)
 	background(func(c context.Context) error { return trustView.Run(c, 1) })
 	background(env.Box.Run)
@@ -312,7 +330,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		if cfg.Live != nil {
 			defer cfg.Live.add(env, s)()
 		}
-		return s.Run(inner, env, func() { takesWork.Store(true); ready() })
+		return s.Run(inner, env, func() { takesWork.Store(true); close(started); ready() })
 	}()
 	cause := context.Cause(inner)
 	stopBase()

@@ -105,21 +105,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
 	f.Batch, f.Every, s.log = 5000, s.Interval, f
-	env.Report(func(ctx context.Context) run.Health {
-		s.poll(ctx)
-		h := run.Health{Name: "audit.view", OK: true, Position: f.Position(), Lag: f.Pending()}
-		select {
-		case <-f.Ready():
-		default:
-			h.OK, h.Detail = false, "replaying"
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.truncated != nil {
-			h.OK, h.Detail = false, s.truncated.Error()
-		}
-		return h
-	})
+	env.ReportFollower("audit.view", f, s.lostHistory)
 	s.serve()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Run(ctx, pos+1) })
@@ -164,6 +150,13 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		}
 	})
 	return errors.Join(g.Wait(), s.view.Flush())
+}
+
+// lostHistory returns the reason why the ledger is not what audit has seen, or nil.
+func (s *Service) lostHistory() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.truncated
 }
 
 // poll reads the ledger up to its current end. If the server does not respond, the view

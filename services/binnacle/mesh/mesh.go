@@ -67,12 +67,13 @@ type Mesh struct {
 	Token   string // administrator's bearer token
 	RootKID string // trust anchor for verifying evidence
 
-	scheme string // scheme of the gateway's URL: http or https
-	stop   context.CancelFunc
-	done   chan struct{}
-	err    error
-	server *server.Server
-	lock   *os.File
+	scheme   string // scheme of the gateway's URL: http or https
+	starting *run.Starting
+	stop     context.CancelFunc
+	done     chan struct{}
+	err      error
+	server   *server.Server
+	lock     *os.File
 }
 
 // ServerConfig returns the configuration of a NATS server for the identities in a ring,
@@ -126,9 +127,10 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 }
 
 // Start starts a mesh and returns when its gateway accepts calls; it makes the keys if
-// Dir has none. The mesh stops when ctx is done or Stop is called. Start returns
-// ErrInUse if another process runs a mesh on the folder, and an error if the services do
-// not start within 30 seconds.
+// Dir has none. The mesh stops when ctx is done or Stop is called. Start has no time
+// limit while views are rebuilt, which takes as long as the ledger is. It returns
+// ErrInUse if another process runs a mesh on the folder, and an error that names what
+// stands still if no view of any service advances for run.StartPatience.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -143,7 +145,7 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mesh: %w", err)
 	}
-	m := &Mesh{RootKID: ring.RootKID, scheme: "http", done: make(chan struct{})}
+	m := &Mesh{RootKID: ring.RootKID, scheme: "http", starting: run.NewStarting(), done: make(chan struct{})}
 	if m.Token, err = AdminToken(dir, ring, cfg.Tenant); err != nil {
 		return nil, err
 	}
@@ -156,15 +158,31 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	ctx, m.stop = context.WithCancel(ctx)
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
-	select {
-	case <-ready:
-		return m, m.answers(ctx)
-	case <-m.done:
-		return nil, m.err
-	case <-time.After(30 * time.Second):
+	if err := m.await(ready); err != nil {
+		return nil, err
+	}
+	return m, m.answers(ctx)
+}
+
+// await waits until ready is closed. If the mesh ends first it returns its error. If no
+// view advances for run.StartPatience, it stops the mesh and returns an error that names
+// what stands still.
+func (m *Mesh) await(ready <-chan struct{}) error {
+	for {
+		select {
+		case <-ready:
+			return nil
+		case <-m.done:
+			return m.err
+		case <-time.After(time.Second):
+		}
+		if m.starting.Still() < run.StartPatience {
+			continue
+		}
+		what := strings.Join(m.starting.Waiting(), "; ")
 		m.stop()
 		<-m.done
-		return nil, errors.Join(errors.New("mesh: not ready within 30 s"), m.err)
+		return errors.Join(fmt.Errorf("mesh: no progress for %v: %s", run.StartPatience, cmp.Or(what, "no service has connected to the ledger")), m.err)
 	}
 }
 
@@ -211,12 +229,11 @@ func (m *Mesh) probe(path string) (*http.Response, error) {
 }
 
 // answers waits until /readyz reports that every service has caught up with the ledger.
-// If that takes more than 15 seconds, for example because the ledger was truncated, it
-// logs a warning and returns nil: the mesh keeps running, and /readyz reports the
-// reason.
+// If that is not so although no view has advanced for 15 seconds, for example because
+// the ledger was truncated, it logs a warning and returns nil: the mesh keeps running,
+// and /readyz reports the reason.
 func (m *Mesh) answers(ctx context.Context) error {
-	late := time.After(15 * time.Second)
-	for {
+	for began := time.Now(); ; {
 		r, err := m.probe("/readyz")
 		if err == nil {
 			r.Body.Close()
@@ -224,14 +241,15 @@ func (m *Mesh) answers(ctx context.Context) error {
 				return nil
 			}
 		}
+		if min(m.starting.Still(), time.Since(began)) > 15*time.Second {
+			slog.Warn("the mesh serves but is not ready; see /readyz")
+			return nil
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-m.done:
 			return m.err
-		case <-late:
-			slog.Warn("the mesh serves but is not ready; see /readyz")
-			return nil
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -247,7 +265,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {
-		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant, Mirror: cfg.Mirror}).Run(base, func() { close(provisioned) })
+		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant, Mirror: cfg.Mirror, Starting: m.starting}).Run(base, func() { close(provisioned) })
 	}()
 	m.err = m.services(ctx, cfg, dir, ring, d, provisioned, ready)
 	stopBase()
@@ -272,7 +290,7 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	g, ctx := errgroup.WithContext(ctx)
 	up := make(chan struct{}, len(list))
 	for name, s := range list {
-		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID, TracesTo: cfg.TracesTo}
+		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting}
 		if cfg.Process != nil {
 			rc.Live, rc.Metrics = cfg.Process.Live, cfg.Process.Metrics
 		}

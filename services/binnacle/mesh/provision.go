@@ -18,6 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
@@ -29,9 +31,11 @@ type Provisioner struct {
 	Ring     *keyring.Ring
 	Tenant   string
 	Replicas int
-	Mirror   bool // also maintain the mirrors
+	Mirror   bool          // also maintain the mirrors
+	Starting *run.Starting // receives the progress of Run until the ledger was read; nil if nothing reads it
 
 	ok        atomic.Bool
+	read      reading
 	slot      *bus.Slot
 	published int // number of trust documents and log epochs of the ring that are on the ledger
 }
@@ -57,12 +61,12 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	var lease sync.WaitGroup
 	defer lease.Wait()
 	defer cancel()
+	p.progress(ctx)
 	var lost chan error
 	for first := true; ; {
 		_, reconnected := c.Epoch()
 		var again <-chan time.Time
 		err := p.once(ctx, c)
-		p.ok.Store(err == nil)
 		var running *bus.RunningError
 		if errors.As(err, &running) {
 			return err
@@ -71,6 +75,10 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 			lost = make(chan error, 1)
 			lease.Go(func() { lost <- p.slot.Keep(ctx) })
 		}
+		if err == nil {
+			err = p.publish(ctx, c)
+		}
+		p.ok.Store(err == nil)
 		if err == nil {
 			if first {
 				first = false
@@ -104,8 +112,18 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// once creates or updates the streams and consumers, acquires the provisioner's slot if
-// it has none, and publishes the ring's documents. It is idempotent.
+// progress adds the reading of the ledger to the tasks of the start and logs it.
+func (p *Provisioner) progress(ctx context.Context) {
+	if p.Starting == nil {
+		p.Starting = run.NewStarting()
+	}
+	p.read.ready = make(chan struct{})
+	p.Starting.Follow(services.Provision, "the Lamport clock", &p.read)
+	go p.Starting.Report(ctx, slog.With("service", services.Provision), services.Provision)
+}
+
+// once creates or updates the streams and consumers, and acquires the provisioner's slot
+// if it has none. It is idempotent.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -129,7 +147,7 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 		}
 	}
 	p.published = 0
-	return p.publish(ctx, c)
+	return nil
 }
 
 // publish records the trust documents and log epochs of the ring that are not on the
@@ -143,12 +161,12 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	if err != nil || len(docs)+len(epochs) == p.published {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
 	m := &emit.Emitter{Log: eventlog.JetStream{Conn: c}, Tenant: p.Tenant, Source: "provision/provision-1", Now: time.Now}
-	if err := seeAll(ctx, c, m); err != nil {
+	if err := p.read.all(ctx, c, m); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
 	for i := range docs {
 		if err := publish(ctx, m, &docs[i]); err != nil {
 			return fmt.Errorf("publish key %s: %w", docs[i].KID, err)
@@ -163,27 +181,32 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	return nil
 }
 
-// seeAll advances the Lamport clock past every event on the ledger, so that a revocation
+// reading is the progress of reading the ledger for its Lamport times. It implements
+// run.View.
+type reading struct {
+	position, last atomic.Uint64
+	once           sync.Once
+	ready          chan struct{}
+}
+
+func (r *reading) Position() uint64       { return r.position.Load() }
+func (r *reading) Ready() <-chan struct{} { return r.ready }
+func (r *reading) Pending() uint64        { return r.last.Load() - min(r.position.Load(), r.last.Load()) }
+
+// all advances the Lamport clock past every event on the ledger, so that a revocation
 // does not invalidate signatures made before it. The newest checkpoint contains the
-// highest Lamport time up to its size; only later events are read.
-func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
-	from := uint64(1)
-	s, err := c.JS.Stream(ctx, bus.Checkpoints)
+// highest Lamport time up to its size; only later events are read, without a time limit:
+// if audit did not run for a while, there may be many.
+func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
+	from, err := seeCheckpoint(ctx, c, m)
 	if err != nil {
 		return err
 	}
-	if msg, err := s.GetLastMsgForSubject(ctx, bus.LogSubject(m.Tenant, bus.CheckpointSubject)); err == nil {
-		var lamport uint64
-		for line := range strings.Lines(string(msg.Data)) {
-			_, _ = fmt.Sscanf(line, "lamport %d", &lamport)
-		}
-		if head, err := ledger.ReadHead(msg.Data); err == nil {
-			m.See(lamport)
-			from = head.Size + 1
-		}
-	} else if !errors.Is(err, jetstream.ErrMsgNotFound) {
+	last, err := c.LastSeq(ctx, bus.Events)
+	if err != nil {
 		return err
 	}
+	r.last.Store(last)
 	for en, err := range m.Log.Scan(ctx, bus.Filter{}.String(), from) {
 		if err != nil {
 			return err
@@ -191,8 +214,37 @@ func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 		if e, err := eventlog.Open(en, eventlog.Every); err == nil {
 			m.See(e.Lamport)
 		}
+		r.position.Store(en.Seq)
 	}
+	r.once.Do(func() { close(r.ready) })
 	return nil
+}
+
+// seeCheckpoint advances the Lamport clock to that of the newest checkpoint and returns
+// the sequence of the first event after it.
+func seeCheckpoint(ctx context.Context, c *bus.Conn, m *emit.Emitter) (from uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	s, err := c.JS.Stream(ctx, bus.Checkpoints)
+	if err != nil {
+		return 0, err
+	}
+	msg, err := s.GetLastMsgForSubject(ctx, bus.LogSubject(m.Tenant, bus.CheckpointSubject))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 1, nil
+	} else if err != nil {
+		return 0, err
+	}
+	var lamport uint64
+	for line := range strings.Lines(string(msg.Data)) {
+		_, _ = fmt.Sscanf(line, "lamport %d", &lamport)
+	}
+	head, err := ledger.ReadHead(msg.Data)
+	if err != nil {
+		return 1, nil
+	}
+	m.See(lamport)
+	return head.Size + 1, nil
 }
 
 // publish records a key, or its revocation, unless the ledger already has it.

@@ -109,7 +109,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.build(env, outsideOf(env))
 	s.prop.ServeBodies(env.Box)
 	s.secrets.Serve()
-	env.ReportFollower("gateway.catalog", s.view)
+	env.ReportFollower("gateway.catalog", s.view, nil)
 	env.Report(func(context.Context) run.Health {
 		pos, lag := s.prop.Position()
 		return run.Health{Name: "gateway.outcomes", OK: pos > 0 || lag == 0, Position: pos, Lag: lag}

@@ -85,7 +85,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		return s.usage.Apply(e)
 	})
 	view.Every, s.view = 500*time.Millisecond, view
-	env.ReportFollower("llm.usage", view)
+	env.ReportFollower("llm.usage", view, nil)
 	s.usage.serve(&rpc.Server{Box: env.Box, View: view, Fresh: view.Poll})
 	return view
 }

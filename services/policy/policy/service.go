@@ -150,8 +150,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	p.view.Store(view)
 	started := follow.New(env.Conn, env.Instance, startsReader, p.expirer.starts.Apply)
 	started.Batch, started.Every = 5000, 500*time.Millisecond
-	env.ReportFollower("policy.state", view)
-	env.ReportFollower("policy.starts", started)
+	env.ReportFollower("policy.state", view, nil)
+	env.ReportFollower("policy.starts", started, nil)
 	env.ReportWork(decideWork.Consumer("policy"))
 	p.queries.serve(env.Box, view, started)
 	g.Go(func() error { return view.Run(ctx, 1) })

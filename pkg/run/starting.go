@@ -1,0 +1,128 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// StartPatience is the time without progress after which a start has failed. Starts that
+// progress have no time limit, since a view takes as long as its history is.
+const StartPatience = 30 * time.Second
+
+// startReports is the interval at which an instance logs what its start waits for.
+const startReports = 5 * time.Second
+
+// View is a view that is rebuilt from the ledger; follow.Follower implements it.
+type View interface {
+	Position() uint64       // sequence of the last event applied
+	Pending() uint64        // number of events left, as of the last delivery
+	Ready() <-chan struct{} // closed when the view has caught up for the first time
+}
+
+// Starting is what the instances of a process still have to do before they are ready. Its
+// methods are safe for concurrent use. NewStarting makes one.
+type Starting struct {
+	mu    sync.Mutex
+	tasks []startTask
+	last  string    // state at the last change that Still found
+	since time.Time // when Still found it
+}
+
+// startTask is one view of an instance or, without a view, the instance itself.
+type startTask struct {
+	instance, name string
+	view           View
+	done           <-chan struct{}
+}
+
+// NewStarting returns a Starting without tasks, which begins to stand still now.
+func NewStarting() *Starting { return &Starting{since: time.Now()} }
+
+// Follow adds a view that an instance rebuilds.
+func (s *Starting) Follow(instance, name string, v View) {
+	s.add(startTask{instance, name, v, v.Ready()})
+}
+
+func (s *Starting) add(t startTask) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks = append(s.tasks, t)
+}
+
+// open returns the tasks of an instance that are not done, or those of every instance if
+// instance is "".
+func (s *Starting) open(instance string) (out []startTask) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		select {
+		case <-t.done:
+		default:
+			if instance == "" || t.instance == instance {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// Waiting returns a phrase for each task that is not done: views with their position, and
+// instances that are not ready though all their views are.
+func (s *Starting) Waiting() (out []string) {
+	open := s.open("")
+	rebuilds := map[string]bool{}
+	for _, t := range open {
+		if t.view != nil {
+			rebuilds[t.instance] = true
+			out = append(out, fmt.Sprintf("%s rebuilds %s, at event %d with %d left", t.instance, t.name, t.view.Position(), t.view.Pending()))
+		}
+	}
+	for _, t := range open {
+		if t.view == nil && !rebuilds[t.instance] {
+			out = append(out, t.instance+" is not ready")
+		}
+	}
+	return out
+}
+
+// Still returns the time since a call of Still last found a change: a view that advanced,
+// a task that was added, or one that was done. Callers call it at least once a second.
+func (s *Starting) Still() time.Duration {
+	now := fmt.Sprint(s.Waiting())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now += fmt.Sprint(len(s.tasks))
+	if now != s.last {
+		s.last, s.since = now, time.Now()
+	}
+	return time.Since(s.since)
+}
+
+// Report logs every startReports what an instance waits for, until it waits for nothing
+// or ctx ends.
+func (s *Starting) Report(ctx context.Context, log *slog.Logger, instance string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(startReports):
+		}
+		open := s.open(instance)
+		if len(open) == 0 {
+			return
+		}
+		views := 0
+		for _, t := range open {
+			if t.view != nil {
+				views++
+				log.Info("rebuilding a view", "view", t.name, "position", t.view.Position(), "left", t.view.Pending())
+			}
+		}
+		if views == 0 {
+			log.Info("not ready yet; every view has caught up")
+		}
+	}
+}

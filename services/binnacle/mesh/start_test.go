@@ -1,0 +1,76 @@
+package mesh
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+)
+
+// slowView is a view that advances by one event every few seconds.
+type slowView struct {
+	at    atomic.Uint64
+	ready chan struct{}
+}
+
+func (v *slowView) Position() uint64       { return v.at.Load() }
+func (v *slowView) Pending() uint64        { return 200 - v.at.Load() }
+func (v *slowView) Ready() <-chan struct{} { return v.ready }
+
+// startingMesh returns a mesh whose services run until it is stopped.
+func startingMesh(t *testing.T) *Mesh {
+	ctx, stop := context.WithCancel(t.Context())
+	m := &Mesh{starting: run.NewStarting(), stop: stop, done: make(chan struct{})}
+	go func() {
+		<-ctx.Done()
+		close(m.done)
+	}()
+	return m
+}
+
+// TestStartWaits shows that a start has no time limit while a view advances.
+func TestStartWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, v, ready := startingMesh(t), &slowView{ready: make(chan struct{})}, make(chan struct{})
+		defer m.stop()
+		m.starting.Follow("policy-1", "policy.state", v)
+		go func() {
+			for range 200 {
+				time.Sleep(20 * time.Second)
+				v.at.Add(1)
+			}
+			close(v.ready)
+			close(ready)
+		}()
+		began := time.Now()
+		if err := m.await(ready); err != nil || time.Since(began) < time.Hour {
+			t.Fatal(err, time.Since(began))
+		}
+	})
+}
+
+// TestStartStandsStill shows that a start fails, and stops the mesh, 30 s after the last
+// progress, with an error that names what stands still.
+func TestStartStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, v := startingMesh(t), &slowView{ready: make(chan struct{})}
+		m.starting.Follow("policy-1", "policy.state", v)
+		go func() {
+			time.Sleep(10 * time.Second)
+			v.at.Store(7)
+		}()
+		began := time.Now()
+		err := m.await(make(chan struct{}))
+		if took := time.Since(began); err == nil || took < 40*time.Second || took > 42*time.Second {
+			t.Fatal(err, took)
+		}
+		if !strings.Contains(err.Error(), "no progress for 30s: policy-1 rebuilds policy.state, at event 7 with 193 left") {
+			t.Fatal(err)
+		}
+		<-m.done
+	})
+}
