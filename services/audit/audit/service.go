@@ -105,7 +105,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
 	f.Batch, f.Every, s.log = 5000, s.Interval, f
-	env.ReportFollower("audit.view", f, s.lostHistory)
+	env.ReportFollower("audit.view", f, func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.truncated
+	})
 	s.serve()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Run(ctx, pos+1) })
@@ -152,24 +156,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return errors.Join(g.Wait(), s.view.Flush())
 }
 
-// lostHistory returns the reason why the ledger is not what audit has seen, or nil.
-func (s *Service) lostHistory() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.truncated
-}
-
-// poll reads the ledger up to its current end. If the server does not respond, the view
-// keeps its position.
-func (s *Service) poll(ctx context.Context) {
+// catchUp reads the ledger up to its current end and applies the entries to the view. If
+// the server does not respond, the view keeps its position.
+func (s *Service) catchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	_ = s.log.Poll(ctx)
-}
-
-// catchUp reads the ledger up to its current end and applies the entries to the view.
-func (s *Service) catchUp(ctx context.Context) error {
-	s.poll(ctx)
 	return s.view.Flush()
 }
 
