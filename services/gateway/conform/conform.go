@@ -48,8 +48,8 @@ type Result struct {
 	MS     int64  `json:"ms"`
 }
 
-// gate is one entry of a file in schemas/conformance/http: a claim, and the steps that
-// check it.
+// gate is one entry of a file in schemas/conformance/http: a statement about the
+// endpoint, and the steps that check it.
 type gate struct {
 	Gate  string `json:"gate"`
 	Claim string `json:"claim"`
@@ -291,7 +291,8 @@ func (p *probe) expect(what string, s *step, resp *http.Response, got []byte) er
 	return nil
 }
 
-// do sends one request and reads the whole body of the response.
+// do sends one request and reads the whole body of the response. It returns an error for
+// a JSON body that nests deeper than canon.MaxDepth.
 func (p *probe) do(ctx context.Context, method, path string, h http.Header, body []byte) (*http.Response, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.Endpoint+path, bytes.NewReader(body))
 	if err != nil {
@@ -327,7 +328,7 @@ func (p *probe) read(ctx context.Context, path string) ([]byte, error) {
 }
 
 // at returns the value at a JSON Pointer (RFC 6901) in doc as text: a string unchanged,
-// anything else as JSON.
+// anything else as JSON. It returns an error if there is no such member.
 func at(doc any, pointer string) (string, error) {
 	for _, tok := range strings.Split(pointer, "/")[1:] {
 		tok = strings.NewReplacer("~1", "/", "~0", "~").Replace(tok)

@@ -24,14 +24,15 @@ import (
 )
 
 // checks maps the names of checks that need more than one response to their functions.
-// All of them use the session "main", in which the gates of L1 make calls.
+// The checks of one session use the session "main", in which the gates of L1 make calls.
 var checks = map[string]func(context.Context, *probe) error{
 	"receipts": checkReceipts, "receipt-chain": checkChain, "receipt-signatures": checkSignatures, "sessions": checkSessions, "proofgraph": checkGraph,
 	"checkpoint": checkCheckpoint, "inclusion": checkInclusion, "consistency": checkConsistency, "tiles": checkTiles, "ledger": checkLedger,
 	"evidence": checkEvidence, "completeness": checkCompleteness,
 }
 
-// documents calls each for every line of b, without its newline.
+// documents calls each for every line of b, without its newline. It stops at the first
+// error and returns it.
 func documents(b []byte, each func([]byte) error) error {
 	for line := range bytes.Lines(b) {
 		if err := each(bytes.TrimSuffix(line, []byte("\n"))); err != nil {
@@ -41,8 +42,8 @@ func documents(b []byte, each func([]byte) error) error {
 	return nil
 }
 
-// receipts returns the receipts of the session as /helm/receipts lists them. Fewer than
-// three are an error.
+// receipts returns the receipts of the session as /helm/receipts lists them. It returns
+// an error if the responses to the calls of L1 named fewer than three receipts.
 func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	if len(p.sessions[p.session("main")]) < 3 {
 		return nil, errors.New("the calls of L1 left fewer than three receipts")
@@ -63,8 +64,9 @@ func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	return out, err
 }
 
-// checkReceipts checks that /helm/receipts lists the receipts whose ids the endpoint
-// returned, in the same order, and at least the two denials that the gates of L1 cause.
+// checkReceipts checks that the list of /helm/receipts begins with the receipts whose
+// ids the endpoint returned, in the same order. It also checks that the list contains at
+// least two denials, because the gates of L1 cause two.
 func checkReceipts(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {

@@ -97,9 +97,9 @@ func resolves(doc any, pointer string) bool {
 	return true
 }
 
-// TestErrorsPointIntoTheBody checks that each route with a body returns an error whose
-// param is the JSON pointer of the wrong member. It fails for a new route without an
-// entry in wrongBodies.
+// TestErrorsPointIntoTheBody sends the bodies of wrongBodies. It checks that the param
+// of each error is the JSON pointer of the wrong member, or "body", and that the error
+// quotes no secret. It fails for a new route without an entry in wrongBodies.
 func TestErrorsPointIntoTheBody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{})
 	bearer := "Bearer " + mint("alice", token.All...)

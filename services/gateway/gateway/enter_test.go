@@ -98,8 +98,8 @@ func TestScopeBeforeBody(t *testing.T) {
 	}
 }
 
-// TestBodies checks that the depth, size, rate and encoding of a body are checked before
-// any handler runs.
+// TestBodies checks that the depth, size, rate, total time and encoding of a body are
+// checked before any handler runs.
 func TestBodies(t *testing.T) {
 	_, addr, mint := edge(t, BodyLimits{Rate: 1000, Window: 500 * time.Millisecond, Total: 2 * time.Second})
 	all := "BEARER " + mint("alice", token.All...)
@@ -171,7 +171,7 @@ func TestBodyBudget(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{Caller: 1000, All: 2500})
 	send := func(actor string, n int) net.Conn {
 		c := begin(t, addr, "POST", "/api/v1/judgements", "Bearer "+mint(actor, token.All...), n+1, strings.Repeat(" ", n))
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until the body is counted or rejected
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until a body is counted, and 20 ms longer for this one
 			all, _ := s.gate.Bodies.Held()
 			if all > 0 {
 				time.Sleep(20 * time.Millisecond)

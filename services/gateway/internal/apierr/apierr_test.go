@@ -25,7 +25,8 @@ func escalated() *Escalation {
 }
 
 // TestHandler checks the status, code and headers of the response to each error, and
-// that the access log records the same status and code.
+// that StatusAndCode returns the same status and code. If the client has disconnected,
+// there is no response, and StatusAndCode returns 499.
 func TestHandler(t *testing.T) {
 	auth := &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing", Message: "send a token"}
 	for name, c := range map[string]struct {
@@ -85,7 +86,7 @@ func TestCommitted(t *testing.T) {
 }
 
 // TestShapes checks an error in the shape of each API, as a document and as the last
-// event of a stream.
+// event of a stream, and the error type for each HTTP status.
 func TestShapes(t *testing.T) {
 	e := &Error{Status: 429, Type: "rate_limit_error", Code: "denied", Message: "slow down", Param: "/x", Pointer: "/args/x", ReasonCode: "R", Hint: "wait", CallID: "c-1", DecisionID: "d-c-1", ReceiptID: "r-c-1"}
 	for kind, c := range map[string]struct{ doc, event string }{
@@ -112,8 +113,9 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestBudgetRetry checks that RetryAfter of a denial for an exceeded budget is the time,
-// in seconds, until the budget is available again.
+// TestBudgetRetry checks RetryAfter of a denial for an exceeded budget. It is one second
+// more than the time until the budget is available again, or two seconds if that time is
+// unknown.
 func TestBudgetRetry(t *testing.T) {
 	r := &contract.Recorded{Decision: &contract.Decision{Time: "2026-01-01T00:00:00.000Z", Facts: []byte(`{"budget":{"retry_at":"2026-01-01T00:01:00.000Z"}}`)}}
 	r.Effect.Status, r.Receipt.ReasonCode = contract.Denied, contract.ReasonBudgetExceeded

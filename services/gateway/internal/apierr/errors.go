@@ -85,8 +85,9 @@ func OfOutcome(r *contract.Recorded) *Error {
 	return e
 }
 
-// ofReason sets status, hint and retry time of a denial from the registry of reason
-// codes.
+// ofReason sets the status, type, message, hint and retry time of a denial from the
+// registry of reason codes. If the decision names the time at which a budget is
+// available again, the retry time is derived from it.
 func (e *Error) ofReason(r *contract.Recorded) {
 	info, ok := contract.Reasons[r.Receipt.ReasonCode]
 	if !ok {
@@ -139,7 +140,8 @@ func statusOf(code string) int {
 
 // Handler returns the function that converts the error of a handler into a response. For
 // an error of an unknown type the response has status 500, and the error is logged to
-// the logger that log returns.
+// the logger that log returns. The function sends nothing if a response has begun or if
+// the error is context.Canceled, because then the client has disconnected.
 func Handler(log func() *slog.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) { respond(log, err, c) }
 }

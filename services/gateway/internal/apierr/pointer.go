@@ -18,10 +18,11 @@ import (
 // WholeBody is the Param of an error about the body as a whole.
 const WholeBody = "body"
 
-// PointBy sets Pointer to the argument that the error message of an executor names. The
-// message begins with "name: " or "name/2/…: ", where name is one of the call's args.
-// For requests to language models, whose args are a summary, the message begins with a
-// JSON pointer into the request, and PointBy sets Param.
+// PointBy sets Pointer to the argument that the error message of an executor names. Such
+// a message begins with "name: " or "name/2/…: ", where name is one of the call's
+// args. For requests to language models, whose args are a summary, the message begins
+// with a JSON pointer into the request, and PointBy sets Param. It ignores other
+// messages.
 func (e *Error) PointBy(message, kind string, args []byte) {
 	at, _, ok := strings.Cut(message, ": ")
 	if slices.Contains(llm.Kinds, kind) {

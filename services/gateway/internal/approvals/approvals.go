@@ -46,7 +46,8 @@ type VoteRequest struct {
 	Sig    string `json:"sig,omitempty"`
 }
 
-// Vote handles POST /api/v1/approvals/{call}/votes. It proposes a call policy.vote.
+// Vote handles POST /api/v1/approvals/{call}/votes. It proposes a call policy.vote and
+// responds with its result.
 func (s *API) Vote(c echo.Context) error {
 	var req VoteRequest
 	who, _, err := s.Gate.Into(c, &req)

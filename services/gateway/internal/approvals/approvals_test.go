@@ -22,7 +22,8 @@ import (
 )
 
 // TestVotes checks that the list of approvals and a single approval are policy's
-// responses, and that a vote is proposed as a call.
+// responses, that the list requires the scope for votes, and that a vote is proposed as
+// a call.
 func TestVotes(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "policy.vote")
 	m.Answers["policy approvals"] = []map[string]any{{"call_id": "c-1"}}

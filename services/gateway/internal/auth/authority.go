@@ -31,7 +31,7 @@ type Authority struct {
 	changed   chan struct{}                 // closed at the next change; nil if no goroutine waits for one
 }
 
-// virtualKey is a virtual key in force, with its times decoded.
+// virtualKey is a virtual key that has not been revoked, with its times decoded.
 type virtualKey struct {
 	events.VirtualKeyCreated
 	created time.Time
@@ -87,7 +87,8 @@ func Filters() []string {
 }
 
 // Apply applies one event. It ignores events of other names and of services other than
-// policy. A change wakes the goroutines that wait in AwaitKey and watch.
+// policy. It returns an error if the event's data are malformed. A change wakes the
+// goroutines that wait in AwaitKey and watch.
 func (a *Authority) Apply(e *contract.Event) error {
 	fold := folds[e.Name]
 	if fold == nil || e.Service() != "policy" {
@@ -269,10 +270,10 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 }
 
 // watch returns a context that is cancelled when ctx is, when who's credential is
-// revoked or when who is suspended; if expiry is set, also when the credential expires.
-// If the credential or a suspension was the cause, context.Cause returns an
-// *apierr.Error. The caller must call the returned function, which ends the goroutine of
-// watch.
+// withdrawn (see withdrawn), or when who is suspended. If expiry is set, the context is
+// also cancelled when the credential expires. If the credential or a suspension was the
+// cause, context.Cause returns an *apierr.Error. The caller must call the returned
+// function, which ends the goroutine of watch.
 func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -149,8 +149,10 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestWatch checks that the context of a watched caller is cancelled, with the reason,
-// when the caller's credential becomes invalid.
+// TestWatch checks that the context of a watched caller is cancelled when the caller's
+// token is revoked or the caller is suspended, with the reason, and not when another
+// principal is suspended. The expiry of the token cancels the context only if expiry is
+// set.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()
@@ -200,9 +202,9 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchExpired checks that a call whose credential expires while it runs ends neither
-// with the expiry nor with the next change of another credential, but with the
-// revocation of its own.
+// TestWatchExpired checks a context that is watched without expiry. After its credential
+// has expired, a change of another credential does not cancel it, but the revocation of
+// its own credential does.
 func TestWatchExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()
@@ -238,7 +240,8 @@ func TestWatchExpired(t *testing.T) {
 	})
 }
 
-// TestAwaitKey checks that AwaitKey returns when the key is in the view, and not before.
+// TestAwaitKey checks that AwaitKey returns when the key is in the view or the context
+// is done, and not before.
 func TestAwaitKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Authority{}
@@ -296,7 +299,8 @@ func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) str
 }
 
 // TestVerify checks that valid tokens are accepted, also from the cache, until they are
-// revoked, and that other tokens are rejected.
+// revoked, and that other tokens are rejected. Until the ledger has been read to its
+// end, Verify returns an error with status 503.
 func TestVerify(t *testing.T) {
 	g, mint := gate(t)
 	raw := mint("alice", "cli", token.Audit)
@@ -330,8 +334,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded checks that a full cache of verified tokens is cleared, and that
-// the token is still accepted.
+// TestCacheIsBounded checks that the cache of verified tokens is cleared when it is
+// full, and that the token verified at that time is accepted.
 func TestCacheIsBounded(t *testing.T) {
 	g, mint := gate(t)
 	g.verifiedCount.Store(maxKnown)

@@ -104,8 +104,8 @@ func (s *Gate) caughtUp() bool {
 const maxKnown = 10000
 
 // Caller returns the authenticated caller of a request. It verifies the credential
-// unless Enter has done so. If scope is not empty and the caller does not have it, the
-// error is that of ScopeMissing.
+// unless Enter has done so. Without a valid credential the error has status 401. If
+// scope is not empty and the caller does not have it, the error is that of ScopeMissing.
 func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 	who, ok := c.Get(CallerKey).(*Caller)
 	if !ok {
@@ -152,7 +152,9 @@ const (
 
 // Enter returns a handler that checks the credential and the scopes of a request, reads
 // its whole body, limited in size, rate, depth and total memory, and then calls handle.
-// handle reads the body from memory (body.Raw).
+// It rejects the requests of a suspended principal that cannot become calls. handle
+// reads the body from memory (body.Raw). If n requires no credential, handle is called
+// at once.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
@@ -217,8 +219,9 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 }
 
 // Watch returns a context that is cancelled when ctx is, when who's credential is
-// revoked or when who is suspended; if expiry is set, also when the credential expires.
-// The caller must call the returned function.
+// revoked, when who is suspended, or when who's credential is a virtual key whose maker
+// is suspended. If expiry is set, the context is also cancelled when the credential
+// expires. The caller must call the returned function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, expiry)
 }

@@ -99,8 +99,8 @@ func (f *frames) Complete(r *contract.Recorded) bool { return f.n >= r.Effect.Fr
 
 var anEscalation = contract.Escalated{Expires: "2026-01-01T00:00:00.000Z"}
 
-// TestWait checks each state in which a wait ends, the time that it takes, and its
-// result.
+// TestWait checks the states in which a wait for a whole response ends, the time that it
+// takes, and its result.
 func TestWait(t *testing.T) {
 	minute := Terms{Within: time.Minute}
 	type world struct {
@@ -183,7 +183,9 @@ func TestWait(t *testing.T) {
 }
 
 // TestWaitWithFrames checks that a response is complete when its outcome and all its
-// frames have arrived, in any order, and broken if some frames do not arrive.
+// frames have arrived, in any order, and broken if some frames do not arrive. The wait
+// also ends when the client disconnects, or when the ledger stops responding before the
+// first frame.
 func TestWaitWithFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(src *source, f *frames, l *ledger)

@@ -15,9 +15,10 @@ func request(raw string) echo.Context {
 	return echo.New().NewContext(httptest.NewRequest("POST", "/x", strings.NewReader(raw)), httptest.NewRecorder())
 }
 
-// TestRead checks that Read returns the whole body and counts it until it is released,
-// and that it rejects a body that has a content encoding, is nested too deeply or
-// exceeds a budget, which then no longer counts.
+// TestRead checks that Read stores the whole body for Raw and counts it until it is
+// released. It also checks that Read rejects a body that has a content encoding, is
+// nested too deeply or exceeds the caller's budget, and that a rejected body does not
+// count.
 func TestRead(t *testing.T) {
 	deep := strings.Repeat("[", 1<<12)
 	for name, c := range map[string]struct {
@@ -114,8 +115,8 @@ func TestInto(t *testing.T) {
 	}
 }
 
-// TestCallArgs checks that absent args become an empty object, and that args must be an
-// object.
+// TestCallArgs checks that absent args become an empty object, that args must be an
+// object, and that CheckName accepts names of at most MaxName bytes.
 func TestCallArgs(t *testing.T) {
 	for raw, want := range map[string]string{"": "{}", "null": "{}", `{"a":1}`: `{"a":1}`, "[]": "", `"x"`: ""} {
 		got, err := CallArgs("/args", []byte(raw))

@@ -71,7 +71,8 @@ func Unread(next echo.HandlerFunc) echo.HandlerFunc {
 
 // Read reads the body of an actor's request within limits and within the budget b, and
 // stores it for Raw. The bytes of the body count in b until the caller calls release.
-// Unless opaque is set, Read checks the nesting depth of the body as JSON.
+// Unless opaque is set, Read checks the nesting depth of the body as JSON. The error has
+// status 400, 408, 413, 415 or 429; after an error the body does not count.
 func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) (release func(), err error) {
 	held := &hold{b: b, limits: limits.orDefault(), actor: actor}
 	raw, err := read(c, held)
@@ -164,7 +165,8 @@ func (p *pace) begin(now time.Time) {
 	p.set(now.Add(p.limits.Window))
 }
 
-// came extends the deadline after n bytes were received.
+// came extends the deadline after n bytes were received. It drops an extension of at
+// most a tenth of the window.
 func (p *pace) came(n int) {
 	next := p.deadline.Add(time.Duration(int64(n) * int64(time.Second) / p.limits.Rate))
 	if most := time.Now().Add(p.limits.Window); next.After(most) {
@@ -173,7 +175,7 @@ func (p *pace) came(n int) {
 	if next.After(p.last) {
 		next = p.last
 	}
-	if next.Sub(p.deadline) > p.limits.Window/10 { // setting a deadline takes time, so small changes are skipped
+	if next.Sub(p.deadline) > p.limits.Window/10 { // setting a deadline takes time
 		p.set(next)
 	}
 }

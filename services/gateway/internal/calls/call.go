@@ -20,8 +20,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// Metrics counts calls by kind and final status. Observe also records the duration of
-// the call. metrics.Metrics implements it.
+// Metrics counts calls by kind and status: that of the effect, "escalated", or "none" if
+// no outcome was received. Observe also records the duration of the call.
+// metrics.Metrics implements it.
 type Metrics interface {
 	Count(kind, status string)
 	Observe(kind, status string, took time.Duration)
@@ -51,9 +52,9 @@ func Async(c echo.Context) bool {
 	return strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
 }
 
-// Run proposes a call, waits for its outcome and sets the response headers that identify
-// the call, even if it returns an error, so that the caller can fetch the outcome later.
-// The outcome is durable on return unless the error states that there is none yet.
+// Run proposes a call and waits for its outcome; its results are those of Await. It sets
+// the response headers that identify the call, even if it returns an error, so that the
+// caller can fetch the outcome later.
 func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
 	verdict := ""
@@ -87,8 +88,9 @@ type CallResponse struct {
 	Sandbox   *contract.Attestation `json:"sandbox,omitempty"`
 }
 
-// Check sets the defaults of the request. It returns an error if the kind is missing, a
-// name is too long, or args is not an object.
+// Check sets the defaults of the request, and stores the place of the args in c for
+// body.InBody. It returns an error if the kind is missing, a name is too long, or args
+// is not an object.
 func (q *CallRequest) Check(c echo.Context) (err error) {
 	if q.Kind == "" {
 		return apierr.BadRequest("/kind", "name the kind of call, e.g. tool.cmd.upper")
@@ -104,7 +106,8 @@ func (q *CallRequest) Check(c echo.Context) (err error) {
 	return err
 }
 
-// Call handles POST /api/v1/calls.
+// Call handles POST /api/v1/calls. It proposes a call of any kind and responds as Answer
+// does. The response to a request to a language model is not streamed.
 func (s *API) Call(c echo.Context) error {
 	var req CallRequest
 	who, _, err := s.Gate.Into(c, &req)

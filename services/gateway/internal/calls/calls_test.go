@@ -103,7 +103,8 @@ func TestPointers(t *testing.T) {
 
 // TestApproval checks that the response to a call that waits for approval has status
 // 202, at once if the caller prefers that and otherwise when the caller's time has
-// passed, and that the state of the call can be read.
+// passed. The call's actor and holders of audit:read can read its state; another
+// principal cannot.
 func TestApproval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -163,9 +164,9 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestIdempotency checks that an Idempotency-Key identifies one call, whether the first
-// request has ended or is in progress, and that a different call under the key is
-// rejected.
+// TestIdempotency checks that an actor's Idempotency-Key identifies one call, whether
+// the first request has ended or is in progress, and that a different call under the key
+// is rejected. After a denial, a request under the same key is a new call.
 func TestIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo", "tool.other")

@@ -27,11 +27,13 @@ import (
 // the first one or conflicts with it. A call that was denied or expired never started,
 // so its retry is a new attempt with a new id.
 
-// maxAttempts is the maximum number of attempts under one key.
+// maxAttempts is the number of the last attempt under one key. Attempts are numbered
+// from 0.
 const maxAttempts = 32
 
 // repeatable returns the id of the call that an actor's Idempotency-Key now identifies:
-// that of the first attempt that was not denied and has not expired.
+// that of the first attempt that was not denied and has not expired, or else that of
+// attempt maxAttempts.
 func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, error) {
 	for n := 0; ; n++ {
 		id := attemptID(s.Tenant, actor, key, strconv.Itoa(n))
@@ -101,11 +103,12 @@ type Prior struct {
 }
 
 // Before returns the call that was proposed earlier under the id of r, or nil if there
-// is none or r has no Idempotency-Key. If that call is not equal to r, the error is that
-// of Conflict. lost is nil before r is proposed; the call is then read from audit's
-// index. Otherwise lost is the error with which the proposal of r failed: an
-// *eventlog.TakenError contains the sequence of the first proposal, which is read from
-// the ledger, because audit's index may not contain it yet.
+// is none or r has no Idempotency-Key. If that call is not equal to r, or its args
+// cannot be read, the error is that of Conflict. lost is nil before r is proposed; the
+// call is then read from audit's index. Otherwise lost is the error with which the
+// proposal of r failed. An *eventlog.TakenError contains the sequence of the first
+// proposal, which is read from the ledger, because audit's index may not contain it yet.
+// For any other error Before returns nil.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -179,7 +182,8 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 
 // OutcomeOf returns the outcome of the call c, which the event e proposed. If it is not
 // recorded yet, OutcomeOf waits for it until ctx is done or queries.Timeout has passed,
-// and then returns nil.
+// and then returns nil. The error is that of Silent if the ledger does not respond
+// during the wait.
 func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.Call) (*contract.Recorded, error) {
 	last, err := s.Queries.Last(ctx, c.ID)
 	if err != nil {

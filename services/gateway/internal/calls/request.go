@@ -36,7 +36,8 @@ type Maker struct {
 const TimeoutHeader = "X-Binnacle-Timeout"
 
 // TimeoutOf returns the maximum time that the caller of a request waits: the value of
-// TimeoutHeader, 1 to 600 seconds, or CallTimeout without that header.
+// TimeoutHeader, 1 to 600 seconds, or CallTimeout without that header. Any other value
+// is an error (400).
 func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 	v := h.Get(TimeoutHeader)
 	if v == "" {
@@ -111,13 +112,13 @@ const (
 	idempotencyHeader = "Idempotency-Key"
 
 	// Request headers that contain the principal on whose behalf the caller acts, and
-	// the id of the delegation that allows it. Policy checks the claim.
+	// the id of the delegation that allows it. Policy checks the delegation.
 	behalfHeader     = "X-Binnacle-On-Behalf-Of"
 	delegationHeader = "X-Binnacle-Delegation"
 )
 
-// delegationOf returns the principal on whose behalf a request claims to act, and the id
-// of the delegation, each "" if absent.
+// delegationOf returns the values of behalfHeader and delegationHeader, each "" if
+// absent. The error is 400 if one of them is longer than body.MaxName.
 func delegationOf(h http.Header) (behalf, delegation string, err error) {
 	behalf, delegation = h.Get(behalfHeader), h.Get(delegationHeader)
 	if len(behalf) > body.MaxName || len(delegation) > body.MaxName {
@@ -137,9 +138,9 @@ func traceContext(h http.Header) string {
 	return ""
 }
 
-// Headers sets the response headers that identify a call: the ids of its session, call,
-// decision and receipt, and the verdict unless it is empty. All ids are known before the
-// outcome is.
+// Headers sets the response headers that identify a call: the name and id of its
+// session, the ids of the call, decision and receipt, and the verdict unless it is
+// empty. All ids are known before the outcome is.
 func Headers(c echo.Context, r propose.Request, verdict string) {
 	h := c.Response().Header()
 	h.Set(sessions.Header, sessions.Session{ID: r.Session, Name: r.SessionName}.Called())

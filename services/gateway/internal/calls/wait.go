@@ -38,8 +38,8 @@ type Runner struct {
 
 // Propose records the proposal of a call. While the ledger does not respond it records
 // nothing and returns an error at once. The proposal may not be durable yet when Propose
-// returns, but it is durable before an outcome is recorded. The caller must close the
-// pending call.
+// returns, but it is durable before an outcome is recorded. The error is an
+// *apierr.Error with status 413 or 503. The caller must close the pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
 	if s.Probe.Down() {
 		return nil, Silent(r, "nothing was proposed")
@@ -84,11 +84,13 @@ func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.C
 // of a call that times out is recorded after its timeout.
 const Margin = 5 * time.Second
 
-// Await proposes a call, waits for its outcome and reads its output. The outcome is
-// durable on return. The error is an *apierr.Error if the call did not succeed. It is an
+// Await proposes a call, waits for its outcome and reads its output. A returned outcome
+// is durable. The error is an *apierr.Error if the call did not succeed. It is an
 // *apierr.Escalation if the call waits for approval when the caller's time has passed
-// or, with async, as soon as it is escalated. If a call was proposed earlier under the
-// same Idempotency-Key, Await returns the outcome of that call instead.
+// or, with async, as soon as it is escalated. If ctx is done before the outcome is
+// received, Await cancels the call, unless it was escalated, and returns ctx.Err(). If a
+// call was proposed earlier under the same Idempotency-Key, Await waits for that call
+// instead, and does not cancel it.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
@@ -123,9 +125,9 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	return nil, nil, s.Unended(ctx, p, r, &res)
 }
 
-// Unended returns the error for a wait that ended without an outcome. It cancels the
-// call if the client has disconnected. It does not handle await.Silent, for which the
-// response depends on the API.
+// Unended returns the error for a wait that ended without an outcome. If the context of
+// the wait is done or the client has disconnected, Unended cancels the call and returns
+// ctx.Err(). It does not handle await.Silent, for which the response depends on the API.
 func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
 	case await.Escalated:
@@ -148,8 +150,8 @@ func Pending(r propose.Request) *apierr.Error {
 		Message: "no outcome yet; it will be on the ledger under the receipt id"}
 }
 
-// result returns the output of a call that ended, or the error for an outcome that is
-// not a success.
+// result returns the outcome and the output of a call that ended, or the outcome and its
+// error if it is not a success.
 func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Outcome) (*propose.Outcome, []byte, error) {
 	if e := apierr.OfOutcome(&out.Recorded); e != nil {
 		s.PointAt(e, r)

@@ -64,7 +64,8 @@ const conformanceWithin = 2 * time.Minute
 
 // Run handles POST /api/v1/conformance/run. It runs the gates against this gateway with
 // the caller's own credential, so the calls of the gates are the caller's calls and are
-// recorded like all others.
+// recorded like all others. The response is 429 during another run at this gateway, and
+// 503 if the run takes longer than conformanceWithin.
 func (s *API) Run(c echo.Context) error {
 	var req ConformanceRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -153,7 +154,8 @@ func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, er
 	return reportPrefix + strings.TrimPrefix(ref.Commitment, "sha256:") + "-" + strconv.Itoa(len(b)), nil
 }
 
-// Report handles GET /api/v1/conformance/reports/:id. It responds with a stored report.
+// Report handles GET /api/v1/conformance/reports/:id. It responds with a stored report,
+// or with 404 if there is none.
 func (s *API) Report(c echo.Context) error {
 	id := c.Param("id")
 	digits, size, _ := strings.Cut(strings.TrimPrefix(id, reportPrefix), "-")

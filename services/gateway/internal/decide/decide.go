@@ -61,9 +61,9 @@ type Lender interface {
 	// Withholds returns the reason why no intent can be handed out now, such as
 	// handout.ErrFrozen, or nil.
 	Withholds() error
-	// Close records the outcome that a caller reports. late reports that the call
-	// already has another outcome; the caller of Close must then record the report as a
-	// separate event.
+	// Close records the outcome that a caller reports. late reports that the deadline
+	// has passed; the caller of Close must then record the report as a separate event.
+	// The error is outcome.ErrSuperseded if the call already has an outcome.
 	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (eff contract.Effect, late bool, err error)
 }
 
@@ -115,7 +115,8 @@ func (q *DecideRequest) check(c echo.Context) error {
 // Decide handles POST /api/v1/decide. It responds with the signed decision and its
 // intent after the claim of the call is on the ledger. If the call waits for approval
 // the response is 202; after the approval, the caller requests the intent by the call's
-// id or its Idempotency-Key. While the mesh is frozen no intent is handed out.
+// id or its Idempotency-Key. While the mesh is frozen, or if the instance has no signing
+// key, no intent is handed out (503).
 func (s *API) Decide(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -240,8 +241,9 @@ func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Pri
 	return s.resume(ctx, r, before, async)
 }
 
-// resume waits until a call that was proposed earlier may be handed out, and hands it
-// out.
+// resume waits until the intent of a call that was proposed earlier may be handed out,
+// and claims the call. If the intent was handed out before, the results are those of
+// again.
 func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior, async bool) (*contract.Event, bool, error) {
 	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout, Async: async})
 	switch res.State {
@@ -284,7 +286,9 @@ func frozen(r propose.Request) *apierr.Error {
 	return x
 }
 
-// endedError returns the error for a request to hand out a call that has an outcome.
+// endedError returns the error for a request for the intent of a call that has an
+// outcome: the error of the outcome, or intent_used (409) if the outcome is a success or
+// a report of the caller.
 func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 	if e := apierr.OfOutcome(rec); e != nil && rec.Effect.AttestedBy == "" {
 		s.Calls.PointAt(e, r)
@@ -294,7 +298,8 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 		Message: "the outcome of this call was reported; its intent permits nothing more"}
 }
 
-// takeUp hands out a call that the caller proposed earlier, by its id.
+// takeUp hands out the intent of a call, named by its id, that the caller proposed
+// earlier in order to execute it. The error is 404 for any other call.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
 	ctx := c.Request().Context()
 	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)

@@ -28,7 +28,7 @@ const (
 // signatures.
 type lender struct {
 	m        *edgetest.Mesh
-	err      error // error of the next hand-out
+	err      error // error of HandOut; nil: HandOut claims the call
 	withheld error
 	late     bool
 	claimed  map[string]bool
@@ -114,9 +114,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestTakeUp checks that a call that is approved later is handed out by its id, and only
-// to the caller that proposed it. A repeated hand-out is marked as such, and none takes
-// place while the mesh is frozen.
+// TestTakeUp checks that the intent of a call that is approved later is handed out by
+// the call's id, and only to the caller that proposed it. A repeated hand-out is marked
+// as such. No hand-out takes place while the mesh is frozen, or after the outcome.
 func TestTakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, l := newMesh(t)
@@ -173,7 +173,9 @@ func TestSameKey(t *testing.T) {
 }
 
 // TestReport checks that an intent has one outcome: an equal report is a repetition of
-// it, a different one is rejected, and a late one is recorded as a separate event.
+// it, a different one is rejected, and a late one is recorded as a separate event. It
+// also checks that a report is rejected if it is of another caller, names other args, or
+// has an output that does not match the tool's schema.
 func TestReport(t *testing.T) {
 	m, l := newMesh(t)
 	alice := m.Token("alice", token.Decide)

@@ -99,7 +99,8 @@ func (u *ReportedUsage) check() error {
 // responds with 200, the report is on the ledger. An intent has one outcome: a report
 // equal to the first one is accepted as a repetition, a different one is a conflict
 // (409), and one after the deadline is recorded as a separate event in addition to the
-// outcome "unknown".
+// outcome "unknown". A report with another args digest than the intent's is also a
+// conflict. The response is 404 if the intent was not handed out to the caller.
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -131,8 +132,8 @@ func (s *API) Report(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// lent returns the event that allowed the call of an intent that was handed out to the
-// caller, and its data. The error is 404 if there is no such intent.
+// lent returns the event that allowed the call of an intent, and its data. The error is
+// 404 unless the caller proposed the call in order to execute it.
 func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contract.Event, *contract.Allowed, error) {
 	missing := apierr.NotFound("not found: no intent " + intent + " was handed out to you")
 	call := guard.CallID(intent)
@@ -164,8 +165,9 @@ func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	return nil
 }
 
-// closeCall records a report as the call's outcome, or as a separate event if the call
-// has an outcome already.
+// closeCall records a report as the call's outcome, or as a separate event if the
+// deadline passes meanwhile. If the call has an outcome already, the results are those
+// of reportedBefore. The error is 404 if the intent was not handed out.
 func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest) (*OutcomeResponse, error) {
 	if s.Lender == nil {
 		return nil, apierr.Unavailable("the gateway has no signing key")
@@ -225,6 +227,7 @@ func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report,
 // reportedBefore handles a report for a call that has an outcome. An equal report is
 // accepted as a repetition, and a different one is rejected. If the outcome is "unknown"
 // because no report was received in time, the report is recorded as a separate event.
+// The error is 404 if the call ended before its intent was handed out.
 func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, last *contract.Event) (*OutcomeResponse, error) {
 	var rec contract.Recorded
 	if err := contract.Decode(last.Data, &rec); err != nil {
@@ -261,7 +264,7 @@ func reportConflict(a *contract.Allowed) *apierr.Error {
 }
 
 // sameReport reports whether q is equal to a recorded report with the effect eff and the
-// output out.
+// output out. It does not compare outputs if the recorded one was erased.
 func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
 	var usage contract.Usage
 	if eff.Usage != nil {
@@ -289,7 +292,8 @@ func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contrac
 }
 
 // lateReport records a report that was received after the deadline. The outcome of the
-// call remains unknown.
+// call remains unknown. If a late report was recorded before, an equal one is a
+// repetition and a different one is a conflict.
 func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, r *handout.Report, eff *contract.Effect) (*OutcomeResponse, error) {
 	w := canon.Object(nil)
 	w.Raw("effect", contract.Bytes(eff))

@@ -127,7 +127,7 @@ func (m *Mesh) Register(kind string) {
 }
 
 // Record appends an event whose source is the given service. The event has the caller
-// and the call of cause.
+// and the call of cause, if cause is not nil.
 func (m *Mesh) Record(service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
 	return m.RecordFor("", service, name, key, doc, cause)
@@ -236,8 +236,9 @@ func (c *Call) Escalate() {
 	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
 }
 
-// client returns a query client without a transport: it reads audit's index of calls
-// from the ledger, and all other responses from Answers.
+// client returns a query client without a transport. It responds with the values in
+// Answers; if there is none, it responds to queries of audit's index of calls from the
+// ledger, and to others with an error.
 func (m *Mesh) client() *rpc.Client {
 	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
 		Send: func(_ context.Context, service, _, verb string, args any) (rpc.Frames, error) {

@@ -140,6 +140,8 @@ func (s *API) Ready(c echo.Context) error {
 }
 
 // readiness queries the health of all instances of the expected services concurrently.
+// The mesh is ready if each of these services, and the gateway, has a healthy instance,
+// and catalogLag returns "".
 func (s *API) readiness(ctx context.Context) Readiness {
 	r := Readiness{Ready: true, Durability: s.Durability, Instance: s.Instance, Services: map[string][]Dependency{}, Missing: []string{}}
 	var mu sync.Mutex
@@ -193,9 +195,10 @@ func (r *Readiness) allServe() bool {
 	return true
 }
 
-// catalogLag returns a message about an instance that has not applied the newest
-// registration or retirement of a tool, or "" if there is no such instance. Such an
-// instance might not find the tool.
+// catalogLag returns a message about a gateway or policy instance that has not applied
+// the newest registration or retirement of a tool, because it might not find the tool.
+// If the ledger cannot be read, the message is the error. Otherwise catalogLag returns
+// "".
 func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
 	newest := uint64(0)
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {

@@ -15,8 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestCreate checks that a key is returned once, that the ledger contains only its
-// digest, and that the gateway accepts the key when its maker receives it.
+// TestCreate checks that a key is returned once, that the call that creates it contains
+// only its digest, and that the gateway accepts the key when its maker receives it.
+// Requests with an invalid id, or a scope that does not exist or that the maker lacks,
+// are rejected.
 func TestCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key", "llm.chat")
@@ -70,8 +72,8 @@ func TestCreateWithoutNews(t *testing.T) {
 	})
 }
 
-// TestGoverning checks that consents and revocations are proposed as calls, and that the
-// list is policy's response.
+// TestGoverning checks that consents and revocations are proposed as calls, that the
+// list is policy's response, and that the list requires the scope for administration.
 func TestGoverning(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "policy.consent_key", "policy.withdraw_consent", "policy.revoke_token")
 	m.Answers["policy keys"] = []map[string]any{{"id": "k1"}}

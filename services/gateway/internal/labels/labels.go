@@ -145,8 +145,9 @@ type Reader struct {
 }
 
 // Inherit adds labels to a proposal: those of the sessions to whose content docs refer,
-// and those of the session of the call previous, whose response the request continues.
-// It returns an error if there are more than maxNamed references.
+// and those of the session of the call previous, whose response the request continues. A
+// call judge.score also inherits the labels of the session that it judges. Inherit
+// returns an error if there are more than maxNamed references.
 func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
 	var ids []string
 	for _, d := range docs {
@@ -216,7 +217,7 @@ type makers struct {
 	by map[string]string
 }
 
-// maxMakers is the maximum size of the cache, which is cleared when it is full.
+// maxMakers is the number of entries above which the cache is cleared.
 const maxMakers = 16384
 
 // of returns the sessions in which the calls and contents with the given ids were made,
