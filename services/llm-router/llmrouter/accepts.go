@@ -63,7 +63,8 @@ func (s *Service) accepted() *events.DataAccepted {
 	return &d
 }
 
-// both returns the labels that are accepted by both lists.
+// both returns the labels that both lists accept; a list with anyLabel accepts every
+// label.
 func both(a, b []string) []string {
 	switch {
 	case slices.Contains(a, anyLabel):

@@ -105,7 +105,9 @@ func (s *Service) cacheLimit() int64 {
 	return 64 << 20
 }
 
-// cached completes the call with a cached response. It returns false if there is none.
+// cached completes the call with a cached response. It returns false if there is none
+// that can be read. If the response cannot be sent to the caller, it returns a failed
+// result and true.
 func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	key := c.cacheKey()
 	k := c.s.cache.get(key, time.Now())

@@ -51,8 +51,8 @@ type call struct {
 	output []byte // the response as it is recorded on the ledger
 }
 
-// call executes one call. The usage in the result counts what was sent, even if the call
-// failed or nothing was sent.
+// call executes one call. The result always has a usage, also after a failure: the sum
+// of what the attempts used and sent.
 func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller) execute.Result {
 	c := &call{s: s, w: w, api: api, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
 	r := c.answer(ctx)
@@ -60,8 +60,9 @@ func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller
 	return r
 }
 
-// answer checks the request against its decision, then tries the candidates of its plan
-// in order. Nothing is sent to a provider before every check has passed.
+// answer checks the request, returns a cached response if the args permit it and there
+// is one, and otherwise tries the candidates of the plan in order. Nothing is sent to a
+// provider before every check has passed.
 func (c *call) answer(ctx context.Context) execute.Result {
 	if bad := c.read(ctx); bad != nil {
 		return *bad
@@ -96,8 +97,9 @@ func (c *call) answer(ctx context.Context) execute.Result {
 }
 
 // read loads the args, the body, the budget and the obligations of the call. It returns
-// a failed result if the body is not the one that policy decided on, so that policy,
-// guards and providers all read the same request. It returns nil on success.
+// nil on success. It returns a failed result if something cannot be read, if an
+// obligation is unknown, or if the body is not the one that policy decided on, so that
+// policy, guards and providers all read the same request.
 func (c *call) read(ctx context.Context) *execute.Result {
 	fail := func(code, format string, args ...any) *execute.Result {
 		r := execute.Fail(code, format, args...)

@@ -222,8 +222,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestAccount shows that the usage and cost of a call include those of all its attempts,
-// and that a key that the provider rejected is fetched again.
+// TestAccount shows the usage and cost of a call with two attempts, that a key that the
+// provider rejected is fetched again, and which header fields the caller receives.
 func TestAccount(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(401, ""), says(200, completion, "X-Request-Id", "r7", "X-Ratelimit-Limit-Requests", "9", "Set-Cookie", "c")}, "b": {says(200, completion)}})
 	s := plays(t, u, nil)
@@ -314,8 +314,8 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// TestTranslated shows that a response of a provider with another API is complete in the
-// caller's API, as a document and as a stream, for each caller's API.
+// TestTranslated shows that a response of a provider with the chat API is complete in
+// the messages API and in the responses API, as a document and as a stream.
 func TestTranslated(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}, "b": {streams("", first, hello, stop, used, done)}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -424,8 +424,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestPlanned shows that a call for a model that no provider offers fails with the
-// correct code and names the member model.
+// TestPlanned shows that a call fails with the correct code, and names the member model,
+// if the provider is unknown or the name is not one of provider/model.
 func TestPlanned(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	for model, want := range map[string]string{"x/m": fault.ModelNotFound, "alias": fault.InvalidInput, "/m": fault.InvalidInput} {

@@ -58,8 +58,8 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 }
 
 // owned returns a failure if the request continues a response, or refers to an item,
-// that belongs to another caller or was deleted. It must be called before the id is sent
-// to a provider.
+// that does not exist, belongs to another caller or was deleted, or if the ledger cannot
+// be read. It must be called before the id is sent to a provider.
 func (c *call) owned(ctx context.Context) *provider.Failure {
 	if c.args.Previous == "" && len(c.args.Refs) == 0 {
 		return nil
@@ -86,7 +86,7 @@ var errNotStored = errors.New("no such response is stored")
 
 // stored returns the input and output of one of the caller's responses as messages, and
 // the id of the response that it continues. It returns errNotStored if the caller has no
-// such response.
+// such response, and other errors if the ledger or the content cannot be read.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -133,9 +133,10 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 	return append(in, out...), args.Previous, err
 }
 
-// event queries audit for an event of one of the caller's calls. It repeats the query
-// until audit has indexed the event or ctx is done, and returns errNotStored for another
-// caller's call.
+// event queries audit for an event of one of the caller's calls, and decodes its data
+// into data. It repeats the query until audit has indexed the event. It returns
+// errNotStored for another caller's call, and if ctx is done before the event is
+// indexed.
 func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
 	for {
 		raw, err := rpc.Do(ctx, c.s.env.Queries, q, audit.CallRef{CallID: callID})

@@ -85,7 +85,8 @@ func newRotation(names []string, b route.Break) *rotation {
 }
 
 // pick returns the next usable key for a model, or a failure with the time after which
-// one may be usable.
+// one may be usable. The failure is RateLimited if a key is at its rate limit, and
+// ProviderUnavailable if all breakers are open.
 func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +118,8 @@ func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure)
 	return "", &provider.Failure{Code: fault.ProviderUnavailable, Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
 }
 
-// rest excludes a key from requests to a model until the given time.
+// rest excludes a key from requests to a model until the given time. For the key's
+// breaker, the request was neither a success nor a failure.
 func (r *rotation) rest(name, model string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -30,8 +30,10 @@ func (l *modelList) stale() bool {
 	return time.Since(l.at) > listLife
 }
 
-// discover fetches the list of models of every provider. If a provider fails, its
-// earlier list is kept. It runs as a call, because it uses the providers' keys.
+// discover fetches the list of models of every provider, for at most ten seconds, and
+// returns the number of models that are then known. If a provider fails, its earlier
+// list is kept and the call still succeeds. It runs as a call, because it uses the
+// providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -77,8 +79,8 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 	return execute.Result{EffectType: kindModels, Output: c.End(), Usage: &contract.Usage{EgressBytes: sent.Load(), Measured: []string{contract.MeasureEgress}}}
 }
 
-// list returns every model that a request can name: models in this process, aliases,
-// virtual models, and the models that providers are configured with or list.
+// list returns every model that is known: models in this process, aliases, virtual
+// models, and the models that providers are configured with or list.
 func (s *Service) list() []events.Model {
 	out := []events.Model{}
 	for _, p := range registry.Locals() {

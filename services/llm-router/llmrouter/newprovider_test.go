@@ -56,8 +56,8 @@ func (w *parrotWords) Event(name string, data []byte) ([]ir.Event, error) {
 }
 
 // TestNewProvider shows that a provider with an API of its own can be added by one value
-// in the list: every caller's API can use it, as a document and as a stream, and its
-// errors are classified.
+// in the list: the chat, responses and messages APIs can use it, for documents and
+// streams, and its errors are classified.
 func TestNewProvider(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

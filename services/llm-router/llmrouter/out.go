@@ -27,8 +27,8 @@ type out struct {
 
 	mu       sync.Mutex
 	tee      *[]byte   // collects all bytes for the cache; nil if the response is not cached
-	said     *llm.Head // head of the claimed response
-	claimed  *attempt  // attempt whose response is sent; nil until one has claimed it
+	said     *llm.Head // head of the response that is sent
+	claimed  *attempt  // attempt whose response is sent; nil until one is selected
 	head     *llm.Head // to be sent with the next frame; nil afterwards
 	held     []byte    // bytes that are not yet sent
 	last     time.Time // time at which the last frame was sent
@@ -76,8 +76,8 @@ func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *ato
 	return o
 }
 
-// claim makes a the attempt whose response is sent, with the head h. It returns errLost
-// if another attempt has claimed the response already.
+// claim selects a as the attempt whose response is sent, with the head h. It returns
+// errLost if another attempt was selected before.
 func (o *out) claim(a *attempt, h *llm.Head) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -106,14 +106,14 @@ func redactHead(r *redact.Redactor, h *llm.Head) {
 	}
 }
 
-// claimedBy reports whether a has claimed the response.
+// claimedBy reports whether a is the attempt whose response is sent.
 func (o *out) claimedBy(a *attempt) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.claimed == a
 }
 
-// begun reports whether any attempt has claimed the response.
+// begun reports whether an attempt has been selected as the one whose response is sent.
 func (o *out) begun() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,7 +190,8 @@ func (o *out) flush(end []byte) {
 }
 
 // admit blocks until n more bytes fit into the window. It returns errStalled if the
-// caller reads nothing for stallAfter. o.mu must be held.
+// caller reads nothing for stallAfter, or the error of o.ctx if that ends first. o.mu
+// must be held.
 func (o *out) admit(n int64) error {
 	o.sent += n
 	for o.sent-o.credited > llm.Window {

@@ -184,7 +184,8 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 }
 
 // translate returns a provider's response in the caller's API, and records its usage and
-// id. A response that is already in that API is returned unchanged.
+// id, which translated embeddings do not have. A response that is already in that API is
+// returned unchanged.
 func (a *attempt) translate(body []byte) ([]byte, error) {
 	if a.native() {
 		a.usage = usageOf(a.api, body)
@@ -210,8 +211,9 @@ func (a *attempt) translate(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// answerWith claims the call's response for this attempt and sends a complete document
-// to the caller. It returns errLost if another attempt has claimed the response.
+// answerWith selects this attempt as the one whose response is sent, and sends a
+// complete document to the caller. It returns errLost if another attempt was selected
+// before.
 func (a *attempt) answerWith(head *llm.Head, body []byte) error {
 	if err := a.c.out.claim(a, head); err != nil {
 		return err

@@ -254,7 +254,8 @@ func hostile(r *rand.Rand) (kind, body string) {
 
 // TestProvidersSeeWhatPolicySaw encodes generated requests for every provider and reads
 // the result as leniently as a provider might. It checks that policy read each tool in
-// it, and that policy reserved the maximum that it can be billed for.
+// it, that policy reserved the bytes and the maximum cost of the request, and that the
+// caller's limit is not raised.
 func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -99,7 +99,7 @@ func newUpstream(p *provider.Provider, b route.Break) *upstream {
 var registry = providers.All
 
 // Declaration implements run.Service. The service consumes work, reads control events
-// and its own attempts, and caches responses.
+// and the events of attemptsReader, and caches responses.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.Control, attemptsReader}, Caches: true}
 }

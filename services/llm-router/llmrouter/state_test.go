@@ -302,7 +302,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestClaim shows that only one of two attempts can claim the response.
+// TestClaim shows that only one of two attempts is selected as the one whose response is
+// sent.
 func TestClaim(t *testing.T) {
 	var under atomic.Int64
 	o := newOut(t.Context(), &execute.Work{Call: &contract.Call{}, Instance: "i"}, nil, &under)
@@ -325,8 +326,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestLocal shows that the demo can be used through every API for text, and returns an
-// error for other APIs and models.
+// TestLocal shows that the demo can be used through the chat, responses and messages
+// APIs, and returns an error for embeddings and for a model that it lacks.
 func TestLocal(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	for kind, c := range map[string]struct{ body, shows, code string }{

@@ -28,7 +28,7 @@ type stream struct {
 	sum   ir.Collect
 	held  []byte // bytes received before the first content
 	size  int    // bytes kept in memory so far
-	shown bool   // this attempt has claimed the response
+	shown bool   // this attempt is the one whose response is sent
 	ended bool   // the provider sent a finish reason
 }
 
@@ -76,7 +76,8 @@ func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	return s, nil
 }
 
-// pass sends bytes to the caller, or buffers them until the response has been claimed.
+// pass sends bytes to the caller, or buffers them until this attempt is selected as the
+// one whose response is sent.
 func (s *stream) pass(b []byte) error {
 	if s.shown {
 		return s.c.out.write(b)
@@ -164,8 +165,9 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 	return e, nil, s.up.Cut(ctx, err)
 }
 
-// raw returns the bytes of an event as received. In some APIs the last event contains
-// the whole response, which raw stores as the document to record.
+// raw returns the bytes of an event as received, except for members that edit removes.
+// In some APIs the last event contains the whole response, which raw stores as the
+// document to record.
 func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	if s.ev.ResponseID == "" {
 		s.ev.ResponseID = responseID(e.Data)

@@ -75,8 +75,8 @@ func said(r *ir.Request) []string {
 	return out
 }
 
-// TestTranslation shows that a translation from each API to each other and back
-// preserves the request.
+// TestTranslation shows that a translation from each API to each API preserves the
+// request.
 func TestTranslation(t *testing.T) {
 	kinds := translatable()
 	for a, wa := range kinds {

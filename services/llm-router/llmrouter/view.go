@@ -62,8 +62,9 @@ func (u *Usage) Digest() string {
 }
 
 // answer returns the stored response with an id after the view has caught up with the
-// ledger. An attempt is on the ledger before its call's outcome, so any response that a
-// caller has received is found.
+// ledger, or the zero Answer if there is none. An attempt is on the ledger before its
+// call's outcome, so any response that a caller has received is found. The error is that
+// of reading the ledger.
 func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
 	err := s.view.Poll(ctx)
 	return s.usage.answer(id), err
@@ -131,7 +132,8 @@ func (u *Usage) serve(server *rpc.Server) {
 }
 
 // window parses the bounds of a query's time window, which are times of RFC 3339. An
-// empty bound is returned as the zero time.
+// empty bound is returned as the zero time. For a malformed bound, the error has the
+// code invalid_input and names the bound.
 func window(from, to string) (a, b time.Time, err error) {
 	for _, x := range []struct {
 		name, value string

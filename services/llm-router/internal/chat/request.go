@@ -315,8 +315,8 @@ func parsePart(p *part) (ir.Part, error) {
 	return x, nil
 }
 
-// BuildRequest returns the body of a request. It omits members that the API does not
-// define.
+// BuildRequest returns the body of a request. It omits fields of r that the API lacks,
+// and includes the members in Extra.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"] = r.Model

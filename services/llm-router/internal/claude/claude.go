@@ -102,7 +102,7 @@ const least = 1024
 
 // Within returns a thinking budget for an answer that is limited to limit tokens,
 // thinking included: the given budget if it is below the limit, otherwise half of the
-// limit, or 0 if the limit is too small for thinking.
+// limit but at least 1024, or 0 if the limit is too small for thinking.
 func Within(budget, limit int64) int64 {
 	switch {
 	case budget < limit:

@@ -38,8 +38,9 @@ type Encoder interface {
 }
 
 // Source reads the events of a stream from its framing. Next returns io.EOF if the
-// stream ends between two events, and io.ErrUnexpectedEOF if it ends inside one. The
-// slices of an event are valid until the next call.
+// stream ends between two events, io.ErrUnexpectedEOF if it ends inside one, and an
+// *ir.Fault if the framing carries an error. The slices of an event are valid until the
+// next call.
 type Source interface{ Next() (sse.Event, error) }
 
 // API describes one API that a provider offers. A function is nil if the API lacks the
@@ -127,7 +128,7 @@ type Caller struct {
 	Operation   string // gen_ai.operation.name of OpenTelemetry's conventions
 	IDPrefix    string // prefix of the ids that the API gives to responses
 	Native      *API   // the API that accepts its bodies unchanged
-	OwnID       bool   // responses always have the router's id instead of the provider's
+	OwnID       bool   // translated responses have the router's id instead of the provider's
 	Said        string // member of a response that contains the model's output; empty: the whole response
 	Joined      bool   // the caller joins all texts of a choice, even with other events between them
 	Counts      bool   // the response is a number of tokens, which can be estimated
@@ -138,8 +139,8 @@ type Caller struct {
 	Encoder func(f *Frame) Encoder
 }
 
-// hints are members about billing, storage and priority that only OpenAI's API defines.
-// They can be removed without changing the answer.
+// hints are members that only OpenAI's API defines, such as those about billing, storage
+// and priority. A request without them is still valid.
 var hints = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
 // binding lists request members that, in some API, add tools, raise limits or continue a
@@ -189,8 +190,8 @@ func (a *API) Fit(r *ir.Request) error {
 	return nil
 }
 
-// Request returns the body of a request that Fit accepts. It may remove members of r
-// that have no meaning in this API.
+// Request returns the body of a request, or the error of Fit or Build. It may remove
+// members of r that have no meaning in this API.
 func (a *API) Request(r *ir.Request) ([]byte, error) {
 	if err := a.Fit(r); err != nil {
 		return nil, err

@@ -238,8 +238,8 @@ type Event struct {
 	LogProbs json.RawMessage
 }
 
-// Content reports whether the event contains output that a caller sees. The first such
-// event claims the call's response for its attempt.
+// Content reports whether the event contains output that a caller sees. The first
+// attempt of a call with such an event is the one whose response is sent.
 func (e *Event) Content() bool {
 	return e.Kind == Delta && e.Part.Text != "" || e.Kind == CallBegin || e.Kind == CallArgs
 }

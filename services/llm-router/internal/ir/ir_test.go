@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestCollect shows how the events of a stream become a response: consecutive texts form
-// one part, and signed thinking, redacted thinking or a tool call begins a new one.
+// TestCollect shows how the events of a stream become a response: consecutive texts of
+// one type form one part, and a new part begins after signed thinking, for redacted
+// thinking and for a tool call.
 func TestCollect(t *testing.T) {
 	text := func(choice int, typ, s string) Event {
 		return Event{Kind: Delta, Choice: choice, Part: Part{Type: typ, Text: s}}

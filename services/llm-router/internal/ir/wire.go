@@ -6,7 +6,8 @@ import (
 )
 
 // Content decodes the content of a message: a text, or a list of parts, each of which
-// read converts. It returns nil if the content is absent or null.
+// read converts. It returns nil if the content is absent or null. Errors begin with the
+// path of the invalid member.
 func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -31,7 +32,8 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 }
 
 // AppendEvent appends a server-sent event to b. The event's name is also the member type
-// of its document, as in the APIs responses and messages. It modifies o.
+// of its document, as in the APIs responses and messages. It modifies o. If o cannot be
+// encoded, it returns b unchanged.
 func AppendEvent(b []byte, name string, o Obj) []byte {
 	o["type"] = name
 	doc, err := json.Marshal(o)

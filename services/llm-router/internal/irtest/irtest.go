@@ -197,7 +197,7 @@ func Faults(t *testing.T, parse func(status int, body []byte) *ir.Fault) {
 func ptr[T any](v T) *T { return &v }
 
 // Everything returns a request that uses every member of the intermediate form, except
-// files by reference.
+// ThinkingBudget, audio, and files by reference.
 func Everything() *ir.Request {
 	cache := json.RawMessage(`{"type":"ephemeral"}`)
 	text := func(s string) ir.Part { return ir.Part{Type: ir.Text, Text: s} }
@@ -279,8 +279,9 @@ var variations = map[string]func(*ir.Request){
 	"only a refused turn": func(r *ir.Request) { r.Messages[2].Parts = []ir.Part{{Type: ir.Refusal, Text: "no"}} },
 }
 
-// Events returns the events of an answer: signed thinking, text, a refusal, two tool
-// calls and one of a custom tool, with usage at the beginning and the end.
+// Events returns the events of a response: signed and redacted thinking, text, a refusal
+// and three tool calls, with usage at the beginning and the end. They include arguments
+// of a call that has not begun, and text of a second answer.
 func Events() []ir.Event {
 	delta := func(typ, s string) ir.Event { return ir.Event{Kind: ir.Delta, Part: ir.Part{Type: typ, Text: s}} }
 	args := func(i int, s string) ir.Event { return ir.Event{Kind: ir.CallArgs, Index: i, Part: ir.Part{Args: s}} }

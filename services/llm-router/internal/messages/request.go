@@ -207,9 +207,9 @@ func parseBlock(b *block) (ir.Part, error) {
 // requires one.
 const defaultMax = 8192
 
-// BuildRequest returns the body of a request. It omits members that the API does not
-// define. If the API cannot express a required part of the request, it returns an error
-// that begins with the member's name.
+// BuildRequest returns the body of a request. It omits fields of r that the API lacks,
+// and includes the members in Extra. Audio is an error that begins with the member's
+// name.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"] = r.Model

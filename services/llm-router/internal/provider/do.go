@@ -26,8 +26,8 @@ type Answer struct {
 	idle    *idle
 }
 
-// Next returns the next event of a stream. Its error is one of dialect.Source, ErrDeep,
-// or an *ir.Fault if the framing carries an error.
+// Next returns the next event of a stream. It returns the errors of dialect.Source, and
+// ErrDeep for an event that is nested too deep.
 func (a *Answer) Next() (sse.Event, error) {
 	e, err := a.stream.Next()
 	a.idle.touch()

@@ -19,8 +19,8 @@ var API = &dialect.API{
 }
 
 // Caller describes the responses API as callers use it. A response repeats members of
-// its request. Its id is always assigned by the mesh, and a later request can continue
-// the response by that id.
+// its request. The mesh assigns the id of a translated response. A later request can
+// continue a response by its id.
 var Caller = &dialect.Caller{
 	Kind: llm.Responses, Description: "OpenAI response.", Operation: "chat", IDPrefix: "resp_", Native: API, OwnID: true, Said: "output",
 	Parse: ParseRequest,

@@ -58,8 +58,8 @@ type response struct {
 	} `json:"error"`
 }
 
-// ParseResponse decodes a response. A response with status failed is returned as an
-// *ir.Fault. Items that result from a provider's own tools are omitted.
+// ParseResponse decodes a response. If the response contains an error, that is returned
+// as an *ir.Fault. Items that result from a provider's own tools are omitted.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {

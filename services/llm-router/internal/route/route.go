@@ -211,7 +211,8 @@ type Query struct {
 }
 
 // Plan returns the candidates for a model, in the order in which they are tried. want is
-// the model's name in the request. It returns none if no provider offers the model.
+// the model's name in the request. It returns none if neither the name nor a fallback
+// for it refers to a provider that has reports.
 func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Candidate {
 	out := t.resolve(want, q, nil, has)
 	name := want
@@ -300,7 +301,7 @@ func (v *Virtual) fitting(tags []string) []Target {
 	return fit
 }
 
-// drawn returns the targets, rotated so that the first one is that which the number at
+// drawn returns the targets with one of them moved to the front, which the number at
 // selects in proportion to the weights.
 func drawn(fit []Target, at uint64) []Target {
 	total := int64(0)
@@ -364,8 +365,9 @@ type Most struct {
 	Priced        bool // every candidate has a price
 }
 
-// Most returns the sum over all candidates of a plan for the model, since an attempt
-// that fails, or that another attempt outruns in a hedge, may also be billed.
+// Most returns the sums of the attempts and prices, and the highest limits, over all
+// candidates of a plan for the model, since an attempt that fails, or that another
+// attempt outruns in a hedge, may also be billed.
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
 	unknown := false // at least one candidate has no configured context limit

@@ -179,7 +179,7 @@ func safe(t []byte) int {
 			i = f.Start
 		}
 	}
-	if n-i >= Longest { // no finding except a private key is longer
+	if n-i >= Longest { // a longer token cannot be recognized in pieces
 		return n
 	}
 	return i

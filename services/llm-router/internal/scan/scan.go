@@ -22,7 +22,8 @@ type Finding struct {
 	Start, End int
 }
 
-// Longest is the maximum length of a finding in bytes, except for private keys.
+// Longest is the number of bytes within which Stream recognizes a finding that is
+// received in pieces, except for private keys. Find also returns longer web tokens.
 const Longest = 256
 
 // Find returns the findings in a text, in order and without overlaps.

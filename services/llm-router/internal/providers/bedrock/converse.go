@@ -63,7 +63,7 @@ type message struct {
 
 // BuildRequest returns the body of a request; the model is in the URL. Members that
 // Converse does not define are sent to the model as additionalModelRequestFields. It
-// returns an error for files by URL or id.
+// returns an error for audio, and for files by URL or id.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	files := names{}
@@ -208,8 +208,8 @@ func (n names) name(file string) string {
 	return file
 }
 
-// buildBlocks returns the blocks for the parts of a message. It omits parts that have no
-// equivalent in this API.
+// buildBlocks returns the blocks for the parts of a message. It omits the parts for
+// which buildBlock returns false.
 func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 	for i := range parts {
 		p := &parts[i]
@@ -229,7 +229,8 @@ func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 }
 
 // buildBlock returns the block for a part. ok is false for empty text and for thinking
-// without a signature, which the API would reject.
+// without a signature, which the API would reject. Audio, and files by URL or id, are an
+// error.
 func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
 	switch p.Type {
 	case ir.Text, ir.Refusal:

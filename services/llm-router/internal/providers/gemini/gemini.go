@@ -50,8 +50,9 @@ type content struct {
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
 // BuildRequest returns the body of a request; the model is in the URL. Models from
-// generation 3 on require a signature on the first call of a turn: a call of another
-// model gets a placeholder.
+// generation 3 on require a signature on the first call of a turn: a call without one,
+// such as that of another model, gets a placeholder. Parts of an unknown type are an
+// error.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
@@ -136,8 +137,9 @@ type writer struct {
 	signs bool              // the first call of a turn must have a signature
 }
 
-// parts returns the parts of one message in the format of the API. It omits thinking;
-// its signature is sent with the tool call that follows.
+// parts returns the parts of one message in the format of the API, or an error for a
+// part of an unknown type. It omits thinking: this API signs tool calls and texts
+// instead.
 func (w *writer) parts(parts []ir.Part) (out []part, err error) {
 	signed := !w.signs
 	for i := range parts {
@@ -162,7 +164,7 @@ func (w *writer) parts(parts []ir.Part) (out []part, err error) {
 	return out, nil
 }
 
-// file returns the part for a file: its bytes, or its URL.
+// file returns the part for a file: its bytes, its URL or its id.
 func file(m *ir.Media) part {
 	if m.Data != "" {
 		return part{Inline: &blob{MIME: m.MIME, Data: m.Data}}
@@ -306,7 +308,7 @@ func finish(s string) string {
 	return strings.ToLower(s)
 }
 
-// parse decodes a part; id is the id of a call that has none.
+// parse decodes a part. A call without an id gets the given one.
 func parse(p *part, id string) ir.Part {
 	switch {
 	case p.Call != nil:
@@ -375,8 +377,8 @@ type Decoder struct {
 	done   bool
 }
 
-// Done reports whether any candidate has ended. The others may continue, so the stream
-// is read to its end.
+// Done reports whether any candidate has ended or the prompt was blocked. Other
+// candidates may continue, so the stream is read to its end.
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event, which may contain several pieces. Events have no
