@@ -124,8 +124,8 @@ func (s *Server) setLevel(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, levelDoc{s.Level.Name()})
 }
 
-// decode decodes one JSON object into doc. Unknown members are errors, see
-// strictjson.Decode.
+// decode decodes the first JSON value of r, an object, into doc. Unknown members are
+// errors, see strictjson.Decode; data after the value is ignored.
 func decode(r interface{ Read([]byte) (int, error) }, doc any) error {
 	var raw json.RawMessage
 	if err := json.NewDecoder(r).Decode(&raw); err != nil {
@@ -134,9 +134,10 @@ func decode(r interface{ Read([]byte) (int, error) }, doc any) error {
 	return strictjson.Decode(raw, doc)
 }
 
-// local restricts a handler to requests from this host that no web page sent: peer and
-// Host header must be loopback, which also stops DNS rebinding, and there must be no
-// Origin header. Other requests get status 403.
+// local restricts a handler to requests from this host that no web page sent. The peer
+// must have a loopback address, the Host header must be localhost or a loopback address,
+// which also stops DNS rebinding, and there must be no Origin header. Other requests get
+// status 403.
 func local(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !loopback(r.RemoteAddr) || !(strings.EqualFold(hostOf(r.Host), "localhost") || loopback(r.Host)) || r.Header.Get("Origin") != "" {

@@ -26,7 +26,7 @@ func server(t *testing.T) *Server {
 
 // TestPeers shows that any peer can read metrics and health, and that details, the
 // configuration and the log level are restricted to peers on the same host that are not
-// web pages.
+// web pages. It also checks that a valid level is set and an invalid one is rejected.
 func TestPeers(t *testing.T) {
 	s := server(t)
 	h := s.Handler()
@@ -70,8 +70,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestStart shows that the listener is bound, serves until the context ends and can be
-// off, and that the error for an address in use names the setting to change.
+// TestStart shows that the listener is bound and serves, that it can be off, and that
+// the error for an address in use names the setting to change.
 func TestStart(t *testing.T) {
 	s := server(t)
 	ctx, stop := context.WithCancel(t.Context())

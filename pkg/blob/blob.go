@@ -1,7 +1,8 @@
 // Package blob stores content that does not fit into an event, as an object named by its
-// commitment. The server refuses a second write under a name, and every read checks the
-// content against the name. An event refers to content by contract.Content, inline or as
-// an object.
+// commitment. The objects of events are in the stream BLOBS, where the server refuses a
+// second write under a name; cached objects are in the stream CACHE, where they expire.
+// Content is checked against the name when it is read. An event refers to content by
+// contract.Content, inline or as an object.
 package blob
 
 import (
@@ -60,6 +61,7 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 
 // Keep caches content, always as an object in the stream CACHE, which is not evidence.
 // The object expires after ttl, or after one second if ttl is shorter. Kept reads it.
+// The errors of Keep are those of Commit.
 func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -123,14 +125,15 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 	return nil
 }
 
-// Object returns the stored object, or nil if it was erased. It does not check the
-// object against its commitment.
+// Object returns the stored object, or nil if it was erased or the content is not stored
+// as an object. It does not check the object against its commitment. It returns
+// ErrTooLarge if the size in the reference is negative or above MaxSize.
 func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.object(ctx, evidence, c)
 }
 
 // object reads the parts of an object, whose number follows from the size in the
-// reference. It returns nil if a part is missing.
+// reference. It returns nil if a part is missing or the reference is not to an object.
 func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]byte, error) {
 	if c.Store != contract.StoreObject {
 		return nil, nil
@@ -162,7 +165,8 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 }
 
 // Open returns the content, decrypted and checked against its commitment. It returns
-// contract.ErrErased if the object was erased.
+// contract.ErrErased if the object was erased or its content key destroyed, and
+// contract.ErrEncrypted if the content is encrypted and the service has no content keys.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestKeep checks that a cached object expires, and that an object in the stream BLOBS
-// does not.
+// TestKeep checks that a cached object is not in the stream BLOBS and expires, and that
+// an object in BLOBS does not expire and cannot have a TTL.
 func TestKeep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Caches: true}})
 	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Keys provides the tenant's content keys. Its methods return contract.ErrErased for a
-// destroyed key.
+// Keys provides the tenant's content keys: the current one and those with a given id.
+// Key returns contract.ErrErased for a destroyed key.
 type Keys interface {
 	Current(ctx context.Context) (id string, key []byte, err error)
 	Key(ctx context.Context, id string) ([]byte, error)
@@ -26,7 +26,8 @@ const (
 
 // Seal returns a reference to content encrypted under the tenant's current key, and the
 // object to be stored with Put. The object is nil if the ciphertext is inline in the
-// reference. Seal returns ErrTooLarge for content above MaxSize.
+// reference. Seal returns ErrTooLarge for content above MaxSize, and an error if the
+// service has no content keys.
 func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
 		return contract.Content{}, nil, errors.New("this service holds no content keys")
@@ -74,7 +75,7 @@ func aead(key []byte) (cipher.AEAD, error) {
 
 // unseal decrypts content that Seal encrypted. It returns contract.ErrErased if the
 // object or the key is destroyed, and contract.ErrEncrypted if the service has no
-// content keys.
+// content keys or the algorithm is another one.
 func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if s.Keys == nil || c.Encryption.Algorithm != algorithm {
 		return nil, contract.ErrEncrypted

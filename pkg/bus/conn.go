@@ -42,7 +42,8 @@ type Conn struct {
 
 // Connect connects under the identity of the nkey seed; name is for logs and errors.
 // Services reach the JetStream API under APIPrefix, the provisioning identity under
-// $JS.API. Connect succeeds even if the server is not reachable yet.
+// $JS.API. Connect succeeds even if the server is not reachable yet. It returns an error
+// if the seed, the URL or the CA file is invalid.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
 	if err != nil {
@@ -220,8 +221,9 @@ func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 var ErrNotFound = errors.New("no such message")
 
 // Fresh is like Get, but the result reflects every message that was acknowledged before
-// the call: on a replicated stream it queries the leader, since a direct read may be
-// served by a replica that lags.
+// the call. On a replicated stream it queries the leader, since a direct read may be
+// served by a replica that lags; the message then has only the headers for its subject
+// and sequence.
 func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	if alone, err := c.single(ctx, stream); err != nil {
 		return nil, err
@@ -315,7 +317,8 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 }
 
 // GetBatch reads up to n messages that match filter, from sequence seq on, with one
-// direct get request. An empty result means that no message matches.
+// direct get request. It returns fewer if no more match or after 4 MiB. An empty result
+// means that no message matches.
 func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -36,7 +36,8 @@ func (f Filter) String() string {
 }
 
 // ParseFilter parses a filter, or the subject of an event, which is a filter of all five
-// tokens. For any other text it returns the zero Filter, which selects every event.
+// tokens. For text that does not begin with "evt." it returns the zero Filter, which
+// selects every event.
 func ParseFilter(subject string) (f Filter) {
 	rest, ok := strings.CutPrefix(subject, "evt.")
 	if !ok {
@@ -90,7 +91,7 @@ func Filters(service string, events ...string) []string {
 // Subjects of the streams other than the ledger.
 
 // TransientSubject returns the subject under which a service sends frames with the given
-// id to the instance to.
+// id to an instance.
 func TransientSubject(tenant, service, to, id string) string {
 	return "tmp." + tenant + "." + service + "." + to + "." + id
 }

@@ -23,8 +23,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestParseFilter checks that ParseFilter reverses String, and that it parses a subject
-// as a filter of all its tokens.
+// TestParseFilter checks that ParseFilter reverses String, and that it returns the zero
+// Filter for text that is not a filter of events.
 func TestParseFilter(t *testing.T) {
 	for _, f := range []Filter{{}, {Tenant: "t"}, {Service: "policy"}, {Event: "e"}, {Origin: "gw1", Event: "e"}, {Tenant: "t", Key: "s-1"}, {Tenant: "t", Service: "policy", Origin: "-", Event: "e", Key: "k"}} {
 		if got := ParseFilter(f.String()); got != f {

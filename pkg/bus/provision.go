@@ -116,7 +116,8 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 }
 
 // BeginWork creates a work consumer that starts at sequence seq. It is for a restored
-// ledger, on which all work before seq has already been done.
+// ledger, on which all work before seq has already been done. It returns an error if the
+// consumer exists with other settings.
 func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service string, seq uint64) error {
 	c := w.config(service)
 	c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq

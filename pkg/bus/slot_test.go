@@ -13,8 +13,8 @@ import (
 
 var once, twice = bus.Declaration{Service: "once", Slots: 1}, bus.Declaration{Service: "twice", Slots: 2}
 
-// acquire leases a slot over a connection of its own, as another process would. If keep
-// is set, it renews the lease until the test ends.
+// acquire leases a slot over a connection of its own, as another process would, and
+// returns how long that took. If keep is set, it renews the lease until the test ends.
 func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.Slot, time.Duration, error) {
 	t.Helper()
 	began := time.Now()

@@ -19,7 +19,7 @@ import (
 const (
 	Events      = "EVENTS"      // evt.>, the ledger
 	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; in memory, so it must not be the only place of a fact
-	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads
+	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads and their cosignatures
 	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
 	Cache       = "CACHE"       // cache.>, cached answers, which expire; not evidence
 	Slots       = "SLOTS"       // slot.>, instance leases
@@ -84,8 +84,8 @@ func (d *Declaration) Instance(n int) string {
 // Mailbox is the name of each instance's reader of its frames on TRANSIENT.
 const Mailbox = "mailbox"
 
-// Trust is the reader of the events of provision, which publish and revoke keys. Every
-// instance has it.
+// Trust is the reader of the events of provision, among them those that publish and
+// revoke keys. Every instance has it.
 var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
 
 // KeyFilters returns the filters of the events that publish and revoke keys.

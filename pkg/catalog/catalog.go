@@ -36,9 +36,10 @@ type entry struct {
 	digest string
 }
 
-// Apply applies one event to the view. It ignores a tool that a service other than its
-// executor registers, and a kind that another executor has registered and not retired.
-// It returns an error if the data of the event is malformed.
+// Apply applies one event to the view, and ignores events that Filters do not select. It
+// also ignores a registration or retirement by a service other than the tool's executor,
+// and one of a kind that another executor has registered and not retired. It returns an
+// error if the data of the event is malformed.
 func (c *Catalog) Apply(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventToolApproved:
@@ -93,7 +94,7 @@ func (c *Catalog) approve(e *contract.Event) error {
 
 // Approved returns the digest of the tool document under which the kind may be called:
 // the approved digest and true if policy approved one, otherwise the digest that was
-// registered first and false.
+// registered first and false. The digest is "" if no tool was registered for the kind.
 func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -31,8 +31,8 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 	}
 }
 
-// TestOwners checks that an executor can register its own tools only, and that a kind
-// belongs to the executor that registered it first.
+// TestOwners checks that an executor can register its own tools only, that a kind
+// belongs to the executor that registered it first, and that malformed data is an error.
 func TestOwners(t *testing.T) {
 	var c Catalog
 	mine := tool("session-runner", "tool.echo", "first")
@@ -53,8 +53,10 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestDrift checks that the first registered document may be called until policy records
-// the approval of another, and that either event changes the digest of the catalog.
+// TestDrift checks that the first registered document may be called until policy
+// approves another, that the approval of another service has no effect, and that an
+// approval remains in force after retirement. A registration and an approval each change
+// the digest of the catalog.
 func TestDrift(t *testing.T) {
 	var c Catalog
 	one, two := tool("session-runner", "tool.echo", "one"), tool("session-runner", "tool.echo", "two")

@@ -104,8 +104,9 @@ func TestPrecedence(t *testing.T) {
 	check("/policy/bundles", `["a","b,c"]`, "flag --policy")
 }
 
-// TestValues shows that each kind of value is decoded into its Go type, and that
-// relative paths are resolved against the file's folder.
+// TestValues shows that each kind of value is decoded into its Go type, that relative
+// paths are resolved against the file's folder, and that a program gets only the members
+// that it reads.
 func TestValues(t *testing.T) {
 	file := write(t, `
 reload: {interval: 1m30s}

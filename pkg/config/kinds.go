@@ -212,7 +212,7 @@ func secret(v any) string {
 }
 
 // shown returns a value as one line of text for messages and listings: strings
-// unchanged, other values as JSON.
+// unchanged, nil as "", other values as JSON.
 func shown(v any) string {
 	switch v := v.(type) {
 	case nil:

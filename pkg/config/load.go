@@ -16,12 +16,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// Problem is one error in a configuration: an unknown member, or a member with an
-// invalid value.
+// Problem is one error in a configuration, such as an unknown member, an invalid value
+// or malformed YAML.
 type Problem struct {
 	File    string // path of the file; "" if the value is not from a file
 	Line    int    // line in the file, counted from 1; 0 if unknown
-	Pointer string // JSON pointer of the member (RFC 6901)
+	Pointer string // JSON pointer of the member (RFC 6901); "" for the whole document
 	Value   string // the value as text; "" if it is from a file and may be a secret or is longer than 80 bytes
 	Message string // the expected form of the value
 }
@@ -46,9 +46,9 @@ func (p *Problem) Error() string {
 	return b.String() + p.Message
 }
 
-// Problems returns the problems that an error of this package joins, in their order. An
-// error that holds no *Problem becomes one with its text as the message, so the result
-// is never empty.
+// Problems returns the problems that err joins, in their order. err must be an error of
+// this package, not nil. An error that holds no *Problem becomes one with its text as
+// the message, so the result is never empty.
 func Problems(err error) []*Problem {
 	var one *Problem
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -149,8 +149,9 @@ func (l *Loaded) Origin(pointer string) string {
 
 // Load reads the configuration of a program. A flag takes precedence over an environment
 // variable, then the file, the configuration folder and the default. The whole file is
-// checked, including members that the program does not read. If values are invalid, the
-// error joins a *Problem for each; see Problems.
+// checked, including members that the program does not read. If the file cannot be read,
+// Load returns the error of package os. If values are invalid, the error joins a
+// *Problem for each; see Problems.
 func Load(s Source) (*Loaded, error) {
 	f, err := readFile(s.File)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 const SchemaID = "urn:binnacle:config:v1"
 
 // Schema returns the JSON Schema (draft 2020-12) of the document, generated from
-// Settings. The schema rejects the same documents as Check, except that it cannot check
-// that a port number is below 65536.
+// Settings. The schema and Check differ in details only: the schema sets no maximum for
+// ports, numbers and sizes, for example, and rejects the duration ".5s".
 func Schema() ([]byte, error) {
 	root := object(map[string]any{})
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"

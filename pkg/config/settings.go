@@ -23,7 +23,7 @@ type Setting struct {
 	// UpVariable and UpDefault replace Variable and Default for the program Up, if they
 	// are not empty.
 	UpVariable, UpDefault string
-	// InFolder lists the patterns (path.Match) of files in a service's configuration
+	// InFolder lists the patterns (filepath.Match) of files in a service's configuration
 	// folder that are used if no flag, variable or file sets the member.
 	InFolder []string
 	Reload   bool   // whether a running program applies a change without a restart

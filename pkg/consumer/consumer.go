@@ -17,9 +17,9 @@ import (
 )
 
 // Run processes the messages of a service's work consumer w until ctx ends. It calls
-// process for at most limit messages at once; process must call Ack,
-// Nak or Term on each delivery. While process runs, the server receives a progress report three times
-// per w.AckWait. Acknowledgements are sent up to 10 ms late; if one is lost, the server
+// process for at most limit messages at once; process must call Ack, Nak or Term on each
+// delivery. While process runs, the server receives a progress report three times per
+// w.AckWait. Acknowledgements are sent up to 10 ms late; if one is lost, the server
 // delivers the message again.
 //
 // process receives a context that does not end with ctx, so that it can finish its work.

@@ -37,11 +37,11 @@ func (d *Delivery) Open() (*contract.Event, error) {
 	return eventlog.Open(eventlog.Entry{Seq: d.Seq, Subject: d.Subject, Data: d.m.Data()}, d.filters...)
 }
 
-// Ack acknowledges the delivery: the event was processed. The event is delivered again if
-// the acknowledgement is lost, as for Nak and Term.
+// Ack acknowledges that the event was processed. If an acknowledgement is lost, the
+// event is delivered again; the same holds for Nak and Term.
 func (d *Delivery) Ack() { _ = d.m.Ack() }
 
-// Nak hands the event back. It is delivered again after at least delay.
+// Nak returns the event to the server, which delivers it again after at least delay.
 func (d *Delivery) Nak(delay time.Duration) {
 	if delay == 0 {
 		_ = d.m.Nak()

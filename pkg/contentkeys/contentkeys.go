@@ -53,9 +53,9 @@ type Ring struct {
 	until time.Time
 }
 
-// keys returns the cached keys, or fetches them if they are older than life. The lock
-// is held while they are fetched, so that concurrent callers share one query. They are
-// sealed to a key that is generated for that query only.
+// keys returns the cached keys, or fetches them if they are older than life. The lock is
+// held while they are fetched, so that concurrent callers share one query. The response
+// is sealed to a key that is generated for that query only.
 func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,6 @@
 // Package emit creates the events of an instance and appends them to the ledger. No
-// other package assigns the id, time and lamport of an event.
+// other package assigns the time and lamport of an event. An event gets a random id,
+// which the caller may replace before it appends the event.
 //
 // The lamport value orders events by cause: it exceeds that of every event that the
 // instance has read. An event that belongs to an aggregate or to a receipt chain is
@@ -47,10 +48,10 @@ func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 
 // New returns a new event, which it does not append. If cause is not nil, the event
-// names cause as its cause and has cause's tenant, caller, session, call and correlation
-// id. Otherwise it has the Emitter's tenant and no caller. name is the event's name
-// without the service, key the last token of its subject. The event retains data without
-// copying it.
+// names cause as its cause and has cause's tenant, caller, origin, session, call, trace
+// context and correlation id. Otherwise it has the Emitter's tenant and no caller. name
+// is the event's name without the service, key the last token of its subject. The event
+// retains data without copying it.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}

@@ -20,7 +20,8 @@ const (
 // backwards, so Before scans disjoint windows from the newest to the oldest, each larger
 // than the previous one by a constant factor. The number of entries that it reads
 // therefore grows with the distance to the entry that it finds, and not with the number
-// of older entries. If it finds none, it has read all entries under the filter.
+// of older entries. If it finds none, it has read every entry that it could have
+// returned.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)

@@ -87,7 +87,8 @@ type Log interface {
 	// Get returns the entry at seq, or ErrNotFound.
 	Get(ctx context.Context, seq uint64) (Entry, error)
 	// Scan yields the entries that match filter, from sequence from to the current end,
-	// in order. It is for rare and short reads; views use package follow.
+	// in order. An error ends the sequence. Scan is for rare and short reads; views use
+	// package follow.
 	Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error]
 }
 

@@ -25,8 +25,9 @@ func event(t testing.TB, change func(*contract.Event)) (*contract.Event, []byte)
 	return e, b
 }
 
-// TestOpen: an entry is opened only if one of the caller's filters selects it and its
-// content is the event that its subject states.
+// TestOpen shows that Open accepts an entry only if one of the caller's filters selects
+// it, its size is permitted, and its bytes are the canonical form of an event with its
+// subject.
 func TestOpen(t *testing.T) {
 	good, stored := event(t, nil)
 	_, short := event(t, func(e *contract.Event) { e.Data = []byte(`{"x":""}`) })
@@ -101,8 +102,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOpenBytes: the bytes of an event without a subject are checked in the same way,
-// under the subject that they determine.
+// TestOpenBytes shows that OpenBytes checks the bytes of an event in the same way, under
+// the subject that they determine.
 func TestOpenBytes(t *testing.T) {
 	_, stored := event(t, nil)
 	for _, c := range []struct {
@@ -125,7 +126,7 @@ func TestOpenBytes(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen measures the checks beside the decoding.
+// BenchmarkOpen measures Open: the checks and the decoding.
 func BenchmarkOpen(b *testing.B) {
 	e, stored := event(b, nil)
 	en, filter := eventlog.Entry{Seq: 1, Subject: e.Subject(), Data: stored}, bus.AllowedFilter("judge")

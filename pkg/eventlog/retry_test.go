@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestRetry checks that Retry repeats attempts while the ledger is unavailable, and
-// returns any other result at once.
+// TestRetry checks that Retry repeats attempts while the ledger is unavailable and ctx
+// has not ended, and returns any other result at once.
 func TestRetry(t *testing.T) {
 	unavailable := fmt.Errorf("read: %w", eventlog.ErrUnavailable)
 	for _, c := range []struct {

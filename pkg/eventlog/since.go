@@ -8,10 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// disorder limits how far the times of two entries may differ from the order of their
-// sequences, since the clocks of producers differ and a repeated append may be stored
-// late. If clocks differ by more, the mesh does not work for other reasons: an intent
-// must start within two minutes.
+// disorder is the maximum time by which an event may be older than one with a lower
+// sequence. Such events exist because the clocks of producers differ, and because a
+// repeated append may be stored late. If clocks differ by more, the mesh does not work
+// for other reasons: an intent must start within two minutes.
 const disorder = 5 * time.Minute
 
 // Since returns a sequence such that every event of time t or later is stored at it or

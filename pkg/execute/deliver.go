@@ -18,8 +18,8 @@ import (
 // delivery, an unclaimed call is recorded as dead_lettered.
 const maxDeliver = 8
 
-// Errors of one that process handles specially: it terminates work that failed with
-// errPoison and delays work that failed with errRunning.
+// Errors of Executor.one that process handles specially: it terminates work that failed
+// with errPoison and delays work that failed with errRunning.
 var (
 	errPoison  = errors.New("not a work item")
 	errRunning = errors.New("a second delivery of what runs already")
@@ -56,7 +56,7 @@ type item struct {
 // dead reports whether the work was delivered more than maxDeliver times.
 func (w *item) dead() bool { return w.tries > maxDeliver }
 
-// open decodes a delivery. It returns errPoison if the message is not a valid allowed
+// open decodes a delivery. Its error wraps errPoison: the message is not a valid allowed
 // event and so can never be processed.
 func (x *Executor) open(d *consumer.Delivery) (*item, error) {
 	w := &item{seq: d.Seq, tries: d.Tries}
@@ -155,9 +155,11 @@ func (w *item) refuse(err error) error {
 	return err
 }
 
-// start claims the call, unless h contains its claim, and runs it. It returns the claim
-// and the result, or a nil event if there is nothing to record because another party
-// ends the call.
+// start claims the call and runs it, and returns the claim and the result. Work that was
+// delivered too often is claimed but not run. If an earlier delivery claimed the call,
+// its result is unknown, unless h contains the claim and ReRunable permits to run the
+// call again. start returns a nil event if there is nothing to record because another
+// party ends the call.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	rerun := h.Claim != nil && x.ReRunable != nil && x.ReRunable(w.a.Call.Kind)

@@ -13,8 +13,8 @@ import (
 )
 
 // run executes a claimed call: it prepares the Work, calls the handler and validates the
-// handler's output. It always returns a result; if the handler panics, the result has
-// error code internal.
+// handler's output. It always returns a result: frozen if the mesh is frozen, and one
+// with error code internal if the handler panics.
 func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
 	if x.withheld(a) {
 		return frozen
@@ -68,7 +68,7 @@ func (x *Executor) withheld(a *contract.Allowed) bool {
 }
 
 // within returns ctx with the intent's deadline or, if the intent has none, with the
-// call's.
+// call's. If that deadline is empty or malformed, it returns ctx itself.
 func within(ctx context.Context, a *contract.Allowed) (context.Context, context.CancelFunc) {
 	deadline := a.Call.Deadline
 	if a.Decision.Intent.Deadline != "" {
@@ -121,8 +121,9 @@ func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyR
 	return w
 }
 
-// fact starts to append a fact about a running call. The returned function waits until
-// the fact is stored in the ledger.
+// fact starts to append the named event about a running call, with the call's secrets
+// removed from data. The returned function waits until the event is stored in the
+// ledger.
 func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context) (uint64, error) {
 	data, err := w.Redactor().JSON(data)
 	if err == nil {

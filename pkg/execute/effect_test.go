@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// TestInterrupted shows that the cause for which a call's context ended determines its
-// status, unless the handler succeeded or returned timed_out itself.
+// TestInterrupted shows that the cause for which a call's context ended determines the
+// status of its result. It also shows that succeeded is never changed, and that
+// timed_out is not changed after the deadline.
 func TestInterrupted(t *testing.T) {
 	ended := func(cause error) context.Context {
 		ctx, stop := context.WithCancelCause(context.Background())

@@ -1,7 +1,8 @@
-// Package execute is the only path to an effect. For each allowed call it verifies the
-// decision and its intent, claims the call, runs the handler, commits the output, signs
-// the receipt, appends the outcome and acknowledges the work, in this order. A test
-// fails if a service consumes allowed_* events in any other way.
+// Package execute is the only path to an effect, except for calls that callers execute
+// themselves; see package handout. For each allowed call it verifies the decision and
+// its intent, claims the call, runs the handler, commits the output, signs the receipt,
+// appends the outcome and acknowledges the work, in this order. A test fails if a
+// service consumes allowed_* events in any other way.
 package execute
 
 import (

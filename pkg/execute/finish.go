@@ -24,8 +24,9 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 		slog.Warn("outcome superseded", "call", a.Call.ID)
 		err = nil
 	}
-	// The facts must be stored in the ledger before the work is acknowledged. Losing one
-	// does not change the outcome, which is recorded already.
+	// The events that the handler appended with Work.Fact must be stored in the ledger
+	// before the work is acknowledged. Losing one does not change the outcome, which is
+	// recorded already.
 	for _, wait := range res.facts {
 		if _, lost := wait(ctx); lost != nil {
 			slog.Error("a fact about a call was not recorded", "call", a.Call.ID, "err", lost)

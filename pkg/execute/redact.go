@@ -14,12 +14,15 @@ func (w *Work) Hide(name, value string) {
 	}
 }
 
-// Redactor returns a redactor of the secret values that the call has received so far.
-// The executor applies it to results and facts before it records them; a handler must
-// apply it to its log messages and frames.
+// Redactor returns a redactor of the secret values that the call has received so far. It
+// is nil, which changes nothing, if there are none. The executor applies it to results
+// and facts before it records them; a handler must apply it to its log messages and
+// frames.
 func (w *Work) Redactor() *redact.Redactor { return w.hidden.Load() }
 
-// redacted returns r with the secrets that the call received removed from it.
+// redacted returns r with the secrets that the call received removed from it, or a
+// failed result if they cannot be removed from the output. It changes r.Artifacts in
+// place.
 func (w *Work) redacted(r Result) Result {
 	red := w.Redactor()
 	if red == nil {

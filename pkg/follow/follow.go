@@ -127,8 +127,8 @@ type applyError struct{ err error }
 
 func (e *applyError) Error() string { return e.err.Error() }
 
-// caught records that no entries are pending, and closes the channel of Ready the first
-// time.
+// caught records that no entries are pending, calls Caught, and closes the channel of
+// Ready the first time.
 func (f *Follower) caught() {
 	f.pending.Store(0)
 	if f.Caught != nil {
@@ -170,8 +170,9 @@ func (f *Follower) round(ctx context.Context) error {
 	return r.watch(ctx, reconnected)
 }
 
-// begin resets the consumer to the entry after the last one applied. The returned
-// channel is closed at the next reconnection.
+// begin resets the consumer to the entry after the last one applied or, after a
+// reconnection, to the sequence that Restart returns. The returned channel is closed at
+// the next reconnection.
 func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
 	// Requests that are sent while the bus is being provisioned or elects a leader may
 	// get no response at all. The timeout therefore starts short, and doubles with each

@@ -162,7 +162,8 @@ func testStolen(t *testing.T, every time.Duration) {
 }
 
 // TestPoll shows that Poll returns only after every event that was stored when it was
-// called has been applied, with many events and concurrent callers.
+// called has been applied, with many events and concurrent callers. Without a server it
+// returns an error.
 func TestPoll(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})

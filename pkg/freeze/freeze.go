@@ -51,9 +51,10 @@ func (z *State) Apply(ctx context.Context, e *contract.Event) bool {
 	return true
 }
 
-// Load reads from the ledger whether the mesh is frozen. It must be called before the
-// instance accepts work. It repeats reads to which the server does not respond. If ctx
-// ends first, Load returns nil and Known stays false.
+// Load reads from the ledger whether the mesh is frozen, and acknowledges a freeze in
+// force. It must be called before the instance accepts work. It repeats reads to which
+// the server does not respond, and returns other errors of the ledger. If ctx ends
+// first, Load returns nil and Known stays false.
 func (z *State) Load(ctx context.Context) error {
 	var newest eventlog.Entry
 	// The filters select freezes and unfreezes. The newer one of their last events

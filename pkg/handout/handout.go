@@ -68,8 +68,9 @@ func (l *Lender) Withholds() error {
 // HandOut claims the call that e allows, so that its intent may be handed out to its
 // caller. If the error is nil, the event effect_started, with the caller as executor, is
 // stored in the ledger. HandOut returns ErrClaimed if a hand-out or an expiry has
-// claimed the call before, ErrFrozen, ErrStarting, or an error of guard.CheckIntent. If
-// the mesh is frozen after the claim, the call's outcome is recorded as cancelled.
+// claimed the call before, ErrFrozen, ErrStarting, or an error of guard.CheckIntent or
+// of the ledger. If the mesh is frozen after the claim, HandOut records the call's
+// outcome as cancelled and returns ErrFrozen.
 func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, contract.CallerExecutor, l.Emit.Now(), l.Keys); err != nil {
 		return err
@@ -138,10 +139,10 @@ type ReportError struct{ Field, Problem string }
 func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
 // Close records the outcome that a caller reports of a call, marked as attested by the
-// caller. started is the claim of the call. Close returns outcome.ErrSuperseded if the
-// call already had an outcome. late is true if the deadline had passed: Close then
-// records the outcome unknown, unless the call has one, and the code that called Close
-// records the report as a separate event.
+// caller, and returns its effect. started is the claim of the call. Close returns
+// outcome.ErrSuperseded if the call already had an outcome. late is true if the deadline
+// had passed: Close then records the outcome unknown, unless the call has one, and the
+// code that called Close records the report as a separate event.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
 	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage
@@ -154,7 +155,7 @@ func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract
 	return eff, false, l.Recorder.Record(ctx, started, &a.Decision, false, eff, r.Output)
 }
 
-// overdue reports whether the deadline for a call's report has passed.
+// overdue reports whether the deadline for a call's report has passed or is malformed.
 func (l *Lender) overdue(a *contract.Allowed) bool {
 	due, err := contract.ParseTime(a.Decision.Intent.Deadline)
 	return err != nil || !l.Emit.Now().Before(due)
@@ -173,7 +174,8 @@ func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.
 }
 
 // Run tracks the freeze and ends calls that are not reported in time, until ctx ends.
-// Each instance ends calls that any instance handed out.
+// Each instance ends calls that any instance handed out. Run returns an error if the
+// state of the freeze cannot be read, and otherwise nil.
 func (l *Lender) Run(ctx context.Context) error {
 	l.frozen.Emit, l.frozen.Instance = l.Emit, l.Instance
 	last, err := l.Conn.Tail(ctx, bus.Events)
@@ -212,8 +214,8 @@ func (l *Lender) watch(ctx context.Context, d *consumer.Delivery) {
 	}
 }
 
-// due returns the time until a handed-out call must be checked again, or 0 if it has
-// ended. It ends a call whose report is overdue.
+// due returns the time until a handed-out call must be checked again, or 0 if nothing is
+// left to do. It ends a call whose report is overdue.
 func (l *Lender) due(ctx context.Context, d *consumer.Delivery) (time.Duration, error) {
 	var a contract.Allowed
 	e, err := d.Open()

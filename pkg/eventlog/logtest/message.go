@@ -7,14 +7,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Message is a message of a work consumer that records how it was settled.
+// Message is a message of a work consumer that records how it was acknowledged.
 type Message struct {
 	jetstream.Msg
 	To      string // subject
 	Body    []byte
 	Seq     uint64
 	Tries   uint64
-	Settled string        // "ack", "nak", "term", or "" if it was not settled
+	Settled string        // "ack", "nak", "term", or "" before an acknowledgement
 	Delay   time.Duration // of "nak"
 }
 
