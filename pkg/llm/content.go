@@ -27,7 +27,7 @@ type subjectReader struct{ *peek }
 
 // subject reads the value of the member with the input for the model: messages, input or
 // prompt, depending on the API.
-func (p subjectReader) subject(name string) {
+func (p subjectReader) subject() {
 	switch c := p.next(); {
 	case c == '"':
 		p.some, p.a.Messages = len(p.reader.skip()) > 2, 1

@@ -15,9 +15,9 @@ type FieldError struct{ Field, Problem string }
 // Error returns the pointer and the problem, without the value.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
-// bad returns a *FieldError for the member at the JSON pointer field.
-func bad(field, format string, args ...any) error {
-	return &FieldError{field, fmt.Sprintf(format, args...)}
+// bad returns a *FieldError for the body as a whole.
+func bad(format string, args ...any) error {
+	return &FieldError{"body", fmt.Sprintf(format, args...)}
 }
 
 // subject maps a kind to the member that holds the model's input, which must not be
@@ -85,7 +85,7 @@ func read(kind string, body []byte) (*peek, error) {
 	}
 	p := &peek{reader: reader{doc: body}, kind: kind, a: &Args{Bytes: int64(len(body)), Fields: []string{}, Tools: []string{}}, answers: 1, prompts: 1}
 	if p.next() != '{' {
-		return nil, bad("body", "must be a JSON object")
+		return nil, bad("must be a JSON object")
 	}
 	p.object(root, func(k known) bool { p.field(k.name); p.member(k); return true }, func(name []byte) {
 		p.push(step{name: string(name)})
@@ -109,7 +109,7 @@ func read(kind string, body []byte) (*peek, error) {
 // twice, even in different case.
 func (p *peek) field(name string) {
 	if len(p.a.Fields) == maxFields || len(name) > maxParam {
-		p.err = bad("body", "has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
+		p.err = bad("has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
 		return
 	}
 	if slices.ContainsFunc(p.a.Fields, func(f string) bool { return strings.EqualFold(f, name) }) {
@@ -130,7 +130,7 @@ func (p *peek) member(k known) {
 	switch name := k.name; {
 	case p.summed(name):
 	case name == subject[p.kind]:
-		subjectReader{p}.subject(name)
+		subjectReader{p}.subject()
 	case k.in == item: // the member system, or a member with the messages of another API
 		subjectReader{p}.content(item)
 	default:
@@ -483,7 +483,7 @@ func (p *peek) finish() {
 	slices.Sort(a.Fields)
 	var err error
 	if a.Params, err = canon.Transform(nil, []byte("{"+strings.Join(p.params, ",")+"}")); err != nil {
-		p.err = bad("body", "holds a name that is not text: %v", err)
+		p.err = bad("holds a name that is not text: %v", err)
 		return
 	}
 	if a.Images = max(a.Images, p.byMember); a.Images > 0 {

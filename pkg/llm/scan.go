@@ -25,7 +25,7 @@ func Check(doc []byte) error {
 		}
 		if c := doc[i]; c == '{' || c == '[' {
 			if open.depth == canon.MaxDepth {
-				return bad("body", "nesting deeper than %d", canon.MaxDepth)
+				return bad("nesting deeper than %d", canon.MaxDepth)
 			}
 			open.lists[open.depth] = c == '['
 			open.depth++
@@ -52,7 +52,7 @@ func Check(doc []byte) error {
 	}
 }
 
-var errNotJSON = bad("body", "is not one JSON document")
+var errNotJSON = bad("is not one JSON document")
 
 // nesting is the stack of open objects and arrays.
 type nesting struct {

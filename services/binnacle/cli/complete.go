@@ -72,7 +72,7 @@ func directories(cmd *cobra.Command, flags ...string) {
 }
 
 // completeGlobalFlags sets the completers of the flags that every command accepts.
-func completeGlobalFlags(c *env, root *cobra.Command) {
+func completeGlobalFlags(root *cobra.Command) {
 	flagWords(root, "output", output.Formats...)
 	complete(root, "context", completeContexts)
 	for _, flag := range []string{"addr", "token"} {

@@ -16,12 +16,12 @@ func newPolicyCmd(c *env) *cobra.Command {
 diff of two files work offline; the others at the mesh.`,
 		Example: "  binnacle policy validate policies/*.json\n  binnacle policy activate overlay.json\n  binnacle policy rollback p1 default",
 	},
-		policyFiles("validate PATH…", "Check documents as one stack, offline", "  binnacle policy validate bundle/ overlay.json", 1, -1,
+		policyFiles("validate PATH…", "Check documents as one stack, offline", "  binnacle policy validate bundle/ overlay.json", -1,
 			func(_ context.Context, pos []string) error { return validatePolicies(c, pos) }),
-		policyFiles("test DIR", "Run the test_… rules of a bundle, offline", "  binnacle policy test bundle/", 1, 1,
+		policyFiles("test DIR", "Run the test_… rules of a bundle, offline", "  binnacle policy test bundle/", 1,
 			func(ctx context.Context, pos []string) error { return testPolicy(ctx, c, pos[0]) }),
 		newPolicyBuildCmd(c),
-		policyFiles("diff PATH [PATH]", "Compare a document with what is in force, or two documents", "  binnacle policy diff bundle.tar.gz\n  binnacle policy diff old/ new/", 1, 2,
+		policyFiles("diff PATH [PATH]", "Compare a document with what is in force, or two documents", "  binnacle policy diff bundle.tar.gz\n  binnacle policy diff old/ new/", 2,
 			func(ctx context.Context, pos []string) error { return diffPolicy(ctx, c, pos) }),
 		&cobra.Command{
 			Use:               "show",
@@ -77,15 +77,16 @@ diff of two files work offline; the others at the mesh.`,
 			ValidArgsFunction: cobra.NoFileCompletions,
 			RunE:              func(cmd *cobra.Command, _ []string) error { return showLimits(cmd.Context(), c) },
 		},
-		policyFiles("set-limits FILE", "Put the limits of a file in force", "  binnacle policy set-limits limits.json", 1, 1,
+		policyFiles("set-limits FILE", "Put the limits of a file in force", "  binnacle policy set-limits limits.json", 1,
 			func(ctx context.Context, pos []string) error { return setLimits(ctx, c, pos[0]) }),
 	)
 }
 
-// policyFiles returns a subcommand whose arguments are files.
-func policyFiles(use, short, example string, lo, hi int, run func(context.Context, []string) error) *cobra.Command {
+// policyFiles returns a subcommand whose arguments are files: at least one, and at most
+// most of them, or any number if most is negative.
+func policyFiles(use, short, example string, most int, run func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Example: example, Args: takes(lo, hi), ValidArgsFunction: files,
+		Use: use, Short: short, Example: example, Args: takes(1, most), ValidArgsFunction: files,
 		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args) },
 	}
 }

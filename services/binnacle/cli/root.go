@@ -76,7 +76,7 @@ func newRoot(c *env) *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	completeGlobalFlags(c, root)
+	completeGlobalFlags(root)
 	return root
 }
 

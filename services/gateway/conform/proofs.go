@@ -269,15 +269,13 @@ func checkGraph(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// head returns the newest checkpoint, whose signature it has verified, and the note that
-// contains it.
-func (p *probe) head(ctx context.Context) (*translog.Checkpoint, []byte, error) {
+// head returns the newest checkpoint, whose signature it has verified.
+func (p *probe) head(ctx context.Context) (*translog.Checkpoint, error) {
 	note, err := p.read(ctx, "/log/checkpoint")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	head, err := p.open(ctx, note)
-	return head, note, err
+	return p.open(ctx, note)
 }
 
 func (p *probe) open(ctx context.Context, note []byte) (*translog.Checkpoint, error) {
@@ -326,7 +324,7 @@ func checkCheckpoint(ctx context.Context, p *probe) error {
 	if _, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", seq)); err != nil {
 		return err
 	}
-	head, _, err := p.head(ctx)
+	head, err := p.head(ctx)
 	if err != nil {
 		return err
 	}
@@ -372,7 +370,7 @@ func checkInclusion(ctx context.Context, p *probe) error {
 // checkConsistency makes a call, and checks with a consistency proof that the log after
 // the call is an append-only extension of the log before it.
 func checkConsistency(ctx context.Context, p *probe) error {
-	before, _, err := p.head(ctx)
+	before, err := p.head(ctx)
 	if err != nil {
 		return err
 	}
@@ -383,7 +381,7 @@ func checkConsistency(ctx context.Context, p *probe) error {
 	if _, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", before.Size+1)); err != nil {
 		return err
 	}
-	after, _, err := p.head(ctx)
+	after, err := p.head(ctx)
 	if err != nil {
 		return err
 	}
@@ -425,7 +423,7 @@ func (p *probe) tile(ctx context.Context, level uint, index, width uint64) ([]by
 
 // checkTiles computes the root of the newest checkpoint from tiles alone.
 func checkTiles(ctx context.Context, p *probe) error {
-	head, _, err := p.head(ctx)
+	head, err := p.head(ctx)
 	if err != nil {
 		return err
 	}
@@ -468,7 +466,7 @@ func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, l
 // checkLedger checks that the leaf hashes in the last tile are those of the ledger
 // entries that the tile covers.
 func checkLedger(ctx context.Context, p *probe) error {
-	head, _, err := p.head(ctx)
+	head, err := p.head(ctx)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func Init(dir, tenant string) (*Ring, error) {
 // identities makes the missing NATS keys of provision and the services.
 func (r *Ring) identities() error {
 	for _, name := range append([]string{services.Provision}, services.Names()...) {
-		if _, err := r.nkey(name); err != nil {
+		if err := r.makeNKey(name); err != nil {
 			return err
 		}
 	}
@@ -220,26 +220,27 @@ func (r *Ring) ClusterSecret() (string, error) {
 // writes the mirrors, and "auditor", which reads them.
 func (r *Ring) MirrorNKeys() error {
 	for _, name := range []string{"mirror", "auditor"} {
-		if _, err := r.nkey(name); err != nil {
+		if err := r.makeNKey(name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Ring) nkey(service string) ([]byte, error) {
-	b, err := r.NKey(service)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return b, err
+// makeNKey makes the NATS key of an identity, unless the ring has it.
+func (r *Ring) makeNKey(service string) error {
+	if _, err := r.NKey(service); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	kp, err := nkeys.CreateUser()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if b, err = kp.Seed(); err != nil {
-		return nil, err
+	b, err := kp.Seed()
+	if err != nil {
+		return err
 	}
-	return b, r.write(service+nkeyEnd, append(b, '\n'))
+	return r.write(service+nkeyEnd, append(b, '\n'))
 }
 
 // NKey returns the seed of an identity's NATS key.

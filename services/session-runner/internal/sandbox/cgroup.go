@@ -23,10 +23,11 @@ var cgroupFS = "/sys/fs/cgroup"
 
 // newCgroup creates a group with the given limits. If the hierarchy is not writable, the
 // group is not active and limits nothing.
-func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
+func newCgroup(id string, l contract.Sandbox) *cgroup {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
-		return c, c.v2(id, l)
+		c.v2(id, l)
+		return c
 	}
 	files := map[string][][2]string{
 		"memory": {{"memory.limit_in_bytes", strconv.FormatInt(l.MemoryMiB<<20, 10)}, {"memory.memsw.limit_in_bytes", strconv.FormatInt(l.MemoryMiB<<20, 10)}},
@@ -52,32 +53,31 @@ func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 			os.Remove(dir)
 		}
 	}
-	return c, nil
+	return c
 }
 
 // v2 creates the group in a cgroup 2 hierarchy. If the hierarchy is not writable, the
-// group remains inactive. v2 always returns nil.
-func (c *cgroup) v2(id string, l contract.Sandbox) error {
+// group remains inactive.
+func (c *cgroup) v2(id string, l contract.Sandbox) {
 	parent := filepath.Join(cgroupFS, "binnacle")
 	if os.MkdirAll(parent, 0o755) != nil {
-		return nil
+		return
 	}
 	_ = os.WriteFile(cgroupFS+"/cgroup.subtree_control", []byte("+memory +pids +cpu"), 0o644)
 	_ = os.WriteFile(parent+"/cgroup.subtree_control", []byte("+memory +pids +cpu"), 0o644)
 	dir := filepath.Join(parent, id)
 	if os.MkdirAll(dir, 0o755) != nil {
-		return nil
+		return
 	}
 	for _, s := range [][2]string{{"memory.max", strconv.FormatInt(l.MemoryMiB<<20, 10)}, {"pids.max", strconv.FormatInt(l.Pids, 10)},
 		{"cpu.max", fmt.Sprintf("%d 100000", l.CPUMillis*100)}} {
 		if err := os.WriteFile(filepath.Join(dir, s[0]), []byte(s[1]), 0o644); err != nil {
 			os.Remove(dir)
-			return nil
+			return
 		}
 	}
 	_ = os.WriteFile(filepath.Join(dir, "memory.swap.max"), []byte("0"), 0o644)
 	c.dirs["unified"] = dir
-	return nil
 }
 
 // active reports whether the group limits both memory and the number of processes.

@@ -81,10 +81,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 		return Outcome{}, err
 	}
 	defer os.Remove(doc.Root) // the folder is empty: the mounts were removed with the namespace
-	cg, err := newCgroup(s.ID, s.Limits)
-	if err != nil {
-		return Outcome{}, err
-	}
+	cg := newCgroup(s.ID, s.Limits)
 	defer cg.destroy()
 	doc.Cgroup = cg.active()
 	fact, release, err := p.user(&doc)

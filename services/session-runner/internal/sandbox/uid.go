@@ -17,8 +17,7 @@ type UIDs struct {
 	next atomic.Uint32
 }
 
-// The range of user ids is above the ids of users, services and containers; see
-// docs/reference/configuration.md.
+// The range of user ids is above the ids of users, services and containers.
 const (
 	firstUID = 2_000_000_000
 	numUIDs  = 4096
