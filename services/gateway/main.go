@@ -1,8 +1,9 @@
 // Command gateway runs the service gateway, which serves the OpenAI, Anthropic, MCP and
 // REST APIs.
 //
-// Its only state is views of the ledger, so several instances may run at a time behind
-// one load balancer; virtual keys, revocations and sessions apply on each of them.
+// Its state is views of the ledger, so several instances may run at a time behind one
+// load balancer; virtual keys, revocations and sessions apply on each of them. Only MCP
+// sessions, and secrets whose calls wait for a decision, belong to one instance.
 // Package gateway implements the service, which can also run in the process of the whole
 // mesh; this file reads the configuration that docs/reference/configuration.md
 // describes, and starts the service.

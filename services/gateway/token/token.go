@@ -24,8 +24,8 @@ const (
 	audience = "binnacle"
 )
 
-// Scopes that a token may hold. Policy receives them as facts; the gateway checks them
-// for reads.
+// Scopes that a token may hold. Policy receives them as facts; the gateway checks those
+// that a route requires.
 const (
 	LLM    = "llm:call"
 	Tools  = "tools:call"
@@ -54,7 +54,7 @@ func all() []string {
 	return out
 }
 
-// Claims holds the claims of a token.
+// Claims holds the JWT claims of a token.
 type Claims struct {
 	jwt.RegisteredClaims
 	Client string   `json:"client"`
@@ -63,7 +63,8 @@ type Claims struct {
 }
 
 // Mint returns a signed token for actor, valid for ttl from now. seed is the 32-byte
-// Ed25519 seed of the token key. An unknown scope is an error.
+// Ed25519 seed of the token key. An unknown scope, or a seed of another length, is an
+// error.
 func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.Time, ttl time.Duration) (string, error) {
 	if len(seed) != ed25519.SeedSize {
 		return "", fmt.Errorf("token key has %d bytes, want %d", len(seed), ed25519.SeedSize)
@@ -79,8 +80,9 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 }
 
 // Verify checks the signature, issuer, audience, lifetime and tenant of a token, and
-// returns its claims. It rejects a token without a subject, and a token without an id or
-// a time of issue, because it could not be revoked.
+// returns its JWT claims, with "-" for a missing client. It rejects a token without a
+// subject, and a token without an id or a time of issue, because it could not be
+// revoked.
 func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	var c Claims
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },

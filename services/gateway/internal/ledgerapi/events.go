@@ -18,7 +18,7 @@ import (
 )
 
 // Events handles GET /api/v1/events. It lists or follows the ledger as JSON lines
-// {event, seq}, filtered by session, type and time.
+// {event, seq}, filtered by session, type, time and sequence.
 func (s *API) Events(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -125,8 +125,9 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 }
 
 // send writes the available entries in part, and sets part to the range after them. It
-// reports whether the response is over: part has been read to its end, or the client has
-// disconnected.
+// reports whether the response is over: an entry after part was reached, or the client
+// has disconnected. If the ledger cannot be read or ctx is done, send panics with
+// http.ErrAbortHandler.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
 		if err != nil || ctx.Err() != nil { // the caller's credential may have become invalid
@@ -146,7 +147,8 @@ func (s *API) send(ctx context.Context, c echo.Context, filter string, part *spa
 }
 
 // Content handles GET /api/v1/contents/{commitment}. It responds with a content object:
-// 16 bytes of salt followed by the content.
+// 16 bytes of salt followed by the content. The response is 404 if the object does not
+// exist or was erased.
 func (s *API) Content(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

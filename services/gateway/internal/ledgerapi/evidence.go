@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
-// ReceiptByDigest handles GET /api/v1/proofgraph/receipts/:hash. The hash is the
-// receipt's digest: "sha256:" and 64 hex digits, or these digits alone.
+// ReceiptByDigest handles GET /api/v1/proofgraph/receipts/:hash. It responds with the
+// receipt whose digest is hash: "sha256:" and 64 hex digits, or these digits alone.
 func (s *API) ReceiptByDigest(c echo.Context) error {
 	digits := strings.TrimPrefix(c.Param("hash"), "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 || digits != strings.ToLower(digits) {
@@ -38,7 +38,8 @@ type ExportRequest struct {
 }
 
 // ExportEvidence handles POST /api/v1/evidence/export. It responds with the evidence
-// pack of a session, as GET /api/v1/sessions/:id/evidence does.
+// pack of a session, as GET /api/v1/sessions/:id/evidence does, and compresses it if the
+// format is tar.gz.
 func (s *API) ExportEvidence(c echo.Context) error {
 	var req ExportRequest
 	if _, err := body.Into(c, &req); err != nil {
@@ -112,9 +113,10 @@ type VerificationChecks struct {
 // verification occupies one core.
 const maxVerifying = 2
 
-// VerifyEvidence handles POST /api/v1/evidence/verify. The pack is the body, or the file
-// in the field bundle of a form (multipart/form-data). The root is the mesh's own root,
-// or the key id in the parameter root.
+// VerifyEvidence handles POST /api/v1/evidence/verify. It responds with a Verification,
+// or with 429 if the gateway is verifying maxVerifying packs already. The pack is the
+// body, or the file in the field bundle of a form (multipart/form-data). The root is the
+// mesh's own root, or the key id in the parameter root.
 func (s *API) VerifyEvidence(c echo.Context) error {
 	pack, err := bundle(c.Request().Header.Get("Content-Type"), body.Raw(c))
 	if err != nil {

@@ -149,8 +149,9 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestExport checks that the export of a session's pack sends a query to audit, and that
-// unknown formats are rejected.
+// TestExport checks that the export of a session's pack responds with a JSON error (503)
+// in every format if audit does not run, and that a request without a session or with an
+// unknown format is rejected.
 func TestExport(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -201,7 +202,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestFollowEnds checks that a stream with follow=true ends when the client disconnects.
+// TestFollowEnds checks that a stream with follow=true delivers later entries, and ends
+// when the client disconnects.
 func TestFollowEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.a")

@@ -52,8 +52,9 @@ type page struct {
 	limit, offset int64
 }
 
-// sessionOf returns the id of the session with this id or name, as a name given by the
-// caller, who must have scope audit:read, or by the principal in the parameter owner.
+// sessionOf returns the id of a session from its id or its name. The name is the one
+// that the principal in the parameter owner, or else the caller, gave the session. The
+// caller must have scope audit:read.
 func (s *API) sessionOf(c echo.Context, session string) (string, error) {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -185,8 +186,8 @@ func (s *API) ListSessions(c echo.Context) error {
 	return queries.Send(c, s.Queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
 }
 
-// SessionReceipts handles the route of one session's receipts. It responds with them in
-// the order of the session's chain.
+// SessionReceipts handles GET /api/v1/proofgraph/sessions/:id/receipts. It responds with
+// one session's receipts in the order of the session's chain.
 func (s *API) SessionReceipts(c echo.Context) error {
 	id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
@@ -249,8 +250,8 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	return q, nil
 }
 
-// Proof responds with the leaf hash and the inclusion proof of the ledger entry with the
-// sequence in the path.
+// Proof handles GET /api/v1/ledger/:seq/proof. It responds with the leaf hash and the
+// inclusion proof of the ledger entry with that sequence.
 func (s *API) Proof(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

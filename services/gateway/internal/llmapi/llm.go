@@ -139,7 +139,8 @@ func betas(h http.Header) (out []string) {
 }
 
 // cacheOf returns "use" if the response may be a cached one, or "" if not. Without the
-// header, the setting of the caller's virtual key applies.
+// header, the setting of the caller's virtual key applies. A value of the header other
+// than "use" and "no" is an error (400).
 func cacheOf(h http.Header, who *auth.Caller) (string, error) {
 	switch v := h.Get(cacheHeader); v {
 	case "no":
@@ -164,7 +165,9 @@ const llmTimeout = 10 * time.Minute
 const cacheHeader = "X-Binnacle-Cache"
 
 // Models handles GET /v1/models and GET /v1/models/{id}. If the llm-router's list is
-// stale and the caller may call models, a call llm.models refreshes the list first.
+// stale and the caller may call models, a call llm.models refreshes the list first. With
+// the header Anthropic-Version the response is the list in the shape of Anthropic's API,
+// for both routes. The response is 404 for an unknown id.
 func (s *API) Models(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {

@@ -193,7 +193,8 @@ func TestCredit(t *testing.T) {
 }
 
 // TestRepeatedModel checks that a repeated Idempotency-Key returns the first response
-// again, unless that was a stream or has been deleted.
+// again, unless that was a stream or has been deleted, and that a different request
+// under the key is rejected.
 func TestRepeatedModel(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.responses")
 	n := 0
@@ -234,7 +235,8 @@ func TestRepeatedModel(t *testing.T) {
 }
 
 // TestModelRequests checks that the call contains the values of the request's headers
-// for caching and beta features, and that invalid values are rejected.
+// for caching and beta features. An invalid value for caching is rejected; names of beta
+// features that are too long or too many are omitted.
 func TestModelRequests(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages")
 	var args llm.Args

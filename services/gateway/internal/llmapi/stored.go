@@ -104,8 +104,9 @@ func (s *API) DeleteResponse(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, output)
 }
 
-// itemsOf returns the input of a request as items with ids. A string becomes one
-// message, and the text of a message becomes one content part.
+// itemsOf returns the input of a request as items with ids; an id that is missing is
+// derived from call. A string becomes one message, and the text of a message becomes one
+// content part.
 func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	var q struct {
 		Input json.RawMessage `json:"input"`
@@ -147,7 +148,8 @@ func itemsOf(body []byte, call string) ([]map[string]any, error) {
 
 // stored returns the call that made the response named in a request, and the call's
 // outcome. The error is 404 unless the caller's actor made the response and the response
-// is stored. If the outcome is not recorded yet, stored waits for it.
+// is stored. If the outcome is not recorded yet, stored waits for it, for at most
+// queries.Timeout; the error is 404 if there is none then.
 func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
 	c.Set(apierr.ShapeKey, llm.Responses)
 	who, err := s.Gate.Caller(c, "")
@@ -204,9 +206,9 @@ func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredRe
 }
 
 // continues adds the tokens of the stored responses that the request continues to the
-// summary a. It returns the call that made the last of these responses, or "" if the
-// request continues none. The llm-router checks, when it executes the call, whether the
-// caller may continue them.
+// summary a, if they are the caller's. It returns the call that made the last of these
+// responses, or "" if the request continues none. The llm-router checks, when it
+// executes the call, whether the caller may continue them.
 func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (call string, err error) {
 	if a.Previous == "" {
 		return "", nil

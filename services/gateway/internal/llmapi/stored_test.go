@@ -147,7 +147,8 @@ func TestDelete(t *testing.T) {
 }
 
 // TestContinued checks that the args of a request that continues a response include that
-// response's tokens.
+// response's tokens, unless the response is another actor's, and that the request fails
+// with 503 if the llm-router does not run.
 func TestContinued(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses")
 	respond(m, `{"model":"demo/echo","input":"hi"}`, true)
@@ -173,7 +174,8 @@ func TestContinued(t *testing.T) {
 }
 
 // TestModels checks the list of models in the shape of each API, the route of one model,
-// and the call that refreshes a stale list.
+// and that a stale list is refreshed by a call, but not for a caller that may not call
+// models.
 func TestModels(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.models")
 	stale := false

@@ -31,8 +31,9 @@ type ExecuteRequest struct {
 	Params json.RawMessage `json:"params"` // an object
 }
 
-// Execute handles POST /mcp/v1/execute of the HELM HTTP surface, whose body is {method,
-// params}.
+// Execute handles POST /mcp/v1/execute of the HELM HTTP surface. It proposes a call of
+// the tool method with the args params, and responds with the output, in three members,
+// and the receipt id.
 func (s *API) Execute(c echo.Context) error {
 	var req ExecuteRequest
 	who, _, err := s.Gate.Into(c, &req)

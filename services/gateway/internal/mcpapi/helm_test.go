@@ -53,8 +53,9 @@ func rpc(m *edgetest.Mesh, bearer, session, method, params string) (result map[s
 	return doc.Result, r.Header().Get("Mcp-Session-Id"), r.Code
 }
 
-// TestMCP checks that tools can be listed and called over MCP, and that failed calls and
-// calls of unknown tools return results that a model can read and are on the ledger.
+// TestMCP checks that tools can be listed and called over MCP. Failed calls return
+// results that a model can read, and so do calls of unknown tools, which are proposed
+// too. A session accepts no other credential, and ends when it is deleted.
 func TestMCP(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)

@@ -85,8 +85,8 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// mcpServer returns the server of one MCP session, with the tools that are in the
-// catalog now.
+// mcpServer returns the server of one MCP session. Its tools are the approved packs in
+// the catalog at the time of the call of mcpServer.
 func (s *API) mcpServer(id string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
 	for _, t := range packs.Approved(s.Tools) {

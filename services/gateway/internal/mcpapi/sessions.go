@@ -132,7 +132,8 @@ func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 	}
 }
 
-// Run removes idle and ended MCP sessions periodically until ctx is done.
+// Run periodically removes MCP sessions that are idle, have ended or whose credential is
+// no longer valid, until ctx is done.
 func (s *API) Run(ctx context.Context) {
 	t := time.NewTicker(mcpSweep)
 	defer t.Stop()

@@ -122,8 +122,8 @@ func family(kind string) string {
 	return oneOf(families, prefix)
 }
 
-// Count counts a call that ended, by the family of its kind and by its status. Unknown
-// kinds and statuses are counted under OtherLabel.
+// Count counts a call by the family of its kind and by its status. Unknown kinds and
+// statuses are counted under OtherLabel.
 func (m *Metrics) Count(kind, status string) {
 	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
 }
@@ -239,7 +239,8 @@ type Health interface {
 }
 
 // Handler returns the handler of GET /metrics, which serves insiders in Prometheus' text
-// format. The metrics of models and the lags of views are updated at most once a second.
+// format and returns the error of h.Insider to others. The metrics of models are updated
+// at most once a second; the lags of views are those of h.Now.
 func (m *Metrics) Handler(h Health, client *rpc.Client) echo.HandlerFunc {
 	m.refresh.Lock()
 	m.client = client

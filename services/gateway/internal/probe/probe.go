@@ -17,10 +17,10 @@ const (
 	Within = 600 * time.Millisecond
 )
 
-// Probe reports whether the ledger responds. It does not respond without a leader or
-// without a connection to a server; a caller should then receive an error instead of
-// waiting for an election. The zero value is ready for use; it is safe for concurrent
-// use.
+// Probe reports whether the ledger responds. The ledger does not respond without a
+// leader or without a connection to a server; a caller should then receive an error
+// instead of waiting for an election. The zero value is ready for use; it is safe for
+// concurrent use.
 type Probe struct {
 	mu     sync.Mutex
 	missed int

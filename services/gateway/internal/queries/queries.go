@@ -29,8 +29,8 @@ type Client struct{ *rpc.Client }
 const Timeout = 60 * time.Second
 
 // Error returns the API's error for a failed query to service: 404 for the code
-// not_found, 400 with the wrong parameter for invalid_input, and 503 for everything
-// else.
+// not_found, 400 for invalid_input if the service names the wrong parameter, and 503 for
+// everything else.
 func Error(service string, err error) error {
 	e := transient.ErrorOf(err)
 	switch {
@@ -67,8 +67,8 @@ func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error
 }
 
 // Lines responds to a request with the items that a query returns, as JSON lines, as
-// they arrive. An error after the first item aborts the connection, so that the response
-// is not mistaken for a complete one.
+// they arrive. An error before the first item is returned as Error converts it. A later
+// error aborts the connection, so that the response is not mistaken for a complete one.
 func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error {
 	open := false
 	begin := func() {

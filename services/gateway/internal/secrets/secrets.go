@@ -48,7 +48,9 @@ type SecretRequest struct {
 }
 
 // Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
-// sealed to the key of the vault-broker, which fetches it once the call is allowed.
+// sealed to the key of the vault-broker, which fetches it once the call is allowed. If
+// the call waits for approval, the response is 202 and the value is held until the time
+// to vote has passed.
 func (s *API) Put(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Vault)
 	if err != nil {
@@ -159,8 +161,9 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 	return v, ok && time.Now().Before(v.until)
 }
 
-// Serve serves the query by which the vault-broker fetches a held value, once the
-// value's call is allowed.
+// Serve serves the query by which the vault-broker fetches a held value, at most once.
+// The error is not_found if no value is held for the call, and denied until the call is
+// allowed.
 func (s *API) Serve() {
 	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		v, ok := s.values.get(q.CallID)
@@ -175,8 +178,8 @@ func (s *API) Serve() {
 	})
 }
 
-// allowed reports whether the ledger contains the event that allows a call, executed by
-// the vault-broker, in a session.
+// allowed reports whether the ledger contains the event by which policy allows the
+// vault-broker to execute a call in a session.
 func (s *API) allowed(ctx context.Context, call, session string) (bool, error) {
 	c := outcome.Call{Tenant: s.Tenant, Session: session, ID: call, Executor: "vault-broker"}
 	_, _, err := c.Allowed(ctx, s.Ledger, 0)

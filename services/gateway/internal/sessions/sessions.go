@@ -109,9 +109,7 @@ func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Ses
 	return Session{ID: contract.SessionID(t, who.Actor, v), Name: v}, nil
 }
 
-// QueriedBy returns the id of the session that a reader of the ledger names v. If the
-// query parameter owner is set, v is the name that this principal gave the session;
-// otherwise it is the reader's own name for it.
+// QueriedBy calls Queried with the principal in the query parameter owner.
 func (s *Resolver) QueriedBy(c echo.Context, who *auth.Caller, v string) (string, error) {
 	return s.Queried(c.Request().Context(), who, v, c.QueryParam("owner"))
 }
@@ -245,8 +243,8 @@ func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id strin
 	return owner, nil
 }
 
-// look sets none if the first proposal on the ledger shows that there are no sessions
-// from releases before 0.5.
+// look sets none if there are no sessions from releases before 0.5: the ledger contains
+// no proposal, or the first one has a derived session id.
 func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) error {
 	e, err := firstOf(ctx, log, proposalsOf(tenant, ""))
 	if err != nil {

@@ -25,7 +25,8 @@ type API struct {
 }
 
 // Checkpoint handles GET /log/checkpoint. It responds with a checkpoint as a C2SP signed
-// note.
+// note: the newest one, or the one that the parameters witness, witnessed and epoch
+// select.
 func (s *API) Checkpoint(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
