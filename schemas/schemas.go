@@ -1,7 +1,7 @@
 // Package schemas embeds the schemas of events and of queries: JSON Schema 2020-12,
 // one file per event and version, frozen by LOCK once released, and one file per
-// query. It imports nothing else of the mesh; add a schema as a file, and run `make
-// gen`.
+// query. It also embeds the conformance tests for HTTP endpoints. It imports nothing
+// else of the mesh; add a schema as a file, and run `make gen`.
 package schemas
 
 import "embed"
@@ -28,7 +28,7 @@ var Queries embed.FS
 //go:embed conformance/http
 var Conformance embed.FS
 
-// Lock lists the digest of every schema that is released or will be in the next
+// Lock lists the digest of every event schema that is released or will be in the next
 // release. The digest of Lock identifies the whole set.
 //
 //go:embed LOCK

@@ -52,7 +52,8 @@ func getenv(name, def string) string {
 	return def
 }
 
-// run forwards connections until ctx is done, then waits up to drain for open ones.
+// run forwards connections until ctx is done, then waits up to drain for open ones. It
+// returns an error if gateways is not host:port or if it cannot listen.
 func run(ctx context.Context, listen, gateways string) error {
 	host, port, err := net.SplitHostPort(gateways)
 	if err != nil {

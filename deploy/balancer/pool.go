@@ -80,8 +80,9 @@ func (p *pool) round(ctx context.Context) {
 	}
 }
 
-// probe reports whether a gateway is ready. Status 503 means that it is draining. probe
-// first tries the protocol that worked last, plain text or TLS, and then the other.
+// probe reports whether a gateway is ready, that is, whether it responds with a status
+// other than 503, which means that it is draining. probe first tries the protocol that
+// worked last, plain text or TLS, and then the other.
 func (p *pool) probe(addr string) bool {
 	for range 2 {
 		secure := p.secure.Load()
@@ -151,7 +152,8 @@ func (p *pool) failed(addr string) {
 	}
 }
 
-// dial connects to the first gateway that accepts the connection.
+// dial connects to the first gateway that accepts the connection, and marks those that
+// do not as not ready. It returns the last error if none does.
 func (p *pool) dial() (net.Conn, error) {
 	err := errors.New("no gateway is known")
 	for _, a := range p.order() {

@@ -259,8 +259,9 @@ func (m *Mesh) ComposeCLI(args ...string) (string, error) {
 	return string(out), err
 }
 
-// compose runs one docker compose command. If the engine refuses to remove a network
-// whose last container has just ended, compose repeats the command.
+// compose runs one docker compose command, up to four times if it fails: the engine may
+// refuse to remove a network whose last container has just ended. If the last attempt
+// fails, so does the test.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
 	var err error

@@ -107,8 +107,9 @@ func moduleDirs(packages []string) ([]string, error) {
 	return dirs, nil
 }
 
-// compiled adds the entries for packages in this machine's build cache, so that the
-// image has to compile only what has changed.
+// compiled adds the entries in this machine's build cache for packages, and for a pack
+// that is compiled to WebAssembly, so that the image has to compile only what has
+// changed.
 func (w *tree) compiled(t testing.TB, packages []string) error {
 	cache := goEnv(t, "GOCACHE")
 	for _, env := range [][]string{nil, {"GOOS=wasip1", "GOARCH=wasm"}} {

@@ -306,7 +306,7 @@ func (m *Mesh) StartGateway(name string) string {
 	return m.Addr
 }
 
-// StartService starts another instance of a service, as a process with this name.
+// StartService starts an instance of a service, as a process with this name.
 func (m *Mesh) StartService(name, service string) {
 	durability := "process"
 	if m.Name == "cluster" {
@@ -557,8 +557,9 @@ func (m *Mesh) dump(readyz string) {
 	}
 }
 
-// WaitReady waits until /readyz succeeds, reads the administrator's token, and stores the
-// secrets of the llm document. If the mesh does not become ready, the test fails.
+// WaitReady waits until /readyz succeeds, reads the administrator's token, and stores
+// the secrets of the llm document. If the mesh does not become ready within a minute,
+// the test fails.
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
 	if !m.ready.IsZero() { // a gateway caches its state for a second, so the state may be from before the restart

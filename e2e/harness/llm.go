@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// LLM is a local model server with OpenAI's chat API. Its response depends on the model
-// that the request names:
+// LLM is a local model server with OpenAI's chat and Responses APIs. Its response in the
+// chat API depends on the model that the request names:
 //
 //	good      text, or tool calls if the request offers tools
 //	judge     a verdict that cites the transcript's first event

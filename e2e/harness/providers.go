@@ -31,10 +31,11 @@ import (
 //	limited     a rate limit error with its headers
 //	overloaded  the provider's error for an overload
 //	broken      an internal error
+//	missing     the provider's error for an unknown model
 //	slow        the first byte is sent after 400 ms
 //	pace        200 words, one every 20 ms
-//	flood       16 MiB in chunks of 4 KiB
-//	endless     chunks of 4 KiB without an end
+//	flood       16 MiB in chunks of 4 KiB (streams of the chat API only)
+//	endless     chunks of 4 KiB without an end (streams of the chat API only)
 //	hang        no response until the client disconnects
 //	flaky       like broken for the first request, like good for the second
 //	own         like good, with response ids of its own (Responses API only)
@@ -309,9 +310,9 @@ func (s sseOut) send(name string, doc any) {
 	s.w.(http.Flusher).Flush()
 }
 
-// stopAt is called after word i of a stream, counted from 0. After word 2 it ends the
-// stream of the models cut, fault and garbage; for pace it waits 20 ms after each of the
-// other words. It reports whether the stream has ended, for pace because the client
+// stopAt is called before word i of a stream, counted from 0. Before word 2 it ends the
+// stream of the models cut, fault and garbage; for pace it waits 20 ms before each of
+// the other words. It reports whether the stream has ended, for pace because the client
 // disconnected.
 func (s sseOut) stopAt(a *ask, i int, fault func()) bool {
 	if i != 2 {

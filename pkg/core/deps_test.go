@@ -97,10 +97,11 @@ func importsOf(t *testing.T, dir string) map[string][]string {
 }
 
 // TestMakers scans the whole repository and checks that only the trusted core constructs
-// decisions, intents, receipts and trust keys, and that only pkg/execute and policy's
-// expiry of unstarted calls consume allowed_* subjects. The one exception is the
-// gateway: it reads the intents of calls that their callers execute, and hands them out
-// only through handout.Lender.
+// decisions, intents, receipts and trust keys, except that package keyring may build
+// unsigned trust keys. It also checks that only pkg/execute and policy's expiry of
+// unstarted calls consume allowed_* subjects. The one exception is the gateway: it reads
+// the intents of calls that their callers execute, and hands them out only through
+// handout.Lender.
 func TestMakers(t *testing.T) {
 	sealed := map[string][]string{
 		"Decision":        {"pkg/core/"},

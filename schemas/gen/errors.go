@@ -23,7 +23,8 @@ var origins = []string{"gateway", "outcome", "query", "provider", "proxy"}
 
 // errorFiles returns the generated files for error codes (the constants with the table,
 // and the reference page) by their path relative to the module, and the set of codes. It
-// returns an error if an entry of errors.json is out of order, duplicate or incomplete.
+// returns an error if an entry of errors.json is out of order, duplicate, incomplete or
+// of an unknown origin.
 func errorFiles(raw []byte) (files map[string][]byte, codes map[string]bool, err error) {
 	var doc struct {
 		Errors []errorCode `json:"errors"`

@@ -63,8 +63,9 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestRefused checks that the generator rejects a schema that it would interpret
-// differently from a validator, and that the error names the file.
+// TestRefused checks that the generator rejects a query schema or a registry of error
+// codes that is inconsistent or outside the supported subset, and that the error names
+// the file or folder.
 func TestRefused(t *testing.T) {
 	for name, edit := range map[string][]string{
 		"a title that is not the verb":       {`"title":"SumIds"`, `"title":"Sums"`},

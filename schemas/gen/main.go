@@ -3,9 +3,10 @@
 // It also checks that released schemas have not changed: LOCK holds their digests, and
 // with -lock gen adds the digests of new files.
 //
-// gen supports the subset of JSON Schema that the mesh's schemas use: objects of strings,
-// integers, booleans, arrays of strings, arrays of titled objects, and "object" without
-// properties for a document that is stored unchanged. Any other schema is an error.
+// gen supports the subset of JSON Schema that the mesh's schemas use. For events, these
+// are objects of strings, integers, booleans, arrays of strings, arrays of titled
+// objects, and "object" without properties for a document that is stored unchanged; for
+// queries, see goFile.typeOf. Any other schema is an error.
 package main
 
 import (
@@ -142,7 +143,8 @@ func page(byService map[string][]string) error {
 }
 
 // checkLock compares the files with the digests in LOCK. A changed, missing or unknown
-// file is an error; if add is set, unknown files are added to LOCK instead.
+// file is an error; if add is set, unknown files are added to LOCK instead. Without an
+// error, LOCK is written again, sorted by path.
 func checkLock(files []string, add bool) error {
 	raw, err := os.ReadFile("LOCK")
 	if err != nil && !os.IsNotExist(err) {

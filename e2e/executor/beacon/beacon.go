@@ -45,7 +45,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return execute.New(env, 4, tools, flash).Run(ctx)
 }
 
-// flash returns a string with one plus sign for each byte of the word.
+// flash returns a string with one plus sign for each character of the word. It fails
+// with invalid_input if the args cannot be decoded.
 func flash(_ context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Word string `json:"word"`

@@ -28,9 +28,9 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is the number of objects and arrays that may be nested in each other.
-// Every function of this package returns an error for input that is nested more
-// deeply, so that recursion is bounded.
+// MaxDepth is the number of objects and arrays that may be nested in each other. The
+// functions of this package that read JSON reject input that is nested more deeply, so
+// that recursion is bounded. Writing does not check the depth.
 const MaxDepth = 128
 
 // Error reports where and why input is not acceptable JSON, or not in canonical

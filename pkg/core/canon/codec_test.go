@@ -108,7 +108,8 @@ func TestStrings(t *testing.T) {
 }
 
 // TestTransform shows that white space is removed, members are sorted by UTF-16 code
-// units, and everything else is unchanged.
+// units, and numbers are written in canonical form, and that IsCanonical rejects any
+// other form.
 func TestTransform(t *testing.T) {
 	for in, want := range map[string]string{
 		" \t\r\n{ \"b\" : [ 1 , 2 ] , \"a\" : { } } ": `{"a":{},"b":[1,2]}`,
@@ -145,7 +146,8 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestMembers shows that Members passes names and values unchanged and in order.
+// TestMembers shows that Members passes names and values unchanged and in order, and
+// does not pass a member that is incomplete.
 func TestMembers(t *testing.T) {
 	for in, want := range map[string]string{
 		`{}`: "", `{"a":1}`: `"a"=1;`, `{"a":{"x":[1,2]},"b":"},\"","c":[],"d":null}`: `"a"={"x":[1,2]};"b"="},\"";"c"=[];"d"=null;`,

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// documents returns one of each document that the ledger or an export holds.
+// documents returns the documents that TestDocuments checks, each without content.
 func documents() []canon.Document {
 	return []canon.Document{
 		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
@@ -19,7 +19,8 @@ func documents() []canon.Document {
 	}
 }
 
-// fill sets every field below v to a different value.
+// fill sets every field below v to a value that is not empty. Integers differ from each
+// other.
 func fill(v reflect.Value, n *int64) {
 	*n++
 	switch {

@@ -68,8 +68,8 @@ func TestCutEvent(t *testing.T) {
 	}
 }
 
-// TestEnvelopeChecks shows that an event with a missing attribute, or with an attribute
-// that is not a valid token of its subject, can be neither encoded nor decoded.
+// TestEnvelopeChecks shows that an event with a missing or malformed attribute can be
+// neither encoded nor decoded.
 func TestEnvelopeChecks(t *testing.T) {
 	long := strings.Repeat("x", 128)
 	for name, c := range map[string]struct {
@@ -144,8 +144,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// TestPeekCallID compares PeekCallID with the decoded event, with and without a
-// call id.
+// TestPeekCallID checks the result for events with and without a call id, for a call id
+// at the limit of 4 KiB, and for incomplete input.
 func TestPeekCallID(t *testing.T) {
 	b, err := benchEvent().Encode()
 	if err != nil {

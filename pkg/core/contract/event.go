@@ -83,9 +83,10 @@ func (e *Event) Under(subject string) bool {
 	return is(subject, "evt.", e.Tenant, ".", e.Service(), ".", e.Origin, ".", e.Name, sep, e.Target, ".", e.Key)
 }
 
-// Encode returns the canonical bytes, which the caller owns. It returns an error
-// that names the attribute if a mandatory attribute is missing or could not be a
-// token of the subject. Data must already be canonical, which is not checked.
+// Encode returns the canonical bytes, which the caller owns. It returns an error that
+// names the attribute if a mandatory attribute is missing or malformed, for example
+// because it could not be a token of the subject. Of Data it checks only that it begins
+// like an object; it must be canonical.
 func (e *Event) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -179,8 +180,8 @@ func is(s string, parts ...string) bool {
 	return s == ""
 }
 
-// check returns an error for an event that lacks an attribute or could not be
-// stored under its subject.
+// check returns an error that names the attribute for an event with a missing or
+// malformed attribute, or one that could not be stored under its subject.
 func (e *Event) check() error {
 	if err := e.checkNames(); err != nil {
 		return err

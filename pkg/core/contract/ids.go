@@ -2,10 +2,11 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/sign"
 
-// The prefixes of ids. The rest of an id is 26 random characters, or the id of
-// the call it belongs to (for IDSecretFact, of the event it belongs to). The
-// prefixes "k-" and "s-" have two meanings; an event id has the second one, every
-// other id the first.
+// The prefixes of ids. For most ids, the rest is 26 random characters, or the id of the
+// call or event that the id belongs to. The rest of an IDKey is part of a hash of the
+// public key, and that of most IDSessions is computed by SessionID. The prefixes "k-" and
+// "s-" have two meanings: in the id of an event they are IDFreezeAck and IDStart, in
+// every other id IDKey and IDSession.
 const (
 	IDBreakGlass = "b-"           // a use of break-glass
 	IDCall       = "c-"           // a call

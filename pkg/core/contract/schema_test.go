@@ -30,8 +30,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// TestCheckData shows that an additional member, a missing member, a value of
-// another type and an unknown version fail.
+// TestCheckData shows that data with an additional, missing or misplaced member or a
+// value of another type fails, and so does an event without a schema.
 func TestCheckData(t *testing.T) {
 	event := func(name string, version int, data string) *Event {
 		return &Event{Name: name, Version: version, Source: "policy/p", Data: []byte(data)}

@@ -51,9 +51,9 @@ type Segment struct {
 	SHA256 string `json:"sha256"` // hex digest of the file
 }
 
-// OpenArchive reads the index of the archive in a folder and verifies nothing in
-// it. It returns an error of the file system, or an error for an index that is
-// not of ArchiveFormat.
+// OpenArchive reads the index of the archive in a folder and verifies nothing in it. It
+// returns an error of the file system, or an error for an index that is larger than 64
+// MiB, nested too deeply, or not of ArchiveFormat.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {

@@ -70,8 +70,8 @@ func put(t testing.TB, name string, b []byte) {
 	}
 }
 
-// TestArchive shows that an archive verifies like the exported ledger, for
-// segments of every size.
+// TestArchive shows that an archive verifies like the exported ledger, with segments of
+// 1 to 64 events.
 func TestArchive(t *testing.T) {
 	w := bound(t, 3)
 	src := w.source("s-a")
@@ -138,8 +138,8 @@ func TestArchiveIndex(t *testing.T) {
 	}
 }
 
-// TestArchiveFiles changes the files of an archive and shows that the error names
-// each file that is wrong.
+// TestArchiveFiles changes the files of an archive and its index, and shows that the
+// error names each segment that is wrong, or the fault in the index.
 func TestArchiveFiles(t *testing.T) {
 	w := bound(t, 3)
 	for name, c := range map[string]struct {
@@ -248,8 +248,8 @@ func TestVerifyFile(t *testing.T) {
 	}
 }
 
-// TestReadKept shows that a checkpoint is read from a file of its own and from a
-// pack.
+// TestReadKept shows that a checkpoint is read from a file of its own and from a pack,
+// and that any other file is rejected.
 func TestReadKept(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")
@@ -268,7 +268,8 @@ func TestReadKept(t *testing.T) {
 	}
 }
 
-// TestKept shows that a ledger must extend the checkpoint that its reader kept.
+// TestKept shows that a ledger or a pack must extend the checkpoint that its reader
+// kept.
 func TestKept(t *testing.T) {
 	w := bound(t, 2)
 	early := w.source("s-a")

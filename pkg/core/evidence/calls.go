@@ -161,7 +161,9 @@ func executedBy(owner string) string {
 }
 
 // checkDecision returns an error unless the signature of the decision verifies, the
-// decision is about the proposed call, and the policies that it names were activated.
+// decision is about the proposed call and its caller, its intent is for the caller only
+// if the call was proposed so, and the policies that it names were activated. After an
+// escalation, the votes that it counts must be recorded.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -194,9 +196,9 @@ func (c *callState) sameCaller(d *contract.Decision) bool {
 	return d.Actor == p.Actor && d.Client == p.Client && d.Session == p.Session && d.Tenant == p.Tenant
 }
 
-// activated reports whether every policy that the decision names was activated. A
-// denial need not name P0 and P1 policies, because their absence is itself a
-// reason to deny.
+// activated reports whether every policy that the decision names was activated. The P0
+// and P1 policies of a denial are not checked, because their absence is itself a reason
+// to deny.
 func (s *system) activated(d *contract.Decision) bool {
 	if d.Policies.P2 != "" && !known(s.policies, "p2", d.Policies.P2) {
 		return false
@@ -261,7 +263,8 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 }
 
 // decisionOn returns the decision that permitted or denied an outcome: the recorded
-// ALLOW or, for a denial, the decision in the outcome itself.
+// ALLOW or, for a denial, the decision in the outcome itself, which it checks. It
+// returns nil if there is neither.
 func (c *callState) decisionOn(r *contract.Recorded, sys *system) (*contract.Decision, error) {
 	switch {
 	case r.Decision == nil:

@@ -107,7 +107,8 @@ func newSystem(rootKID string) system {
 	return system{reg: &trust.Registry{Root: rootKID}, policies: map[string]bool{}, epochs: 1}
 }
 
-// isSystem reports whether apply processes the event.
+// isSystem reports whether the event has the name of a trust or policy event, which must
+// be passed to apply. apply rejects it if another service produced it.
 func isSystem(e *contract.Event) bool {
 	return e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked || e.Name == contract.EventPolicyActivated
 }
@@ -138,7 +139,8 @@ func (s *system) applyKey(e *contract.Event) error {
 }
 
 // applyPolicy records by its digest that a policy document was activated, even if the
-// content of the document has been erased.
+// content of the document has been erased or is encrypted. Content that can be read must
+// match the digest.
 func (s *system) applyPolicy(e *contract.Event, files map[string][]byte) error {
 	var a contract.Activated
 	if err := contract.Decode(e.Data, &a); err != nil {

@@ -28,10 +28,10 @@ type Witness struct {
 	PublicKey []byte `json:"public_key"`
 }
 
-// ReadWitnesses sets Quorum and Witnesses from the document {quorum, witnesses:
-// [{name, public_key}]}. It returns an error for malformed documents, for a
-// quorum that exceeds the number of witnesses, and for names or keys that occur
-// twice; d is then unchanged.
+// ReadWitnesses sets Quorum and Witnesses from the document {quorum, witnesses: [{name,
+// public_key}]}. It returns an error for malformed documents, for a quorum that is below
+// 1 or exceeds the number of witnesses, and for names or keys that occur twice; d is
+// then unchanged.
 func (d *Demands) ReadWitnesses(doc []byte) error {
 	if err := canon.CheckDepth(doc); err != nil {
 		return err
@@ -70,8 +70,8 @@ func distinct(w Witness, others []Witness) error {
 	return nil
 }
 
-// cosigned returns an error unless at least Quorum witnesses have signed the
-// note.
+// cosigned returns an error unless at least Quorum witnesses have signed the note, or if
+// two witnesses have the same name or key.
 func (d *Demands) cosigned(note []byte, lines []string) error {
 	n := 0
 	for i, w := range d.Witnesses {
@@ -143,8 +143,9 @@ func (k *keptHead) at(tree *translog.Frontier) {
 	}
 }
 
-// check verifies that one of audit's keys signed the kept checkpoint, and that
-// the ledger with the last checkpoint head extends it.
+// check returns an error unless one of audit's keys signed the kept checkpoint, the
+// ledger whose last checkpoint is head extends it, and head commits to a map of tips if
+// the kept one does.
 func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 	if k == nil {
 		return nil

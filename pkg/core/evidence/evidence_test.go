@@ -283,7 +283,8 @@ func often(all, short int) int {
 	return all
 }
 
-// TestEveryByte shows that no pack with a single changed byte is accepted.
+// TestEveryByte shows that no pack is accepted of which a byte was changed, the end was
+// cut off at a block, or a byte was appended.
 func TestEveryByte(t *testing.T) {
 	w := bound(t, 1)
 	pack := build(t, w.source("s-a"), w.keys["audit"])
@@ -338,10 +339,10 @@ func tamperings(w *world) map[string]func(*Source) {
 	}
 }
 
-// TestTampering verifies packs of 1, 2, 3 and 1,000 calls whose entries were dropped,
-// reordered, duplicated or swapped, by an attacker who can sign the manifest and by one
-// who cannot. Only the omission of the last event from a pack without a map of tips may
-// verify.
+// TestTampering changes packs of 1, 2, 3 and 1,000 calls, signs them again with audit's
+// own key, and shows that they do not verify. Only the omission of the last event from a
+// pack without a map of tips may verify. An unchanged pack must not verify if another
+// key signed it, against another root, or if it is of another mesh.
 func TestTampering(t *testing.T) {
 	for _, calls := range []int{1, 2, 3, often(1000, 5)} {
 		w := sample(t, calls)

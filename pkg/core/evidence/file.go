@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// VerifyFile verifies a pack, an exported ledger or the folder of an archive,
-// which it distinguishes by content, against the key id of the trusted root and
-// the reader's demands. The report is a *Report or a *LedgerReport. It returns an
-// error of the file system, or one that names the first fault.
+// VerifyFile verifies a pack, an exported ledger or the folder of an archive, which it
+// distinguishes by content, against the key id of the trusted root and the reader's
+// demands. The report is a *Report or a *LedgerReport. The error is one of the file
+// system, or names what does not verify.
 func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 	st, err := os.Stat(path)
 	if err != nil {

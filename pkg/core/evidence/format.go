@@ -8,7 +8,8 @@
 // existing file never changes its meaning, and a new file or format name must
 // make older verifiers fail rather than ignore it.
 //
-// This is the only package of the trusted core that reads files. It verifies
+// Besides the command binnacle-verify, this is the only package of the trusted core
+// that reads files. It verifies
 // files from unknown sources, so every read is bounded (see MaxPack and MaxLine),
 // and no statement of a file about itself is trusted before the signature over
 // it has been verified.

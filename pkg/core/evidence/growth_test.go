@@ -75,8 +75,9 @@ func growths(t testing.TB) map[string]redacted {
 	return out
 }
 
-// TestGrowth shows that a pack can prove that its log extends an earlier
-// checkpoint, and that invalid proofs fail.
+// TestGrowth shows that a pack can prove that its log extends an earlier checkpoint,
+// that invalid proofs fail, and that CheckPack accepts as the kept checkpoint only that
+// one or the pack's own.
 func TestGrowth(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range growths(t) {

@@ -105,7 +105,8 @@ func (f *forgery) decide(d object) {
 	f.signed(d, sign.DomainDecision, f.w.keys["policy"])
 }
 
-// resign recomputes the digests and signatures in the whole ledger after a change.
+// resign recomputes the digests and signatures in the whole ledger after a change. At
+// random, it leaves some of them as they are.
 func (f *forgery) resign() {
 	tips, index := map[string]string{}, map[string]int{}
 	decisions, escalated := map[string]object{}, map[string]object{}
@@ -176,7 +177,8 @@ func eventOf(e object) *contract.Event {
 	return &contract.Event{ID: str(e["id"]), Source: str(e["source"]), Name: name, Session: str(e["session"]), CallID: str(e["callid"]), Cause: str(e["causationid"]), Lamport: n}
 }
 
-// build makes the files of the pack from the forged ledger.
+// build makes the files of the pack from the forged ledger. extensions, if not nil,
+// changes the extension lines of the checkpoint before it is signed.
 func (f *forgery) build(extensions func([]string) []string) {
 	all := f.stored()
 	nodes := mem{}

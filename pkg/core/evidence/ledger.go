@@ -64,10 +64,9 @@ func (r *LedgerReport) String() string {
 // ledger is verified in two passes, and must return the same bytes each time.
 type Opener func() (io.ReadCloser, error)
 
-// VerifyLedger verifies an exported ledger against the key id of the trusted
-// root: the Merkle root over every line, the schema of every event, every
-// signature, the chain of every session, and the map of tips. The error names the
-// first line that fails.
+// VerifyLedger verifies an exported ledger against the key id of the trusted root: the
+// Merkle root over every line, the schema of every event, every signature, the chain of
+// every session, and the map of tips. If a line fails, the error names it.
 func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	return VerifyLedgerFrom(opener(export), rootKID, Demands{})
 }
@@ -99,7 +98,8 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 	return w.report()
 }
 
-// each calls f with every line and its index, counted from 0.
+// each calls f with every line and its index, counted from 0, until f returns an error.
+// It adds the line's number to the error.
 func each(open Opener, f func(n uint64, line []byte) error) error {
 	r, err := open()
 	if err != nil {

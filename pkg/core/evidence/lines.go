@@ -30,8 +30,9 @@ func newLineReader(r io.Reader) *lineReader {
 	return &lineReader{in: bufio.NewReaderSize(r, 256<<10)}
 }
 
-// next returns the next line without its newline, or io.EOF at the end. The slice
-// is valid until the next call.
+// next returns the next line without its newline, or io.EOF at the end. It returns an
+// error for a line that is too long or has no newline. The slice is valid until the next
+// call.
 func (l *lineReader) next() ([]byte, error) {
 	l.buf = l.buf[:0]
 	for {
@@ -54,8 +55,8 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// last reports whether all bytes have been read. It invalidates the line that
-// next returned.
+// last reports whether all bytes have been read, or the next read fails. It invalidates
+// the line that next returned.
 func (l *lineReader) last() bool {
 	_, err := l.in.Peek(1)
 	return err != nil

@@ -152,7 +152,7 @@ func (f *forgery) mutateLedger() {
 	case k == 17:
 		f.did = append(f.did, fmt.Sprint("double ", i))
 		f.ledger = slices.Insert(f.ledger, i, f.ledger[i])
-	case k == 18: // change the version in the type only
+	case k == 18: // change the version in the type, and mostly in the schema as well
 		e := f.ledger[i]
 		types := []string{"v2", "v9", "v01", "v3", "v4", "v5", "v1.0", "v"}
 		e["type"] = strings.TrimSuffix(str(e["type"]), "v1") + types[f.r.IntN(len(types))]
@@ -207,7 +207,7 @@ func (f *forgery) mutateNote(lines []string) []string {
 	return lines
 }
 
-// mutateFile changes a file before the manifest lists it.
+// mutateFile changes, removes or adds a file before the manifest lists it.
 func (f *forgery) mutateFile() {
 	names := slices.Sorted(maps.Keys(f.files))
 	names = slices.DeleteFunc(names, func(p string) bool { return p == pathManifest })
@@ -255,7 +255,8 @@ func (f *forgery) mutateFile() {
 	}
 }
 
-// mutateTar changes bytes that no signature covers: headers and padding.
+// mutateTar changes bytes of the finished pack, mostly in headers and padding, which no
+// signature covers.
 func (f *forgery) mutateTar(pack []byte) []byte {
 	f.did = append(f.did, "tar")
 	c := bytes.Clone(pack)

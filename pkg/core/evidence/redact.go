@@ -16,12 +16,12 @@ const (
 	PartOutput = "output"
 )
 
-// Redact removes from src the payloads for which show returns false. part is
-// PartArgs or PartOutput of the call. Redact removes them from the events and
-// from the objects; the commitments remain in the events, and in the decisions
-// and receipts whose signatures cover them. Build gives a redacted source the
-// format FormatRedacted. After an error src is partly redacted and must not be
-// used.
+// Redact removes from src the payloads for which show returns false. part is PartArgs or
+// PartOutput of the call. Redact removes them from the events and from the objects, but
+// leaves the ciphertext of encrypted inline content. The commitments remain in the
+// events, and in the decisions and receipts whose signatures cover them. Build gives a
+// redacted source the format FormatRedacted. After an error src is partly redacted and
+// must not be used.
 func Redact(src *Source, show func(callID, part string) bool) error {
 	for i := range src.Events {
 		s := &src.Events[i]
@@ -55,9 +55,9 @@ func Redact(src *Source, show func(callID, part string) bool) error {
 	return nil
 }
 
-// withhold calls take for every content in an event's data. take returns true if it
-// changed the content; in that case withhold encodes the data again and reports the
-// change.
+// withhold calls take for every content in the data of a proposal, decision or outcome.
+// take returns true if it changed the content; in that case withhold encodes the data
+// again and reports the change.
 func withhold(e *contract.Event, take func(c *contract.Content, part string) bool) (changed bool, err error) {
 	var (
 		doc  canon.Document
@@ -142,8 +142,9 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 	return leaves, redacted, nil
 }
 
-// redactedLeaf returns the leaf hash in a line of pathLeaves if the line is about
-// this event, and otherwise nil.
+// redactedLeaf returns the leaf hash in a line of pathLeaves if the line is about this
+// event, and otherwise nil. It returns an error if the line is malformed or nothing is
+// withheld from the event.
 func redactedLeaf(event, line []byte) (*translog.Hash, error) {
 	var r redaction
 	if err := contract.Decode(line, &r); err != nil {

@@ -129,7 +129,8 @@ func TestReportTexts(t *testing.T) {
 	}
 }
 
-// TestCounts compares the counts in a report with the session.
+// TestCounts compares the counts in a report with the session, and checks which lamport
+// lines of a checkpoint are valid.
 func TestCounts(t *testing.T) {
 	w := bound(t, 4) // four calls: allowed, allowed with objects, denied, allowed
 	src := w.source("s-a")

@@ -21,8 +21,8 @@ import (
 
 const signatureFile = "../../../schemas/conformance/signatures.json"
 
-// sigVector is one signature with everything needed to reproduce it. Its keys are
-// used for nothing else.
+// sigVector is one signature with everything needed to reproduce it. Its key is used
+// only in tests.
 type sigVector struct {
 	About     string          `json:"about"`
 	Domain    string          `json:"domain,omitempty"`   // first line of the message; "" = the message has its own domain separation
@@ -35,8 +35,8 @@ type sigVector struct {
 	OK        bool            `json:"ok"`
 }
 
-// signatures returns one vector for each type of signed document, and signatures
-// that must not verify.
+// signatures returns one vector for each type of signed document except P0 ceilings, and
+// signatures that must not verify.
 func signatures(t *testing.T) []sigVector {
 	w := sample(t, 1)
 	w.escalated(func(*escalation) {})

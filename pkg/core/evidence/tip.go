@@ -15,8 +15,8 @@ import (
 // only if its checkpoint commits to a map of tips.
 const pathTip = "tip.json"
 
-// The values of Report.Tip. They name the proof that the session has no receipt after
-// the last one in the pack.
+// The values of Report.Tip and LedgerReport.Tips. They name the proof that a session has
+// no receipt after the last one in the pack or ledger.
 const (
 	TipBound    = "bound by checkpoint"
 	TipAttested = "attested by audit's manifest only"

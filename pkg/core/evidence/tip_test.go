@@ -21,7 +21,8 @@ func bound(t testing.TB, calls int) *world {
 	return w
 }
 
-// tipLeaves returns the entries of the map of tips over the whole ledger.
+// tipLeaves returns the entries of the map of tips over the whole ledger, and the tips
+// by session.
 func (w *world) tipLeaves() (leaves []translog.TipLeaf, tips map[string]translog.Tip) {
 	tips = map[string]translog.Tip{}
 	for _, b := range w.ledger {
@@ -57,7 +58,7 @@ func (w *world) tipLeaves() (leaves []translog.TipLeaf, tips map[string]translog
 }
 
 // tipPath returns the path to key in the map of tips, computed from the definition and
-// not by package translog.
+// without translog.TipsRoot.
 func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog.Hash {
 	if len(leaves) < 2 {
 		return nil
@@ -72,7 +73,7 @@ func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog
 }
 
 // subRoot returns the root of a subtree at depth, computed from the definition of the
-// map and not by package translog.
+// map and without translog.TipsRoot.
 func subRoot(leaves []translog.TipLeaf, depth int) translog.Hash {
 	switch len(leaves) {
 	case 0:
@@ -97,7 +98,8 @@ func (w *world) prove(src *Source) {
 	src.Tip = NewTipProof(tips[src.Session], tipPath(leaves, translog.TipKey("t", src.Session), 0))
 }
 
-// endings returns packs that omit the end of a session, or that prove a false end.
+// endings returns valid packs, packs that omit the end of a session, and packs with an
+// invalid proof of the end.
 func endings(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(ok bool, name, session string, change func(*world, *Source)) {
@@ -207,8 +209,9 @@ func TestGoldenBound(t *testing.T) {
 	}
 }
 
-// TestGraph shows that in version 2 the last node of the graph is the checkpoint and the
-// votes are parents of the decision that follows them, and that version 1 has neither.
+// TestGraph shows that a graph of version 2 has one node for the checkpoint, that in it
+// the votes are parents of the decision that follows them, and that version 1 has
+// neither.
 func TestGraph(t *testing.T) {
 	kinds := func(w *world) (kinds map[string]proofgraph.Node) {
 		files, err := readTar(build(t, w.source("s-e"), w.keys["audit"]))

@@ -28,7 +28,7 @@ type Report struct {
 	Receipts  int    `json:"receipts"`
 	Attested  int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
 	Open      int    `json:"open_calls"`          // calls without an outcome among the events that the checkpoint covers
-	Erased    int    `json:"erased"`              // contents that are erased or withheld; their commitments still verify
+	Erased    int    `json:"erased"`              // contents that are erased, encrypted or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`            // events without their payloads; audit alone attests their leaf hashes
 	Tip       string `json:"tip"`                 // TipBound or TipAttested
@@ -51,8 +51,8 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	return v.follow()
 }
 
-// verification is the state of a pack during Verify; DESIGN.md describes the four
-// steps.
+// verification is the state of a pack during Verify; DESIGN.md describes the four states
+// that it passes through.
 type verification struct {
 	m        *Manifest
 	preimage []byte // bytes that the manifest's signature covers
@@ -200,8 +200,9 @@ func knownPath(p string) bool {
 	return strings.HasPrefix(p, dirContents)
 }
 
-// foldSystem applies the trust and policy events, and returns the trust registry
-// and the activated policies.
+// foldSystem applies the trust and policy events, and returns the trust registry and the
+// activated policies. It returns an error if an event is invalid or the trusted root is
+// not published.
 func foldSystem(lines [][]byte, rootKID string, files map[string][]byte) (*system, error) {
 	sys := newSystem(rootKID)
 	for _, b := range lines {
@@ -303,7 +304,8 @@ func checkProof(head *translog.Checkpoint, line []byte, leaf translog.Hash, last
 	return p.Index, translog.VerifyInclusion(uint64(p.Index), head.Size, leaf, path, head.Root)
 }
 
-// openNote parses a checkpoint that one of audit's keys must have signed.
+// openNote parses a checkpoint. It returns an error unless the checkpoint is signed by a
+// checkpoint key of audit that is valid at lamport.
 func openNote(note []byte, reg *trust.Registry, lamport uint64) (head *translog.Checkpoint, err error) {
 	err = errors.New("no checkpoint key of audit in the trust registry")
 	for _, pub := range reg.Publics("audit", contract.UseCheckpoint, lamport) {
@@ -373,8 +375,8 @@ func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	return nil
 }
 
-// checkContents opens every content that the session refers to, checks every
-// object, and returns the number of contents that are erased or withheld.
+// checkContents opens every content that the session refers to, checks every object, and
+// returns the number of contents that are erased, encrypted or withheld.
 func checkContents(d *derived, files map[string][]byte) (erased int, err error) {
 	for i := range d.contents {
 		c := &d.contents[i]

@@ -19,7 +19,8 @@ type Answer struct {
 // denied returns a DENY with this reason code.
 func denied(reason string) Answer { return Answer{Verdict: contract.Deny, Reason: reason} }
 
-// orDeny returns a DENY if a has no verdict or is incomplete, and otherwise a itself.
+// orDeny returns a DENY if a has no verdict, an unknown verdict or no reason, and
+// otherwise a itself.
 func orDeny(a Answer) Answer {
 	if a.Verdict == "" {
 		return denied(contract.ReasonNoPolicyDefined)
@@ -43,12 +44,12 @@ func rank(verdict string) int {
 	return 0
 }
 
-// Combine joins the answers of layers: DENY is stronger than ESCALATE, and
-// ESCALATE stronger than ALLOW. Of two equal verdicts, the reason of the earlier
-// layer counts. Sandbox limits are joined by Narrow; approval rules and
-// obligations of all layers are collected in order. A layer without an opinion
-// contributes only its sandbox and obligations. An unknown verdict counts as
-// DENY. The arguments are not changed.
+// Combine joins the answers of layers: DENY is stronger than ESCALATE, and ESCALATE
+// stronger than ALLOW. Of two equal verdicts, the reason of the earlier layer counts.
+// Sandbox limits are joined by Narrow; obligations of all layers, and approval rules of
+// those that escalate, are collected in order. A layer without an opinion contributes
+// only its sandbox and obligations. An answer with an unknown verdict counts as a DENY
+// without sandbox and obligations. The arguments are not changed.
 func Combine(layers ...Answer) Answer {
 	var out Answer
 	for _, a := range layers {

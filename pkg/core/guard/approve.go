@@ -28,7 +28,8 @@ var dualControl = Answer{Verdict: contract.Escalate, Reason: contract.ReasonAppr
 var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
 
 // settle returns the verdict that replaces an ESCALATE: DENY or ALLOW if the votes,
-// their expiry or a break-glass grant settle it, and otherwise the ESCALATE itself.
+// their expiry or a break-glass grant settle it, and otherwise the ESCALATE itself, with
+// defaultApproval if it has no rule.
 func settle(in *Inputs, v Answer) Answer {
 	if len(v.Approvals) == 0 {
 		v.Approvals = []contract.ApprovalRule{defaultApproval}

@@ -51,7 +51,8 @@ func TestCallerMay(t *testing.T) {
 	}
 }
 
-// TestCallerRefused checks that calls which no caller may execute itself are denied.
+// TestCallerRefused checks that calls which no caller may execute itself are denied for
+// this reason, and that the reason does not apply if an executor executes them.
 func TestCallerRefused(t *testing.T) {
 	for name, change := range map[string]func(*Inputs){
 		"the mesh's own kind":    func(in *Inputs) { in.Facts.Kind, in.Tool.Kind = "policy.freeze", "policy.freeze" },

@@ -144,10 +144,10 @@ func SignP0(root *sign.Key, c Ceilings) []byte {
 	return contract.Bytes(&s)
 }
 
-// OpenP0 verifies and validates a P0 document that comes into force at lamport,
-// and returns its ceilings. It returns an error if the signature does not verify,
-// if the key was not a root key at lamport, or if Validate fails; the ceilings
-// must then not be used.
+// OpenP0 verifies and validates a P0 document that comes into force at lamport, and
+// returns its ceilings. It returns an error if the document is not in canonical form, if
+// its signature does not verify, if the key was not a root key at lamport, or if
+// Validate fails; the ceilings must then not be used.
 func OpenP0(doc []byte, lamport uint64, root KeyAt) (*Ceilings, error) {
 	var s SignedCeilings
 	if err := contract.Decode(doc, &s); err != nil {

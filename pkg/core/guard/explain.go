@@ -1,6 +1,7 @@
 package guard
 
-// The parts of a decision, in the order in which Judge applies them.
+// The parts of a decision, in the order of their precedence. The schema, the rules and
+// the overlays are evaluated before Judge, which receives their answers.
 const (
 	PartGates       = "gates"
 	PartSchema      = "input schema"
@@ -26,9 +27,10 @@ type Step struct {
 	At      string `json:"at,omitempty"` // position of the rule that matched
 }
 
-// Explain returns the verdict of Judge and the result of each part in order.
+// Explain returns the verdict of Judge and the results of the parts that were applied.
 // layers are the steps of those parts whose answers are inputs: schema, rules and
-// overlays. They are listed after the gates, unless a gate denies.
+// overlays. They are listed after the gates and before the other parts, unless a gate
+// denies.
 func Explain(in Inputs, layers []Step) (Answer, []Step) {
 	var out []Step
 	v := judge(&in, func(part string, a Answer) {

@@ -6,9 +6,10 @@ import (
 )
 
 // Facts holds the inputs of a decision other than the args, the tool and the policies.
-// No fact comes from the args: each was read from the ledger or from the event's
-// envelope. The canonical bytes of Facts are part of the decision, so that the decision
-// can be computed again from the ledger alone.
+// No fact is a statement of the args: each was read from the ledger or from the event's
+// envelope, or results from a check, as Unverified does. The canonical bytes of Facts
+// are part of the decision, so that the decision can be computed again from the ledger
+// alone.
 type Facts struct {
 	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive, or "*"; set only if the call carries labels
 	Actor         string         `json:"actor"`
@@ -114,9 +115,9 @@ func (f *Facts) ForRules() *Facts {
 	return &g
 }
 
-// DelegatorFact is the authority of the principal on whose behalf a call is made:
-// the roles that it holds now, and the scopes of the credential with which it
-// granted the delegation.
+// DelegatorFact is the authority of the principal on whose behalf a call is made: the
+// roles that it holds at the time of the decision, and the scopes of the credential with
+// which it granted the delegation.
 type DelegatorFact struct {
 	Roles  []string `json:"roles,omitempty"`
 	Scopes []string `json:"scopes,omitempty"`

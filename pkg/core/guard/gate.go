@@ -71,8 +71,9 @@ func gateName(in *Inputs) string {
 	return ""
 }
 
-// gateState denies calls while the mesh is frozen, calls of unknown tools, calls after
-// their start window, and calls whose parent is not running.
+// gateState denies calls while the mesh is frozen, except the one that unfreezes it;
+// calls of unknown tools; calls after their start window; and calls without a running
+// parent that name one or were not proposed by the gateway.
 func gateState(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -117,7 +118,8 @@ func gateTool(in *Inputs) string {
 }
 
 // gateDue denies calls with an invalid delegation or with args whose signature does not
-// verify, and calls of callers with an overdue break-glass review.
+// verify. While a break-glass review of the actor is overdue, it denies every call but
+// the review.
 func gateDue(in *Inputs) string {
 	f := &in.Facts
 	switch {

@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// gateCases lists one way to fail each gate, in the order in which the gates run.
+// gateCases lists changes for which a gate denies an allowed call, in the order in which
+// the gates check them.
 var gateCases = []struct {
 	name   string
 	spoil  func(in *guard.Inputs)
@@ -38,8 +39,8 @@ var gateCases = []struct {
 	{"too dear", func(in *guard.Inputs) { in.Tool.Reserve = &contract.Amounts{Cents: 2} }, contract.ReasonBudgetExceeded},
 }
 
-// TestGateOrder makes every pair of gates deny the same call. The reason of the earlier
-// gate must count, and no layer may be applied.
+// TestGateOrder applies every pair of gateCases to the same call. The reason of the
+// earlier one must count, and no layer may be applied.
 func TestGateOrder(t *testing.T) {
 	for i, first := range gateCases {
 		for _, second := range gateCases[i:] {
@@ -59,8 +60,8 @@ func TestGateOrder(t *testing.T) {
 	}
 }
 
-// TestGateEdges shows, for each gate, a value that just passes and one that just
-// fails.
+// TestGateEdges checks values at the limits of the gates' conditions, and just beyond
+// them.
 func TestGateEdges(t *testing.T) {
 	at := func(d time.Duration) string { return contract.Time(now.Add(d)) }
 	for name, c := range map[string]struct {

@@ -87,13 +87,14 @@ func policyHash(d *contract.Decision) string {
 	return sign.Digest(w.End())
 }
 
-// Judge returns the verdict without a signed decision. The first gate that fails
-// denies; after the gates the layers are joined, then the limits are applied, and
-// then the votes of approvers.
+// Judge returns the verdict without a signed decision. The first gate that fails denies;
+// after the gates the layers are joined, then it is checked that the call can be
+// executed within their limits, then the budget limits are applied, and then the votes
+// of approvers.
 func Judge(in Inputs) Answer { return judge(&in, nil) }
 
-// judge implements Judge. note, if not nil, is called with the answer of each
-// part in order.
+// judge implements Judge. note, if not nil, is called in order with the answer of each
+// part that judge itself computes.
 func judge(in *Inputs, note func(part string, a Answer)) Answer {
 	j := judging{in, note}
 	if reason := gate(in); reason != "" {

@@ -228,8 +228,8 @@ func TestCheckIntent(t *testing.T) {
 	}
 }
 
-// TestP0 shows that OpenP0 accepts ceilings only with the signature of a trusted root
-// key.
+// TestP0 shows that OpenP0 accepts only ceilings that a trusted root key signed and
+// whose start window is short enough.
 func TestP0(t *testing.T) {
 	root, evil := key(t, "root"), key(t, "evil")
 	c := guard.Ceilings{Sandbox: box(64, "process"), StartWindowMS: 1000, MaxCents: 1}

@@ -113,9 +113,9 @@ func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt
 
 // CheckIntent returns an error unless the executor may start the call. The decision must
 // verify and allow the call; its intent must be for this executor, tenant and session;
-// a.Call must be the call that was decided; and now must be within the start window.
-// CheckIntent returns ErrExpired if only the window has ended, and another error
-// otherwise.
+// a.Call must be the call that was decided; and the start window must not have ended at
+// now. CheckIntent does not compare now with the start of the window. It returns
+// ErrExpired if only the window has ended, and another error otherwise.
 func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time.Time, keys KeyAt) error {
 	d := &a.Decision
 	if err := VerifyDecision(d, keys); err != nil {

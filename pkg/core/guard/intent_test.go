@@ -182,7 +182,8 @@ func TestBallots(t *testing.T) {
 	}
 }
 
-// TestOpenP0 shows that changed or invalid ceilings are rejected.
+// TestOpenP0 shows that ceilings are rejected if they are not canonical, not valid, or
+// not signed by a key that was a root key at the Lamport time.
 func TestOpenP0(t *testing.T) {
 	root := key(t, "root")
 	at := func(kid, owner, use string, lamport uint64) ([]byte, error) {

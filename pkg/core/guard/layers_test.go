@@ -47,7 +47,8 @@ func equal(a, b guard.Answer) bool {
 }
 
 // TestNarrowMeet shows that Narrow takes the smaller value of each limit and the
-// stronger tier, from either argument, and that a zero limit is no limit.
+// stronger tier, from either argument, and that a zero limit is no limit. It also checks
+// which tiers satisfy which.
 func TestNarrowMeet(t *testing.T) {
 	a := contract.Sandbox{CPUMillis: 1, MemoryMiB: 20, OutputBytes: 3, Pids: 40, WallMS: 5}
 	b := contract.Sandbox{CPUMillis: 10, MemoryMiB: 2, OutputBytes: 30, Pids: 4, WallMS: 50}
@@ -79,8 +80,8 @@ func TestNarrowMeet(t *testing.T) {
 	}
 }
 
-// TestNoRoom shows that a call is denied if the limits of its sandbox are too small to
-// run any program.
+// TestNoRoom shows that a call is denied if a limit of its sandbox is zero, or if the
+// sandbox has no tier or an unknown user id.
 func TestNoRoom(t *testing.T) {
 	for name, shrink := range map[string]func(s *contract.Sandbox){
 		"cpu": func(s *contract.Sandbox) { s.CPUMillis = 0 }, "memory": func(s *contract.Sandbox) { s.MemoryMiB = 0 }, "output": func(s *contract.Sandbox) { s.OutputBytes = 0 },
@@ -137,7 +138,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestSettle checks the verdict that replaces an ESCALATE for each combination of votes,
+// TestSettle checks the verdict that replaces an ESCALATE for combinations of votes,
 // expiry and break-glass.
 func TestSettle(t *testing.T) {
 	vote := func(who, vote string, roles ...string) guard.ApprovalFact {

@@ -23,9 +23,10 @@ func bounded(s *contract.Sandbox) bool {
 	return s.CPUMillis > 0 && s.MemoryMiB > 0 && s.OutputBytes > 0 && s.Pids > 0 && s.WallMS > 0
 }
 
-// Narrow returns the sandbox that satisfies both a and b: the smaller value of
-// each limit and the stronger tier. A zero limit or an empty tier is no limit. An
-// unknown tier is kept in the result, and no runner satisfies it.
+// Narrow returns the sandbox that satisfies both a and b: the smaller value of each
+// limit, the stronger tier, and the user id that either requires. A zero limit or an
+// empty tier is no limit. An unknown tier is kept in the result, and no runner satisfies
+// it.
 func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	a.CPUMillis = lower(a.CPUMillis, b.CPUMillis)
 	a.MemoryMiB = lower(a.MemoryMiB, b.MemoryMiB)

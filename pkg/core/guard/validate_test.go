@@ -130,8 +130,8 @@ func TestOverlayApplies(t *testing.T) {
 	}
 }
 
-// TestOverlayAnswer shows that the first rule that matches kind, class and labels
-// counts.
+// TestOverlayAnswer shows that a kind which is not listed in Only is denied, and that
+// for other kinds the first rule that matches kind, class and labels counts.
 func TestOverlayAnswer(t *testing.T) {
 	limits := &contract.Sandbox{MemoryMiB: 1}
 	o := guard.Overlay{Sandbox: limits, Only: []string{"tool.*", "vault.put"}, Rules: []guard.OverlayRule{
@@ -252,8 +252,8 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestForRules shows that bundles do not receive facts that are known only after
-// their evaluation.
+// TestForRules shows that bundles do not receive facts that are known only after their
+// evaluation, and receive the session under the caller's name for it.
 func TestForRules(t *testing.T) {
 	f := inputs().Facts
 	f.Approvals, f.Budget, f.Resolution, f.Resolved = []guard.ApprovalFact{{}}, &guard.BudgetFact{}, "granted", f.Now

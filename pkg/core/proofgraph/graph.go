@@ -15,7 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// The kinds of nodes; the map kinds and Graph.Add assign them.
+// The kinds of nodes; the map kinds, Graph.Add and Graph.Close assign them.
 const (
 	Intent        = "INTENT"
 	Attestation   = "ATTESTATION"
@@ -28,7 +28,7 @@ const (
 // Node is one event in the graph, or the checkpoint that completes it.
 type Node struct {
 	Digest    string   `json:"digest"` // digest of the event's stored bytes, or of the checkpoint's text
-	ID        string   `json:"id"`     // id of the event
+	ID        string   `json:"id"`     // id of the event, or "checkpoint-" and the tree size
 	Kind      string   `json:"kind"`
 	Lamport   int64    `json:"lamport"`
 	Name      string   `json:"name"`    // event name
@@ -70,8 +70,9 @@ type Graph struct {
 }
 
 // Add appends the node of the next event; stored is its stored bytes. The parents of the
-// node are the event that caused it, for a receipt also the previous receipt, and for
-// the decision or outcome of an escalated call also the votes.
+// node are the event that caused it and, for a receipt, the previous receipt. From
+// version 2 on, the votes on an escalated call are parents of the ALLOW or of the
+// outcome that follows them, whichever is first.
 func (g *Graph) Add(e *contract.Event, stored []byte) {
 	kind := kinds[e.Name]
 	if kind == "" {

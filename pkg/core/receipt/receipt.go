@@ -147,9 +147,9 @@ func checkRefusal(r *contract.Receipt) error {
 	return nil
 }
 
-// checkSigner checks that the service that signed may record this status. Policy
-// records calls that never started; the executor that the intent names records
-// all others.
+// checkSigner checks that the service that signed may record this status. Policy records
+// calls that were not allowed or that expired; the executor that the intent names
+// records all others.
 func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	if intent == nil {
 		return checkRefusal(r)

@@ -103,9 +103,10 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestCheck changes one field at a time. If a dishonest executor could sign the change,
-// the receipt is signed again and must fail for another reason; otherwise the signature
-// must fail.
+// TestCheck makes one change at a time to a record and checks the error, if any. The
+// receipt is signed again after the change, as a dishonest executor could do. A receipt
+// that is changed and not signed again fails, too, and so does a record without a
+// decision.
 func TestCheck(t *testing.T) {
 	key, keys := signer(t)
 	type rec = contract.Recorded

@@ -44,8 +44,8 @@ func TestTipsVectors(t *testing.T) {
 	}
 }
 
-// tipPath returns the path of key in a map, computed directly from the
-// definition, and the leaf at its end.
+// tipPath returns the path of key in a map, whose sibling hashes tipsRoot computes, and
+// the leaf at its end. The leaf is nil if the path ends in an empty subtree.
 func tipPath(leaves []TipLeaf, key Hash, depth int) (path []Hash, at *TipLeaf) {
 	if len(leaves) == 0 {
 		return nil, nil

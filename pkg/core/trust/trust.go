@@ -37,19 +37,20 @@ type entry struct {
 	since, revoked uint64 // Lamport times of publication and revocation; revoked is 0 for a valid key
 }
 
-// Publish returns k signed with the root key. It sets SignerKID and Sig; the
-// other fields are checked by Apply.
+// Publish returns k signed with the root key. It sets SignerKID and Sig and checks
+// nothing; Apply does.
 func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 	k.SignerKID, k.Sig = root.KID, ""
 	k.Sig = root.Sign(sign.DomainTrust, contract.Bytes(&k))
 	return k
 }
 
-// Apply adds the next trust event with document k, which has the Lamport time
-// lamport. The first document must publish the root key and be signed by it;
-// every later one must be signed by a root key that is valid at its Lamport time.
-// A root key that another root key publishes is its successor. The last valid
-// root key cannot be revoked. After an error the registry is unchanged.
+// Apply adds the next trust event with document k, which has the Lamport time lamport.
+// The first document must publish the root key and be signed by it; every later one must
+// be signed by a root key that is valid at its Lamport time. A root key that another
+// root key publishes is its successor. A key can be published only once, and revoked
+// only after that. The last valid root key cannot be revoked. After an error the
+// registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
@@ -61,8 +62,8 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	return nil
 }
 
-// authentic returns the public key in k. It returns an error unless a valid root key
-// signed k.
+// authentic returns the public key in k. It returns an error if the key does not have
+// the id that k states, or unless a valid root key signed k.
 func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, error) {
 	public, err := sign.Base64(k.PublicKey)
 	if err != nil || len(public) != 32 {

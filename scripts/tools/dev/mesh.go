@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// mesh is a mesh with one process per service and a NATS server. addr and nats are
-// addresses, data and bin are folders, and ldflags are the linker's flags.
+// mesh is a mesh with one process per service, a provisioner and a NATS server. addr and
+// nats are addresses, data and bin are folders, and ldflags are the linker's flags.
 type mesh struct {
 	addr, nats, data, bin, ldflags string
 	services                       []string
@@ -97,8 +97,9 @@ func (m *mesh) begin(ctx context.Context) error {
 // program returns the path of a service's program.
 func (m *mesh) program(service string) string { return filepath.Join(m.bin, "svc", service) }
 
-// env returns the environment of a service. Variables of dev's own environment take
-// precedence, so that a developer can set, for example, BINNACLE_LLM.
+// env returns the environment of a service, and creates the folder of its state.
+// Variables of dev's own environment take precedence, so that a developer can set, for
+// example, BINNACLE_LLM.
 func (m *mesh) env(service string) []string {
 	state := filepath.Join(m.data, service)
 	_ = os.MkdirAll(state, 0o755)
@@ -184,7 +185,8 @@ func (m *mesh) stopAll() {
 	m.stop("nats")
 }
 
-// ready waits until the gateway reports that the mesh is ready.
+// ready waits until the gateway reports that the mesh is ready. It returns an error when
+// ctx is done or after a minute.
 func (m *mesh) ready(ctx context.Context) error {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		resp, err := http.Get("http://" + m.addr + "/readyz")

@@ -1,6 +1,6 @@
-// Command goproxy runs net/http/httputil.ReverseProxy with default settings and reads
-// each request body completely first. Benchmarks use it as the lower bound of the cost
-// of a gateway in Go. Usage: goproxy ADDR UPSTREAM.
+// Command goproxy runs net/http/httputil.ReverseProxy, which flushes every write to the
+// client, and reads each request body completely first. Benchmarks use it as the lower
+// bound of the cost of a gateway in Go. Usage: goproxy ADDR UPSTREAM.
 package main
 
 import (

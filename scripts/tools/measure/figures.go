@@ -151,8 +151,8 @@ func (t *tree) methods() figure {
 }
 
 // complexity returns the figures of cyclomatic complexity (McCabe). A function's
-// complexity is one, plus one for each if, for, case, && and \|\|; function literals
-// count as part of the function.
+// complexity is one, plus one for each if, for, case, && and ||; function literals count
+// as part of the function.
 func (t *tree) complexity() []figure {
 	all, over := 0, figure{name: "functions above cyclomatic 15", bound: 1.5, unit: "%"}
 	core := figure{name: "functions of the trusted core above cyclomatic 10", bound: 0}
@@ -234,8 +234,8 @@ func (t *tree) tests() []figure {
 	return []figure{lines, none}
 }
 
-// documents counts the packages whose design document is missing or does not have 60 to
-// 150 lines.
+// documents counts the packages, of those that need a design document, whose document is
+// missing or does not have 60 to 150 lines.
 func (t *tree) documents() figure {
 	out := figure{name: "packages whose DESIGN.md is missing, short or long"}
 	for _, dir := range []string{"pkg/execute", "pkg/follow", "pkg/bus", "services/policy", "services/gateway", "services/llm-router", "services/audit", "pkg/core/evidence"} {

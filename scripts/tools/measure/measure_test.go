@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFiguresFail: each enforced figure about literals and decoders counts what it is for
-// in a tree that has it, and nothing in its home or in tests.
+// TestFiguresFail shows that the enforced figure for decoders of events counts each kind
+// of decoder outside its home, and none in its home or in tests.
 func TestFiguresFail(t *testing.T) {
 	const decodes = `
 func a(b []byte) { _, _ = contract.DecodeEvent(b) }

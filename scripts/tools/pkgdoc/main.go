@@ -111,8 +111,8 @@ func pageOf(dir string) (page string) {
 	return page
 }
 
-// read returns the package in a folder, or nil if the folder has no Go files. If the
-// folder has only test files, the package comment is that of the test package.
+// read returns the package in a folder, or nil if the folder has no Go files. Its text
+// joins the package comments of all files, tests included.
 func read(dir string) (*pkg, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(names) == 0 {

@@ -4,8 +4,9 @@
 // checks are in package evidence; this command reads flags and files and prints
 // the report.
 //
-// Exit codes: 0 verified; 1 verification failed, with the reason on standard
-// error; 2 wrong usage, or a file that does not exist.
+// Exit codes: 0 verified, or help requested; 1 verification failed, with the reason
+// on standard error; 2 wrong usage, no trusted root, a file that does not exist, or a
+// report that cannot be written.
 package main
 
 import (
@@ -102,7 +103,8 @@ func demands(witnesses, kept string) (d evidence.Demands, err error) {
 
 // rootKID returns the key id of the trusted root, which must not come from the evidence
 // itself. It is read from the flag, or else from the environment, or else from
-// data/root.kid. Flag and environment hold a key id or the name of a file with one.
+// data/root.kid. Flag and environment hold a key id or the name of a file with one. It
+// returns an error if the file cannot be read.
 func rootKID(flagValue, env string) (string, error) {
 	v := flagValue
 	if v == "" {
