@@ -182,7 +182,7 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		} else if err != nil {
 			return nil, Result{}, err
 		} else if w.dead() {
-			return claim, Result{Status: contract.DeadLettered, ErrorCode: "dead_lettered", ErrorMessage: "handed back too often"}, nil
+			return claim, Result{Status: contract.DeadLettered, ErrorCode: contract.CodeDeadLettered, ErrorMessage: "handed back too often"}, nil
 		} else {
 			return claim, x.run(ctx, claim, &w.a, w.body), nil
 		}
@@ -194,7 +194,7 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 	if rerun {
 		return claim, x.run(ctx, claim, &w.a, w.body), nil
 	}
-	return claim, Result{Status: contract.Unknown, ErrorCode: "executor_lost",
+	return claim, Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost,
 		ErrorMessage: "the executor that started this call (" + h.ClaimedBy() + ") did not record how it ended"}, nil
 }
 

@@ -26,7 +26,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("handler panicked", "call", a.Call.ID, "panic", w.Redactor().String(fmt.Sprint(p)))
-			res = Fail("internal", "the handler panicked; see the service's log")
+			res = Fail(contract.CodeInternal, "the handler panicked; see the service's log")
 		}
 		interrupted(ctx, &res)
 		if res.Usage == nil {
@@ -50,7 +50,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	}
 	if tool != nil && res.Output != nil && res.ErrorCode == "" {
 		if err := x.schemas.Output(a.Decision.ToolDigest, tool, res.Output); err != nil {
-			res = Result{Status: contract.Failed, ErrorCode: "invalid_output", ErrorMessage: "the output " + err.Error(), EffectType: res.EffectType,
+			res = Result{Status: contract.Failed, ErrorCode: contract.CodeInvalidOutput, ErrorMessage: "the output " + err.Error(), EffectType: res.EffectType,
 				Usage: res.Usage, Attestation: res.Attestation}
 		}
 	}
@@ -59,7 +59,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 }
 
 // frozen is the result of a call that was not started because of a freeze.
-var frozen = Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
+var frozen = Result{Status: contract.Cancelled, ErrorCode: contract.CodeSystemFrozen, ErrorMessage: "the mesh was frozen before the effect started"}
 
 // withheld reports whether a freeze prevents the call from starting. The call that ends
 // the freeze is exempt.
@@ -90,11 +90,11 @@ func interrupted(ctx context.Context, res *Result) {
 	}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errCancelled):
-		res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, "cancelled", "cancelled by the caller"
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, contract.CodeCancelled, "cancelled by the caller"
 	case errors.Is(cause, errStopped):
-		res.Status, res.ErrorCode, res.ErrorMessage = contract.Failed, "executor_stopped", "the executor was stopped before the call had ended"
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.Failed, contract.CodeExecutorStopped, "the executor was stopped before the call had ended"
 	case ctx.Err() != nil && res.Status != contract.TimedOut:
-		res.Status, res.ErrorCode, res.ErrorMessage = contract.TimedOut, "timeout", "the call's deadline passed"
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.TimedOut, contract.CodeTimeout, "the call's deadline passed"
 	}
 }
 
@@ -144,7 +144,7 @@ func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract
 		err = canon.CheckDepth(args) // any service can record arguments, so their depth is untrusted
 	}
 	if err != nil {
-		return nil, Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
+		return nil, Fail(contract.CodeArgsUnavailable, "the call's arguments cannot be read: %v", err)
 	}
 	if tool == nil {
 		return args, Result{}
@@ -152,10 +152,10 @@ func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract
 	// The decision names the digest of the tool document that it was made on. If the
 	// pack has been updated since, another program than the permitted one would run.
 	if tool.Pack != "" && contract.Digest(tool) != a.Decision.ToolDigest {
-		return nil, Fail("tool_drift", "the decision is on tool document %s, and this instance has another program or document: call again", a.Decision.ToolDigest)
+		return nil, Fail(contract.CodeToolDrift, "the decision is on tool document %s, and this instance has another program or document: call again", a.Decision.ToolDigest)
 	}
 	if args, err = toolschema.Defaults(tool.InputSchema, args); err != nil {
-		return nil, Fail("args_unavailable", "the defaults of the input schema cannot be filled in: %v", err)
+		return nil, Fail(contract.CodeArgsUnavailable, "the defaults of the input schema cannot be filled in: %v", err)
 	}
 	return args, Result{}
 }
@@ -174,7 +174,7 @@ func (x *Executor) named(ctx context.Context, w *Work, a *contract.Allowed) Resu
 		return Result{}
 	}
 	if x.Secrets == nil {
-		return Fail("secrets_unsupported", "executor %s cannot receive secrets", x.Service)
+		return Fail(contract.CodeSecretsUnsupported, "executor %s cannot receive secrets", x.Service)
 	}
 	var err error
 	if w.Secrets, err = x.Secrets(ctx, w.Event, a, names); err != nil {

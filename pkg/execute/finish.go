@@ -70,7 +70,7 @@ func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect
 	}
 	c, err := store(ctx, res.Output, "application/json")
 	if errors.Is(err, blob.ErrTooLarge) {
-		eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, "invalid_output", hostpath.Strip(err.Error())
+		eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, contract.CodeInvalidOutput, hostpath.Strip(err.Error())
 		return nil, nil
 	}
 	if err != nil {

@@ -1,6 +1,9 @@
 package execute
 
-import "github.com/binnacle-mesh/binnacle/pkg/redact"
+import (
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/redact"
+)
 
 // Hide adds a secret value to those that are removed from everything the call records.
 // The executor adds each value that it fetches. A handler that uses a value from an
@@ -37,7 +40,7 @@ func (w *Work) redacted(r Result) Result {
 	}
 	out, err := red.JSON(r.Output)
 	if err != nil {
-		f := Fail("invalid_output", "the output cannot be redacted: %v", err)
+		f := Fail(contract.CodeInvalidOutput, "the output cannot be redacted: %v", err)
 		f.EffectType, f.Usage, f.Attestation = r.EffectType, r.Usage, r.Attestation
 		return f
 	}

@@ -89,7 +89,7 @@ func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.All
 	// The mesh was frozen between the check and the claim, so the intent is not handed
 	// out.
 	eff := outcome.EffectOf(claim, a, l.Emit.Time(), l.Instance)
-	eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Cancelled, "system_frozen", "the mesh was frozen before the intent was handed out"
+	eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Cancelled, contract.CodeSystemFrozen, "the mesh was frozen before the intent was handed out"
 	if err := l.Recorder.Record(ctx, claim, &a.Decision, false, eff, nil); err != nil && !errors.Is(err, outcome.ErrSuperseded) {
 		return err
 	}
@@ -165,7 +165,7 @@ func (l *Lender) overdue(a *contract.Allowed) bool {
 // nil if the call already has another outcome.
 func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.Allowed) error {
 	eff := outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
-	eff.Status, eff.ErrorCode = contract.Unknown, "report_missing"
+	eff.Status, eff.ErrorCode = contract.Unknown, contract.CodeReportMissing
 	eff.ErrorMessage = "the caller, who executed the call, did not report its outcome by " + a.Decision.Intent.Deadline
 	if err := l.Recorder.Record(ctx, started, &a.Decision, false, eff, nil); !errors.Is(err, outcome.ErrSuperseded) {
 		return err

@@ -44,6 +44,13 @@ const (
 	TimeOut = "timed_out" // not a vote: the time to vote has expired
 )
 
+// The values of Approval.Resolved, which state how an escalation was settled.
+const (
+	ResolvedGranted = "granted"
+	ResolvedDenied  = "denied"
+	ResolvedExpired = TimeOut
+)
+
 // Approval is the data of policy.approval_recorded: one vote on an escalated call, or
 // the expiry of its time to vote. Resolved is set on the last approval event of a call,
 // which settles the escalation.
@@ -52,7 +59,7 @@ type Approval struct {
 	CallID   string   `json:"call_id"`
 	KID      string   `json:"kid,omitempty"` // the approver's own key, if the vote is signed
 	Reason   string   `json:"reason,omitempty"`
-	Resolved string   `json:"resolved,omitempty"` // "granted", "denied" or "timed_out"; empty = not settled yet
+	Resolved string   `json:"resolved,omitempty"` // ResolvedGranted, ResolvedDenied or ResolvedExpired; empty = not settled yet
 	Roles    []string `json:"roles,omitempty"`    // roles that the approver held at the event's Lamport time
 	Sig      string   `json:"sig,omitempty"`
 	Tenant   string   `json:"tenant"`

@@ -5,11 +5,13 @@ package contract
 // Error codes of responses, of outcomes and of queries.
 const (
 	CodeApprovalPending     = "approval_pending"      // The call waits for approval.
+	CodeApprovalRequired    = "approval_required"     // A tool call that the model requested needs approval before it may run.
 	CodeArgsDigestMismatch  = "args_digest_mismatch"  // An outcome reports arguments other than those that were decided.
 	CodeArgsUnavailable     = "args_unavailable"      // The call's arguments cannot be read.
 	CodeBodyBudgetExceeded  = "body_budget_exceeded"  // The bodies in flight take the room that the caller, or all callers, may use.
 	CodeBodyTooLarge        = "body_too_large"        // The body is above the limit of its route.
 	CodeBodyTooSlow         = "body_too_slow"         // The body arrived slower than a body must.
+	CodeCancelled           = "cancelled"             // The caller cancelled the call.
 	CodeClientStalled       = "client_stalled"        // The caller did not read its stream in time.
 	CodeConflict            = "conflict"              // The call contradicts what is in force already.
 	CodeConformanceBusy     = "conformance_busy"      // Another conformance run is under way at this gateway.
@@ -20,6 +22,7 @@ const (
 	CodeDenied              = "denied"                // Policy denied the call, or the service may not send the query. A denied call names its reason_code.
 	CodeEncodingUnsupported = "encoding_unsupported"  // The body has a content encoding; send it without.
 	CodeExecutorLost        = "executor_lost"         // The executor ended during the effect, and its outcome is unknown.
+	CodeExecutorStopped     = "executor_stopped"      // The executor was stopped before the call had ended.
 	CodeHandlerFailed       = "handler_failed"        // The program of the pack exited with an error.
 	CodeHttpError           = "http_error"            // An error of HTTP itself, such as a method that the path does not have; the status says which.
 	CodeIdempotencyConflict = "idempotency_conflict"  // The Idempotency-Key was used for another call.
@@ -31,6 +34,7 @@ const (
 	CodeInvalidInput        = "invalid_input"         // The request is malformed; param names the wrong member.
 	CodeInvalidOutput       = "invalid_output"        // The output does not fit the tool's schema, or cannot be redacted.
 	CodeJudgeUnavailable    = "judge_unavailable"     // The model that is to judge did not answer.
+	CodeLedgerUnavailable   = "ledger_unavailable"    // The ledger does not accept events at present.
 	CodeMcpSessionsExceeded = "mcp_sessions_exceeded" // The caller has as many MCP sessions as it may have.
 	CodeMeshUnavailable     = "mesh_unavailable"      // The proxy does not reach the mesh.
 	CodeModelNotFound       = "model_not_found"       // No provider offers a model of this name.
@@ -42,6 +46,7 @@ const (
 	CodeProviderUnavailable = "provider_unavailable"  // The provider is left alone for a while after it failed, or what is stored of it cannot be read.
 	CodeQueryUnknown        = "query_unknown"         // The instance does not know the query: it is of another release.
 	CodeRateLimited         = "rate_limited"          // The provider limits the rate of requests.
+	CodeReportMissing       = "report_missing"        // The caller who executed the call did not report its outcome in time.
 	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit.
 	CodeSandboxFailed       = "sandbox_failed"        // The sandbox could not be made.
 	CodeSandboxUnavailable  = "sandbox_unavailable"   // The host has no sandbox of the tier that is demanded.
@@ -79,11 +84,13 @@ type CodeInfo struct {
 // Codes is the registry of error codes.
 var Codes = map[string]CodeInfo{
 	CodeApprovalPending:     {403, false, "The call waits for approval."},
+	CodeApprovalRequired:    {403, false, "A tool call that the model requested needs approval before it may run."},
 	CodeArgsDigestMismatch:  {409, false, "An outcome reports arguments other than those that were decided."},
 	CodeArgsUnavailable:     {502, false, "The call's arguments cannot be read."},
 	CodeBodyBudgetExceeded:  {429, true, "The bodies in flight take the room that the caller, or all callers, may use."},
 	CodeBodyTooLarge:        {413, false, "The body is above the limit of its route."},
 	CodeBodyTooSlow:         {408, true, "The body arrived slower than a body must."},
+	CodeCancelled:           {499, false, "The caller cancelled the call."},
 	CodeClientStalled:       {502, false, "The caller did not read its stream in time."},
 	CodeConflict:            {409, false, "The call contradicts what is in force already."},
 	CodeConformanceBusy:     {429, true, "Another conformance run is under way at this gateway."},
@@ -94,6 +101,7 @@ var Codes = map[string]CodeInfo{
 	CodeDenied:              {403, false, "Policy denied the call, or the service may not send the query. A denied call names its reason_code."},
 	CodeEncodingUnsupported: {415, false, "The body has a content encoding; send it without."},
 	CodeExecutorLost:        {500, false, "The executor ended during the effect, and its outcome is unknown."},
+	CodeExecutorStopped:     {502, false, "The executor was stopped before the call had ended."},
 	CodeHandlerFailed:       {502, false, "The program of the pack exited with an error."},
 	CodeHttpError:           {500, false, "An error of HTTP itself, such as a method that the path does not have; the status says which."},
 	CodeIdempotencyConflict: {409, false, "The Idempotency-Key was used for another call."},
@@ -105,6 +113,7 @@ var Codes = map[string]CodeInfo{
 	CodeInvalidInput:        {400, false, "The request is malformed; param names the wrong member."},
 	CodeInvalidOutput:       {502, false, "The output does not fit the tool's schema, or cannot be redacted."},
 	CodeJudgeUnavailable:    {502, true, "The model that is to judge did not answer."},
+	CodeLedgerUnavailable:   {503, true, "The ledger does not accept events at present."},
 	CodeMcpSessionsExceeded: {429, true, "The caller has as many MCP sessions as it may have."},
 	CodeMeshUnavailable:     {503, true, "The proxy does not reach the mesh."},
 	CodeModelNotFound:       {404, false, "No provider offers a model of this name."},
@@ -116,6 +125,7 @@ var Codes = map[string]CodeInfo{
 	CodeProviderUnavailable: {502, true, "The provider is left alone for a while after it failed, or what is stored of it cannot be read."},
 	CodeQueryUnknown:        {503, true, "The instance does not know the query: it is of another release."},
 	CodeRateLimited:         {502, true, "The provider limits the rate of requests."},
+	CodeReportMissing:       {500, false, "The caller who executed the call did not report its outcome in time."},
 	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit."},
 	CodeSandboxFailed:       {502, true, "The sandbox could not be made."},
 	CodeSandboxUnavailable:  {503, false, "The host has no sandbox of the tier that is demanded."},

@@ -36,13 +36,13 @@ func settle(in *Inputs, v Answer) Answer {
 	}
 	f := &in.Facts
 	switch {
-	case f.Resolution == "denied":
+	case f.Resolution == contract.ResolvedDenied:
 		return denied(contract.ReasonApprovalDenied)
-	case f.Resolution == "timed_out":
+	case f.Resolution == contract.ResolvedExpired:
 		return denied(contract.ReasonApprovalTimeout)
-	case f.Resolution == "granted" && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
+	case f.Resolution == contract.ResolvedGranted && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
-	case f.Resolution == "granted": // the policies now require more approvals than when the votes were counted
+	case f.Resolution == contract.ResolvedGranted: // the policies now require more approvals than when the votes were counted
 		return denied(contract.ReasonApprovalDenied)
 	case f.BreakGlass != "" && !f.DualControl: // break-glass does not replace the second person of dual control
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass

@@ -52,7 +52,7 @@ func (t *tree) figures() []figure {
 	}
 	out = append(out, t.complexity()...)
 	out = append(out, t.tests()...)
-	out = append(out, t.documents(), t.literals("event names", t.isEventName), t.literals("subjects", isSubject), t.literals("id prefixes", t.isPrefix), t.decoders())
+	out = append(out, t.documents(), t.literals("event names", t.isEventName), t.literals("subjects", isSubject), t.literals("id prefixes", t.isPrefix), t.literals("error codes", t.isCode()), t.decoders())
 	for i := range out {
 		out[i].enforced = enforced[out[i].name]
 	}

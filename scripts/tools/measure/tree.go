@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -29,6 +30,7 @@ type tree struct {
 	events map[string]bool // names of events, from schemas/events
 
 	prefixes map[string]bool // prefixes of ids, from pkg/core/contract/ids.go
+	codes    map[string]bool // error codes, from schemas/errors.json
 }
 
 // generated matches the line that marks generated files; see go help generate.
@@ -37,7 +39,7 @@ var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 // readTree parses every Go file under root, except generated files and those in folders
 // that git ignores (.cache, bin, data) or that hold test data.
 func readTree(root string) (*tree, error) {
-	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}}
+	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}, codes: map[string]bool{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -73,7 +75,26 @@ func readTree(root string) (*tree, error) {
 	for _, m := range prefix.FindAllSubmatch(ids, -1) {
 		t.prefixes[string(m[1])] = true
 	}
-	return t, err
+	if err != nil {
+		return nil, err
+	}
+	return t, t.readCodes()
+}
+
+// readCodes reads the error codes of schemas/errors.json.
+func (t *tree) readCodes() error {
+	raw, err := os.ReadFile(filepath.Join(t.root, "schemas/errors.json"))
+	if err != nil {
+		return err
+	}
+	var doc struct{ Errors []struct{ Code string } }
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return err
+	}
+	for _, e := range doc.Errors {
+		t.codes[e.Code] = true
+	}
+	return nil
 }
 
 func parse(path string, src []byte) (*file, error) {

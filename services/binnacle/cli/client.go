@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
@@ -117,7 +118,7 @@ func responseError(resp *http.Response) error {
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:
 		code = exitAuth
-	case doc.Error.Code == "denied" || doc.Error.Code == "scope_missing":
+	case doc.Error.Code == contract.CodeDenied || doc.Error.Code == contract.CodeScopeMissing:
 		code = exitDenied
 	}
 	return &exitError{code: code, err: errors.New(msg), doc: whole.Error}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
@@ -177,5 +178,5 @@ func suggestTool(ctx context.Context, c *env, err error, name string) error {
 // suggestModel adds the names of similar models to err if it reports an unknown model.
 // It returns other errors unchanged.
 func suggestModel(ctx context.Context, c *env, err error, name string) error {
-	return suggestNames(ctx, c, err, func(code, _ string) bool { return code == "model_not_found" }, name, modelNames)
+	return suggestNames(ctx, c, err, func(code, _ string) bool { return code == contract.CodeModelNotFound }, name, modelNames)
 }

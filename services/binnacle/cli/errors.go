@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Exit codes of every command. Scripts depend on them, so they do not change.
@@ -20,7 +22,7 @@ const (
 
 // codes maps exit codes to error codes in JSON, for errors that are not responses of the
 // mesh.
-var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: "denied", exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
+var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: contract.CodeDenied, exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
 	exitPending: "pending_approval", exitFork: "fork"}
 
 // errSilent is wrapped by an error whose message has already been printed, so that end

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
@@ -70,7 +71,7 @@ func approveTool(ctx context.Context, c *env, rest []string) error {
 		}
 		name := strings.TrimPrefix(kind, "tool.")
 		if err := c.get(ctx, "/api/v1/packs/"+name+"?unapproved=true", &p); err != nil {
-			return suggestNames(ctx, c, err, func(code, _ string) bool { return code == "not_found" }, name, toolNames)
+			return suggestNames(ctx, c, err, func(code, _ string) bool { return code == contract.CodeNotFound }, name, toolNames)
 		}
 		digest = p.Digest
 	}

@@ -7,6 +7,8 @@ import (
 	"net/url"
 
 	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 type reportOptions struct{ status, argsDigest, output, errorCode, message, usage string }
@@ -34,7 +36,7 @@ the response as JSON.`,
 	f.StringVar(&o.errorCode, "error-code", "", "`CODE` of a failure")
 	f.StringVar(&o.message, "error", "", "`TEXT` that explains a failure")
 	f.StringVar(&o.usage, "usage", "", "`JSON` such as {\"cents\": 1, \"cpu_ms\": 20}; without it what was reserved counts as used")
-	flagWords(cmd, "status", "succeeded", "failed", "timed_out", "cancelled")
+	flagWords(cmd, "status", contract.Succeeded, contract.Failed, contract.TimedOut, contract.Cancelled)
 	return cmd
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Mesh configures access to the gateway that decides the proxy's calls.
@@ -43,7 +45,7 @@ type verdict struct {
 // undecided returns the refusal of a call that the mesh could not decide. The client
 // may retry after two seconds.
 func undecided(format string, args ...any) *verdict {
-	return &verdict{Status: http.StatusServiceUnavailable, Code: "mesh_unavailable", Message: fmt.Sprintf(format, args...), RetryAfter: "2"}
+	return &verdict{Status: http.StatusServiceUnavailable, Code: contract.CodeMeshUnavailable, Message: fmt.Sprintf(format, args...), RetryAfter: "2"}
 }
 
 // decide proposes a call and waits for its outcome. Anything other than an allowed
@@ -80,7 +82,7 @@ func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 		}
 		return v
 	case http.StatusAccepted:
-		v.Status, v.Code, v.body = http.StatusForbidden, "approval_required", nil
+		v.Status, v.Code, v.body = http.StatusForbidden, contract.CodeApprovalRequired, nil
 		v.Message = "waits for approval as call " + v.CallID + "; send it again once it is granted"
 		return v
 	}

@@ -24,6 +24,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 )
 
@@ -86,7 +87,7 @@ var read = map[string]bool{"/helm/receipts": true, "/helm/proofgraph": true}
 // than the client.
 func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
 	if !read[r.URL.Path] {
-		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_found", "the proxy serves GET /helm/receipts and /helm/proofgraph of the mesh"})
+		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", contract.CodeNotFound, "the proxy serves GET /helm/receipts and /helm/proofgraph of the mesh"})
 		return
 	}
 	u := p.Mesh.URL + r.URL.Path
@@ -95,13 +96,13 @@ func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
 	}
 	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, u, nil)
 	if err != nil {
-		refuse(w, &problem{http.StatusBadGateway, "server_error", "mesh_unavailable", "the mesh's address cannot be used"})
+		refuse(w, &problem{http.StatusBadGateway, "server_error", contract.CodeMeshUnavailable, "the mesh's address cannot be used"})
 		return
 	}
 	req.Header.Set("Authorization", r.Header.Get("Authorization"))
 	resp, err := p.Mesh.Client.Do(req)
 	if err != nil {
-		refuse(w, &problem{http.StatusServiceUnavailable, "server_error", "mesh_unavailable", "no mesh answers"})
+		refuse(w, &problem{http.StatusServiceUnavailable, "server_error", contract.CodeMeshUnavailable, "no mesh answers"})
 		return
 	}
 	defer resp.Body.Close()
@@ -123,12 +124,12 @@ type forwardArgs struct {
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		refuse(w, &problem{http.StatusRequestEntityTooLarge, "invalid_request_error", "invalid_input", fmt.Sprintf("body: at most %d bytes", maxBody)})
+		refuse(w, &problem{http.StatusRequestEntityTooLarge, "invalid_request_error", contract.CodeInvalidInput, fmt.Sprintf("body: at most %d bytes", maxBody)})
 		return
 	}
 	args, err := p.describe(body)
 	if err != nil {
-		refuse(w, &problem{http.StatusBadRequest, "invalid_request_error", "invalid_input", "body: " + err.Error()})
+		refuse(w, &problem{http.StatusBadRequest, "invalid_request_error", contract.CodeInvalidInput, "body: " + err.Error()})
 		return
 	}
 	session := r.Header.Get(sessionHeader)
@@ -153,7 +154,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
 	case resp.StatusCode/100 == 3: // a client would follow the redirect and bypass the proxy
-		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream answers with a redirection, which is not passed on"})
+		refuse(w, &problem{http.StatusBadGateway, "server_error", contract.CodeUpstreamMalformed, "the upstream answers with a redirection, which is not passed on"})
 	case resp.StatusCode/100 != 2 || path != "/chat/completions" && path != "/responses":
 		p.copy(w, resp)
 	case kind == "text/event-stream" && path == "/responses":
@@ -205,7 +206,7 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body [
 	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+path, r.URL.RawQuery
 	req, err := http.NewRequestWithContext(r.Context(), r.Method, u.String(), bytes.NewReader(body))
 	if err != nil {
-		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_unreachable", "the upstream's URL cannot be used"})
+		refuse(w, &problem{http.StatusBadGateway, "server_error", contract.CodeUpstreamUnreachable, "the upstream's URL cannot be used"})
 		return nil
 	}
 	req.Header = r.Header.Clone()
@@ -223,7 +224,7 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body [
 	if err != nil {
 		if r.Context().Err() == nil {
 			p.Log.Warn("no answer from the upstream", "host", u.Host, "err", err)
-			refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_unreachable", "the upstream " + u.Host + " gave no answer"})
+			refuse(w, &problem{http.StatusBadGateway, "server_error", contract.CodeUpstreamUnreachable, "the upstream " + u.Host + " gave no answer"})
 		}
 		return nil
 	}
@@ -273,7 +274,7 @@ func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ct
 		out, err = govern(ctx, body, ask)
 	}
 	if err != nil {
-		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream's answer is not one of this API: " + err.Error()})
+		refuse(w, &problem{http.StatusBadGateway, "server_error", contract.CodeUpstreamMalformed, "the upstream's answer is not one of this API: " + err.Error()})
 		return
 	}
 	head(w, resp)

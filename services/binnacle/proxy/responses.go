@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // The Responses API: a response is a list of output items, of which tool calls are one
@@ -188,7 +190,7 @@ func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker
 	case errors.Is(err, errUpstreamCut):
 		panic(http.ErrAbortHandler)
 	default:
-		s.write(made(map[string]string{"type": "error", "code": "upstream_malformed", "message": "the upstream's stream is not one of response events: " + err.Error()}))
+		s.write(made(map[string]string{"type": "error", "code": contract.CodeUpstreamMalformed, "message": "the upstream's stream is not one of response events: " + err.Error()}))
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/http"
 	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // stream forwards a streamed chat completion and decides its tool calls. Text is
@@ -28,7 +30,7 @@ func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, c
 	case errors.Is(err, errUpstreamCut):
 		panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take a partial response for a complete one
 	default:
-		b, _ := json.Marshal((&problem{0, "server_error", "upstream_malformed", "the upstream's stream is not one of chat completion chunks: " + err.Error()}).document())
+		b, _ := json.Marshal((&problem{0, "server_error", contract.CodeUpstreamMalformed, "the upstream's stream is not one of chat completion chunks: " + err.Error()}).document())
 		s.write(b)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // toolCall is one complete tool call of a response. The call that the client receives is
@@ -108,7 +109,7 @@ func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolC
 			continue
 		}
 		s := fmt.Sprintf("The call of tool %q was refused: %s", calls[i].name, v.Message)
-		if v.ReceiptID != "" && v.Code != "approval_required" {
+		if v.ReceiptID != "" && v.Code != contract.CodeApprovalRequired {
 			s += " (receipt " + v.ReceiptID + ")"
 		}
 		said = append(said, s)

@@ -81,19 +81,19 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 		Rubric  string `json:"rubric"`
 	}
 	if err := json.Unmarshal(w.Args, &args); err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	rubric, err := verdict.ParseRubric(args.Rubric)
 	if err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	turns, err := rpc.Do(ctx, s.env.Queries, audit.TranscriptQuery, audit.TranscriptRequest{Session: args.Session})
 	if err != nil {
-		return execute.Fail("session_not_found", "the transcript cannot be had: %v", err)
+		return execute.Fail(contract.CodeSessionNotFound, "the transcript cannot be had: %v", err)
 	}
 	transcript, err := transient.Encode(turns.Value)
 	if err != nil {
-		return execute.Fail("internal", "the transcript cannot be encoded: %v", err)
+		return execute.Fail(contract.CodeInternal, "the transcript cannot be encoded: %v", err)
 	}
 	ids := make([]string, len(turns.Value))
 	for i, t := range turns.Value {
@@ -102,11 +102,11 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	session := judgeSession(w.Call.ID)
 	reply, err := s.ask(ctx, w, session, rubric, transcript)
 	if err != nil {
-		return execute.Fail("judge_unavailable", "%v", err)
+		return execute.Fail(contract.CodeJudgeUnavailable, "%v", err)
 	}
 	doc, err := judgement(rubric, args.Session, session, verdict.Read(rubric, reply, ids))
 	if err != nil {
-		return execute.Fail("internal", "%v", err)
+		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
 	return execute.Result{EffectType: "judgement", Output: doc}
 }

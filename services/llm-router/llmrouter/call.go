@@ -117,11 +117,11 @@ func (c *call) read(ctx context.Context) *execute.Result {
 		c.room = &amounts{b.Amounts.Tokens, b.Amounts.USDMicros, b.Amounts.EgressBytes}
 	}
 	if err := c.oblige(); err != nil {
-		return fail("obligation_unknown", "obligation: %v", err)
+		return fail(contract.CodeObligationUnknown, "obligation: %v", err)
 	}
 	var err error
 	if c.body, err = w.Body(ctx); err != nil {
-		return fail("args_unavailable", "the request cannot be read: %v", err)
+		return fail(contract.CodeArgsUnavailable, "the request cannot be read: %v", err)
 	}
 	if seen, _, err := llm.Peek(w.Call.Kind, c.body); err != nil || !seen.Agrees(&c.args) {
 		return fail(fault.InvalidInput, "the request is not what its summary says, by which it was decided on")

@@ -177,7 +177,7 @@ func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.R
 	}
 	a, err := s.answer(ctx, q.ID)
 	if err != nil {
-		return execute.Fail("unavailable", "%v", err)
+		return execute.Fail(contract.CodeUnavailable, "%v", err)
 	}
 	if a.Call == "" || a.Actor != w.Event.Actor { // do not disclose that another caller's response exists
 		return execute.Fail(fault.NotFound, "no response %s is stored", q.ID)

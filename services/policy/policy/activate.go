@@ -63,17 +63,17 @@ func (a *changeArgs) given() string {
 func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result {
 	var a changeArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	if (a.Layer == "p0") != (a.Name == "") {
-		return execute.Fail("invalid_input", "name: bundles and overlays have one, the ceilings have none")
+		return execute.Fail(contract.CodeInvalidInput, "name: bundles and overlays have one, the ceilings have none")
 	}
 	act := contract.Activated{Layer: a.Layer, Name: a.Name, Retired: w.Call.Kind == kindRetire}
 	var body []byte
 	if w.Call.Kind == kindActivate {
 		var err error
 		if body, err = s.prepare(ctx, &a, &act); err != nil {
-			return execute.Fail("invalid_input", "%v", err)
+			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 	}
 	ev, findings, err := s.activate(ctx, w.Event, &act, body, w.Call.Kind == kindRollback)

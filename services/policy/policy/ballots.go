@@ -91,7 +91,7 @@ func (b *ballots) verifies(args []byte) bool {
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	waits := b.state.WaitingFor(a.CallID)
 	for range 20 { // the state may not have applied the escalation yet
@@ -102,27 +102,27 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 		waits = b.state.WaitingFor(a.CallID)
 	}
 	if waits == nil {
-		return execute.Fail("not_found", "no call %s waits for approval", a.CallID)
+		return execute.Fail(contract.CodeNotFound, "no call %s waits for approval", a.CallID)
 	}
 	v := approval.Vote{Approver: w.Event.Actor, Vote: a.Vote, Reason: a.Reason, KID: a.KID, Sig: a.Sig}
 	if a.Sig != "" {
 		who, err := b.signer(&a, waits)
 		if err != nil {
-			return execute.Fail("invalid_input", "%v", err)
+			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 		v.Approver = who
 	}
 	if err := b.state.MayVote(v.Approver); err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	got, err := b.record(ctx, waits, v, w.Event.Client)
 	switch {
 	case errors.Is(err, approval.ErrSettled):
-		return execute.Fail("conflict", "%v", err)
+		return execute.Fail(contract.CodeConflict, "%v", err)
 	case errors.Is(err, eventlog.ErrConflict):
-		return execute.Fail("unavailable", "%v", err)
+		return execute.Fail(contract.CodeUnavailable, "%v", err)
 	case err != nil:
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
 }

@@ -129,7 +129,7 @@ func (d *decider) decide(ctx context.Context, p *proposal) error {
 
 // deny records a denial with its receipt.
 func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Decision, b *guard.BudgetFact) error {
-	eff := contract.Effect{CallID: p.call.ID, EffectType: p.call.Kind, Ended: d.emit.Time(), ErrorCode: "denied", ErrorMessage: decision.ReasonCode,
+	eff := contract.Effect{CallID: p.call.ID, EffectType: p.call.Kind, Ended: d.emit.Time(), ErrorCode: contract.CodeDenied, ErrorMessage: decision.ReasonCode,
 		InputDigest: p.call.Args.Commitment, Instance: d.name, Status: contract.Denied, Tool: p.call.Tool}
 	if b != nil && b.RetryAt != "" {
 		eff.ErrorMessage += "; the window ends at " + b.RetryAt

@@ -70,7 +70,7 @@ func (s *expirer) expire(ctx context.Context, c starts.Call) error {
 		}
 	}
 	now := s.emit.Time()
-	eff := contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: now, ErrorCode: "intent_expired",
+	eff := contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: now, ErrorCode: contract.CodeIntentExpired,
 		ErrorMessage: "no executor started the call within its window", InputDigest: d.ArgsDigest, Instance: s.name,
 		Status: contract.Expired, Tool: d.Tool}
 	err = s.recorder.Record(ctx, claim, d, false, eff, nil)

@@ -39,7 +39,7 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	c, err := govern.Parse(w.Call.Kind, w.Args)
 	if err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: g.emit.Now(), View: &g.state, Consistent: g.consistent}
 	by.Owns = func(session string) bool {
@@ -122,7 +122,7 @@ func result(effect string, doc any) execute.Result {
 		raw, err = canon.Transform(nil, raw)
 	}
 	if err != nil {
-		return execute.Fail("internal", "%v", err)
+		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
 	return execute.Result{EffectType: effect, Output: raw}
 }

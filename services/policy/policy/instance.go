@@ -168,7 +168,7 @@ func failure(err error) (execute.Result, bool) {
 	case err == nil:
 		return execute.Result{}, false
 	case errors.As(err, &bad):
-		return execute.Fail("invalid_input", "%v", err), true
+		return execute.Fail(contract.CodeInvalidInput, "%v", err), true
 	}
-	return execute.Fail("unavailable", "the ledger did not take the change: %v", err), true
+	return execute.Fail(contract.CodeUnavailable, "the ledger did not take the change: %v", err), true
 }

@@ -157,7 +157,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	p, ok := s.packs[w.Call.Tool]
 	if !ok {
-		return execute.Fail("unknown_pack", "this instance has no pack %s", w.Call.Tool)
+		return execute.Fail(contract.CodeUnknownPack, "this instance has no pack %s", w.Call.Tool)
 	}
 	limits := *w.Intent.Sandbox
 	r, res := s.runner(p.Tool.Sandbox.Tier, limits)
@@ -166,20 +166,20 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	stdin, err := input(w)
 	if err != nil {
-		return execute.Fail("internal", "%v", err)
+		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
 	at, err := contract.ParseTime(w.Intent.NotBefore)
 	if err != nil {
-		return execute.Fail("internal", "%v", err)
+		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
 	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Env: p.Env, Stdin: stdin, Limits: limits,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	var missing *program.MissingInterpreter
 	if errors.As(err, &missing) {
-		return execute.Fail("interpreter_missing", "%s cannot run in tier %s: %v", p.Tool.Tool, r.Tier(), missing)
+		return execute.Fail(contract.CodeInterpreterMissing, "%s cannot run in tier %s: %v", p.Tool.Tool, r.Tier(), missing)
 	}
 	if err != nil {
-		return execute.Fail("sandbox_failed", "the sandbox could not be made: %v", err)
+		return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
 	}
 	res = judge(w, out)
 	res.Attestation = &out.Attest
@@ -195,21 +195,21 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 		if guard.TierSatisfies(own, want.Tier) {
 			return s.wasi, execute.Result{}
 		}
-		return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded, and a WebAssembly program runs in tier wasi only: build it for this host", want.Tier)
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is demanded, and a WebAssembly program runs in tier wasi only: build it for this host", want.Tier)
 	}
 	for _, r := range s.runners {
 		if !guard.TierSatisfies(r.Tier(), want.Tier) {
 			continue
 		}
 		if want.UID == contract.OwnUID && !r.OwnUID() {
-			return nil, execute.Fail("sandbox_unavailable", "uid per_run is demanded, and runs of tier %s share a user id here: run the session-runner as root, or configure a containerd socket", r.Tier())
+			return nil, execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is demanded, and runs of tier %s share a user id here: run the session-runner as root, or configure a containerd socket", r.Tier())
 		}
 		return r, execute.Result{}
 	}
 	if s.broken != nil {
-		return nil, execute.Fail("sandbox_unavailable", "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
 	}
-	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
+	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
 // input returns the document for the pack's standard input: the args and, as the member
@@ -241,15 +241,15 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	}
 	switch {
 	case out.TimedOut:
-		return execute.Result{Status: contract.TimedOut, ErrorCode: "timeout", ErrorMessage: fmt.Sprintf("stopped after %d ms", w.Intent.Sandbox.WallMS)}
+		return execute.Result{Status: contract.TimedOut, ErrorCode: contract.CodeTimeout, ErrorMessage: fmt.Sprintf("stopped after %d ms", w.Intent.Sandbox.WallMS)}
 	case out.OOM:
-		return execute.Fail("resource_exhausted", "killed at its memory limit of %d MiB", w.Intent.Sandbox.MemoryMiB)
+		return execute.Fail(contract.CodeResourceExhausted, "killed at its memory limit of %d MiB", w.Intent.Sandbox.MemoryMiB)
 	case out.Exit != 0:
-		return execute.Fail("handler_failed", "exit %d: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
+		return execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
 	case out.Overflow:
-		return execute.Fail("invalid_output", "more than max_output_bytes (%d) on standard output", w.Intent.Sandbox.OutputBytes)
+		return execute.Fail(contract.CodeInvalidOutput, "more than max_output_bytes (%d) on standard output", w.Intent.Sandbox.OutputBytes)
 	case len(bytes.TrimSpace(out.Stdout)) == 0:
-		return execute.Fail("invalid_output", "nothing on standard output")
+		return execute.Fail(contract.CodeInvalidOutput, "nothing on standard output")
 	}
 	var body []byte
 	err := canon.CheckDepth(out.Stdout)
@@ -260,7 +260,7 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 		body, err = canon.Transform(nil, body)
 	}
 	if err != nil {
-		return execute.Fail("invalid_output", "standard output is not one JSON document: %v", err)
+		return execute.Fail(contract.CodeInvalidOutput, "standard output is not one JSON document: %v", err)
 	}
 	return execute.Result{Output: body}
 }

@@ -120,24 +120,24 @@ func (s *Service) content(w *execute.Work) execute.Result {
 	if w.Call.Kind == kindRotate {
 		var err error
 		if id, _, err = s.newContentKey(); err != nil {
-			return execute.Fail("internal", "the store could not be written")
+			return execute.Fail(contract.CodeInternal, "the store could not be written")
 		}
 	} else {
 		var args struct {
 			ID string `json:"id"`
 		}
 		if err := json.Unmarshal(w.Args, &args); err != nil {
-			return execute.Fail("invalid_input", "%v", err)
+			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 		effect, id = "content_key.destroyed", args.ID
 		v, err := s.keys.Get(id)
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
-			return execute.Fail("not_found", "id: no content key %s stands", id)
+			return execute.Fail(contract.CodeNotFound, "id: no content key %s stands", id)
 		}
 		// Put stores an empty value instead of deleting the entry, so that the id is
 		// never used again.
 		if err != nil || s.keys.Put(id, []byte{}) != nil {
-			return execute.Fail("internal", "the store could not be written")
+			return execute.Fail(contract.CodeInternal, "the store could not be written")
 		}
 	}
 	c := canon.Object(nil)

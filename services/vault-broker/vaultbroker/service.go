@@ -110,22 +110,22 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 		Name string `json:"name"`
 	}
 	if err := json.Unmarshal(w.Args, &args); err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	if !secret.ValidName(args.Name) {
-		return execute.Fail("invalid_input", "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", secret.ReservedNames)
+		return execute.Fail(contract.CodeInvalidInput, "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", secret.ReservedNames)
 	}
 	sealed, err := rpc.Do(ctx, s.env.Queries.To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
 	if err != nil {
 		s.env.Log.Warn("a value to be stored cannot be had", "call", w.Call.ID, "err", err)
-		return execute.Fail("value_missing", "the gateway holds no value for this call any more; store the secret again")
+		return execute.Fail(contract.CodeValueMissing, "the gateway holds no value for this call any more; store the secret again")
 	}
 	value, err := s.key.Open(secret.PutInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
 	if err != nil {
-		return execute.Fail("value_malformed", "the sealed value does not open for this call")
+		return execute.Fail(contract.CodeValueMalformed, "the sealed value does not open for this call")
 	}
 	if err := s.store.Put(args.Name, value); err != nil {
-		return execute.Fail("internal", "the store could not be written")
+		return execute.Fail(contract.CodeInternal, "the store could not be written")
 	}
 	c := canon.Object(nil)
 	c.Str("fingerprint", s.store.Fingerprint(value))

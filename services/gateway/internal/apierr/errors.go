@@ -39,19 +39,19 @@ func (e *Error) Error() string { return e.Message }
 
 // BadRequest returns the error (400) for a request in which param is wrong.
 func BadRequest(param, message string) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_input", Param: param, Message: message}
+	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: contract.CodeInvalidInput, Param: param, Message: message}
 }
 
 // NotFound returns the error (404) for something that does not exist or that the caller
 // may not see.
 func NotFound(message string) *Error {
-	return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: message}
+	return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: contract.CodeNotFound, Message: message}
 }
 
 // Unavailable returns the error (503) for a temporary failure. The caller may retry
 // after two seconds.
 func Unavailable(message string) *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "unavailable", Message: message, RetryAfter: "2"}
+	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: contract.CodeUnavailable, Message: message, RetryAfter: "2"}
 }
 
 // OfOutcome returns the error for an outcome that is not a success, or nil for a
@@ -63,13 +63,13 @@ func OfOutcome(r *contract.Recorded) *Error {
 	case contract.Succeeded:
 		return nil
 	case contract.Denied:
-		e.Status, e.Type, e.Code = http.StatusForbidden, "permission_error", "denied"
+		e.Status, e.Type, e.Code = http.StatusForbidden, "permission_error", contract.CodeDenied
 		e.Message = "denied by policy: " + r.Receipt.ReasonCode
 		e.ofReason(r)
 	case contract.TimedOut:
 		e.Status = http.StatusGatewayTimeout
 	case contract.Cancelled:
-		if e.Status = 499; r.Effect.ErrorCode == "system_frozen" {
+		if e.Status = 499; r.Effect.ErrorCode == contract.CodeSystemFrozen {
 			e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
 		}
 	case contract.Expired:
@@ -124,15 +124,15 @@ func (e *Error) ofReason(r *contract.Recorded) {
 // codes that it does not list.
 func statusOf(code string) int {
 	switch code {
-	case "invalid_input", "unknown_pack":
+	case contract.CodeInvalidInput, contract.CodeUnknownPack:
 		return http.StatusBadRequest
-	case "conflict":
+	case contract.CodeConflict:
 		return http.StatusConflict
-	case "model_not_found", "session_not_found", "not_found":
+	case contract.CodeModelNotFound, contract.CodeSessionNotFound, contract.CodeNotFound:
 		return http.StatusNotFound
-	case "sandbox_unavailable", "unavailable":
+	case contract.CodeSandboxUnavailable, contract.CodeUnavailable:
 		return http.StatusServiceUnavailable
-	case "internal":
+	case contract.CodeInternal:
 		return http.StatusInternalServerError
 	}
 	return http.StatusBadGateway
@@ -158,15 +158,15 @@ func respond(log func() *slog.Logger, err error, c echo.Context) {
 	case errors.As(err, &esc):
 		e = esc.APIError()
 	case errors.As(err, &he):
-		e = &Error{Status: he.Code, Type: "invalid_request_error", Code: "http_error", Message: http.StatusText(he.Code)}
+		e = &Error{Status: he.Code, Type: "invalid_request_error", Code: contract.CodeHttpError, Message: http.StatusText(he.Code)}
 		if he.Code == http.StatusNotFound {
-			e.Code, e.Message = "not_found", "no such path: "+c.Request().Method+" "+c.Request().URL.Path
+			e.Code, e.Message = contract.CodeNotFound, "no such path: "+c.Request().Method+" "+c.Request().URL.Path
 		}
 	case errors.Is(err, context.Canceled):
 		return // the client has disconnected and reads no response
 	default:
 		log().Error("request failed", "path", c.Path(), "err", err)
-		e = &Error{Status: http.StatusInternalServerError, Type: "server_error", Code: "internal", Message: "internal error; see the gateway's log"}
+		e = &Error{Status: http.StatusInternalServerError, Type: "server_error", Code: contract.CodeInternal, Message: "internal error; see the gateway's log"}
 	}
 	if e.RetryAfter != "" {
 		c.Response().Header().Set("Retry-After", e.RetryAfter)

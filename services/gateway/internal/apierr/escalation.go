@@ -25,7 +25,7 @@ func (e *Escalation) Error() string { return "call " + e.CallID + " waits for ap
 // APIError returns the escalation as an error (403, approval_pending), for APIs that
 // have no response for a pending call.
 func (e *Escalation) APIError() *Error {
-	return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: "approval_pending", ReasonCode: e.Doc.Decision.ReasonCode,
+	return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeApprovalPending, ReasonCode: e.Doc.Decision.ReasonCode,
 		CallID: e.CallID, DecisionID: e.Doc.Decision.ID, ReceiptID: receipt.ID(e.CallID), RetryAfter: "5",
 		Message: "the call waits for approval until " + e.Doc.Expires + "; GET /api/v1/calls/" + e.CallID + " returns its state",
 		Hint:    contract.Reasons[contract.ReasonApprovalRequired].Hint}
@@ -45,13 +45,13 @@ func StatusAndCode(err error) (status int, code string) {
 	case errors.As(err, &esc):
 		e = esc.APIError()
 	case errors.As(err, &he) && he.Code == http.StatusNotFound:
-		return he.Code, "not_found"
+		return he.Code, contract.CodeNotFound
 	case errors.As(err, &he):
-		return he.Code, "http_error"
+		return he.Code, contract.CodeHttpError
 	case errors.Is(err, context.Canceled):
-		return accesslog.StatusClientLeft, "cancelled"
+		return accesslog.StatusClientLeft, contract.CodeCancelled
 	default:
-		return http.StatusInternalServerError, "internal"
+		return http.StatusInternalServerError, contract.CodeInternal
 	}
 	return e.Status, e.Code
 }

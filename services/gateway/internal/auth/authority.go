@@ -319,7 +319,7 @@ func ended(err error) *apierr.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	e = &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_invalid", Message: "the bearer token is not valid: " + err.Error()}
+	e = &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: contract.CodeTokenInvalid, Message: "the bearer token is not valid: " + err.Error()}
 	switch {
 	case errors.Is(err, errRevoked):
 		e.ReasonCode = contract.ReasonCredentialRevoked

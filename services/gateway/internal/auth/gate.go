@@ -123,7 +123,7 @@ func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 	raw, ok := Credential(c.Request().Header)
 	if !ok {
-		return nil, &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing",
+		return nil, &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: contract.CodeTokenMissing,
 			Message: "send Authorization: Bearer <token>; `binnacle token create` makes one"}
 	}
 	who, err := s.Verify(raw)
@@ -194,7 +194,7 @@ func governed(c echo.Context) bool {
 
 // ScopeMissing returns the error (403) for a caller whose credential lacks a scope.
 func ScopeMissing(scope string) *apierr.Error {
-	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "scope_missing", Message: "the token lacks scope " + scope}
+	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeScopeMissing, Message: "the token lacks scope " + scope}
 }
 
 // Body returns the caller of a request and the canonical form of its body; see

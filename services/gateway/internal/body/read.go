@@ -16,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
@@ -103,7 +104,7 @@ func (b *Budget) Held() (bytes int64, callers int) {
 func read(c echo.Context, held *hold) ([]byte, error) {
 	r := c.Request()
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return nil, &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: "encoding_unsupported", Param: "Content-Encoding",
+		return nil, &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: contract.CodeEncodingUnsupported, Param: "Content-Encoding",
 			Message: "content encodings are not supported; send the body as it is"}
 	}
 	if r.ContentLength > Max {
@@ -139,14 +140,14 @@ func read(c echo.Context, held *hold) ([]byte, error) {
 func readError(err error, l *Limits) error {
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {
-		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "body_too_slow", Param: apierr.WholeBody,
+		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody,
 			Message: fmt.Sprintf("the request body comes too slowly: send at least %d bytes a second, and all of it within %s", l.Rate, l.Total)}
 	}
 	return apierr.BadRequest(apierr.WholeBody, "the request body could not be read")
 }
 
 func tooLarge() *apierr.Error {
-	return &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large", Param: apierr.WholeBody,
+	return &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody,
 		Message: fmt.Sprintf("a request body has at most %d bytes", Max)}
 }
 
@@ -238,5 +239,5 @@ func (h *hold) release() {
 }
 
 func overBudget(message string) *apierr.Error {
-	return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "body_budget_exceeded", Param: apierr.WholeBody, Message: message, RetryAfter: "1"}
+	return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeBodyBudgetExceeded, Param: apierr.WholeBody, Message: message, RetryAfter: "1"}
 }

@@ -65,7 +65,7 @@ func attemptID(parts ...string) string {
 // Conflict returns the error (409) for an Idempotency-Key that was used for another
 // call, or whose response cannot be sent again.
 func Conflict(r propose.Request, message string) *apierr.Error {
-	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "idempotency_conflict", Param: "Idempotency-Key", Message: message, CallID: r.ID}
+	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeIdempotencyConflict, Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
 
 // same reports whether the recorded call c is equal to the call that r proposes. For

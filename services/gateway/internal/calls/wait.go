@@ -46,7 +46,7 @@ func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pendi
 	}
 	p, err := s.Proposer.Propose(ctx, r)
 	if errors.Is(err, blob.ErrTooLarge) {
-		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "invalid_input", Message: err.Error()}
+		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeInvalidInput, Message: err.Error()}
 	}
 	if err != nil {
 		return nil, apierr.Unavailable("the ledger does not take proposals now: " + err.Error())
@@ -146,7 +146,7 @@ func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Requ
 // Pending returns the error (504) for a caller whose time has passed while its call
 // continues.
 func Pending(r propose.Request) *apierr.Error {
-	return &apierr.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "outcome_pending", CallID: r.ID, ReceiptID: receipt.ID(r.ID),
+	return &apierr.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: contract.CodeOutcomePending, CallID: r.ID, ReceiptID: receipt.ID(r.ID),
 		Message: "no outcome yet; it will be on the ledger under the receipt id"}
 }
 
@@ -165,7 +165,7 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 // the tool's current schema (the ledger holds only the reason code), or the one that the
 // executor's error message names.
 func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
-	if e.Code == "invalid_input" {
+	if e.Code == contract.CodeInvalidInput {
 		e.PointBy(e.Message, r.Kind, r.Args)
 		return
 	}
@@ -204,7 +204,7 @@ func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bo
 // is the part of the message that states what the caller can do or what was done.
 func Silent(r propose.Request, what string) *apierr.Error {
 	e := apierr.Unavailable("the ledger does not answer now; " + what)
-	e.Code, e.CallID, e.RetryAfter = "ledger_unavailable", r.ID, "5"
+	e.Code, e.CallID, e.RetryAfter = contract.CodeLedgerUnavailable, r.ID, "5"
 	return e
 }
 

@@ -79,7 +79,7 @@ func (s *API) Run(c echo.Context) error {
 	t.Root = s.RootKID
 	t.Token, _ = auth.Credential(c.Request().Header)
 	if !s.running.TryLock() {
-		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "conformance_busy", RetryAfter: "10", Message: "another conformance run is under way at this gateway"}
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeConformanceBusy, RetryAfter: "10", Message: "another conformance run is under way at this gateway"}
 	}
 	defer s.running.Unlock()
 	l := newPipes()

@@ -131,7 +131,7 @@ func (s *API) Decide(c echo.Context) error {
 	}
 	if s.Lender == nil {
 		e := apierr.Unavailable("the gateway has no signing key; `binnacle trust rotate gateway` makes one, and the gateway takes it up when it starts")
-		e.Code = "signing_key_missing"
+		e.Code = contract.CodeSigningKeyMissing
 		return e
 	}
 	async := strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
@@ -225,7 +225,7 @@ func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, r
 		return nil, false, frozen(r)
 	case errors.Is(err, guard.ErrExpired):
 		x := apierr.Unavailable("the intent expired before it was handed out; propose the call again")
-		x.Code, x.CallID = "intent_expired", r.ID
+		x.Code, x.CallID = contract.CodeIntentExpired, r.ID
 		return nil, false, x
 	default:
 		s.Log.Warn("intent not handed out", "call", r.ID, "err", err)
@@ -282,7 +282,7 @@ func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bo
 // frozen returns the error (503) for a request for an intent while the mesh is frozen.
 func frozen(r propose.Request) *apierr.Error {
 	x := apierr.Unavailable("the mesh is frozen: no intent is handed out until it is unfrozen")
-	x.Code, x.CallID = "system_frozen", r.ID
+	x.Code, x.CallID = contract.CodeSystemFrozen, r.ID
 	return x
 }
 
@@ -294,7 +294,7 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 		s.Calls.PointAt(e, r)
 		return e
 	}
-	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "intent_used", CallID: r.ID, ReceiptID: receipt.ID(r.ID),
+	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeIntentUsed, CallID: r.ID, ReceiptID: receipt.ID(r.ID),
 		Message: "the outcome of this call was reported; its intent permits nothing more"}
 }
 

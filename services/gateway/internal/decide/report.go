@@ -119,7 +119,7 @@ func (s *API) Report(c echo.Context) error {
 		return err
 	}
 	if q.ArgsDigest != a.Decision.Intent.ArgsDigest {
-		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "args_digest_mismatch", Param: "/args_digest", CallID: a.Call.ID,
+		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeArgsDigestMismatch, Param: "/args_digest", CallID: a.Call.ID,
 			Message: "the intent permits " + a.Decision.Intent.ArgsDigest + " and nothing else"}
 	}
 	if err := s.fitsOutput(a, q.Output); err != nil {
@@ -259,7 +259,7 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 }
 
 func reportConflict(a *contract.Allowed) *apierr.Error {
-	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "outcome_conflict", CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID),
+	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeOutcomeConflict, CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID),
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 

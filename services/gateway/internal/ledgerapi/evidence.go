@@ -131,7 +131,7 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 	}
 	defer s.verifying.Add(-1)
 	if s.verifying.Add(1) > maxVerifying {
-		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "verifier_busy", RetryAfter: "1", Message: "other packs are being verified; send it again"}
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeVerifierBusy, RetryAfter: "1", Message: "other packs are being verified; send it again"}
 	}
 	v := Verification{Root: root, Errors: []string{}}
 	v.Report, err = evidence.Verify(pack, root)

@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
@@ -201,7 +202,7 @@ func (s *API) Models(c echo.Context) error {
 			}
 		}
 		e := apierr.NotFound("no model " + id + "; GET /v1/models lists what there is")
-		e.Code, e.Param = "model_not_found", "model" // name of the path parameter
+		e.Code, e.Param = contract.CodeModelNotFound, "model" // name of the path parameter
 		return e
 	}
 	return c.JSON(http.StatusOK, ModelPage{Object: "list", Data: l.Data})

@@ -153,7 +153,7 @@ func (a *response) broken(err error) error {
 	if !errors.Is(err, transient.ErrGap) {
 		msg = err.Error()
 	}
-	e := &apierr.Error{Status: http.StatusBadGateway, Type: "server_error", Code: "stream_broken", Message: msg, CallID: a.r.ID, ReceiptID: receipt.ID(a.r.ID)}
+	e := &apierr.Error{Status: http.StatusBadGateway, Type: "server_error", Code: contract.CodeStreamBroken, Message: msg, CallID: a.r.ID, ReceiptID: receipt.ID(a.r.ID)}
 	if !a.open {
 		calls.Headers(a.c, a.r, contract.Allow)
 		return e

@@ -131,14 +131,14 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	}
 	args, err := canon.Transform(nil, raw)
 	if err != nil {
-		return toolError("invalid_input", "arguments: "+err.Error(), nil), nil
+		return toolError(contract.CodeInvalidInput, "arguments: "+err.Error(), nil), nil
 	}
 	r, err := s.Calls.Plain(req.Extra.Header, who, in, "tool."+req.Params.Name, req.Params.Name, args)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.Labels.Inherit(ctx, &r, "", args); err != nil {
-		return toolError("unavailable", err.Error(), nil), nil
+		return toolError(contract.CodeUnavailable, err.Error(), nil), nil
 	}
 	began := time.Now()
 	out, output, err := s.Calls.Await(ctx, r, false)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
@@ -95,7 +96,7 @@ func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.S
 	}
 	if own >= mcpPerCaller || len(t.byID) >= mcpInAll {
 		if oldest == nil {
-			return nil, &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "mcp_sessions_exceeded", RetryAfter: "5",
+			return nil, &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeMcpSessionsExceeded, RetryAfter: "5",
 				Message: "too many MCP sessions are open; end one with DELETE /mcp"}
 		}
 		delete(t.byID, oldest.id)

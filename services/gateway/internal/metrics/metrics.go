@@ -182,7 +182,7 @@ func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
 	for _, x := range stats {
 		p, model := label(x.Provider, x.Model)
 		m.attempts.WithLabelValues(p, model, "succeeded").Add(float64(x.Succeeded))
-		m.attempts.WithLabelValues(p, model, "cancelled").Add(float64(x.Cancelled))
+		m.attempts.WithLabelValues(p, model, contract.Cancelled).Add(float64(x.Cancelled))
 		for code, n := range x.Errors {
 			if !codes[code] && len(codes) == maxCodes {
 				code = OtherLabel

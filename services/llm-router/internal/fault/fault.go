@@ -18,26 +18,26 @@ import (
 // Codes of failures. They are recorded on the ledger as error_code of an attempt and of
 // a call's outcome, and returned to callers: a released code is never renamed.
 const (
-	RateLimited         = "rate_limited"
-	Timeout             = "upstream_timeout"
-	Unreachable         = "upstream_unreachable"
-	Cut                 = "upstream_cut"
-	Malformed           = "upstream_malformed"
-	Upstream            = "upstream_error"
-	Refused             = "upstream_refused"
-	ModelNotFound       = "model_not_found"
-	CredentialInvalid   = "credential_invalid"
-	CredentialMissing   = "credential_missing"
-	ProviderUnavailable = "provider_unavailable"
-	Unsupported         = "unsupported"
+	RateLimited         = contract.CodeRateLimited
+	Timeout             = contract.CodeUpstreamTimeout
+	Unreachable         = contract.CodeUpstreamUnreachable
+	Cut                 = contract.CodeUpstreamCut
+	Malformed           = contract.CodeUpstreamMalformed
+	Upstream            = contract.CodeUpstreamError
+	Refused             = contract.CodeUpstreamRefused
+	ModelNotFound       = contract.CodeModelNotFound
+	CredentialInvalid   = contract.CodeCredentialInvalid
+	CredentialMissing   = contract.CodeCredentialMissing
+	ProviderUnavailable = contract.CodeProviderUnavailable
+	Unsupported         = contract.CodeUnsupported
 	OverBudget          = "budget_exceeded"
-	ContentBlocked      = "content_blocked"
-	InvalidInput        = "invalid_input"
-	NotFound            = "not_found"
-	ClientStalled       = "client_stalled"
+	ContentBlocked      = contract.CodeContentBlocked
+	InvalidInput        = contract.CodeInvalidInput
+	NotFound            = contract.CodeNotFound
+	ClientStalled       = contract.CodeClientStalled
 	Hedged              = "hedged"
-	Cancelled           = "cancelled"
-	Internal            = "internal"
+	Cancelled           = contract.CodeCancelled
+	Internal            = contract.CodeInternal
 )
 
 // Retry determines whether the same candidate is tried again. The configuration limits

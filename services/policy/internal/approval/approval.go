@@ -47,7 +47,7 @@ func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now tim
 	case v.Vote == contract.TimeOut && !over:
 		return nil, ErrEarly
 	case v.Vote == contract.TimeOut:
-		a.Approver, a.Resolved = "-", "timed_out"
+		a.Approver, a.Resolved = "-", contract.ResolvedExpired
 		return a, nil
 	case over:
 		return nil, errors.New("the time to vote is over")
@@ -57,10 +57,10 @@ func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now tim
 	}
 	switch v.Vote {
 	case contract.Refuse:
-		a.Resolved = "denied"
+		a.Resolved = contract.ResolvedDenied
 	case contract.Grant:
 		if guard.Approved(esc.Rules, Facts(append(slices.Clip(before), *a), nil), esc.Decision.Actor, esc.Call.OnBehalfOf) {
-			a.Resolved = "granted"
+			a.Resolved = contract.ResolvedGranted
 		}
 	default:
 		return nil, errors.New(`vote: want "grant" or "deny"`)
