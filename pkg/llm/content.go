@@ -9,15 +9,15 @@ import (
 // labelUserFile is the data class of files in a request.
 const labelUserFile = "user_file"
 
-// images and files are the types of content parts that are images, and that are other
-// files. The tokens of an image cannot be computed from its bytes.
+// images lists the types of content parts that contain an image or a video, files those
+// that contain another file. The tokens of an image cannot be computed from its bytes.
 var (
 	images = map[string]bool{"image_url": true, "input_image": true, "image": true, "image_file": true, "computer_screenshot": true, "video": true, "video_url": true, "input_video": true}
 	files  = map[string]bool{"file": true, "input_file": true, "document": true, "document_url": true, "container_upload": true, "input_audio": true, "audio": true, "audio_url": true}
 )
 
-// complete lists the item types that contain their whole content. An item of any other
-// type that has an id refers to an item that the provider stores.
+// complete lists the item types that contain their whole content. An item of another
+// type may refer to an item that the provider stores; see references.
 var complete = map[string]bool{"message": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true, "computer_call_output": true,
 	"local_shell_call_output": true, "shell_call_output": true, "apply_patch_call_output": true, "tool_search_output": true, "mcp_approval_response": true}
 
@@ -46,9 +46,10 @@ func (p subjectReader) subject() {
 	}
 }
 
-// batch reads the input of embeddings or the prompt of completions: a list of texts, of
-// token numbers, or of lists of token numbers. Each text and each list of tokens counts
-// as one message.
+// batch reads the input of embeddings or the prompt of completions: a list of texts,
+// content parts, token numbers, or lists of token numbers. Each text, part and inner
+// list counts as one message, and a list that consists of token numbers alone counts as
+// one.
 func (p subjectReader) batch() {
 	tokens := 0
 	p.list(func(int) {
@@ -123,7 +124,9 @@ func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	return false
 }
 
-// references records the ids of the stored items that an item refers to.
+// references records the ids of the stored items that an item refers to. The item's own
+// id is one of them, unless the type is in complete, the item is a message without a
+// type, or it has encrypted content.
 func (p subjectReader) references(it *itemRead) {
 	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
 		p.refer(it.id)

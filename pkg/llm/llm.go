@@ -115,9 +115,9 @@ func (a *Args) said() []byte {
 // output. 0 means unknown.
 type Limits struct{ Context, Image, Output int64 }
 
-// Above returns, for each limit, the larger value of l and o. An unknown image or output
-// limit counts as the value that Most assumes for it. If all limits of l are unknown, it
-// returns o.
+// Above returns, for each limit, the larger value of l and o, or 0 if both are unknown.
+// If one image or output limit is unknown, it counts as the value that Most assumes for
+// it; an unknown context is ignored. If all limits of l are unknown, Above returns o.
 func (l Limits) Above(o Limits) Limits {
 	above := func(a, b, unknown int64) int64 {
 		if a == 0 && b == 0 {

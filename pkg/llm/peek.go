@@ -9,7 +9,7 @@ import (
 )
 
 // FieldError is the error for an invalid member of a request: the JSON pointer of the
-// member, and the problem.
+// member, or "body" for the request as a whole, and the problem.
 type FieldError struct{ Field, Problem string }
 
 // Error returns the pointer and the problem, without the value.
@@ -106,7 +106,7 @@ func read(kind string, body []byte) (*peek, error) {
 }
 
 // field records the name of a member of the request. It refuses a name that occurs
-// twice, even in different case.
+// twice, even in different case, a name that is too long, and too many names.
 func (p *peek) field(name string) {
 	if len(p.a.Fields) == maxFields || len(name) > maxParam {
 		p.err = bad("has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
@@ -240,7 +240,8 @@ func (p *peek) streamed() {
 	})
 }
 
-// choicesCount reads the number of answers that the request asks the model for.
+// choicesCount reads the number of answers that the request specifies. It refuses more
+// than 1024.
 func (p *peek) choicesCount() {
 	n := p.count()
 	if n > 1024 {

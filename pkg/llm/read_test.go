@@ -32,7 +32,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestDepth checks that a document of any depth and size is read without recursion.
+// TestDepth checks that a document with millions of nested lists or objects is refused
+// without exhausting the stack.
 func TestDepth(t *testing.T) {
 	for _, open := range []string{"[", `{"a":`} {
 		deep := `{"model":"m","messages":` + strings.Repeat(open, 16<<20/len(open))
@@ -43,8 +44,9 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestTools checks that a tool without exactly one name is refused, with the pointer of
-// the invalid member.
+// TestTools checks that a request is refused, with the pointer of the invalid member, if
+// a tool does not have exactly one name or a member is not permitted. For every other
+// request it checks the tools in the summary.
 func TestTools(t *testing.T) {
 	for _, c := range []struct{ kind, members, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"rm_rf"},"name":"safe"}]`, "/tools/0"},
@@ -102,7 +104,8 @@ func TestTools(t *testing.T) {
 }
 
 // TestCase checks that a member whose name differs from a known one only by case is
-// refused at every place where the known one has a meaning.
+// refused at every place where the known one has a meaning, and that a known member is
+// refused if it occurs twice.
 func TestCase(t *testing.T) {
 	for _, c := range []struct{ kind, body string }{
 		{Chat, `{"model":"m","stream":false,"max_tokens":5,"max_completion_tokens":5,"n":1,"best_of":1,"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u","detail":"low"}},{"type":"file","file":{"file_id":"f"}},{"type":"input_audio","input_audio":{"data":"","format":"wav"}}]},{"role":"assistant","content":null,"refusal":"r","tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{}"}}],"reasoning_details":[{"type":"t","text":"x"}]}],
@@ -216,8 +219,8 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestWithhold checks that removed tools are absent for every reader, and that all other
-// bytes are unchanged.
+// TestWithhold checks that the removed tools are absent from the result, that all other
+// bytes are unchanged, and that a stored prompt cannot be removed.
 func TestWithhold(t *testing.T) {
 	for _, c := range []struct{ kind, members, names, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"a"}}, {"type":"function","function":{"name":"b"}}]`, "b", `"tools":[{"type":"function","function":{"name":"a"}}]`},

@@ -48,9 +48,9 @@ type toolRead struct {
 // tool reads the tool at r.i and determines the names by which policy decides. A
 // function or custom tool has its own name, after the namespace and a dot if it is in a
 // namespace. A tool that the provider defines has its type as name, and also its own
-// name if it has one, so that a rule applies in every API. A tool of an MCP server that
-// the provider calls is named "mcp.LABEL.TOOL", with the server's label; TOOL is "*" if
-// the request does not list the tools.
+// name if it has one, so that a rule applies in every API. An MCP server that the
+// provider calls has its type and "mcp" as names, and "mcp.LABEL.TOOL" for each tool,
+// with the server's label; TOOL is "*" if the request does not list the tools.
 func (r *reader) tool(namespace string) (out tool) {
 	if r.next() != '{' {
 		r.refuse("want an object")
@@ -226,7 +226,8 @@ func clients(typ string) bool {
 	return slices.ContainsFunc([]string{"apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor"}, func(p string) bool { return strings.HasPrefix(typ, p) })
 }
 
-// server returns the names of the tools of an MCP server.
+// server returns the names of an MCP server and of its tools, as the method tool
+// documents them.
 func (r *reader) server(t *toolRead) []string {
 	label := t.label
 	if label == "" {

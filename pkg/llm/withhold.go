@@ -8,8 +8,8 @@ import (
 
 // Withhold removes the tools with any of the names from a request. It also removes
 // tool_choice and similar members if they name such a tool or no tool is left. Every
-// other byte is unchanged. It returns an error if a tool cannot be removed separately,
-// such as a tool of a stored prompt.
+// other byte is unchanged. Its error is that of Peek, or means that a tool cannot be
+// removed separately, such as a tool of a stored prompt.
 func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	p, err := read(kind, body)
 	if err != nil {

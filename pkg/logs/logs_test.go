@@ -57,8 +57,8 @@ func (s *shared) String() string {
 	return s.b.String()
 }
 
-// TestSignals checks that signals change the level, that each change is logged, and that
-// signals have no effect after the context is done.
+// TestSignals checks that signals and SetName change the level, that each change is
+// logged once, and that an invalid name changes nothing.
 func TestSignals(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })

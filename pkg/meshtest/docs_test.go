@@ -22,8 +22,8 @@ func lines(t *testing.T, args ...string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// packagesOf returns, by the name of each test of the repository, the folders that have
-// it, without the path to them.
+// packagesOf maps the name of each test of the repository to the base names of the
+// folders that contain it.
 func packagesOf(t *testing.T) map[string][]string {
 	out := map[string][]string{}
 	for _, l := range lines(t, "grep", "--untracked", "-oE", `^func (Test|Fuzz)[A-Za-z0-9]+`, "--", "*_test.go") {

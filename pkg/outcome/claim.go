@@ -68,5 +68,5 @@ func mayRecord(e *contract.Event, executor string) bool {
 }
 
 // policy is the service that decides calls, expires them, and records the outcomes of
-// those without an executor.
+// those that no executor started.
 const policy = "policy"

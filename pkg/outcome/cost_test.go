@@ -15,7 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// session is a session on a ledger with n ended calls, followed by one call under test.
+// session is a session on a ledger, to which fill appends ended calls. n is the number
+// of events appended.
 type session struct {
 	log   eventlog.Log
 	n     int
@@ -58,8 +59,8 @@ func (s *session) start(t *testing.T, e *contract.Event) {
 	}
 }
 
-// lookups runs each function that reads a call's history, in order and on one ledger,
-// checks its result, and passes it to measure.
+// lookups passes to measure each function that reads a call's history, in order and on
+// one ledger. The functions check their results.
 func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())) {
 	t.Helper()
 	ctx := t.Context()
@@ -110,8 +111,8 @@ func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())
 	})
 }
 
-// TestCost shows that reading the history of a call reads the same number of entries in
-// a session of 10 and of 100,000 calls.
+// TestCost shows that reading the history of a call takes the same number of reads in a
+// session of 10 and of 100,000 calls, and at most 32 entries.
 func TestCost(t *testing.T) {
 	read := map[string][]int64{}
 	for _, n := range []int{10, 100_000} {
@@ -120,7 +121,7 @@ func TestCost(t *testing.T) {
 		lookups(t, log, func(name string, f func()) {
 			log.Reset()
 			f()
-			if got := log.Entries.Load(); got > 32 { // the number of entries in one window of a backward search
+			if got := log.Entries.Load(); got > 32 { // less than the first window of a backward search
 				t.Errorf("%s after %d calls: %d entries read", name, n, got)
 			}
 			read[name] = append(read[name], log.Reads.Load())
