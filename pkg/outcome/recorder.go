@@ -175,7 +175,8 @@ func (r *Recorder) tipBefore(ctx context.Context, filter string, before uint64, 
 }
 
 // tip returns the chain's tip after an outcome, or an error if the entry is not a valid
-// outcome that matches filter.
+// outcome that matches filter. It does not verify the receipt's signature. It advances
+// the Lamport clock to that of the outcome.
 func (r *Recorder) tip(en eventlog.Entry, filter string) (receipt.Tip, error) {
 	e, err := eventlog.Open(en, filter)
 	if err != nil {

@@ -59,8 +59,8 @@ type Response[A any] struct {
 // end of ctx. Every error is an *Error. It has the code that the service returned, or
 // else timeout if the deadline passed, internal if the response has no document, or
 // unavailable for any other cause, such as a service without an instance or an
-// incomplete or invalid response. An error with code timeout or unavailable wraps its
-// cause.
+// incomplete or invalid response. A timeout or unavailable error that the service did
+// not return wraps its cause.
 func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r Response[A], err error) {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	defer cancel()
@@ -110,7 +110,7 @@ func List[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q, e
 }
 
 // Collect sends a query whose response is a list and returns the whole list, which is
-// not nil if there is no error.
+// not nil. After an error, which is one of List, it returns the items received before.
 func Collect[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q) ([]I, error) {
 	all := []I{}
 	err := List(ctx, c, q, req, func(part []I) error { all = append(all, part...); return nil })

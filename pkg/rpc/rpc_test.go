@@ -50,7 +50,7 @@ func (v *viewAt) Pending() uint64  { return v.pending }
 var errLost = errors.New("the view is lost")
 
 // pair starts services a and b, with b's handlers, and returns a's client and the
-// inboxes of b and a.
+// inboxes of a and b.
 func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}})
 	box := func(name string) *transient.Box {

@@ -56,8 +56,8 @@ func (p *Process) ready(ctx context.Context) (bool, any) {
 	return doc.Ready, doc
 }
 
-// shownConfig returns the document of /config: each member that the program reads, with
-// its value and origin.
+// shownConfig returns the document of /config: the configuration file and its digest,
+// and each member that the program reads, with its value and origin.
 func shownConfig(l *config.Loaded) any {
 	type member struct {
 		Pointer string `json:"pointer"`

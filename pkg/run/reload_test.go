@@ -104,7 +104,8 @@ func (w *world) facts(t *testing.T) (out []string) {
 const quiet = "reload: {interval: 0s}\n"
 
 // TestReload shows that a change of members that may change at run time is recorded for
-// every instance that reads one of them, and is applied.
+// every instance that reads one of them, and is applied. A reload without such a change
+// records nothing.
 func TestReload(t *testing.T) {
 	w := newWorld(t, quiet)
 	w.write(t, quiet+"log: {level: debug}\ngateway: {capture: hashed}\n")
@@ -122,7 +123,8 @@ func TestReload(t *testing.T) {
 }
 
 // TestReloadRefused shows that a file that is invalid, or that changes a member that
-// requires a restart, changes nothing and records nothing.
+// requires a restart, changes nothing and records nothing. Removing the file changes
+// nothing either.
 func TestReloadRefused(t *testing.T) {
 	w := newWorld(t, quiet)
 	for _, text := range []string{

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestOpen checks that a sealed value can be opened only with the recipient's key and
-// the same info.
+// TestOpen checks that a sealed value can be opened only unchanged, with the recipient's
+// key and the same info, and that sealing a value twice gives different results.
 func TestOpen(t *testing.T) {
 	mine, err := NewKey()
 	if err != nil {
