@@ -301,10 +301,10 @@ func writeFile(name string, r io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// restoreStreams publishes the messages in the folder spool. When it has read as many
-// events as the newest checkpoint covers, it compares their root with that of the
-// checkpoint. It stores that checkpoint in audit's folder, so that audit continues from
-// it.
+// restoreStreams publishes the messages in the folder spool, and creates the work
+// consumers at their recorded positions. When it has read as many events as the newest
+// checkpoint covers, it compares their root with that of the checkpoint. It stores that
+// checkpoint in audit's folder, so that audit continues from it.
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
 	// The work consumers are created after the streams are restored, because they start
 	// at recorded positions.

@@ -54,7 +54,8 @@ func distributeFlag(cmd *cobra.Command, to *string) {
 }
 
 // distribute copies every service's keys, and the NATS server's configuration, to the
-// folders of the services.
+// folders of the services below to. It does nothing if to is empty. The file that
+// BINNACLE_NATS_TLS_CA names, if any, is added to the ring first.
 func distribute(ring *keyring.Ring, to string) error {
 	if to == "" {
 		return nil

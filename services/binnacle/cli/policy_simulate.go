@@ -56,8 +56,9 @@ func differs(a, b recorded.Opinion) bool {
 	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
 }
 
-// simulatePolicy decides every recorded call again, under the current policies and with
-// the candidate added, and prints the differences.
+// simulatePolicy repeats every recorded decision, under the current policies and with
+// the candidate added, and prints the differences. It skips decisions on calls whose
+// arguments cannot be read.
 func simulatePolicy(ctx context.Context, c *env, path, name string, precedence int64) error {
 	d, err := draft.Read(path)
 	if err != nil {

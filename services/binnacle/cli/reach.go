@@ -24,9 +24,9 @@ type target struct {
 }
 
 // mesh returns the address of the mesh and the credentials for requests. Flags take
-// precedence over BINNACLE_* variables, and variables over the current context; a
-// context named on the command line takes precedence over variables. A context's token
-// is only sent to the context's address.
+// precedence over BINNACLE_* variables, and variables over the current context. A
+// context named on the command line takes precedence over variables other than
+// BINNACLE_CA. A context's token is only sent to the context's address.
 func (c *env) mesh() *target {
 	if c.target == nil {
 		c.target = findMesh(c)
@@ -98,7 +98,8 @@ func (c *env) base() string {
 
 // bearer returns the token for the command's requests: that of --token, BINNACLE_TOKEN,
 // the context or DATA/admin.token, in this order, but a named context takes precedence
-// over BINNACLE_TOKEN. It returns an error with exit code 5 if there is none.
+// over BINNACLE_TOKEN. It returns an error with exit code 5 if there is none, or if the
+// context in use has no token.
 func (c *env) bearer() (string, error) {
 	if c.token != "" {
 		return c.token, nil

@@ -121,7 +121,7 @@ func newReplayer(ctx context.Context, c *env, root string) *replayer {
 
 var errEnd = errors.New("reached the position of --until")
 
-// run reads the ledger from its first event to position to.
+// run reads the ledger from its first event to position to, or until end stops it.
 func (r *replayer) run(to uint64) error {
 	resp, err := r.c.request(r.ctx, http.MethodGet, "/api/v1/ledger?to="+strconv.FormatUint(to, 10), nil, nil)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type trustOptions struct{ keys, distribute string }
 
 // newTrustCmd returns the command trust. Its subcommands, except list, work offline on
-// the files of the key ring, and copy changed keys to the services' folders if
+// files. Those that change the key ring copy changed keys to the services' folders if
 // --distribute or BINNACLE_DISTRIBUTE is set.
 func newTrustCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{

@@ -20,7 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// story is the recorded history of a call, from intent to effect.
+// story is the recorded history of a call, from proposal to outcome.
 type story struct {
 	CallID string       `json:"call_id"`
 	Nodes  []chapter    `json:"nodes"` // in ledger order

@@ -82,7 +82,8 @@ func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 }
 
 // watchLog checks the log at intervals of every, until ctx is done or it finds a fork.
-// If every is 0 it checks once.
+// It prints other errors and tries again. If every is 0, it checks once and returns any
+// error.
 func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) error {
 	waiting := ""
 	for {

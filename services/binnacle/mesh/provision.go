@@ -43,8 +43,11 @@ type Provisioner struct {
 // trustPoll is the interval at which the ring is read for new trust documents.
 const trustPoll = time.Second
 
-// Provisioned reports whether the last attempt to provision succeeded and the connection
-// to the server has not been lost since.
+// Run provisions the server and calls ready. It provisions again after each
+// reconnection, because a restarted server has lost what it stored only in memory. It
+// also publishes trust documents that are added to the ring while it runs. It returns
+// nil when ctx is done, a *bus.RunningError if another provisioner runs, and another
+// error if it cannot connect, or loses its slot or the connection for good.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
 // Run provisions the server and calls ready. It provisions again after each

@@ -49,7 +49,7 @@ func undecided(format string, args ...any) *verdict {
 }
 
 // decide proposes a call and waits for its outcome. Anything other than an allowed
-// outcome, such as an unreachable mesh, is a refusal.
+// outcome is a refusal, such as a call that waits for approval or an unreachable mesh.
 func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
 	if err != nil {

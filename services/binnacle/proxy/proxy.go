@@ -57,8 +57,8 @@ func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy 
 		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// ServeHTTP implements http.Handler. It responds with 404 to every path that it does not
-// govern, because such a response could contain an undecided tool call.
+// ServeHTTP implements http.Handler. It responds with 404 to every path that it neither
+// governs nor serves itself, because a response could contain an undecided tool call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/v1")
 	switch {
@@ -263,7 +263,8 @@ func head(w http.ResponseWriter, resp *http.Response) {
 }
 
 // plain decides the tool calls of a response that is not streamed, and sends the result
-// of govern to the client.
+// of govern to the client. If the response cannot be read or govern fails, it sends an
+// error with status 502.
 func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context, govern func(context.Context, []byte, *asker) ([]byte, error)) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil && len(body) > maxBody {

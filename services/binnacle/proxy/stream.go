@@ -16,7 +16,9 @@ import (
 
 // stream forwards a streamed chat completion and decides its tool calls. Text is
 // forwarded at once. The deltas of tool calls are held until their choice ends; each
-// call is then decided as a whole, and sent as one delta or replaced by a refusal.
+// call is then decided as a whole, and sent as one delta or replaced by a refusal. It
+// breaks the client's connection if the upstream's breaks, and sends an error if the
+// stream is malformed.
 func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -214,8 +216,9 @@ func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal st
 var errUpstreamCut = errors.New("the upstream broke the stream off")
 
 // events reads a stream of server-sent events (WHATWG HTML §9.2) and calls each with
-// the data of every event. The slice is valid until each returns. It returns
-// errUpstreamCut if the stream breaks off.
+// the data of every event. The slice is valid until each returns. It returns the error
+// of each, errUpstreamCut if the stream breaks off, and another error for an event or
+// line that is too long.
 func events(r io.Reader, each func([]byte) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxHeld)

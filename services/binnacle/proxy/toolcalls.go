@@ -79,8 +79,9 @@ func (t *toolCall) at(i int) *object {
 	return o
 }
 
-// govern proposes all calls concurrently. It returns the allowed ones in their order,
-// and one text that explains the refusal of the others, or "".
+// govern proposes the calls concurrently. It returns the allowed ones in their order,
+// and one text that explains the refusal of the others, or "". Calls after the first
+// maxCalls, and calls with invalid arguments, are refused without a proposal.
 func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolCall, refusal string) {
 	verdicts := make([]*verdict, len(calls))
 	var wg sync.WaitGroup

@@ -142,8 +142,8 @@ func readers(x *config.Setting) string {
 	return strings.Join(x.Readers, ", ")
 }
 
-// variables returns the environment variables that the code reads, with the names of the
-// programs that read each.
+// variables returns the environment variables that the main files of programs, the
+// command line and pkg/run read, with the names of the programs that read each.
 func variables(root string) (map[string][]string, error) {
 	uses := map[string][]string{}
 	var files []string

@@ -281,8 +281,9 @@ func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
 	return r.write(name, contract.Bytes(&signed))
 }
 
-// Trust returns the signed trust documents in the order of publication. Release 0.1
-// stored them in the file trust.jsonl; the documents in that file come first.
+// Trust returns the signed trust documents in the order of publication, or an error if
+// there are none. Release 0.1 stored them in the file trust.jsonl; the documents in that
+// file come first.
 func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	files, err := filepath.Glob(r.Path(trustDir + "/*.json"))
 	if err != nil {
