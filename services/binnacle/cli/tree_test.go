@@ -24,8 +24,8 @@ func testRoot() *cobra.Command {
 }
 
 // TestTree checks that every command has a short description without a full stop, an
-// example that parses, described flags, and completion of its arguments, and that its
-// help contains all of these.
+// example, a function to run and a check of its arguments, and that its help describes
+// all its flags.
 func TestTree(t *testing.T) {
 	n := 0
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestMirror checks that the mirrors contain the ledger's bytes with their sequences,
-// even after every operation that the provisioning identity may apply to the ledger. The
+// even after the provisioning identity has limited and deleted the ledger's stream. The
 // auditor's identity can only read, and the mirroring identity can only create the
 // mirrors.
 func TestMirror(t *testing.T) {

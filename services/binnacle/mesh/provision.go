@@ -43,17 +43,15 @@ type Provisioner struct {
 // trustPoll is the interval at which the ring is read for new trust documents.
 const trustPoll = time.Second
 
-// Run provisions the server and calls ready. It provisions again after each
-// reconnection, because a restarted server has lost what it stored only in memory. It
-// also publishes trust documents that are added to the ring while it runs. It returns
-// nil when ctx is done, a *bus.RunningError if another provisioner runs, and another
-// error if it cannot connect, or loses its slot or the connection for good.
+// Provisioned reports whether the last attempt to provision succeeded and the connection
+// to the server has not been lost since.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
 // Run provisions the server and calls ready. It provisions again after each
 // reconnection, because a restarted server has lost what it stored only in memory. It
 // also publishes trust documents that are added to the ring while it runs. It returns
-// nil when ctx is done, and a *bus.RunningError if another provisioner runs.
+// nil when ctx is done, a *bus.RunningError if another provisioner runs, and another
+// error if it cannot connect, or loses its slot or the connection for good.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
@@ -125,8 +123,8 @@ func (p *Provisioner) progress(ctx context.Context) {
 	go p.Starting.Report(ctx, slog.With("service", services.Provision), services.Provision)
 }
 
-// once creates or updates the streams and consumers, and acquires the provisioner's slot
-// if it has none. It is idempotent.
+// once creates or updates the streams, the consumers and, if Mirror is set, the mirrors,
+// and acquires the provisioner's slot if it has none. It is idempotent.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

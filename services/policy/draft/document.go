@@ -64,9 +64,9 @@ func Read(path string) (*Document, error) {
 	return &Document{Layer: "p0", Body: body}, nil
 }
 
-// Build packs the Rego and data files of a folder into a bundle. The bundle is
-// signed with the seed of an Ed25519 key, under the key id kid; a nil seed leaves
-// it unsigned. Files that end in _test.rego are left out. The same files produce
+// Build packs the Rego and data files of a folder, or a single Rego file, into a bundle.
+// The bundle is signed with the seed of an Ed25519 key, under the key id kid; a nil seed
+// leaves it unsigned. Files that end in _test.rego are left out. The same files produce
 // the same bytes.
 func Build(path, kid string, seed []byte) ([]byte, error) {
 	files, err := bundleFiles(path, false)

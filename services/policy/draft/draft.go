@@ -105,8 +105,8 @@ func Diff(old, next *Stack) (removed, added []string) {
 	return removed, added
 }
 
-// TestResult is the result of one Rego test, with its name, its place and the
-// error if it failed.
+// TestResult is the result of one Rego test, with its name, its place and the error if
+// it could not run.
 type TestResult = rego.TestResult
 
 // Test runs the Rego tests (rules named test_…) in a folder with the test runner

@@ -124,7 +124,7 @@ func TestStack(t *testing.T) {
 }
 
 // TestTest shows the results of Test for a folder with passing and failing Rego tests,
-// and for a folder without tests.
+// and that an empty folder is an error.
 func TestTest(t *testing.T) {
 	dir := folder(t, map[string]string{"p.rego": permit, "p_test.rego": "package binnacle.p1_test\nimport rego.v1\nimport data.binnacle.p1\n" +
 		"test_good if p1.answer.verdict == \"ALLOW\" with input as {\"kind\": \"tool.x\"}\ntest_bad if p1.answer with input as {\"kind\": \"llm.chat\"}\n"})

@@ -114,9 +114,9 @@ func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Ac
 	return body, nil
 }
 
-// activate validates the stack with the activation included, and records it with
-// its content. It completes a. The returned event is nil if the document was in
-// force already. The findings are never nil, so that they encode as a JSON array.
+// activate validates the stack with the activation included, and records it with its
+// content. It completes a. The returned event is nil if the activation changes nothing.
+// On success the findings are not nil, so that they encode as a JSON array.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
 	findings := []cpi.Finding{}
 	if body != nil {

@@ -87,7 +87,9 @@ func (b *ballots) verifies(args []byte) bool {
 	return err == nil
 }
 
-// vote executes policy.vote.
+// vote executes policy.vote. It fails with not_found if no such call waits for approval,
+// with conflict if the call has been settled, with unavailable if other votes keep
+// coming first, and otherwise with invalid_input.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {

@@ -160,8 +160,8 @@ func (c *cache[V]) put(k string, v V) {
 // invalid is an error in the caller's input, as opposed to one of the ledger.
 type invalid struct{ error }
 
-// failure returns the failed result for an error of handle.Do; ok is false if err
-// is nil.
+// failure returns the failed result for an error of handle.Do, and false if err is nil.
+// The code is invalid_input for an error of type invalid, and unavailable for any other.
 func failure(err error) (execute.Result, bool) {
 	var bad invalid
 	switch {

@@ -412,8 +412,8 @@ func TestForgedPolicies(t *testing.T) {
 	}
 }
 
-// TestReplayedState shows that the same events result in the same dump in every
-// instance.
+// TestReplayedState shows that the dump of the catalog does not depend on the order in
+// which tools are registered.
 func TestReplayedState(t *testing.T) {
 	a, b := usual(t), usual(t)
 	if string(a.st.Catalog.Dump()) == "" || len(a.st.Dump()) == 0 {

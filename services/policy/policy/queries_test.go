@@ -14,7 +14,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestQueries compares the results of policy's queries with its views.
+// TestQueries checks the responses of policy's queries, and the errors for a call that
+// does not wait and for malformed requests.
 func TestQueries(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)

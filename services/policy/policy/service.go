@@ -227,8 +227,8 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	return f.Run(ctx, p.budget.From(tail))
 }
 
-// apply applies one entry to the state. If a policy cannot be read, it stops the
-// service, which would otherwise decide with the wrong policies.
+// apply applies one entry to the state. It returns an error if a policy cannot be read;
+// the service then stops, since it would otherwise decide with the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, stateReader.Filters...)
 	if err != nil {

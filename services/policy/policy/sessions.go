@@ -47,8 +47,8 @@ func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now stri
 	return "-", nil
 }
 
-// opener returns the actor of a session's first proposal, or none if the session
-// has no proposal.
+// opener returns the actor of a session's first proposal, or the argument none if the
+// session has no proposal.
 func (s *sessions) opener(ctx context.Context, tenant, session, none string) (string, error) {
 	k := tenant + "." + session
 	if who, ok := s.openers.get(k); ok {

@@ -205,7 +205,7 @@ func (m *member) follow() {
 	}
 }
 
-// keepUp updates the views every 5 ms and runs the budget ledger, until the test ends.
+// keepUp updates the views every 5 ms and runs the budget ledger, until ctx is done.
 func (m *member) keepUp(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
@@ -342,7 +342,7 @@ func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-// defaultBundle is the P1 bundle of a fresh mesh.
+// defaultBundle returns the P1 bundle of a new mesh.
 func defaultBundle() ([]byte, error) {
 	return rego.Build(map[string][]byte{"default.rego": defaultRego}, "", nil)
 }

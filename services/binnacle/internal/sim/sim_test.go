@@ -123,7 +123,8 @@ func (w *world) work() (names []string) {
 	return names
 }
 
-// TestSeed runs one schedule and prints its transcript.
+// TestSeed runs one schedule. It prints the transcript if the schedule fails or the test
+// is verbose.
 func TestSeed(t *testing.T) {
 	b := newBase(t)
 	began := time.Now()

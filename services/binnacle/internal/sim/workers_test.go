@@ -96,7 +96,8 @@ func (s *result) add(r *result) {
 	}
 }
 
-// spawn runs a batch in a separate process, by default of this program.
+// spawn runs a batch in a separate process, by default of this program, and calls each
+// with every result. It returns an error if the process fails or reports no sum.
 func spawn(program string, b batch, each func(*result), env ...string) error {
 	if program == "" {
 		var err error

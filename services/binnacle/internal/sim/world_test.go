@@ -388,7 +388,8 @@ func (w *world) repeat(c *consumer, now time.Time) {
 	w.note("again %s #%d", c.name, low)
 }
 
-// strike kills the instance or the server if the plan has a death at this release.
+// strike kills the instance or the server if the plan has a death at this release, and
+// reports whether it did.
 func (w *world) strike(l *link, where string, after bool) bool {
 	if w.calm {
 		return false

@@ -29,10 +29,10 @@ type Vote struct {
 	KID, Sig string // key and signature of a signed ballot, which the caller has verified
 }
 
-// Decide returns the approval to record for a vote, given the votes recorded
-// before it. It returns ErrSettled if those settled the call, ErrEarly for a
-// TimeOut before the end of the time to vote, and otherwise an error that begins
-// with the name of the argument for which the vote does not count.
+// Decide returns the approval to record for a vote, given the votes recorded before it.
+// It returns ErrSettled if those settled the call, ErrEarly for a TimeOut before the end
+// of the time to vote, and otherwise an error with the reason why the vote does not
+// count.
 func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now time.Time) (*contract.Approval, error) {
 	expires, err := contract.ParseTime(esc.Expires)
 	if err != nil {

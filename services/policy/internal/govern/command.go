@@ -157,9 +157,9 @@ func Parse(kind string, args []byte) (*Command, error) {
 	return &Command{c.aggregate, d}, nil
 }
 
-// Decide returns the event to record, or an error that begins with the name of
-// the argument for which the command is rejected. s must hold the events of the
-// command's aggregate; it is not changed.
+// Decide returns the event to record, or an error. If an argument is the reason, the
+// error begins with its name. s must hold the events of the command's aggregate; it is
+// not changed.
 func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 	if by.View == nil {
 		by.View = s

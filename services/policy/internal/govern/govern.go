@@ -21,9 +21,10 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State is the result of all governing events. The zero value is empty. Entries
-// that have ended are kept, so that queries can return the state at any Lamport
-// time. A State is not safe for concurrent use.
+// State is the result of all governing events. The zero value is empty. Principals,
+// roles and delegations that have ended are kept, so that queries can return them as
+// they were at any Lamport time; revoked session grants and consents are removed. A
+// State is not safe for concurrent use.
 type State struct {
 	People      People
 	Delegations Delegations
@@ -130,8 +131,8 @@ func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
 	return f
 }
 
-// GrantedBy returns the owner whose grant permits a principal to make calls in a
-// session at now (contract.TimeFormat), or "".
+// GrantedBy returns the owner whose grant permits a principal to make calls in a session
+// at now (contract.TimeFormat), or "". A grant of a suspended owner permits nothing.
 func (s *State) GrantedBy(session, principal, now string) string {
 	owner := s.Sessions.grantedBy(session, principal, now)
 	if owner == "" || s.People.Suspended(owner) {

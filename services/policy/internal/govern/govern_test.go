@@ -158,8 +158,8 @@ func TestPrincipals(t *testing.T) {
 	}
 }
 
-// TestDelegations shows that a delegation is limited to its kinds and its time,
-// can be revoked, and can be granted by the delegator only.
+// TestDelegations shows that a delegation is limited to its two principals, its kinds
+// and its time, and can be revoked.
 func TestDelegations(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("dana", 0, "delegate", call{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 60_000})) // Lamport time 10

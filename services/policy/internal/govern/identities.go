@@ -26,14 +26,16 @@ type Identity struct {
 
 // IdentitiesAt returns the identities that were in force at a Lamport time and had not
 // expired at the time now (contract.TimeFormat). If now is empty, expiry is not checked.
+// Session grants and consents that were revoked later are missing.
 func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 	return slices.DeleteFunc(s.Identities(), func(i Identity) bool {
 		return !span{i.From, i.To, i.Expires}.at(lamport, now)
 	})
 }
 
-// Identities returns every identity, including those that have ended, sorted by
-// the Lamport time at which each began.
+// Identities returns every identity, sorted by the Lamport time at which each began. It
+// includes principals' earlier states, roles and delegations that have ended, and
+// expired entries, but no revoked session grants or consents.
 func (s *State) Identities() []Identity {
 	out := append(s.People.identities(), s.Delegations.identities()...)
 	out = append(out, s.authorities()...)

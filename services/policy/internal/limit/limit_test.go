@@ -167,8 +167,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestPrune shows that accounts of ended windows are removed and open
-// reservations stay.
+// TestPrune shows that accounts of ended windows are removed.
 func TestPrune(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 1, Window: "second"}, {ID: "n", Level: "agent", Measure: "calls", Max: 9, Window: "concurrent"}}}
 	for i := range 4 * pruneEvery {

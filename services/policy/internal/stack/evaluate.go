@@ -59,9 +59,10 @@ type Evaluation struct {
 
 // Evaluate evaluates the input schema, the bundles and the overlays of a basis for a
 // call. All decisions are made with it: new ones, replayed ones, simulated ones and
-// explained ones. The answer of layer P1 is that of the first bundle whose answer has a
-// verdict. An error in a document is a DENY by that document, so Evaluate returns no
-// error.
+// explained ones. If the tool is unknown or its input schema rejects the args, no other
+// document is evaluated. The answer of layer P1 is that of the first bundle whose answer
+// has a verdict. An error in a document is a DENY by that document, so Evaluate returns
+// no error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
 	in := &e.inputs

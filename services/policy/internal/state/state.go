@@ -138,8 +138,8 @@ type InForce struct {
 	Body []byte `json:"body"`
 }
 
-// InForce returns the policy documents in force, in order of layer and
-// precedence. Body is nil if the content was erased.
+// InForce returns the policy documents in force, in order of layer and precedence. Body
+// is nil if the content cannot be read, for example because it was erased.
 func (st *State) InForce() []InForce {
 	s := st.Stack()
 	out := []InForce{}

@@ -122,9 +122,9 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestTruncation shows that every call is denied after audit has found the ledger
-// truncated, until the root key opens an epoch that names the checkpoint in audit's
-// event.
+// TestTruncation shows that every call is denied after an event that the ledger is
+// truncated, whichever service recorded it, and that an epoch that no root key opened
+// does not end this.
 func TestTruncation(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("gateway", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
