@@ -36,8 +36,8 @@ func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	return trust.VerifyEpoch(e, s.env.Trust.At)
 }
 
-// closes reports whether l was opened after the stored checkpoint and so ends the epoch
-// of that checkpoint.
+// closes reports whether l names the stored checkpoint as the last one of the previous
+// epoch. It returns false if no checkpoint is stored.
 func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -71,7 +71,8 @@ func (s *Service) enter(ctx context.Context) error {
 	return nil
 }
 
-// epochDir returns the folder that holds the checkpoint and the tree of a closed epoch.
+// epochDir returns the folder that holds the checkpoint, the tree and the index of a
+// closed epoch.
 func (s *Service) epochDir(n int64) string { return filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", n)) }
 
 // closedNote returns the last checkpoint of a closed epoch, or a not-found error.

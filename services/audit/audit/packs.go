@@ -84,7 +84,9 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 }
 
 // source returns the content of a session's pack: the checkpoint, the trust and policy
-// events, and the events of the session with the objects to which they refer.
+// events, and the events of the session with the objects to which they refer. If q.From
+// is not 0, it adds the checkpoint of that size and the proof that the log extends it;
+// without such a checkpoint the error is not-found.
 func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
@@ -129,7 +131,7 @@ func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
 
 // stored reads the entries with the given sequences and returns each with its inclusion
 // proof in the tree of the given size. It adds the objects to which the entries refer to
-// the map objects.
+// the map objects, except those that are encrypted or erased.
 func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {

@@ -262,8 +262,8 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 	return turns, nil
 }
 
-// proof returns the leaf hash of an entry and its inclusion proof under the newest
-// checkpoint.
+// proof returns the leaf hash of an entry, its inclusion proof under the newest
+// checkpoint, and that checkpoint.
 func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.Inclusion, err error) {
 	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
 		return out, notFound("no such ledger entry")
@@ -318,7 +318,8 @@ func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (s
 }
 
 // consistency returns the proof that the tree of q.To leaves extends the tree of q.From
-// leaves (RFC 6962, section 2.1.2).
+// leaves (RFC 6962, section 2.1.2), in the closed epoch q.Epoch if that is not 0. The
+// error is not-found if there are no such trees.
 func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (out events.ConsistencyProof, err error) {
 	node := s.view.Tree.Node
 	size, _ := s.view.Position()

@@ -124,7 +124,7 @@ func (w *writer) flushPostings() error {
 }
 
 // chunks calls each for every chunk of a term in ascending order, starting with the
-// chunk that may contain sequence from.
+// chunk that may contain sequence from, until each returns false.
 func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more []byte) bool) {
 	prefix := []byte(term + "\x00")
 	c := tx.Bucket(bSearch).Cursor()
@@ -184,7 +184,7 @@ type SearchQuery struct {
 // Search returns at most q.Limit sequences of matching events, newest first, and the
 // value of Before for the query that continues the search; 0 means that there are no
 // more. It compares times by the second, so some results may be outside of Since and
-// Until.
+// Until. The error is invalid_input for an unknown facet or a malformed time.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {
@@ -276,8 +276,9 @@ func (v *View) maker(id string) (seq uint64, err error) {
 	return seq, err
 }
 
-// makers returns the session for each id of a call, content or session. It omits ids
-// that are not on the ledger.
+// makers returns the session in which each call or content with one of the ids was made.
+// It omits ids that are not on the ledger. For the id of a session it returns that id,
+// without reading the ledger.
 func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[string]string, error) {
 	out := map[string]string{}
 	for _, id := range q.IDs {

@@ -73,7 +73,9 @@ func (*Service) Declaration() bus.Declaration {
 
 // Run implements run.Service. It is ready once the view has reached the end of the
 // ledger and the ledger was compared with the last checkpoint. If entries are missing,
-// it records an alarm, continues to respond to queries, and signs no checkpoints.
+// it records an alarm, continues to respond to queries, and signs no checkpoints. Once
+// the root key has opened a new epoch after such a loss, Run returns an error, so that
+// the service restarts in that epoch.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {

@@ -232,8 +232,9 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 	return p, err
 }
 
-// checkTips compares the view's map, as of the last signed checkpoint, with the map to
-// which the checkpoint commits. It returns nil if the view has not reached that
+// checkTips returns an error if the view's map, as of the last signed checkpoint, is not
+// the one to which the checkpoint commits. It returns nil if there is no valid
+// checkpoint, if the checkpoint commits to no map, or if the view has not reached that
 // position.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())

@@ -24,9 +24,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// View is audit's view of the ledger: the tree, and the indexes of sessions, receipts
-// and ids. Only Add and Flush change it, and a view that is rebuilt by replay has the
-// same dump at the same position. It is safe for concurrent use.
+// View is audit's view of the ledger: the tree, the search index, and the indexes of
+// sessions, receipts and ids. Only Add, Flush and Reset change it, and a view that is
+// rebuilt by replay has the same dump at the same position. It is safe for concurrent
+// use.
 type View struct {
 	Tree *tree.Tree
 	db   *bbolt.DB
@@ -134,7 +135,8 @@ func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) 
 // maxPending is the maximum number of entries in one transaction.
 const maxPending = 4000
 
-// Add adds a copy of the next entry to the pending entries. Flush applies them.
+// Add adds a copy of the next entry to the pending entries. Flush applies them; Add
+// calls it when maxPending entries are pending.
 func (v *View) Add(en eventlog.Entry) error {
 	en.Data = bytes.Clone(en.Data)
 	v.mu.Lock()
@@ -226,8 +228,8 @@ type writer struct {
 }
 
 // apply adds an entry to the indexes and returns its Lamport time. An entry that is not
-// a valid event, or that its service must not record, is recorded as an alarm and
-// otherwise ignored.
+// a valid event, that its service must not record, or whose id an earlier event has, is
+// recorded as an alarm and otherwise ignored.
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	alarm := func(what string) (uint64, error) {
 		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)

@@ -117,7 +117,8 @@ func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 }
 
 // bound returns the checkpoint to which a pack that needs at least size leaves is bound:
-// the newest one if k is 0, or else the newest one with at least k cosignatures.
+// the newest one if k is 0, or else the newest one with at least k cosignatures. The
+// error is not-found if no checkpoint has so many.
 func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {

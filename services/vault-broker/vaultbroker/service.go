@@ -1,6 +1,7 @@
 // Package vaultbroker stores secrets and releases them, sealed, to the executor that a
-// verified decision names. No event, log line or error contains a value. Only one
-// instance runs at a time, because it owns the files.
+// verified decision names. It also stores the content keys of the tenant. No event, log
+// line or error contains a value. Only one instance runs at a time, because it owns the
+// files.
 package vaultbroker
 
 import (
@@ -43,7 +44,7 @@ type Config struct {
 	SealSeed []byte // X25519 private key to which values are sealed; its public key is published
 }
 
-// Service implements run.Service. It releases a value only for a decision that it has
+// Service implements run.Service. It releases a secret only for a decision that it has
 // verified itself, and records the release before it sends the value.
 type Service struct {
 	Config

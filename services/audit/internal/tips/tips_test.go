@@ -39,7 +39,8 @@ func rootOf(held map[Hash]translog.Tip) Hash {
 
 // TestUpdate checks, after random changes in random batches, that the root is that of
 // translog.TipsRoot for the same content, that every key is proved present or absent,
-// and that the store contains the same nodes as one that is built at once.
+// and that the store contains the same nodes as one that is built at once. The same
+// changes in an Overlay give the same root and do not change the store under it.
 func TestUpdate(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 3))

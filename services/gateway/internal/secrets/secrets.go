@@ -49,8 +49,8 @@ type SecretRequest struct {
 
 // Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
 // sealed to the key of the vault-broker, which fetches it once the call is allowed. If
-// the call waits for approval, the response is 202 and the value is held until the time
-// to vote has passed.
+// the call waits for approval, the response is 202, and the value is held until one
+// minute after the end of the time to vote.
 func (s *API) Put(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Vault)
 	if err != nil {

@@ -71,9 +71,10 @@ type Verdict struct {
 	Citations     []string `json:"citations,omitempty"`
 }
 
-// Read parses the judging model's reply and checks that every citation is one of ids,
-// the event ids of the transcript. A citation of any other event makes the verdict
-// invalid.
+// Read parses the judging model's reply. The verdict is invalid if the reply is not the
+// required JSON object, if the score is missing or out of range, if the justification is
+// missing, or if the citations are not all in ids, the event ids of the transcript, or
+// there are none.
 func Read(r *Rubric, reply string, ids []string) Verdict {
 	bad := func(format string, args ...any) Verdict { return Verdict{Invalid: fmt.Sprintf(format, args...)} }
 	var doc struct {

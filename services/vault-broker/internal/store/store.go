@@ -74,8 +74,8 @@ func Open(path string, kek []byte, domain string) (*Store, error) {
 	return s, nil
 }
 
-// Fingerprint returns an identifier of a value that does not reveal it: HMAC-SHA-256
-// under a key derived from the key-encryption key.
+// Fingerprint returns an identifier of a value that does not reveal it: the first 16
+// bytes of an HMAC-SHA-256 under a key derived from the key-encryption key.
 func (s *Store) Fingerprint(value []byte) string {
 	m := hmac.New(sha256.New, s.hmac)
 	m.Write(value)

@@ -54,7 +54,8 @@ func TestStore(t *testing.T) {
 }
 
 // TestMoveTo checks that moved values can be read in the other store only, that moving
-// again changes nothing, and that existing values are not replaced.
+// again changes nothing, that existing values are not replaced, and that a record copied
+// from one store does not decrypt in the other.
 func TestMoveTo(t *testing.T) {
 	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
 	open := func(name, domain string) *Store {
