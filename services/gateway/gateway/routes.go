@@ -3,6 +3,8 @@ package gateway
 import (
 	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
@@ -119,7 +121,26 @@ func (s *Service) routes() *echo.Echo {
 	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, metrics.RouteOf, accessFacts))
 	e.Use(body.Unread)
 	for _, r := range s.table() {
-		e.Add(r.method, r.path, s.gate.Enter(r.need, r.handle))
+		e.Add(r.method, r.path, s.gate.Enter(r.need, decoded(r.handle)))
 	}
 	return e
+}
+
+// decoded returns a handler that reads path parameters without their percent-encoding.
+// Echo leaves it in them if the path has an encoding that it need not have, such as %3A,
+// which generated clients send.
+func decoded(handle echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().URL.RawPath != "" {
+			values := slices.Clone(c.ParamValues())
+			for i, v := range values {
+				var err error
+				if values[i], err = url.PathUnescape(v); err != nil {
+					return apierr.BadRequest(c.ParamNames()[i], "is not percent-encoded as RFC 3986 says")
+				}
+			}
+			c.SetParamValues(values...)
+		}
+		return handle(c)
+	}
 }

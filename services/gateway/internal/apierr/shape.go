@@ -54,20 +54,53 @@ func anthropicType(status int) string {
 	return "api_error"
 }
 
+// Body is the body of an error response. Its shape is that of OpenAI's errors.
+type Body struct {
+	Error *Error `json:"error"`
+}
+
+// AnthropicBody is the body of an error response in the shape of Anthropic's API.
+type AnthropicBody struct {
+	Error     AnthropicError `json:"error"`
+	RequestID string         `json:"request_id"` // id of the call; empty if there is none
+	Type      string         `json:"type"`       // "error"
+}
+
+// AnthropicError is an Error with Anthropic's error type. The members beside type and
+// message are the mesh's own.
+type AnthropicError struct {
+	CallID     string `json:"call_id,omitempty"`
+	Code       string `json:"code"`
+	DecisionID string `json:"decision_id,omitempty"`
+	Hint       string `json:"hint,omitempty"`
+	Message    string `json:"message"`
+	Param      string `json:"param,omitempty"`
+	Pointer    string `json:"pointer,omitempty"`
+	ReasonCode string `json:"reason_code,omitempty"`
+	ReceiptID  string `json:"receipt_id,omitempty"`
+	Type       string `json:"type"`
+}
+
 // Doc returns the error as a JSON document in the shape of the kind's API. Members that
 // only Binnacle defines, such as call_id, are added to the error object of OpenAI or
 // Anthropic.
-func (e *Error) Doc(kind string) map[string]any {
+func (e *Error) Doc(kind string) any {
 	if !anthropic(kind) {
-		return map[string]any{"error": e}
+		return Body{e}
 	}
-	inner := map[string]any{"type": anthropicType(e.Status), "message": e.Message, "code": e.Code}
-	for k, v := range map[string]string{"param": e.Param, "pointer": e.Pointer, "reason_code": e.ReasonCode, "hint": e.Hint, "call_id": e.CallID, "decision_id": e.DecisionID, "receipt_id": e.ReceiptID} {
-		if v != "" {
-			inner[k] = v
-		}
-	}
-	return map[string]any{"type": "error", "error": inner, "request_id": e.CallID}
+	return AnthropicBody{Type: "error", RequestID: e.CallID, Error: AnthropicError{Type: anthropicType(e.Status), Message: e.Message, Code: e.Code,
+		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, ReceiptID: e.ReceiptID}}
+}
+
+// responsesError is the last event of a stream of OpenAI's responses that failed.
+type responsesError struct {
+	CallID         string  `json:"call_id"`
+	Code           string  `json:"code"`
+	Message        string  `json:"message"`
+	Param          *string `json:"param"`
+	ReceiptID      string  `json:"receipt_id"`
+	SequenceNumber int     `json:"sequence_number"`
+	Type           string  `json:"type"`
 }
 
 // Event returns the error as a server-sent event that ends a stream of the given kind.
@@ -78,7 +111,7 @@ func (e *Error) Event(kind string) []byte {
 		name = "event: error\n"
 	case llm.Responses:
 		name = "event: error\n"
-		doc = map[string]any{"type": "error", "code": e.Code, "message": e.Message, "param": nil, "sequence_number": 1 << 20, "call_id": e.CallID, "receipt_id": e.ReceiptID}
+		doc = responsesError{Type: "error", Code: e.Code, Message: e.Message, SequenceNumber: 1 << 20, CallID: e.CallID, ReceiptID: e.ReceiptID}
 	}
 	b, err := json.Marshal(doc)
 	if err != nil {

@@ -68,11 +68,19 @@ func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, 
 	return out, output, body.InBody(c, err)
 }
 
+// Args are the arguments of a call. Their members are those of the tool's input schema,
+// which the pack or service that provides the tool defines.
+type Args map[string]json.RawMessage
+
+// Output is the output of a call: any JSON document, as the tool or the provider of the
+// model returned it. Packs state theirs as output_schema.
+type Output json.RawMessage
+
 // CallRequest is the body of POST /api/v1/calls.
 type CallRequest struct {
-	Kind string          `json:"kind"`
-	Tool string          `json:"tool"`
-	Args json.RawMessage `json:"args"`
+	Kind string          `json:"kind"` // such as tool.cmd.upper
+	Tool string          `json:"tool"` // if absent, the kind without "tool."
+	Args json.RawMessage `json:"args"` // if absent, {}
 }
 
 // CallResponse is the response to a call, or to a run of a pack, that succeeded.
@@ -83,8 +91,8 @@ type CallResponse struct {
 	Called    string                `json:"session,omitempty"` // the caller's name for the session
 	Tool      string                `json:"tool"`
 	Output    json.RawMessage       `json:"output"`
-	Instance  string                `json:"instance"`
-	WallMS    int64                 `json:"wall_ms"`
+	Instance  string                `json:"instance"` // of the executor
+	WallMS    int64                 `json:"wall_ms"`  // time that the effect took, in milliseconds
 	Sandbox   *contract.Attestation `json:"sandbox,omitempty"`
 }
 
@@ -158,7 +166,14 @@ func (s *API) Answer(c echo.Context, r propose.Request) error {
 	return c.JSON(http.StatusOK, resp)
 }
 
-// Judgement handles POST /api/v1/judgements, whose body is {session, rubric}. It
+// JudgementRequest is the body of POST /api/v1/judgements. Policy checks it against the
+// input schema of judge.score, so that a wrong one is recorded as denied.
+type JudgementRequest struct {
+	Session string `json:"session"` // id of the session, or the caller's name for it
+	Rubric  string `json:"rubric"`  // YAML
+}
+
+// Judgement handles POST /api/v1/judgements, whose body is a JudgementRequest. It
 // proposes a call judge.score.
 func (s *API) Judgement(c echo.Context) error {
 	who, args, err := s.Gate.Body(c)

@@ -29,7 +29,7 @@ type CallState struct {
 	ErrorCode  string          `json:"error_code,omitempty"`
 	Error      string          `json:"error,omitempty"`
 	Output     json.RawMessage `json:"output,omitempty"`
-	Poll       string          `json:"poll"`
+	Poll       string          `json:"poll"` // path of this document
 }
 
 // Accepted responds to the proposal of an escalated call with 202 and the path under
@@ -58,7 +58,7 @@ func (s *API) State(c echo.Context) error {
 	if e == nil || e.Actor != who.Actor && !slices.Contains(who.Scopes, token.Audit) {
 		return apierr.NotFound("not found: no call " + c.Param("id"))
 	}
-	out := CallState{CallID: e.CallID, Session: e.Session, Status: "proposed", Poll: pollOf(e.CallID)}
+	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
 	ref, err := out.fold(e)
 	if err != nil {
 		return err
@@ -85,9 +85,9 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 		}
 		x.Status, x.Verdict, x.ReasonCode, x.Expires = pendingApproval, contract.Escalate, d.Decision.ReasonCode, d.Expires
 	case contract.EventAllowed:
-		x.Status, x.Verdict = contract.EventAllowed, contract.Allow
+		x.Status, x.Verdict = allowed, contract.Allow
 	case contract.EventEffectStarted:
-		x.Status, x.Verdict = "running", contract.Allow
+		x.Status, x.Verdict = running, contract.Allow
 	case contract.EventEffectRecorded:
 		var rec contract.Recorded
 		if err := contract.Decode(e.Data, &rec); err != nil {
@@ -102,8 +102,17 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 	return nil, nil
 }
 
-// pendingApproval is the status of a call that waits for approval.
-const pendingApproval = "pending_approval"
+// States of a call that has no outcome.
+const (
+	proposed        = "proposed"
+	pendingApproval = "pending_approval" // the call waits for approval
+	allowed         = contract.EventAllowed
+	running         = "running"
+)
+
+// Open returns the values of CallState.Status of calls that have no outcome. A call that
+// has one has the status of its effect.
+func Open() []string { return []string{proposed, pendingApproval, allowed, running} }
 
 // pollOf returns the path under which a call's state can be read.
 func pollOf(call string) string { return "/api/v1/calls/" + call }

@@ -44,10 +44,17 @@ type API struct {
 // was built from.
 func (s *API) VersionOf(c echo.Context) error { return c.JSON(http.StatusOK, run.BuildOf(s.Version)) }
 
+// Liveness is the body of /healthz.
+type Liveness struct {
+	Instance string `json:"instance"`
+	Status   string `json:"status"` // "alive"
+	Version  string `json:"version"`
+}
+
 // Alive handles GET /healthz. It responds with 200 as long as the process serves
 // requests.
 func (s *API) Alive(c echo.Context) error {
-	return c.JSON(http.StatusOK, map[string]string{"status": "alive", "instance": s.Instance, "version": s.Version})
+	return c.JSON(http.StatusOK, Liveness{Status: "alive", Instance: s.Instance, Version: s.Version})
 }
 
 // Readiness is the body of /readyz. Callers that may not read the details receive only

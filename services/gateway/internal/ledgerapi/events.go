@@ -2,6 +2,7 @@ package ledgerapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -16,6 +17,41 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
+
+// Event is one event of the ledger, a CloudEvent (1.0) in canonical form
+// (docs/reference/ledger-format.md). contract.Event writes it.
+type Event struct {
+	Actor           string    `json:"actor"`                   // verified caller; "-" if the mesh itself acts
+	CallID          string    `json:"callid,omitempty"`        // the call that the event belongs to
+	CausationID     string    `json:"causationid,omitempty"`   // id of the event that caused this one
+	Client          string    `json:"client"`                  // client that the actor used; "-" if none
+	CorrelationID   string    `json:"correlationid,omitempty"` // id of the first event of the chain of causes
+	Data            EventData `json:"data"`
+	DataContentType string    `json:"datacontenttype"` // "application/json"
+	DataSchema      string    `json:"dataschema"`      // urn:binnacle:event:<service>:<event>:v<N>
+	ID              string    `json:"id"`
+	Lamport         string    `json:"lamport"` // Lamport time in decimal digits
+	Origin          string    `json:"origin"`  // instance that waits for the outcome; "-" if none
+	Session         string    `json:"session,omitempty"`
+	Source          string    `json:"source"`           // producer: service "/" instance
+	SpecVersion     string    `json:"specversion"`      // "1.0"
+	Subject         string    `json:"subject"`          // session or aggregate
+	Target          string    `json:"target,omitempty"` // executor that an allowed event addresses
+	Tenant          string    `json:"tenant"`
+	Time            string    `json:"time"`
+	TraceParent     string    `json:"traceparent,omitempty"` // W3C trace context
+	Type            string    `json:"type"`                  // dev.binnacle.<service>.<event>.v<N>
+}
+
+// EventData is the data of an event. Each type of event has a schema of its own, which
+// dataschema names and docs/reference/events.md lists.
+type EventData map[string]json.RawMessage
+
+// EventLine is one line of GET /api/v1/events.
+type EventLine struct {
+	Event Event  `json:"event"`
+	Seq   uint64 `json:"seq"` // ledger sequence
+}
 
 // Events handles GET /api/v1/events. It lists or follows the ledger as JSON lines
 // {event, seq}, filtered by session, type, time and sequence.

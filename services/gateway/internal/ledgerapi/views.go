@@ -22,6 +22,10 @@ type LiveView struct {
 	Root     string `json:"root,omitempty"` // key id of the root; set only for the view of the catalog
 }
 
+// ViewLine is one line of audit's view. Its members depend on what the line describes;
+// views are compared as bytes, and their form may change with a release.
+type ViewLine map[string]json.RawMessage
+
 // View handles GET /api/v1/views/{service}. It responds with the current content of a
 // view in canonical form, and the view's position. The registry of services maps the
 // path to the service that holds the view and to the query for it. The query for an

@@ -3,10 +3,10 @@
 package llmapi
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +58,15 @@ type Frames interface {
 	Try() (f transient.Frame, ok bool, err error)
 	Close()
 }
+
+// ProviderRequest is a request in the form of the provider's API, which passes to the
+// provider unchanged. Its members are the provider's; model is provider/model, an alias
+// or a virtual model.
+type ProviderRequest map[string]json.RawMessage
+
+// ProviderResponse is the response of the provider, unchanged. Its members are the
+// provider's.
+type ProviderResponse map[string]json.RawMessage
 
 // Handler returns the handler of the API for a kind of request to language models. The
 // request is sent to the provider unchanged; the args of the call are a summary of it.
@@ -195,7 +204,7 @@ func (s *API) Models(c echo.Context) error {
 	if c.Request().Header.Get("Anthropic-Version") != "" {
 		return c.JSON(http.StatusOK, anthropicModels(l.Data))
 	}
-	if id, err := url.PathUnescape(c.Param("*")); err == nil && id != "" {
+	if id := c.Param("*"); id != "" {
 		for _, m := range l.Data {
 			if m.ID == id {
 				return c.JSON(http.StatusOK, m)

@@ -67,18 +67,40 @@ func (s *API) InputItems(c echo.Context) error {
 		slices.Reverse(items)
 	}
 	if after := c.QueryParam("after"); after != "" {
-		i := slices.IndexFunc(items, func(it map[string]any) bool { return it["id"] == after })
+		i := slices.IndexFunc(items, func(it Item) bool { return it["id"] == after })
 		if i < 0 {
 			return apierr.BadRequest("after", "no item of this response has the id "+after)
 		}
 		items = items[i+1:]
 	}
-	out := map[string]any{"object": "list", "has_more": len(items) > limit, "first_id": nil, "last_id": nil}
+	more := len(items) > limit
 	items = items[:min(limit, len(items))]
-	if out["data"] = items; len(items) > 0 {
-		out["first_id"], out["last_id"] = items[0]["id"], items[len(items)-1]["id"]
+	out := ItemPage{Object: "list", HasMore: more, Data: items}
+	if len(items) > 0 {
+		out.FirstID, out.LastID = items[0]["id"], items[len(items)-1]["id"]
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// Item is one item of the input of a stored response, in the form of OpenAI's API, with
+// an id. Its other members are those that the caller sent.
+type Item map[string]any
+
+// ItemPage is a part of the input of a stored response.
+type ItemPage struct {
+	Data    []Item `json:"data"`
+	FirstID any    `json:"first_id"` // id of the first item; null if there is none
+	HasMore bool   `json:"has_more"`
+	LastID  any    `json:"last_id"` // id of the last item; null if there is none
+	Object  string `json:"object"`  // "list"
+}
+
+// DeletedResponse is the response to the deletion of a stored response: the output of
+// the llm-router.
+type DeletedResponse struct {
+	Deleted bool   `json:"deleted"` // true
+	ID      string `json:"id"`
+	Object  string `json:"object"` // "response"
 }
 
 // DeleteResponse handles DELETE /v1/responses/:id. It proposes a call, on which policy
@@ -107,17 +129,17 @@ func (s *API) DeleteResponse(c echo.Context) error {
 // itemsOf returns the input of a request as items with ids; an id that is missing is
 // derived from call. A string becomes one message, and the text of a message becomes one
 // content part.
-func itemsOf(body []byte, call string) ([]map[string]any, error) {
+func itemsOf(body []byte, call string) ([]Item, error) {
 	var q struct {
 		Input json.RawMessage `json:"input"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	items := []map[string]any{}
+	items := []Item{}
 	var text string
 	if json.Unmarshal(q.Input, &text) == nil {
-		items = append(items, map[string]any{"role": "user", "content": text})
+		items = append(items, Item{"role": "user", "content": text})
 	} else if len(q.Input) > 0 { // without input, a stored prompt or conversation was used instead
 		d := json.NewDecoder(bytes.NewReader(q.Input))
 		d.UseNumber()

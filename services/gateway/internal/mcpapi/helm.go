@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
@@ -18,17 +19,51 @@ func (s *API) Capabilities(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Tools); err != nil {
 		return err
 	}
-	tools := []map[string]any{}
+	m := Manifest{Governance: "binnacle:v1", Version: s.Version, CatalogDigest: s.Tools.Digest(), Tools: []ManifestTool{}}
 	for _, t := range packs.Approved(s.Tools) {
-		tools = append(tools, map[string]any{"name": t.Tool, "description": t.Description, "schema": t.InputSchema, "input_schema": t.InputSchema, "output_schema": t.OutputSchema})
+		m.Tools = append(m.Tools, ManifestTool{Name: t.Tool, Description: t.Description, Schema: t.InputSchema, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema})
 	}
-	return c.JSON(http.StatusOK, map[string]any{"governance": "binnacle:v1", "version": s.Version, "catalog_digest": s.Tools.Digest(), "tools": tools})
+	return c.JSON(http.StatusOK, m)
+}
+
+// Manifest is the tool manifest of the HELM HTTP surface.
+type Manifest struct {
+	CatalogDigest string         `json:"catalog_digest"`
+	Governance    string         `json:"governance"` // "binnacle:v1"
+	Tools         []ManifestTool `json:"tools"`
+	Version       string         `json:"version"` // of the gateway
+}
+
+// ManifestTool is one tool of a Manifest.
+type ManifestTool struct {
+	Description  string       `json:"description"`
+	InputSchema  contract.Raw `json:"input_schema"`
+	Name         string       `json:"name"`
+	OutputSchema contract.Raw `json:"output_schema"`
+	Schema       contract.Raw `json:"schema"` // the same as input_schema
 }
 
 // ExecuteRequest is the body of POST /mcp/v1/execute.
 type ExecuteRequest struct {
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params"` // an object
+	Method string          `json:"method"` // name of the tool, such as cmd.upper
+	Params json.RawMessage `json:"params"` // if absent, {}
+}
+
+// ExecuteResponse is the response of POST /mcp/v1/execute.
+type ExecuteResponse struct {
+	ArgsHash          string          `json:"args_hash"`       // commitment to the params
+	Content           []TextContent   `json:"content"`         // the result as text
+	ProofgraphNode    string          `json:"proofgraph_node"` // id of the event that records the outcome
+	ReasonCode        string          `json:"reason_code"`
+	ReceiptID         string          `json:"receipt_id"`
+	Result            json.RawMessage `json:"result"`
+	StructuredContent json.RawMessage `json:"structured_content"` // the same as result
+}
+
+// TextContent is a text in the content of a result, as in MCP.
+type TextContent struct {
+	Text string `json:"text"`
+	Type string `json:"type"` // "text"
 }
 
 // Execute handles POST /mcp/v1/execute of the HELM HTTP surface. It proposes a call of
@@ -59,10 +94,7 @@ func (s *API) Execute(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]any{
-		"result": json.RawMessage(output), "structured_content": json.RawMessage(output),
-		"content":     []map[string]any{{"type": "text", "text": string(output)}},
-		"reason_code": out.Recorded.Receipt.ReasonCode, "args_hash": out.Recorded.Receipt.ArgsDigest,
-		"proofgraph_node": out.Event.ID, "receipt_id": out.Recorded.Receipt.ID,
-	})
+	rec := &out.Recorded.Receipt
+	return c.JSON(http.StatusOK, ExecuteResponse{Result: output, StructuredContent: output, Content: []TextContent{{Type: "text", Text: string(output)}},
+		ReasonCode: rec.ReasonCode, ArgsHash: rec.ArgsDigest, ProofgraphNode: out.Event.ID, ReceiptID: rec.ID})
 }

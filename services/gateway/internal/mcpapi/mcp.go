@@ -46,6 +46,11 @@ type Catalog interface {
 	Digest() string
 }
 
+// Message is a message of the Model Context Protocol (JSON-RPC 2.0).
+// The protocol's own schema describes it; clients of MCP generate it, not clients of this
+// document.
+type Message map[string]json.RawMessage
+
 // Handler returns the handler of MCP with sessions (protocol versions up to 2025-11-25).
 // Protocol version 2026-07-28 has no sessions and needs a second, stateless handler,
 // selected by the request's protocol version. The functions that process a tool call do

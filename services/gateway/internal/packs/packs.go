@@ -28,6 +28,10 @@ type API struct {
 	Tools Catalog
 }
 
+// Schema is a JSON Schema (2020-12), as the pack or service that provides the tool
+// registered it.
+type Schema map[string]any
+
 // Pack is one tool as the REST API lists it.
 type Pack struct {
 	Name         string       `json:"name"`
@@ -35,7 +39,7 @@ type Pack struct {
 	Description  string       `json:"description"`
 	InputSchema  contract.Raw `json:"input_schema"`
 	OutputSchema contract.Raw `json:"output_schema"`
-	Secrets      []string     `json:"secrets,omitempty"`
+	Secrets      []string     `json:"secrets,omitempty"` // names of the secrets that it may use
 	Digest       string       `json:"tool_schema_digest"`
 }
 

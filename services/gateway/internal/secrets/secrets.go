@@ -47,6 +47,12 @@ type SecretRequest struct {
 	Value string `json:"value"`
 }
 
+// SecretResponse is the response of POST /api/v1/secrets: the output of the vault-broker.
+type SecretResponse struct {
+	Fingerprint string `json:"fingerprint"` // HMAC of the value under a key that only the vault-broker has
+	Name        string `json:"name"`
+}
+
 // Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
 // sealed to the key of the vault-broker, which fetches it once the call is allowed. If
 // the call waits for approval, the response is 202, and the value is held until one

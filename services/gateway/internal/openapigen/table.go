@@ -1,0 +1,192 @@
+package main
+
+import (
+	"reflect"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/conformance"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
+)
+
+// operation is the description of one route.
+type operation struct {
+	id, method, path, summary string
+	scope                     string // scope that the gateway requires; "call": policy decides; "": open
+	query                     []param
+	headers                   []param
+	body, answer              []media // forms that the body, or the answer, may have
+	then                      behavior
+}
+
+// behavior says how an operation answers beside its usual answer.
+type behavior int
+
+const (
+	plain     behavior = iota
+	waits              // 202 with the state of the call while people decide
+	anthropic          // errors in Anthropic's shape
+	checks             // 503 with the usual answer
+	protocol           // MCP: the errors of its transport are text, and 202 and 204 have no body
+)
+
+// media is one form of a body: a media type and what it holds.
+type media struct {
+	kind string
+	of   []reflect.Type // one type, or alternatives; for lines, the type of one line; empty: text or bytes
+}
+
+// doc returns the JSON of a type.
+func doc[T any]() []media { return []media{{"application/json", []reflect.Type{reflect.TypeFor[T]()}}} }
+
+// either returns the JSON of one of two types.
+func either[A, B any]() []media {
+	return []media{{"application/json", []reflect.Type{reflect.TypeFor[A](), reflect.TypeFor[B]()}}}
+}
+
+// lines returns JSON lines, each of which is a T.
+func lines[T any]() []media { return []media{{ndjson, []reflect.Type{reflect.TypeFor[T]()}}} }
+
+// raw returns text or bytes of these media types.
+func raw(kinds ...string) (out []media) {
+	for _, k := range kinds {
+		out = append(out, media{k, nil})
+	}
+	return out
+}
+
+const (
+	ndjson = "application/x-ndjson"
+	events = "text/event-stream"
+	octets = "application/octet-stream"
+	tar    = "application/x-tar"
+	form   = "multipart/form-data"
+)
+
+const (
+	auth   = "any valid token"
+	reader = "audit:read"
+)
+
+// param is a parameter of a query, or a header.
+type param struct {
+	name, kind, about string
+	enum              []string
+	format            string
+	required          bool
+}
+
+func text(name, about string) param { return param{name: name, kind: "string", about: about} }
+func number(name, about string) param {
+	return param{name: name, kind: "integer", about: about, format: "int64"}
+}
+func flag(name, about string) param { return param{name: name, kind: "boolean", about: about} }
+func moment(name, about string) param {
+	return param{name: name, kind: "string", about: about, format: "date-time"}
+}
+func oneOf(name, about string, values ...string) param {
+	return param{name: name, kind: "string", about: about, enum: values}
+}
+func (p param) must() param { p.required = true; return p }
+
+// Parameters that several operations have.
+var (
+	session = text("session", "id of the session, or the caller's name for it")
+	owner   = text("owner", "principal whose name for the session it is; without it, the caller's own")
+	limit   = number("limit", "greatest number of items, 0 to 100000; 1000 without it")
+	offset  = number("offset", "number of items to skip")
+	from    = moment("from", "begin of the window, inclusive (RFC 3339)")
+	to      = moment("to", "end of the window, exclusive (RFC 3339)")
+	first   = number("from", "first ledger sequence")
+	last    = number("to", "last ledger sequence")
+	at      = number("at", "Lamport time; without it, now")
+	epoch   = number("epoch", "closed epoch of the log, from 1; without it, the open one")
+	version = text("Anthropic-Version", "with it, the answer has the shape of Anthropic's API")
+)
+
+var table = []operation{
+	{id: "getHealth", method: "GET", path: "/healthz", summary: "The process is alive.", answer: doc[health.Liveness]()},
+	{id: "getReadiness", method: "GET", path: "/readyz", summary: "503 until every service is ready; cached for a second. With health:read, or from a peer on the gateway's own host, each service and view with its lag, and the durability mode.", answer: doc[health.Readiness](), then: checks},
+	{id: "getMetrics", method: "GET", path: "/metrics", summary: "Prometheus metrics, brought up to date once a second; open to peers on the gateway's own host. What a proxy forwards is not from that host.", scope: "health:read", answer: raw("text/plain")},
+	{id: "getOpenAPI", method: "GET", path: "/openapi.json", summary: "This document.", answer: doc[gateway.Document]()},
+	{id: "getVersion", method: "GET", path: "/version", summary: "What this gateway was built from.", answer: doc[run.Build]()},
+
+	{id: "createChatCompletion", method: "POST", path: "/v1/chat/completions", summary: "OpenAI chat completion, plain or streamed. model is provider/model, an alias or a virtual model.", scope: "llm:call, and call llm.chat", body: doc[llmapi.ProviderRequest](), answer: append(doc[llmapi.ProviderResponse](), raw(events)...)},
+	{id: "createResponse", method: "POST", path: "/v1/responses", summary: "OpenAI response, plain or streamed.", scope: "llm:call, and call llm.responses", body: doc[llmapi.ProviderRequest](), answer: append(doc[llmapi.ProviderResponse](), raw(events)...)},
+	{id: "getResponse", method: "GET", path: "/v1/responses/{id}", summary: "A stored response of the caller's.", scope: auth, answer: doc[llmapi.ProviderResponse]()},
+	{id: "deleteResponse", method: "DELETE", path: "/v1/responses/{id}", summary: "Deletes a stored response of the caller's: it can no longer be read or continued. Its record on the ledger remains.", scope: "llm:call, and call llm.delete_response", answer: doc[llmapi.DeletedResponse]()},
+	{id: "listInputItems", method: "GET", path: "/v1/responses/{id}/input_items", summary: "The input of a stored response of the caller's, newest first.", scope: auth, query: []param{number("limit", "1 to 100; 20 without it"), oneOf("order", "desc without it", "asc", "desc"), text("after", "id of the item after which the page begins")}, answer: doc[llmapi.ItemPage]()},
+	{id: "createMessage", method: "POST", path: "/v1/messages", summary: "Anthropic message, plain or streamed. The token may be in X-Api-Key.", scope: "llm:call, and call llm.messages", body: doc[llmapi.ProviderRequest](), answer: append(doc[llmapi.ProviderResponse](), raw(events)...), then: anthropic},
+	{id: "countTokens", method: "POST", path: "/v1/messages/count_tokens", summary: "Counts the tokens of an Anthropic message.", scope: "llm:call, and call llm.count_tokens", body: doc[llmapi.ProviderRequest](), answer: doc[llmapi.ProviderResponse](), then: anthropic},
+	{id: "createEmbeddings", method: "POST", path: "/v1/embeddings", summary: "OpenAI embeddings.", scope: "llm:call, and call llm.embeddings", body: doc[llmapi.ProviderRequest](), answer: doc[llmapi.ProviderResponse]()},
+	{id: "createCompletion", method: "POST", path: "/v1/completions", summary: "OpenAI text completion, plain or streamed.", scope: "llm:call, and call llm.completions", body: doc[llmapi.ProviderRequest](), answer: append(doc[llmapi.ProviderResponse](), raw(events)...)},
+	{id: "listModels", method: "GET", path: "/v1/models", summary: "OpenAI model list.", scope: auth, headers: []param{version}, answer: either[llmapi.ModelPage, llmapi.AnthropicPage]()},
+	{id: "getModel", method: "GET", path: "/v1/models/{model}", summary: "One model of the list; its name may contain slashes.", scope: auth, headers: []param{version}, answer: either[llmrouter.Model, llmapi.AnthropicPage]()},
+	{id: "listPacks", method: "GET", path: "/api/v1/packs", summary: "The packs whose documents are approved.", scope: auth, answer: doc[[]packs.Pack]()},
+	{id: "getPack", method: "GET", path: "/api/v1/packs/{name}", summary: "One pack with its schemas.", scope: auth, query: []param{flag("unapproved", "also a tool that is not a pack, or whose document is not approved")}, answer: doc[packs.Pack]()},
+	{id: "runPack", method: "POST", path: "/api/v1/packs/{name}", summary: "Runs a pack; the body is its input.", scope: "call tool.<name>", body: doc[calls.Args](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "createCall", method: "POST", path: "/api/v1/calls", summary: "Proposes any call.", scope: "call <kind>", body: doc[calls.CallRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "listModelStats", method: "GET", path: "/api/v1/llm/stats", summary: "Success rates and percentiles of the latency of models in a window.", scope: reader, query: []param{from, to}, answer: doc[[]llmrouter.ModelStats]()},
+	{id: "listSpend", method: "GET", path: "/api/v1/llm/spend", summary: "Tokens and money in a window, by key, model, tag, day, actor or provider.", scope: reader, query: []param{from, to, text("by", "dimensions to group by, separated by commas")}, answer: doc[[]llmrouter.Spend]()},
+	{id: "createKey", method: "POST", path: "/api/v1/keys", summary: "Makes a virtual key and shows it, this once. The ledger has its digest.", scope: "policy:admin, and call policy.create_key", body: doc[keys.KeyRequest](), answer: doc[keys.KeyResponse]()},
+	{id: "listKeys", method: "GET", path: "/api/v1/keys", summary: "Virtual keys: what they may be used for, and whether they are in force.", scope: "policy:admin", answer: doc[[]policy.VirtualKey]()},
+	{id: "consentKey", method: "POST", path: "/api/v1/keys/{id}/consent", summary: "Agrees, with a token of one's own, that another principal makes a virtual key that calls as the caller.", scope: "call policy.consent_key", body: doc[keys.ConsentRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "withdrawKeyConsent", method: "DELETE", path: "/api/v1/keys/{id}/consent", summary: "Takes the consent back, and ends the key made under it.", scope: "call policy.withdraw_consent", answer: doc[calls.CallResponse](), then: waits},
+	{id: "revokeTokens", method: "POST", path: "/api/v1/tokens/revocations", summary: "Ends a bearer token by its id (jti), or all that a principal's credentials gave until now. In force within a second on every gateway.", scope: "policy:admin, and call policy.revoke_token", body: doc[keys.RevocationRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "putSecret", method: "POST", path: "/api/v1/secrets", summary: "Stores a secret. The value travels sealed to the vault-broker and never reaches the ledger.", scope: "vault:write, and call vault.put", body: doc[secrets.SecretRequest](), answer: doc[secrets.SecretResponse](), then: waits},
+	{id: "createJudgement", method: "POST", path: "/api/v1/judgements", summary: "Scores a recorded session against a YAML rubric.", scope: "call judge.score", body: doc[calls.JudgementRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "getCall", method: "GET", path: "/api/v1/calls/{id}", summary: "The state of a call; for who made it, and for readers of the ledger. Retry-After while it has not ended.", scope: auth, answer: doc[calls.CallState]()},
+	{id: "decideCall", method: "POST", path: "/api/v1/decide", summary: "Decides a call that the caller executes itself: the signed decision with its intent, and no effect. Handing the intent out records effect_started; its outcome is due within report_within_ms. With call_id alone: takes up a call that has been approved since.", scope: "calls:decide, and call <kind>", body: doc[decide.DecideRequest](), answer: doc[decide.DecideResponse](), then: waits},
+	{id: "reportOutcome", method: "POST", path: "/api/v1/intents/{id}/outcome", summary: "Reports the outcome of a call that the caller executed itself, once. After the deadline the outcome stays unknown, and the report is a fact of its own.", scope: "calls:decide", body: doc[decide.OutcomeRequest](), answer: doc[decide.OutcomeResponse]()},
+
+	{id: "listApprovals", method: "GET", path: "/api/v1/approvals", summary: "The calls that wait for approval.", scope: "approvals:vote", answer: doc[[]policy.PendingCall]()},
+	{id: "getApproval", method: "GET", path: "/api/v1/approvals/{call}", summary: "One of them, with its arguments and the digest that a ballot signs.", scope: "approvals:vote", answer: doc[policy.PendingCall]()},
+	{id: "vote", method: "POST", path: "/api/v1/approvals/{call}/votes", summary: "Votes on it, as the caller or with a signed ballot.", scope: "call policy.vote", body: doc[approvals.VoteRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "listPolicies", method: "GET", path: "/api/v1/policies", summary: "The policy documents in force, by layer and precedence.", scope: reader, answer: doc[[]policy.PolicyDocument]()},
+	{id: "getLimits", method: "GET", path: "/api/v1/limits", summary: "The limits in force, and the accounts that they bound.", scope: reader, answer: doc[policy.LimitsState]()},
+	{id: "getIdentities", method: "GET", path: "/api/v1/identities", summary: "Principals, roles, delegations and break-glass grants, also ended ones, by lamport, or as they were at one; and the freeze.", scope: reader, query: []param{at}, answer: doc[policy.IdentitiesState]()},
+	{id: "listTrustKeys", method: "GET", path: "/api/v1/trust/keys", summary: "The trust registry; at=LAMPORT answers for a point in the past.", scope: auth, query: []param{at}, answer: doc[[]policyapi.KeyInfo]()},
+
+	{id: "listReceipts", method: "GET", path: "/helm/receipts", summary: "Receipts as JSON lines, in ledger order.", scope: reader, query: []param{session, owner, limit, offset}, answer: lines[contract.Receipt]()},
+	{id: "getProofGraph", method: "GET", path: "/helm/proofgraph", summary: "A session's proof graph.", scope: reader, query: []param{session.must(), owner}, answer: doc[ledgerapi.Graph]()},
+	{id: "listSessions", method: "GET", path: "/api/v1/proofgraph/sessions", summary: "Sessions with their chain tips.", scope: reader, query: []param{limit, offset}, answer: doc[[]audit.Session]()},
+	{id: "listSessionReceipts", method: "GET", path: "/api/v1/proofgraph/sessions/{id}/receipts", summary: "A session's receipts.", scope: reader, query: []param{owner}, answer: doc[[]contract.Receipt]()},
+	{id: "getReceipt", method: "GET", path: "/api/v1/proofgraph/receipts/{hash}", summary: "The receipt of a digest, sha256:… or its hex digits.", scope: reader, answer: doc[contract.Receipt]()},
+	{id: "getEvidence", method: "GET", path: "/api/v1/sessions/{id}/evidence", summary: "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,…; from=SIZE proves that the log grew from the checkpoint of that size.", scope: reader, query: []param{number("witnessed", "number of cosignatures that the checkpoint must have"), number("from", "size of an earlier checkpoint"), oneOf("redact", "payloads to withhold", "args", "output", "all"), text("disclose", "ids of calls whose payloads are shown, separated by commas"), owner}, answer: raw(tar)},
+	{id: "exportEvidence", method: "POST", path: "/api/v1/evidence/export", summary: "A session's evidence pack, as a tar or compressed.", scope: reader, body: doc[ledgerapi.ExportRequest](), answer: raw(tar, "application/gzip")},
+	{id: "verifyEvidence", method: "POST", path: "/api/v1/evidence/verify", summary: "Verifies an evidence pack of at most 16 MiB: the body, or the file bundle of a form. root=KID: under that root instead of the mesh's.", scope: reader, query: []param{text("root", "key id of the root")}, body: raw(tar, form), answer: doc[ledgerapi.Verification]()},
+	{id: "runConformance", method: "POST", path: "/api/v1/conformance/run", summary: "Drives this gateway through the conformance gates with the caller's credential; answers when all are done.", scope: reader, body: doc[conformance.ConformanceRequest](), answer: doc[conformance.ConformanceReport]()},
+	{id: "getConformanceReport", method: "GET", path: "/api/v1/conformance/reports/{id}", summary: "The stored report of a conformance run.", scope: reader, answer: doc[conformance.ConformanceReport]()},
+	{id: "listEvents", method: "GET", path: "/api/v1/events", summary: "Events as JSON lines {event, seq}; follow=true goes on for ever.", scope: reader, query: []param{session, owner, text("type", "name of the event, or its whole type"), text("since", "duration such as 5m, or a time (RFC 3339)"), first, last, flag("follow", "wait for new events at the end of the ledger")}, answer: lines[ledgerapi.EventLine]()},
+	{id: "searchEvents", method: "GET", path: "/api/v1/search", summary: "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", scope: reader, query: []param{text("actor", ""), text("client", ""), text("event", "name of the event"), text("reason", "reason code"), text("service", "producer of the event"), session, owner, text("status", "status of the effect"), text("tool", ""), text("verdict", ""), moment("since", "inclusive"), moment("until", "exclusive"), number("before", "ledger sequence, exclusive"), number("limit", "1 to 1000; 50 without it")}, answer: lines[audit.Found]()},
+	{id: "listLedger", method: "GET", path: "/api/v1/ledger", summary: "Stored bytes, one event a line.", scope: reader, query: []param{first, last}, answer: lines[ledgerapi.Event]()},
+	{id: "getInclusionProof", method: "GET", path: "/api/v1/ledger/{seq}/proof", summary: "Leaf hash, inclusion proof and the checkpoint it leads to.", scope: reader, answer: doc[audit.Inclusion]()},
+	{id: "getContent", method: "GET", path: "/api/v1/contents/{commitment}", summary: "A content object: 16 bytes of salt, then the content.", scope: reader, query: []param{number("size", "size of the content in bytes, without the salt").must()}, answer: raw(octets)},
+	{id: "getCheckpoint", method: "GET", path: "/log/checkpoint", summary: "The newest checkpoint: a C2SP signed note; witness=true: the one that all witnesses are to cosign now; witnessed=N: the newest that N witnesses have cosigned, with their lines; epoch=N: the last one of a closed epoch of the log.", scope: reader, query: []param{flag("witness", "the checkpoint that all witnesses are to cosign now"), number("witnessed", "number of cosignatures that it must have"), epoch}, answer: raw("text/plain")},
+	{id: "getConsistencyProof", method: "GET", path: "/log/consistency", summary: "Proof that the tree of `to` leaves begins with that of `from` (RFC 6962); epoch=N: in a closed epoch of the log.", scope: reader, query: []param{number("from", "size of the smaller tree").must(), number("to", "size of the larger tree").must(), epoch}, answer: doc[audit.ConsistencyProof]()},
+	{id: "getTile", method: "GET", path: "/log/tile/{level}/{tile}", summary: "Hashes of one tile in the C2SP tlog-tiles layout: level, then x001/x234/067, with .p/W for a partial one.", scope: reader, answer: raw(octets)},
+	{id: "getTileOf", method: "GET", path: "/log/tile/{level}/{tile}/{rest}", summary: "The same, for an index of more groups, or a partial tile. The slashes of rest need not be escaped.", scope: reader, answer: raw(octets)},
+	{id: "addCosignature", method: "POST", path: "/log/cosignatures", summary: "A witness's cosignature over a checkpoint of ours.", scope: "log:cosign", body: doc[tlog.Cosignature](), answer: doc[audit.Witness]()},
+	{id: "getView", method: "GET", path: "/api/v1/views/{service}", summary: "A live view in canonical form, with its position; audit's, which is large, as JSON lines.", scope: reader, answer: append(doc[ledgerapi.LiveView](), lines[ledgerapi.ViewLine]()...)},
+
+	{id: "getToolManifest", method: "GET", path: "/mcp/v1/capabilities", summary: "Tool manifest of the HELM surface.", scope: "tools:call", answer: doc[mcpapi.Manifest]()},
+	{id: "executeTool", method: "POST", path: "/mcp/v1/execute", summary: "Runs a tool by the HELM surface: {method, params}.", scope: "call tool.<method>", body: doc[mcpapi.ExecuteRequest](), answer: doc[mcpapi.ExecuteResponse]()},
+	{id: "streamMCP", method: "GET", path: "/mcp", summary: "MCP streamable HTTP: the session's event stream.", scope: auth, answer: raw(events), then: protocol},
+	{id: "sendMCP", method: "POST", path: "/mcp", summary: "MCP streamable HTTP: initialize, tools/list, tools/call, notifications.", scope: "call tool.<name>", body: doc[mcpapi.Message](), answer: append(doc[mcpapi.Message](), raw(events)...), then: protocol},
+	{id: "endMCP", method: "DELETE", path: "/mcp", summary: "Ends an MCP session.", scope: auth, then: protocol},
+}
