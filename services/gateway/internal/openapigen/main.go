@@ -196,7 +196,8 @@ func (op *operation) responses(s *schemas) object {
 	return out
 }
 
-// failures adds the errors that an operation can answer.
+// failures adds the errors that an operation can answer. There is no default response,
+// because a client of oapi-codegen takes JSON lines for it.
 func (op *operation) failures(out object) {
 	kind := ""
 	switch op.then {
@@ -205,7 +206,7 @@ func (op *operation) failures(out object) {
 	case protocol:
 		kind = "MCP"
 	}
-	for status, name := range map[string]string{"400": "Invalid", "401": "Unauthenticated", "403": "Forbidden", "404": "Missing", "503": "Unavailable", "default": "Failed"} {
+	for status, name := range map[string]string{"400": "Invalid", "401": "Unauthenticated", "403": "Forbidden", "404": "Missing", "4XX": "Refused", "503": "Unavailable", "5XX": "Failed"} {
 		if status == "404" && !strings.Contains(op.path, "{") && op.then == plain && !op.calls() {
 			continue // what is not there cannot be named
 		}
@@ -222,7 +223,8 @@ func failures(s *schemas) object {
 		"Forbidden":       "The credential lacks the scope, or policy denied the call: reason_code and receipt_id say more.",
 		"Missing":         "There is no such thing, or the caller may not read it.",
 		"Unavailable":     "The mesh cannot answer now; Retry-After says when to send the request again.",
-		"Failed":          "The request failed otherwise: the body is too large (413), a limit is reached (429), the effect failed (5xx), or the outcome is pending (504).",
+		"Refused":         "The request is refused otherwise: the body is too large (413), a limit is reached (429), another report or outcome is recorded (409), or the call was cancelled (499).",
+		"Failed":          "The effect failed, or its outcome is not known yet (504).",
 	} {
 		usual := s.ref(reflect.TypeFor[apierr.Body]())
 		out[name] = object{"description": about, "content": object{"application/json": object{"schema": usual}}}

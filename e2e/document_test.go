@@ -1,0 +1,383 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestDocument uses every operation of the gateway with success, and many with an error,
+// and checks each request and response against the OpenAPI document that the gateway
+// serves. It fails if the document has an operation that nothing here uses.
+func TestDocument(t *testing.T) {
+	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true})
+	d := harness.Checked(t, m)
+	m = m.As(m.Token)
+	m.Addr = d.Addr
+	u := &user{t: t, m: m}
+
+	u.edge()
+	u.calls()
+	u.models()
+	u.govern()
+	u.approve()
+	u.decide()
+	u.ledger()
+	u.tree()
+	u.witness()
+	u.mcp()
+	u.wrong()
+	for _, id := range d.Operations() {
+		if !d.Succeeded(id) {
+			t.Errorf("the operation %s was not used with success", id)
+		}
+	}
+}
+
+// allModels writes an llm document with providers of every API format, and with a model
+// that judges.
+func allModels(t *testing.T) string {
+	p, path := harness.NewProviders(t, nil)
+	l, other := harness.NewLLM(t)
+	var a, b map[string]any
+	for path, doc := range map[string]*map[string]any{path: &a, other: &b} {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(raw, doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a["providers"] = append(a["providers"].([]any), b["providers"].([]any)...)
+	raw, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	secrets := maps.Clone(p.Keys)
+	secrets["llm.fixture"] = l.Key
+	harness.WriteSecrets(t, path, secrets)
+	return path
+}
+
+// user uses the operations of a gateway.
+type user struct {
+	t *testing.T
+	m *harness.Mesh // behind the proxy that checks the exchanges
+}
+
+// must sends a request that must have the status.
+func (u *user) must(status int, method, path, body string, header ...string) *harness.Response {
+	u.t.Helper()
+	h := map[string]string{"Content-Type": "application/json", "X-Binnacle-Session": "s-doc"}
+	for i := 0; i < len(header); i += 2 {
+		h[header[i]] = header[i+1]
+	}
+	r, err := u.m.DoHeader(u.t.Context(), method, path, body, h)
+	if err != nil {
+		u.t.Fatal(method, path, err)
+	}
+	if r.Status != status {
+		u.t.Errorf("%s %s: %d, want %d: %s", method, path, r.Status, status, r.Body)
+	}
+	return r
+}
+
+func (u *user) get(path string) *harness.Response {
+	u.t.Helper()
+	return u.must(http.StatusOK, "GET", path, "")
+}
+
+// until repeats a GET until its response has the status 200.
+func (u *user) until(path string) *harness.Response {
+	u.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		r, err := u.m.Do(u.t.Context(), "GET", path, "", "")
+		if err != nil {
+			u.t.Fatal(err)
+		}
+		if r.Status == http.StatusOK || time.Now().After(end) {
+			if r.Status != http.StatusOK {
+				u.t.Errorf("GET %s: %d: %s", path, r.Status, r.Body)
+			}
+			return r
+		}
+	}
+}
+
+// as returns the user with another token.
+func (u *user) as(token string) *user {
+	m := u.m.As(token)
+	return &user{u.t, m}
+}
+
+// member returns a member of a JSON response.
+func (u *user) member(r *harness.Response, name string) string {
+	u.t.Helper()
+	var doc map[string]any
+	r.JSON(u.t, &doc)
+	v, ok := doc[name].(string)
+	if !ok {
+		u.t.Fatalf("no %s in %s", name, r.Body)
+	}
+	return v
+}
+
+func (u *user) edge() {
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json", "/version"} {
+		u.get(path)
+		u.as("").must(http.StatusOK, "GET", path, "", "X-Forwarded-For", "")
+	}
+}
+
+func (u *user) calls() {
+	u.get("/api/v1/packs")
+	u.get("/api/v1/packs/cmd.upper")
+	u.get("/api/v1/packs/vault.put?unapproved=true")
+	u.must(200, "POST", "/api/v1/packs/cmd.upper", `{"text":"a"}`)
+	u.must(200, "POST", "/api/v1/packs/noop", `{}`)
+	r := u.must(200, "POST", "/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":"b"}}`, "X-Binnacle-Session", "", "Idempotency-Key", "k1")
+	u.get("/api/v1/calls/" + u.member(r, "call_id"))
+	u.must(200, "POST", "/api/v1/calls", `{"kind":"llm.chat","args":{"model":"openai/m-good","messages":[{"role":"user","content":"hi"}]}}`)
+	denied := u.must(403, "POST", "/api/v1/packs/no-such", `{}`)
+	u.get("/api/v1/calls/" + denied.Header.Get("X-Binnacle-Call-Id"))
+	u.must(200, "POST", "/api/v1/secrets", `{"name":"doc-secret","value":"v"}`)
+	rubric, err := json.Marshal(map[string]string{"session": "s-doc", "rubric": "name: on-course\nmodel: fixture/judge\nmin: 0\nmax: 10\ncriteria:\n  - id: answered\n    description: it was answered\n"})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	u.must(200, "POST", "/api/v1/judgements", string(rubric), "X-Binnacle-Session", "")
+}
+
+func (u *user) models() {
+	chat := `{"model":"openai/m-good","messages":[{"role":"user","content":"hi"}]`
+	u.must(200, "POST", "/v1/chat/completions", chat+`}`)
+	u.must(200, "POST", "/v1/chat/completions", chat+`,"stream":true}`)
+	u.must(200, "POST", "/v1/completions", `{"model":"openai/m-good","prompt":"hi"}`)
+	u.must(200, "POST", "/v1/embeddings", `{"model":"openai/m-good","input":["a"]}`)
+	u.must(200, "POST", "/v1/messages", `{"model":"anthropic/m-good","max_tokens":50,"messages":[{"role":"user","content":"hi"}]}`)
+	u.must(200, "POST", "/v1/messages/count_tokens", `{"model":"anthropic/m-good","messages":[{"role":"user","content":"hi"}]}`)
+	r := u.must(200, "POST", "/v1/responses", `{"model":"openai/m-good","input":"hi","store":true}`)
+	id := u.member(r, "id")
+	u.until("/v1/responses/" + id)
+	u.get("/v1/responses/" + id + "/input_items?limit=1&order=asc")
+	u.must(200, "POST", "/v1/responses", `{"model":"openai/m-good","input":"hi","stream":true}`)
+	u.must(200, "DELETE", "/v1/responses/"+id, "")
+	u.get("/v1/models")
+	u.must(200, "GET", "/v1/models", "", "Anthropic-Version", "2023-06-01")
+	u.get("/v1/models/fixture/good")
+	u.get("/v1/models/fixture%2Fgood")
+	u.get("/api/v1/llm/stats?from=2026-01-01T00:00:00Z")
+	u.get("/api/v1/llm/spend?by=model,day")
+}
+
+func (u *user) govern() {
+	key := u.member(u.must(200, "POST", "/api/v1/keys", `{"id":"doc","scopes":["llm:call"],"models":["openai/*"],"tags":["team-a"],"budget_usd_micros":1000000,"budget_window":"day","rate_calls":100,"rate_window":"minute","ttl_ms":3600000}`), "key")
+	u.as(key).must(200, "POST", "/v1/chat/completions", `{"model":"openai/m-good","messages":[{"role":"user","content":"hi"}]}`)
+	u.get("/api/v1/keys")
+	ann := u.as(u.m.TokenFor("ann", "llm:call"))
+	ann.must(200, "POST", "/api/v1/keys/ann/consent", `{"maker":"admin","scopes":["llm:call"],"ttl_ms":60000}`)
+	ann.must(200, "DELETE", "/api/v1/keys/ann/consent", "")
+	u.must(200, "POST", "/api/v1/tokens/revocations", `{"principal":"nobody","reason":"test"}`)
+	for _, path := range []string{"/api/v1/policies", "/api/v1/limits", "/api/v1/identities", "/api/v1/identities?at=5", "/api/v1/trust/keys", "/api/v1/trust/keys?at=5"} {
+		u.get(path)
+	}
+	cli(u.t, u.m, "limits", "set", "doc-limit", "--level", "agent", "--measure", "calls", "--window", "day", "--max", "100000")
+	u.get("/api/v1/limits")
+}
+
+// approve registers two people. The second registration waits until the first of them
+// has approved it.
+func (u *user) approve() {
+	register := func(who string) string {
+		return `{"kind":"policy.register_principal","args":{"principal":"` + who + `","type":"person"}}`
+	}
+	u.must(200, "POST", "/api/v1/calls", register("bob"))
+	cli(u.t, u.m, "roles", "grant", "bob", "approver")
+	call := u.member(u.must(202, "POST", "/api/v1/calls", register("carol"), "Prefer", "respond-async"), "call_id")
+	u.get("/api/v1/calls/" + call)
+	bob := u.as(u.m.TokenFor("bob", "approvals:vote", "tools:call"))
+	bob.get("/api/v1/approvals")
+	bob.get("/api/v1/approvals/" + call)
+	bob.must(200, "POST", "/api/v1/approvals/"+call+"/votes", `{"vote":"grant","reason":"I know her"}`)
+	u.get("/api/v1/identities")
+}
+
+func (u *user) decide() {
+	r := u.must(200, "POST", "/api/v1/decide", `{"kind":"tool.noop","args":{"n":1},"report_within_ms":30000}`)
+	report := `{"args_digest":"` + u.member(r, "args_digest") + `","status":"succeeded","output":{"n":1},"usage":{"cpu_ms":5}}`
+	u.must(200, "POST", u.member(r, "report"), report)
+	u.must(200, "POST", u.member(r, "report"), report)
+	u.must(409, "POST", u.member(r, "report"), `{"args_digest":"`+u.member(r, "args_digest")+`","status":"failed"}`)
+}
+
+func (u *user) ledger() {
+	u.must(200, "POST", "/api/v1/packs/cmd.upper", `{"text":"`+strings.Repeat("x", 40_000)+`"}`)
+	u.get("/helm/receipts?limit=100")
+	u.get("/helm/receipts?session=s-doc&owner=admin")
+	u.until("/helm/proofgraph?session=s-doc")
+	u.get("/api/v1/proofgraph/sessions?limit=10&offset=1")
+	var receipts []json.RawMessage
+	u.get("/api/v1/proofgraph/sessions/s-doc/receipts").JSON(u.t, &receipts)
+	var second struct {
+		Prev string `json:"prev"`
+	}
+	if err := json.Unmarshal(receipts[1], &second); err != nil {
+		u.t.Fatal(err)
+	}
+	u.get("/api/v1/proofgraph/receipts/" + second.Prev)
+	u.get("/api/v1/proofgraph/receipts/" + strings.Replace(second.Prev, ":", "%3A", 1))
+	u.get("/api/v1/events?session=s-doc&type=effect_recorded&since=1h")
+	u.get("/api/v1/search?tool=cmd.upper&status=succeeded&limit=5")
+	u.get("/api/v1/ledger")
+	for line := range strings.Lines(string(u.get("/api/v1/ledger").Body)) {
+		if i := strings.Index(line, `"store":"object"`); i >= 0 {
+			u.content(line)
+			break
+		}
+	}
+	pack := u.until("/api/v1/sessions/s-doc/evidence")
+	u.until("/api/v1/sessions/s-doc/evidence?redact=all")
+	u.must(200, "POST", "/api/v1/evidence/export", `{"session_id":"s-doc","format":"tar.gz"}`)
+	u.must(200, "POST", "/api/v1/evidence/verify", string(pack.Body), "Content-Type", "application/x-tar")
+	u.must(200, "POST", "/api/v1/evidence/verify?root=k-other", string(pack.Body), "Content-Type", "application/x-tar")
+	r := u.must(200, "POST", "/api/v1/conformance/run", `{"level":"L1","model":"openai/m-good"}`, "X-Binnacle-Session", "")
+	u.get("/api/v1/conformance/reports/" + u.member(r, "report_id"))
+	for _, view := range []string{"audit", "gateway", "authority", "policy", "budget", "starts", "llm-router", "keys.gateway"} {
+		if r, err := u.m.Do(u.t.Context(), "GET", "/api/v1/views/"+view, "", ""); err != nil || r.Status != 200 {
+			u.t.Logf("view %s: %v %d", view, err, r.Status)
+		}
+	}
+}
+
+// content reads the content object that an event refers to.
+func (u *user) content(line string) {
+	var e struct {
+		Data struct {
+			Call struct {
+				Args struct {
+					Commitment string `json:"commitment"`
+					Size       int64  `json:"size"`
+					Store      string `json:"store"`
+				} `json:"args"`
+			} `json:"call"`
+			Args struct {
+				Commitment string `json:"commitment"`
+				Size       int64  `json:"size"`
+				Store      string `json:"store"`
+			} `json:"args"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal([]byte(line), &e); err != nil {
+		u.t.Fatal(err)
+	}
+	args := e.Data.Args
+	if args.Commitment == "" {
+		args = e.Data.Call.Args
+	}
+	u.get(fmt.Sprintf("/api/v1/contents/%s?size=%d", args.Commitment, args.Size))
+}
+
+// tree reads the log, which needs 256 entries for a full tile.
+func (u *user) tree() {
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 10 {
+				if r, err := u.m.Do(u.t.Context(), "POST", "/api/v1/packs/noop", "", "{}"); err != nil || r.Status != 200 {
+					u.t.Error(err, r)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	u.get("/log/checkpoint")
+	u.until("/log/tile/0/000")
+	u.get("/log/tile/0/000.p/12")
+	u.get("/log/tile/0/000.p%2F12")
+	u.get("/log/consistency?from=2&to=200")
+	u.get("/api/v1/ledger/7/proof")
+}
+
+func (u *user) witness() {
+	seed := filepath.Join(u.t.TempDir(), "w.seed")
+	if err := os.WriteFile(seed, []byte(strings.Repeat("7", 64)), 0o600); err != nil {
+		u.t.Fatal(err)
+	}
+	kid := strings.TrimSpace(cli(u.t, u.m, "trust", "add", "witness", "w1", "--public", strings.TrimSpace(cli(u.t, u.m, "trust", "public", seed))))
+	eventually(u.t, "the witness's key is published", 10*time.Second, func() bool { return strings.Contains(cli(u.t, u.m, "trust", "list"), kid) })
+	eventually(u.t, "the witness cosigns", 20*time.Second, func() bool {
+		_, err := u.m.CLI("witness", "--addr", u.m.Addr, "--name", "w1", "--key", seed, "--state", seed+".state", "--every", "0")
+		return err == nil
+	})
+	u.get("/log/checkpoint?witness=true")
+	u.until("/log/checkpoint?witnessed=1")
+}
+
+func (u *user) mcp() {
+	u.get("/mcp/v1/capabilities")
+	u.must(200, "POST", "/mcp/v1/execute", `{"method":"cmd.upper","params":{"text":"b"}}`)
+	u.must(403, "POST", "/mcp/v1/execute", `{"method":"no-such"}`)
+	accept := []string{"Accept", "application/json, text/event-stream", "X-Binnacle-Session", ""}
+	r := u.must(200, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, accept...)
+	accept = append(accept, "Mcp-Session-Id", r.Header.Get("Mcp-Session-Id"))
+	u.must(202, "POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, accept...)
+	u.must(200, "POST", "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, accept...)
+	u.stream("/mcp", r.Header.Get("Mcp-Session-Id"))
+	u.must(204, "DELETE", "/mcp", "", accept...)
+	u.must(404, "POST", "/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, accept...)
+}
+
+// stream begins to read a stream of events.
+func (u *user) stream(path, session string) {
+	ctx, cancel := context.WithCancel(u.t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", u.m.URL()+path, nil)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	for k, v := range map[string]string{"Authorization": "Bearer " + u.m.Token, "Accept": "text/event-stream", "Mcp-Session-Id": session} {
+		req.Header.Set(k, v)
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		u.t.Errorf("GET %s: %d", path, r.StatusCode)
+	}
+}
+
+// wrong sends requests that have errors as their responses.
+func (u *user) wrong() {
+	u.as("no-token").must(401, "GET", "/api/v1/packs", "")
+	u.as("no-token").must(401, "POST", "/v1/messages", `{}`)
+	u.as(u.m.TokenFor("eve", "tools:call")).must(403, "GET", "/api/v1/policies", "")
+	u.must(400, "POST", "/api/v1/keys", `{"id":"x","scopes":["llm:call","nonsense"]}`)
+	u.must(400, "POST", "/api/v1/keys", `{"id":"x","unknown":1}`)
+	u.must(400, "POST", "/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":5}}`)
+	u.must(400, "POST", "/api/v1/calls", `not json`)
+	u.must(400, "POST", "/v1/messages", `{"model":5}`)
+	u.must(404, "POST", "/v1/messages", `{"model":"nobody/m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`)
+	u.must(404, "POST", "/v1/chat/completions", `{"model":"nobody/m","messages":[{"role":"user","content":"hi"}]}`)
+	u.must(404, "GET", "/v1/models/nobody/m", "")
+	u.must(404, "GET", "/api/v1/calls/c-none", "")
+	u.must(404, "GET", "/v1/responses/resp_none", "")
+	u.must(404, "GET", "/api/v1/approvals/c-none", "")
+	u.must(400, "GET", "/api/v1/search?limit=0", "")
+	u.must(413, "POST", "/api/v1/packs/cmd.upper", `{"text":"`+strings.Repeat("x", 17<<20)+`"}`)
+}
