@@ -103,7 +103,7 @@ func main() {
 
 	// What governs.
 	policies := try(c.ListPoliciesWithResponse(ctx))
-	must(policies.JSON200 != nil && len(*policies.JSON200) > 0 && bytes.Contains(*(*policies.JSON200)[1].Body, []byte("binnacle")), "policies:", string(policies.Body))
+	must(policies.JSON200 != nil && len(*policies.JSON200) > 1 && (*policies.JSON200)[0].Layer == "p0" && len(*(*policies.JSON200)[0].Body) > 100, "policies:", string(policies.Body))
 	limits := try(c.GetLimitsWithResponse(ctx))
 	must(limits.JSON200 != nil && limits.JSON200.Limits != nil, "limits:", string(limits.Body))
 	trust := try(c.ListTrustKeysWithResponse(ctx, nil))
