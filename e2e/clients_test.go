@@ -104,7 +104,8 @@ func typescriptClient(t *testing.T, document, dir string) []string {
 	return []string{node, "js/main.js"}
 }
 
-// copyTo copies the files of a folder.
+// copyTo copies the files of a folder. A program that imports what is generated is stored
+// with the suffix .txt, so that no tool takes it for a package of the repository.
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()
 	if err := fs.WalkDir(os.DirFS(from), ".", func(path string, d fs.DirEntry, err error) error {
@@ -115,7 +116,7 @@ func copyTo(t *testing.T, from, to string) {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(to, path), b, 0o644)
+		return os.WriteFile(filepath.Join(to, strings.TrimSuffix(path, ".txt")), b, 0o644)
 	}); err != nil {
 		t.Fatal(err)
 	}
