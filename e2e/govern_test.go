@@ -570,8 +570,8 @@ func TestBundleSources(t *testing.T) {
 	kid := strings.TrimSpace(cli(t, m, "trust", "add", "bundle", "web"))
 	file := filepath.Join(dir, "web.tar.gz")
 	cli(t, m, "policy", "build", dir, "--out", file, "--sign", filepath.Join(m.Dir, "keys/bundle-web.seed"))
-	asked := atomic.Int64{}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked.Add(1); http.ServeFile(w, r, file) }))
+	requests := atomic.Int64{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { requests.Add(1); http.ServeFile(w, r, file) }))
 	defer srv.Close()
 	for range 60 {
 		if strings.Contains(cli(t, m, "trust", "list"), kid) {
@@ -579,7 +579,7 @@ func TestBundleSources(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	if out, err := m.CLI("policy", "activate", "--url", srv.URL+"/web.tar.gz"); err == nil || !strings.Contains(err.Error(), "egress_hosts") || asked.Load() != 0 {
+	if out, err := m.CLI("policy", "activate", "--url", srv.URL+"/web.tar.gz"); err == nil || !strings.Contains(err.Error(), "egress_hosts") || requests.Load() != 0 {
 		t.Fatal(out, err)
 	}
 	cli(t, m, "trust", "sign", write(t, "p0.json", `{"egress_hosts":["127.0.0.1"]}`))

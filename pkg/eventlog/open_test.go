@@ -53,7 +53,7 @@ func TestOpen(t *testing.T) {
 		filters       []string
 		err           string // "": it is accepted
 	}{
-		{"what was asked for", good.Subject(), stored, []string{filter}, ""},
+		{"the requested event", good.Subject(), stored, []string{filter}, ""},
 		{"the second filter", good.Subject(), stored, []string{"evt.t.audit.>", filter}, ""},
 		{"any event", good.Subject(), stored, []string{eventlog.Every}, ""},
 		{"the largest", good.Subject(), largest, []string{filter}, ""},
@@ -112,7 +112,7 @@ func TestOpenBytes(t *testing.T) {
 		filters []string
 		ok      bool
 	}{
-		{"what was asked for", stored, []string{bus.AllowedFilter("judge")}, true},
+		{"the requested event", stored, []string{bus.AllowedFilter("judge")}, true},
 		{"any event", stored, []string{eventlog.Every}, true},
 		{"no filters", stored, nil, false},
 		{"another executor", stored, []string{bus.AllowedFilter("audit")}, false},
