@@ -108,3 +108,17 @@ func TestDocuments(t *testing.T) {
 		t.Errorf("only %d names are checked", counted)
 	}
 }
+
+// TestMap checks that ARCHITECTURE.md names every package of pkg and of the trusted core.
+func TestMap(t *testing.T) {
+	b, err := os.ReadFile(root + "ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range lines(t, "ls-files", "pkg/*/*.go", "pkg/core/*/*.go") {
+		rest := strings.TrimPrefix(strings.TrimPrefix(file, "pkg/"), "core/")
+		if name, _, _ := strings.Cut(rest, "/"); !strings.HasSuffix(name, ".go") && !strings.Contains(string(b), "`"+name) && name != "cmd" {
+			t.Errorf("package %s is not in ARCHITECTURE.md", path.Dir(file))
+		}
+	}
+}
