@@ -61,7 +61,7 @@ func TestArchive(t *testing.T) {
 		t.Errorf("%d files for %d segments", len(files), len(after.Segments))
 	}
 
-	// An archive with another segment size, or of another log, cannot be extended.
+	// An archive cannot be extended with another segment size.
 	if out, err := m.CLI("archive", "--to", dir, "--segment", "128"); err == nil || !strings.Contains(err.Error(), "has segments of 64") {
 		t.Error(out, err)
 	}
@@ -114,8 +114,8 @@ func TestArchive(t *testing.T) {
 		return s[:at] + "AAAA" + s[at+4:]
 	}))
 
-	// The archive of the mirror is the same; it is made with a key that permits only
-	// reading.
+	// The archive of the mirror has the same segments; it is made with a key that
+	// permits only reading.
 	keys := t.TempDir()
 	key, err := os.ReadFile(filepath.Join(m.Dir, "keys/auditor.nkey"))
 	if err != nil || os.WriteFile(filepath.Join(keys, "auditor.nkey"), key, 0o600) != nil {

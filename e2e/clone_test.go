@@ -14,9 +14,10 @@ import (
 
 // TestComposeFromClone shows that in a fresh clone of the repository, `docker compose
 // up` alone builds every image with the Dockerfile, creates the keys and starts the
-// mesh, on a machine whose containerd cannot be reached. The base image is made from
-// this machine's Go distribution, under the name that the Dockerfile uses, and the
-// module proxy is disabled; everything else is as on a user's machine.
+// mesh, on a machine whose containerd cannot be reached. If the machine lacks the base
+// image, it is made from the machine's Go distribution, under the name that the
+// Dockerfile uses. The module proxy is disabled; everything else is as on a user's
+// machine.
 func TestComposeFromClone(t *testing.T) {
 	const base, project = "golang:1.26", "binnacle-e2e-clone"
 	dir := filepath.Join(t.TempDir(), "binnacle")

@@ -124,7 +124,7 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 // TestSwappedPacks shows that a pack that is replaced on disk, in every way, between
 // calls and during them, runs as it was registered, and that no other program runs under
 // its digest. A restarted session-runner registers the new program, and its calls are
-// denied as drift until it is approved.
+// denied as drift.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string

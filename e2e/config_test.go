@@ -27,9 +27,10 @@ import (
 var configured = map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes, "compose": harness.Compose}
 
 // TestConfigured runs the mesh from one configuration file on every topology. It checks
-// that each service reports its settings, records an event and then reloads the settings
-// that may change, rejects an invalid file without exiting, and exports correct metrics,
-// and that replay and both verifiers accept the ledger.
+// that each service records an event and then reloads the settings that may change,
+// rejects an invalid file without exiting, and exports correct metrics. Except on
+// compose, it also checks the reported settings. Replay and our verifier must accept the
+// ledger, and the second verifier the pack of a session.
 func TestConfigured(t *testing.T) {
 	for name, start := range configured {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +97,8 @@ func total(f *dto.MetricFamily, want ...string) (sum float64) {
 }
 
 // figures checks that every process can be scraped, that its metrics follow the rules
-// for names and units, and that each call is counted once.
+// for names and units, that calls are counted, and that no label has a value that a
+// caller chose.
 func figures(t *testing.T, m *harness.Mesh, processes []string) {
 	t.Helper()
 	const calls = 10

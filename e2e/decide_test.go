@@ -61,8 +61,8 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 
 // TestCallersExecute shows that an intent from one gateway can be reported to another,
 // even if the first has been killed or all services were restarted. Without a report,
-// any gateway records the outcome unknown at the deadline of the call. A budget is
-// settled with the reported usage, and the intent of an approved call can be fetched.
+// any gateway records the outcome unknown at the deadline of the call. The intent of an
+// approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)
@@ -144,8 +144,9 @@ func TestCallersExecute(t *testing.T) {
 }
 
 // TestDecideBehindHistory shows that after 10,000 calls in the same session and a
-// restart, an older intent is found, its outcome can be reported twice, and new
-// decisions are made, all in about the time that they take on an empty ledger.
+// restart, a decision and its report take at most about twice the time that they take on
+// an empty ledger. An older intent is still found, and its outcome can be reported
+// twice.
 func TestDecideBehindHistory(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	const session = "s-long"

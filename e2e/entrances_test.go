@@ -19,8 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// hostileJSON maps names to documents that would overflow the stack of a recursive
-// parser.
+// hostileJSON maps names to documents that crash or exhaust careless parsers: most are
+// nested deeply enough to overflow the stack, others are truncated, very wide or not
+// text.
 func hostileJSON(n int) map[string]string {
 	return map[string]string{
 		"arrays":    strings.Repeat("[", n),

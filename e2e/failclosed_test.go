@@ -188,7 +188,7 @@ func TestTruncated(t *testing.T) {
 	if r, err := m.Do(t.Context(), "GET", "/log/checkpoint", "", ""); err != nil || !strings.Contains(string(r.Body), "/epoch-2\n") || !strings.Contains(string(r.Body), "epoch 2\n") {
 		t.Fatalf("%v %s", err, r.Body)
 	}
-	// The document is valid for this loss only.
+	// After another restart, the mesh needs no further document.
 	m.StopAll()
 	m = harness.One(t, harness.Options{Noop: true, Dir: dir})
 	if r := call(m); r.Status != 200 {

@@ -52,8 +52,8 @@ func TestVirtualKeys(t *testing.T) {
 					t.Errorf("call %d of a key rated 2 an hour: %d %s", i, status, body)
 				}
 			}
-			// Each call costs at most 28 micro-dollars, but reserves the price of 100
-			// output tokens and its input; the budget covers only a few calls.
+			// Each call costs 34 micro-dollars, but reserves the price of 100 output
+			// tokens and its input; the budget covers only a few calls.
 			spent := create("small", "--actor", "robot", "--budget", "0.0003")
 			ok := 0
 			for range 12 {
@@ -199,9 +199,9 @@ func TestBudgetExact(t *testing.T) {
 	}
 }
 
-// TestOverspend shows that a virtual key with a budget of one cent cannot cause higher
-// bills, even if members of its requests understate the cost: the maximum that all
-// providers can bill for the requests they received is within the budget.
+// TestOverspend shows that a request with a virtual key cannot cost more than the key's
+// budget of one cent, even if members of the request understate the cost. For every
+// request that a provider received, it computes the maximum that the provider can bill.
 func TestOverspend(t *testing.T) {
 	models := []any{}
 	for _, m := range []string{"openai/m-good", "vllm/m-good", "anthropic/claude-opus-4-1-good", "gemini/gemini-2.5-flash-good", "bedrock/claude-3-7-good"} {

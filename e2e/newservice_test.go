@@ -59,9 +59,9 @@ var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.
 
 // TestNewService adds an executor service to a copy of the repository by editing at most
 // four places, which CONTRIBUTING.md lists. It shows that a mesh built from the copy
-// executes a call of the service, whose receipt the service signs, that the ledger
-// replays and verifies, and that the tests that compare lists with the registry pass,
-// and fail if a place is omitted.
+// executes a call of the service, whose receipt the service signs, and that the ledger
+// replays and verifies. The tests that compare lists with the registry must pass, and
+// fail if docker-compose.yaml is left unchanged.
 func TestNewService(t *testing.T) {
 	if len(newServicePlaces) > 4 {
 		t.Fatalf("%d places", len(newServicePlaces))

@@ -233,7 +233,8 @@ func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
 	}}
 }
 
-// queryWatch checks all messages on the stream TRANSIENT against the schemas of queries.
+// queryWatch checks the queries on the stream TRANSIENT, with their responses, against
+// the schemas of queries.
 type queryWatch struct {
 	t       *testing.T
 	schemas map[string]*jsonschema.Schema // by "service.verb"

@@ -99,7 +99,9 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 				case err != nil:
 					c.t.Error(err)
 				case r.Status == 503 && took > 2*time.Second+slack, took > 10*time.Second:
-					// The call has started, so the gateway waits for its outcome.
+					// 503 is due within two seconds. Other responses may take longer,
+					// because the gateway waits for the outcome of a call that has
+					// started.
 					c.t.Errorf("an answer took %v: %d %s", took, r.Status, r.Body)
 				case r.Status == 503 && r.Header.Get("Retry-After") != "":
 					p.refused++

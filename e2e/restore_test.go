@@ -45,8 +45,8 @@ func open(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// TestRestoredModes shows that only the owner can access restored files, under any
-// umask, and that modes that were made more permissive since are reported and repaired
+// TestRestoredModes shows that only the owner can access restored files, even under
+// umask 0, and that modes that were made more permissive since are reported and repaired
 // at the next start.
 func TestRestoredModes(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")

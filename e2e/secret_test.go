@@ -49,7 +49,7 @@ func TestSecretNowhere(t *testing.T) {
 				t.Errorf("%v %s", err, r.Body)
 			}
 			leaks(t, m, value)
-			// The secret can be used after a restart of every service.
+			// The files do not contain the value after the mesh has stopped, either.
 			m.StopAll()
 			leaks(t, m, value)
 		})

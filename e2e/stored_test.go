@@ -98,7 +98,7 @@ func TestStoredOwner(t *testing.T) {
 			t.Errorf("%s: %d %s", c, status, body)
 		}
 	}
-	// The reservation for a call includes the tokens of the response that it continues.
+	// Create a response that continues another one and is not deleted below.
 	status, body := do(m.Addr, m.Token, "POST", "/v1/responses", `{"model":"openai/m-own","previous_response_id":"`+plain.id+`","input":"go on","max_output_tokens":10}`)
 	var last struct{ ID string }
 	if err := json.Unmarshal([]byte(body), &last); err != nil || status != 200 {

@@ -173,9 +173,9 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// erased shows that content that is encrypted under the tenant's key can be read with
-// the right scope until the key is destroyed. After that it is reported as erased, and
-// everything still verifies.
+// erased shows that a conversation that is encrypted under the tenant's content key can
+// be continued until the key is destroyed. After that its content is reported as erased,
+// and the session's pack still verifies.
 func erased(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	ask := func(session, previous string) (int, string) {

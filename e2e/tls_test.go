@@ -240,7 +240,7 @@ func refusesPlainNATS(t *testing.T, addr string) {
 }
 
 // say sends a text over TCP, and returns the bytes received until the connection is
-// closed.
+// closed or five seconds have passed.
 func say(t *testing.T, addr, text string) string {
 	t.Helper()
 	c, err := net.DialTimeout("tcp", addr, 10*time.Second)

@@ -96,7 +96,7 @@ var _ = register("12.15 labels chosen by callers", func(t *testing.T, m *harness
 	}
 })
 
-// mcp sends one MCP message and returns the status, the session id and the result of the
+// mcp sends one MCP message and returns the status, the session id and the body of the
 // response.
 func mcp(t *testing.T, m *harness.Mesh, token, session, message string) (int, string, string) {
 	t.Helper()

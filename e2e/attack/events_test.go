@@ -20,8 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// TestForgedEvents runs the attacks that forge events. It uses a mesh of its own on each
-// topology, because forged events stay on the ledger.
+// TestForgedEvents runs the attacks that forge events, with one process per service. It
+// uses a mesh of its own, because forged events stay on the ledger.
 func TestForgedEvents(t *testing.T) {
 	forgedEvents(t, harness.Processes(t, options(t, "")))
 }
@@ -70,9 +70,11 @@ func (l *liar) event(base *contract.Event, name, id string, data []byte) *contra
 }
 
 // lies publishes, with the identity of every service except policy and the executor,
-// each event that could end, start, allow or cancel the call of base. sample is an
-// outcome of another call, used as the template of forged outcomes. The receipt in a
-// forged outcome names signer, or the publishing service if signer is empty.
+// each event that could start, approve, end or cancel the call of base. It also checks
+// that the server rejects events that name another service as their source, and
+// checkpoints that are not from audit. sample is an outcome of another call, used as the
+// template of forged outcomes. The receipt in a forged outcome names signer, or the
+// publishing service if signer is empty.
 func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.Recorded, executor, signer string) {
 	t.Helper()
 	call := base.CallID

@@ -119,7 +119,8 @@ func (a *auditor) rejected(what, want string, src *evidence.Source) {
 }
 
 // judged verifies a pack with both verifiers, which must agree. want is a part of the
-// expected error of our verifier, or empty if the pack must verify.
+// expected error of our verifier, or empty if the pack must verify. If there are args,
+// they are passed to our verifier, and the second one is not run.
 func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	a.t.Helper()
 	file := filepath.Join(a.t.TempDir(), "p.tar")
@@ -190,7 +191,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 })
 
 // An insider with audit's key writes a log in which unsigned events have members that
-// their schema does not list, or lack required ones. Verifiers reject it.
+// their schema does not list, values of another type, or a schema that does not exist.
+// Verifiers reject it.
 var _ = register("12.E an event that its schema does not know", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-schema")

@@ -87,8 +87,8 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 }
 
 // In an earlier version, a service answered any query of any other service, and sent the
-// response to an inbox of a third one. The test sends each query to each service with
-// each identity, and checks that only permitted queries are answered.
+// response to an inbox of a third one. The test sends queries to each service with each
+// identity, and checks that only permitted ones are answered.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return // the embedded server has no listener; TestForeign and TestPermissions cover this topology

@@ -201,8 +201,8 @@ func topologies(t *testing.T) {
 	}
 }
 
-// floors measures NATS, signing, hashing and the file system without the mesh, as lower
-// bounds for its figures.
+// floors measures NATS requests, ledger appends and deliveries without the mesh's
+// services, as lower bounds for its figures.
 func floors(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{{Name: "all", Stream: bus.Events, Filters: []string{"evt.>"}}}}
 	b := meshtest.Start(t, []bus.Declaration{d})

@@ -36,14 +36,15 @@ const PerCall = 4
 func SessionName(n int) string { return fmt.Sprintf("s-history-%d", n) }
 
 // Write appends at least n events, in whole calls, to the ledger of the mesh in one
-// process whose folder is dir, and returns the number appended. The mesh must be
-// stopped. Its last successful call must be one of tool.noop, and its policies and tools
-// must not have changed since: that call is the pattern of all others. The calls are
-// spread over the sessions in turn. A folder takes one history.
+// process whose folder is dir, and returns the number appended; with an error, some of
+// these may not be stored. The mesh must be stopped. The last outcome on its ledger must
+// be that of a successful call of tool.noop, and its policies and tools must not have
+// changed since: that call is the pattern of all others. The calls are spread over the
+// sessions in turn. Write returns an error if a history was written to the ledger before.
 //
 // The events are stored without message ids, as the server no longer knows those of
 // events older than its deduplication window. Consumers of work continue after the last
-// event. A checkpoint is not written: audit follows at the next start.
+// event. No checkpoint is written: audit signs one after the next start.
 func Write(ctx context.Context, dir string, n, sessions int) (events int, err error) {
 	if sessions < 1 {
 		return 0, errors.New("history: want at least one session")
@@ -217,7 +218,8 @@ func (w *writer) read(ctx context.Context, keys run.Keys) error {
 	return p.decided(keys, &allowed.Decision)
 }
 
-// readOutcome reads effect and output of the recorded call.
+// readOutcome reads effect and output of the recorded call, which must have succeeded at
+// the session-runner.
 func (w *writer) readOutcome() error {
 	var rec contract.Recorded
 	if err := contract.Decode(w.pattern.recorded.Data, &rec); err != nil {
@@ -340,7 +342,7 @@ func (w *writer) check(ctx context.Context, n uint64) error {
 	return nil
 }
 
-// skip makes every consumer of work continue after the last event.
+// skip creates every consumer of work again, so that it continues after the last event.
 func skip(ctx context.Context, s jetstream.Stream) error {
 	info, err := s.Info(ctx)
 	if err != nil {

@@ -20,7 +20,7 @@ type reason struct {
 }
 
 // reasons writes the constants and the table of reason codes to pkg/core/contract, and
-// the reference page.
+// the reference page. It returns an error for a duplicate or incomplete entry.
 func reasons() error {
 	raw, err := os.ReadFile("reasons.json")
 	if err != nil {

@@ -163,9 +163,9 @@ func fold(roots []translog.Hash) translog.Hash {
 }
 
 // VerifyArchive verifies an archive against the key id of the trusted root: every
-// segment against the index, the index against the checkpoint, and then
-// everything that VerifyLedger checks. The error names every segment that is
-// missing or wrong.
+// segment against the index, the index against the checkpoint, and then everything that
+// VerifyLedger checks, and the demands. The error names every segment that is missing or
+// wrong.
 func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) {
 	ix, err := OpenArchive(dir)
 	if err != nil {

@@ -161,8 +161,8 @@ func executedBy(owner string) string {
 }
 
 // checkDecision returns an error unless the signature of the decision verifies, the
-// decision is about the proposed call and its caller, its intent is for the caller only
-// if the call was proposed so, and the policies that it names were activated. After an
+// decision is about the proposed call and its caller, its intent is for the caller if
+// and only if that was proposed, and the policies that it names were activated. After an
 // escalation, the votes that it counts must be recorded.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {

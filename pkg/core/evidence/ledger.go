@@ -209,7 +209,8 @@ func (l *authentic) epoch(e *contract.Event) error {
 	return nil
 }
 
-// seal verifies the checkpoint over the tree, and the demands.
+// seal verifies that the trusted root is published, the checkpoint over the tree, and
+// the demands.
 func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demands) (err error) {
 	if !l.reg.Has(l.reg.Root) {
 		return fmt.Errorf("the trusted root %s is not published here", l.reg.Root)

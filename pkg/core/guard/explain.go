@@ -1,7 +1,8 @@
 package guard
 
-// The parts of a decision, in the order of their precedence. The schema, the rules and
-// the overlays are evaluated before Judge, which receives their answers.
+// The parts of a decision, in the order in which they are taken into account. The
+// schema, the rules and the overlays are evaluated before Judge is called, which
+// receives their answers.
 const (
 	PartGates       = "gates"
 	PartSchema      = "input schema"

@@ -37,8 +37,8 @@ type entry struct {
 	since, revoked uint64 // Lamport times of publication and revocation; revoked is 0 for a valid key
 }
 
-// Publish returns k signed with the root key. It sets SignerKID and Sig and checks
-// nothing; Apply does.
+// Publish returns k signed with the root key. It sets SignerKID and Sig, and leaves all
+// checks to Apply.
 func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 	k.SignerKID, k.Sig = root.KID, ""
 	k.Sig = root.Sign(sign.DomainTrust, contract.Bytes(&k))
