@@ -43,7 +43,8 @@ type Keys struct {
 const life = 15 * time.Second
 
 // Ring fetches the content keys and caches them for life. It implements blob.Keys and is
-// safe for concurrent use.
+// safe for concurrent use. If the keys cannot be fetched, its methods return the error
+// of the query.
 type Ring struct {
 	// Client sends Query to the vault-broker.
 	Client *rpc.Client

@@ -101,9 +101,9 @@ type itemRead struct {
 	role, sealed      bool
 }
 
-// itemMember records the type, ids and role of an item from one of its members. It
-// reports whether it consumed the value; if not, the value has yet to be read as
-// content.
+// itemMember records the type, ids and role of an item, and whether it has encrypted
+// content, from one of its members. It reports whether it consumed the value; if not,
+// the value has yet to be read as content.
 func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	switch name {
 	case "type":

@@ -1,7 +1,7 @@
 // Package llm summarizes requests to language models. The request is the body of a call
 // and is forwarded byte for byte. The args of the call are this summary, and policy
 // reads nothing else of the request, so that a decision can be repeated after the prompt
-// is erased. Policy, guards and providers all use one reader of requests, Peek. To
+// is erased. All services that read requests use one reader for the summary, Peek. To
 // support another member of any API, add it to the shapes in members.go.
 package llm
 

@@ -21,6 +21,7 @@ const (
 
 // Write replaces the content of the file at path atomically and durably: on return, the
 // content and its name are synced to disk. A reader sees the old content or the new one.
+// Write uses the file path+".new", so it must not be called concurrently for one path.
 func Write(path string, b []byte) error {
 	f, err := Create(path + ".new")
 	if err != nil {

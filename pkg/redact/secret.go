@@ -116,7 +116,7 @@ func (s *secret) fold(f []byte) {
 }
 
 // alignments returns the base64 encodings of v after 0, 1 and 2 preceding bytes of a
-// three-byte group.
+// three-byte group, or only the first of them if whole is set.
 func alignments(v string, whole bool) []aligned {
 	var out []aligned
 	for k := range 3 {
@@ -298,8 +298,9 @@ func (a *aligned) widen(view []byte, from, to int) (int, int) {
 
 func identity(from, to int) (int, int) { return from, to }
 
-// spelledBy reports whether a JSON number has the digits of the secret, or equals the
-// secret rounded to a float64.
+// spelledBy reports whether the digits of a JSON number are or, unless the secret is
+// short, contain those of the secret, or whether the number equals the secret rounded to
+// a float64.
 func (s *secret) spelledBy(token []byte) bool {
 	mantissa, _, _ := bytes.Cut(bytes.ToLower(token), []byte("e"))
 	got := bytes.TrimLeft(bytes.ReplaceAll(bytes.TrimPrefix(mantissa, []byte("-")), []byte("."), nil), "0")

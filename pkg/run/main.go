@@ -132,8 +132,8 @@ func NATSCA(keys string) string {
 }
 
 // serveProcess reads the service's keys, builds the service and runs it until ctx ends.
-// It returns an error if private.Check rejects the folder of keys, or if a required key
-// file is missing.
+// It returns an error if private.Check rejects the folder of keys, if a required key
+// file is missing, or if build or Serve fails.
 func serveProcess(ctx context.Context, service string, p *Process, build func(Keys, *config.Config) (Service, error)) error {
 	c := &p.Live.Config().Config
 	keys := Keys(c.Keys)

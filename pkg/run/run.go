@@ -56,7 +56,7 @@ type Config struct {
 	RootKID  string            // key id of the mesh's trust anchor
 	Live     *Live             // configuration that is reloaded while the process runs; nil if it is not reloaded
 	Metrics  *metrics.Registry // registry for the instance's metrics; nil for one that is not served
-	TracesTo string            // URL of the OpenTelemetry collector; "" for the value of OTEL_EXPORTER_OTLP_ENDPOINT, if set
+	TracesTo string            // URL of the OpenTelemetry collector; the environment variables of OpenTelemetry override it
 	Starting *Starting         // receives what the instance waits for until it is ready; nil if nothing reads it
 }
 
@@ -129,7 +129,7 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 type Health = query.Health
 
 // Report registers a function that returns the health of one part of the instance. It is
-// called for each health query.
+// called each time that the instance's health is read, possibly concurrently.
 func (v *Env) Report(f func(context.Context) Health) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -348,7 +348,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	return nil
 }
 
-// seeLedger advances the Lamport clock to at least that of the ledger's last event and
+// seeLedger advances the Lamport clock to at least that of the tenant's last event and
 // of the service's own last event, so that new events come after both.
 func (v *Env) seeLedger(ctx context.Context) error {
 	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {

@@ -60,7 +60,7 @@ type Service struct {
 type Kind struct {
 	Prefix string
 	// Scope is the scope that a caller's token needs for the built-in policy to allow a
-	// call of the family. It is "" for a reserved family, which has no calls.
+	// call of the family. It is "" for a family that has no calls.
 	Scope string
 	// Callers is true for the family of functions that callers define in their requests.
 	// They have no tool document in the mesh and cannot be proposed by name.

@@ -27,8 +27,8 @@ type Files struct {
 	pair   *tls.Certificate
 }
 
-// Open reads both files. It returns nil and no error if both names are empty, and an
-// error if only one of them is.
+// Open reads both files, and returns an error if they cannot be used. It returns nil and
+// no error if both names are empty, and an error if only one of them is.
 func Open(cert, key string) (*Files, error) {
 	if cert == "" && key == "" {
 		return nil, nil

@@ -140,7 +140,8 @@ func unknownField(v *jsonschema.ValidationError) bool {
 }
 
 // Output returns an error that names the place where an output violates the tool's
-// output schema; the error quotes nothing of the output.
+// output schema; the error quotes no value of the output. It also returns an error if
+// the output is not one JSON document or the schema does not compile.
 func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	if string(t.OutputSchema) == "{}" {
 		return nil // an empty schema matches every output
@@ -286,8 +287,8 @@ func (noLoader) Load(url string) (any, error) {
 }
 
 // Defaults returns args with the schema's defaults for absent members, at every level of
-// nested objects. The result is for the executor; the digest of the args is that of the
-// caller's args.
+// nested objects and lists. It returns an error if schema or args are not JSON. The
+// result is for the executor; the digest of the args is that of the caller's args.
 func Defaults(schema, args []byte) ([]byte, error) {
 	if !bytes.Contains(schema, []byte(`"default"`)) {
 		return args, nil

@@ -14,7 +14,7 @@ type Error struct {
 	Code    string // error code, listed in schemas/errors.json
 	Param   string // the member of the request that is invalid, or ""
 	Message string
-	Cause   error // underlying error if the service did not respond, else nil
+	Cause   error // underlying error if the service did not send the Error, else nil
 }
 
 // Unwrap returns Cause.
