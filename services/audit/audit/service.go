@@ -240,8 +240,8 @@ func (s *Service) compare() error {
 	return nil
 }
 
-// lost returns an error if the ledger no longer has the entries up to sequence pos from
-// which the view was built.
+// lost returns an error if the ledger ends before sequence pos, up to which the view was
+// built, or has a different entry there.
 func (s *Service) lost(ctx context.Context, pos uint64) error {
 	last, err := s.env.Conn.Tail(ctx, bus.Events)
 	if err != nil || pos == 0 {
@@ -313,7 +313,8 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 
 // checkpoint signs the current tree head if the tree has grown, or if the last
 // checkpoint has no map of tips. The file is written before the checkpoint is published,
-// so that a later start can compare the ledger with every published checkpoint.
+// so that a later start can compare the ledger with every published checkpoint. While
+// audit must not sign checkpoints, the error is that of muted.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,7 +356,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 
 // newest returns the newest checkpoint if it covers at least size leaves, and otherwise
 // signs one. It returns a checkpoint without a map of tips only if none with a map can
-// be signed.
+// be signed, and an error if no checkpoint covers size leaves.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	p := s.last()
 	if p == nil || p.size < size || !p.tips {

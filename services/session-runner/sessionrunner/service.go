@@ -62,7 +62,8 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It reads and seals the packs once. An invalid pack is
-// logged and omitted, and never runs with weaker limits.
+// logged and omitted, and never runs with weaker limits. A pack whose interpreter or
+// loader is missing is registered, and its calls fail.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
 	var err error

@@ -94,7 +94,8 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 var errMount = errors.New("the snapshot cannot be mounted here")
 
 // checkMounted mounts the snapshot and returns an error if the program in it has another
-// digest. It returns errMount if the snapshot cannot be mounted.
+// digest. The error wraps errMount if the snapshot cannot be mounted or the program is
+// not in the mount.
 func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
 	if os.Geteuid() != 0 {
 		return errMount

@@ -1,6 +1,7 @@
 // Package pack finds packs in a folder and reads their manifests. A pack is an
-// executable that reads one JSON document from standard input and writes one to standard
-// output. Its sandbox contains no other file, so the executable must be statically
+// executable, a script or a WebAssembly module that reads one JSON document from
+// standard input and writes one to standard output. Its sandbox contains no other file
+// except the interpreter of a script, so executables and interpreters must be statically
 // linked.
 package pack
 
@@ -82,7 +83,7 @@ var (
 
 // Discover reads every pack in dir and returns the packs sorted by name. It omits an
 // invalid pack and returns its error in problems, because the pack must not run with
-// weaker limits than its author intended.
+// weaker limits than its author intended. It also omits all packs with the same name.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -292,8 +293,9 @@ func (m *manifest) check(file string) error {
 const schemaRoom = 16
 
 // jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the
-// short form of a property (name: type) expanded. A missing schema allows any object.
-// Package toolschema makes schemas that list properties closed.
+// short form of a property (name: type) expanded. A missing schema allows any object. An
+// unknown type, or nesting that leaves less than schemaRoom, is an error. If a schema
+// lists properties, package toolschema later forbids all others.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

@@ -47,8 +47,9 @@ func (e *MissingInterpreter) Error() string {
 }
 
 // Open reads the file at path into sealed memory once, and also the interpreter of a
-// script. It succeeds even if the program cannot run; Problem then returns the reason.
-// The caller must Close the program.
+// script. A symbolic link, or another file that is not regular, is an error. Open
+// succeeds even if the program cannot run; Problem then returns the reason. The caller
+// must Close the program.
 func Open(path string) (*Program, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -160,8 +161,8 @@ func (p *Program) Bytes() ([]byte, error) {
 	return b, nil
 }
 
-// Close closes the program. The kernel frees the memory when no process runs the program
-// any more.
+// Close closes the program and its interpreter. The kernel frees the memory when no
+// process runs the program any more.
 func (p *Program) Close() error {
 	if p.Interpreter != nil {
 		p.Interpreter.Close()

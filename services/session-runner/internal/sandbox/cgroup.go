@@ -21,8 +21,8 @@ type cgroup struct {
 // cgroupFS is the mount point of the cgroup hierarchies. Tests replace it.
 var cgroupFS = "/sys/fs/cgroup"
 
-// newCgroup creates a group with the given limits. If the hierarchy is not writable, the
-// group is not active and limits nothing.
+// newCgroup creates a group with the given limits. It leaves out controllers that it
+// cannot configure; active reports whether those that matter are there.
 func newCgroup(id string, l contract.Sandbox) *cgroup {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -169,8 +169,8 @@ func field(doc, name string) (int64, bool) {
 	return 0, false
 }
 
-// destroy removes the group. It retries, because the folder cannot be removed before the
-// last process has ended.
+// destroy removes the group. It retries for 100 ms, because the folder cannot be removed
+// before the last process has ended.
 func (c *cgroup) destroy() {
 	for _, dir := range c.dirs {
 		for range 50 {

@@ -31,7 +31,8 @@ func init() {
 }
 
 // become sets up the sandbox and replaces this process by the program (execveat). It
-// returns only if one of these fails.
+// returns only if one of these fails. With StopBefore, the process exits instead with
+// code 0.
 func become() error {
 	cfg := os.NewFile(setupFD, "setup")
 	var s setup

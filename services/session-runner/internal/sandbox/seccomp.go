@@ -59,8 +59,8 @@ func load(off uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
 }
 
-// jump returns an instruction that compares the accumulator with k. It skips yes
-// instructions if the comparison holds, and otherwise no instructions.
+// jump returns an instruction that compares the accumulator with k. If the comparison
+// holds, it skips the number of instructions in yes, and otherwise the number in no.
 func jump(op uint16, k uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }
@@ -91,7 +91,7 @@ func filter() []unix.SockFilter {
 	return append(f, jump(unix.BPF_JGT, newestCall, 0, 1), refuse(unix.ENOSYS), refuse(unix.EPERM))
 }
 
-// ranges merges consecutive numbers into ranges.
+// ranges merges consecutive numbers into ranges. It sorts the slice calls.
 func ranges(calls []uintptr) [][2]uint32 {
 	slices.Sort(calls)
 	var out [][2]uint32

@@ -4,6 +4,6 @@ import "golang.org/x/sys/unix"
 
 const auditArch = unix.AUDIT_ARCH_AARCH64
 
-// archCalls lists the allowed system calls that have different names on this
-// architecture.
+// archCalls lists the allowed system calls of this architecture that are not in
+// commonCalls.
 var archCalls = []uintptr{unix.SYS_FSTATAT, unix.SYS_RENAMEAT}

@@ -67,7 +67,7 @@ func threadTime() time.Duration {
 }
 
 // compile compiles a program from its sealed bytes, once per digest. It returns an error
-// if the bytes have another digest.
+// if the bytes have another digest or are not a module.
 func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.CompiledModule, error) {
 	r.mu.Lock()
 	p := r.compiled[of.Digest]

@@ -112,8 +112,9 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestModules checks that files that are not WebAssembly modules do not run, and that
-// the limits hold for modules with a loop, a large memory or an unknown import.
+// TestModules checks that files that are not WebAssembly modules do not run, that the
+// limits hold for modules with an endless loop or a large memory, and that a module with
+// an unknown import does not run.
 func TestModules(t *testing.T) {
 	r, err := Open(t.Context())
 	if err != nil {
