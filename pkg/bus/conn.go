@@ -264,7 +264,8 @@ func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) 
 	return strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
 }
 
-// single reports whether the stream had one replica when the connection was last made.
+// single reports whether the stream has one replica. It queries the number of replicas
+// once after each connect or reconnect.
 func (c *Conn) single(ctx context.Context, stream string) (bool, error) {
 	epoch, _ := c.Epoch()
 	c.mu.Lock()

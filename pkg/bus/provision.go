@@ -77,7 +77,8 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 }
 
 // sameSettings reports whether a stream has the settings of its declaration that must
-// not change. Others, such as the number of replicas, may differ.
+// not change, and whether the ledger has no limit of messages. Other settings, such as
+// the number of replicas, may differ.
 func sameSettings(have, want *jetstream.StreamConfig) bool {
 	if have.MaxMsgs > 0 && want.Name == Events {
 		return false

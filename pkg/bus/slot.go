@@ -42,9 +42,10 @@ func (e *RunningError) Error() string {
 }
 
 // AcquireSlot leases the lowest free slot of the service. It waits until the streams are
-// provisioned and a slot is free, or ctx is done. The lease of a dead process expires
-// within SlotTTL; a lease that is renewed while AcquireSlot waits belongs to a running
-// process. If running processes hold all slots, AcquireSlot returns a *RunningError.
+// provisioned and a slot is free. The lease of a dead process expires within SlotTTL; a
+// lease that is renewed while AcquireSlot waits belongs to a running process. If running
+// processes hold all slots, AcquireSlot returns a *RunningError. If ctx ends first, it
+// returns an error that wraps the one of ctx.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {

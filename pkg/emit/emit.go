@@ -70,7 +70,8 @@ func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *con
 }
 
 // Append appends e with its own id as the message id and without an expected sequence,
-// and returns its sequence in the ledger. If the error is nil, the event is stored.
+// and returns its sequence in the ledger. If the error is nil, the event is stored. The
+// errors are those of eventlog.AppendEvent.
 func (m *Emitter) Append(ctx context.Context, e *contract.Event) (uint64, error) {
 	seq, _, err := eventlog.AppendEvent(ctx, m.Log, e)
 	return seq, err

@@ -93,7 +93,8 @@ type Log interface {
 }
 
 // AppendEvent encodes e and appends it under its own subject and id, without an expected
-// sequence. It returns the event's sequence and the encoded event.
+// sequence. It returns the event's sequence and the encoded event. Its errors are those
+// of Event.Encode and Log.Append.
 func AppendEvent(ctx context.Context, l Log, e *contract.Event) (uint64, []byte, error) {
 	b, err := e.Encode()
 	if err != nil {

@@ -68,7 +68,7 @@ func forbidden(file, imp string) string {
 			return "" // the configuration file is YAML
 		}
 		if strings.HasPrefix(imp, "github.com/prometheus/") && strings.HasPrefix(file, "pkg/metrics/") {
-			return "" // the only package that uses the metrics library; see docs/decisions/0015
+			return "" // the only package that uses the metrics library; see docs/decisions/0016
 		}
 		if third && !strings.HasPrefix(imp, "github.com/nats-io/") && !strings.HasPrefix(imp, "golang.org/x/sync") && !strings.HasPrefix(imp, "go.opentelemetry.io/") {
 			return "shared shells depend on nats, x/sync and otel only"
@@ -114,7 +114,7 @@ func forbidden(file, imp string) string {
 
 // pure reports whether a file belongs to a package that decides and has no effects.
 func pure(file string) bool {
-	// The verifier reads its files and does no other I/O (DESIGN §8).
+	// The verifier reads its files and does no other I/O (pkg/core/evidence/DESIGN.md).
 	if strings.HasSuffix(file, "_test.go") || slices.Contains([]string{"pkg/core/evidence/file.go", "pkg/core/evidence/archive.go"}, file) {
 		return false
 	}

@@ -78,8 +78,8 @@ type Part struct {
 // partsWithin is the timeout of a scrape for the state of the parts.
 const partsWithin = 2 * time.Second
 
-// Parts registers metrics of the state of an instance's parts. f returns that state; it
-// is called at each scrape, with a timeout of partsWithin.
+// Parts registers metrics of the state of an instance's parts; it must be called once. f
+// returns that state; it is called at each scrape, with a timeout of partsWithin.
 func (i *Instance) Parts(f func(context.Context) []Part) {
 	label := []string{"part"}
 	i.MustRegister(&parts{f,

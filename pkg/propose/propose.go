@@ -133,8 +133,8 @@ func (p *Proposer) ServeBodies(box *transient.Box) {
 // bodyPart is the maximum number of bytes of a body in one frame.
 const bodyPart = 512 << 10
 
-// Run receives outcomes until ctx ends. It calls ready when the reader has caught up
-// with the ledger.
+// Run receives outcomes until ctx ends, and then returns nil. It calls ready when the
+// reader has caught up with the ledger.
 func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	p.mu.Lock()
 	if p.waiting == nil {

@@ -179,15 +179,16 @@ const (
 )
 
 // AnswerHealth listens on the health socket of a service and answers each check, until
-// the process ends: "ok" if ready returns true, "starting" while s has not stood still
-// for StartPatience, and otherwise nothing. It returns at once if another instance on
-// this host listens already.
+// the process ends. The answer is "ok" if ready returns true. Until it has been ready
+// once, the answer is "starting" if s has made progress within StartPatience. Otherwise
+// the answer is empty. AnswerHealth returns at once if another instance on this host
+// listens already.
 func AnswerHealth(service string, ready func() bool, s *Starting) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
 		return // another instance on this host has the socket
 	}
-	var was atomic.Bool // the service was ready before: it ends or waits for the server, and does not start
+	var was atomic.Bool // the service was ready before, so it is not starting, even if it is not ready now
 	go func() {
 		for !ready() {
 			s.Still() // finds changes only when it is called
@@ -211,9 +212,9 @@ func AnswerHealth(service string, ready func() bool, s *Starting) {
 }
 
 // AskHealth checks the health of a service on this host and returns the exit code of the
-// check: 0 if the service runs and accepts work, else 1. A service that starts has as
-// long as its views advance: AskHealth asks it every second. Every other answer takes at
-// most a second.
+// check: 0 if the service runs and accepts work, else 1. A check takes at most about a
+// second. While the answer is that the service is starting, AskHealth repeats the check
+// every second, without a limit.
 func AskHealth(service string) int {
 	for {
 		switch askHealth(service) {

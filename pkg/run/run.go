@@ -216,7 +216,7 @@ func (v *Env) serveQueries() {
 // Serve runs one instance of a service until ctx ends or the instance fails, and calls
 // ready when the service accepts work. It retries until its streams exist, so services
 // may start in any order. It returns nil when ctx has ended and the instance has
-// stopped.
+// stopped, and a *bus.RunningError if running processes hold all slots of the service.
 func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	d := s.Declaration()
 	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)

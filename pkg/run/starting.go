@@ -9,7 +9,7 @@ import (
 )
 
 // StartPatience is the time without progress after which a start has failed. Starts that
-// progress have no time limit, since a view takes as long as its history is.
+// progress have no time limit, since the time to rebuild a view grows with the ledger.
 const StartPatience = 30 * time.Second
 
 // startReports is the interval at which an instance logs what its start waits for.
@@ -22,8 +22,8 @@ type View interface {
 	Ready() <-chan struct{} // closed when the view has caught up for the first time
 }
 
-// Starting is what the instances of a process still have to do before they are ready. Its
-// methods are safe for concurrent use. NewStarting makes one.
+// Starting tracks what the instances of a process still have to do before they are
+// ready. Its methods are safe for concurrent use. NewStarting returns one.
 type Starting struct {
 	mu    sync.Mutex
 	tasks []startTask
@@ -38,7 +38,7 @@ type startTask struct {
 	done           <-chan struct{}
 }
 
-// NewStarting returns a Starting without tasks, which begins to stand still now.
+// NewStarting returns a Starting without tasks. Still counts its time from now.
 func NewStarting() *Starting { return &Starting{since: time.Now()} }
 
 // Follow adds a view that an instance rebuilds.
@@ -69,8 +69,8 @@ func (s *Starting) open(instance string) (out []startTask) {
 	return out
 }
 
-// Waiting returns a phrase for each task that is not done: views with their position, and
-// instances that are not ready though all their views are.
+// Waiting returns a phrase for each view that has not caught up, with its position, and
+// for each instance that is not ready although all its views have caught up.
 func (s *Starting) Waiting() (out []string) {
 	open := s.open("")
 	rebuilds := map[string]bool{}
@@ -88,8 +88,9 @@ func (s *Starting) Waiting() (out []string) {
 	return out
 }
 
-// Still returns the time since a call of Still last found a change: a view that advanced,
-// a task that was added, or one that was done. Callers call it at least once a second.
+// Still returns the time since a call of Still last found a change: a view that
+// advanced, a task that was added, or one that was done. It finds changes only when it
+// is called, so it must be called at least once a second.
 func (s *Starting) Still() time.Duration {
 	now := fmt.Sprint(s.Waiting())
 	s.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// fakeView is a view of 1,000 events that advances when a test says so.
+// fakeView is a view of 1,000 events whose position the test sets.
 type fakeView struct {
 	at    atomic.Uint64
 	ready chan struct{}
@@ -23,8 +23,8 @@ func (v *fakeView) Position() uint64       { return v.at.Load() }
 func (v *fakeView) Pending() uint64        { return 1000 - v.at.Load() }
 func (v *fakeView) Ready() <-chan struct{} { return v.ready }
 
-// TestStill shows that any view that advances, however slowly, is progress, and that a
-// view that does not is named.
+// TestStill shows that a view that advances within each StartPatience counts as
+// progress, and that Waiting names a view that does not advance.
 func TestStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStarting()
@@ -119,7 +119,8 @@ func TestHealthWhileStarting(t *testing.T) {
 	}
 }
 
-// TestHealthStalled shows that a service that stands still is not starting.
+// TestHealthStalled shows that the health check of a service fails if its start makes no
+// progress for StartPatience.
 func TestHealthStalled(t *testing.T) {
 	name := "test-stalled-" + strconv.Itoa(os.Getpid())
 	s := NewStarting()

@@ -59,7 +59,8 @@ func (f *Files) load() error {
 }
 
 // Certificate is a function for tls.Config.GetCertificate. It returns the current
-// certificate of the files, or the last usable one while the files cannot be used.
+// certificate of the files, or the last usable one while the files cannot be used. The
+// error is always nil.
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

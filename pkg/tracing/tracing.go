@@ -27,7 +27,8 @@ type Tracer struct {
 // New returns the tracer of an instance. endpoint is the base URL of a collector; the
 // environment variables of OpenTelemetry override it, and without either no spans are
 // created. Spans are sent in batches, in the background: if the collector does not
-// respond, spans are lost, but no call waits or fails.
+// respond, spans are lost, but no call waits or fails. New returns an error if the
+// exporter cannot be created.
 func New(ctx context.Context, service, instance, endpoint string) (*Tracer, error) {
 	var options []otlptracehttp.Option
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {

@@ -123,8 +123,8 @@ func (b *Box) Serve(verb string, h Handler, askers ...string) {
 // Ready returns a channel that is closed once the inbox receives messages.
 func (b *Box) Ready() <-chan struct{} { return b.follower.Ready() }
 
-// Run receives messages until ctx ends, and handles each query in a goroutine of its
-// own.
+// Run receives messages until ctx ends, and then returns nil. It handles each query in a
+// goroutine of its own.
 func (b *Box) Run(ctx context.Context) error {
 	last, err := b.conn.Tail(ctx, bus.Transient)
 	if err != nil {
