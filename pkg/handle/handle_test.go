@@ -136,6 +136,12 @@ func TestDoFrom(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if e, err := DoFrom(t.Context(), log, filter, second+1, func([]*contract.Event) (*contract.Event, error) {
+		return m.New("decided", "counter", []byte(`{}`), nil), nil
+	}); err != nil || e == nil || log.Size() != 3 {
+		t.Errorf("decided on no events: %v", err)
+	}
+	second++
 	tries := 0
 	e, err := DoFrom(t.Context(), log, filter, second+1, func([]*contract.Event) (*contract.Event, error) {
 		if tries++; tries == 1 {

@@ -134,10 +134,6 @@ func Expected() []string {
 	return names(Programs(), func(s *Service) bool { return s.Name != Gateway })
 }
 
-// Stateful returns the names of the services whose folder must survive a restart,
-// sorted.
-func Stateful() []string { return names(All(), func(s *Service) bool { return s.State }) }
-
 // Families returns the prefixes of all families of kinds, reserved ones included,
 // sorted.
 func Families() []string {

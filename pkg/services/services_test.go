@@ -74,7 +74,6 @@ func TestReleased(t *testing.T) {
 		"programs":           {Names(), []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}},
 		"readers of content": {ContentReaders(), []string{"audit", "gateway", "judge", "llm-router"}},
 		"families of kinds":  {Families(), []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}},
-		"stateful":           {Stateful(), []string{"audit", "vault-broker"}},
 	} {
 		for _, w := range c.want {
 			if !slices.Contains(c.have, w) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -101,7 +102,7 @@ func resolves(doc any, pointer string) bool {
 // of each error is the JSON pointer of the wrong member, or "body", and that the error
 // quotes no secret. It fails for a new route without an entry in wrongBodies.
 func TestErrorsPointIntoTheBody(t *testing.T) {
-	s, addr, mint := edge(t, BodyLimits{})
+	s, addr, mint := edge(t, body.Limits{})
 	bearer := "Bearer " + mint("alice", token.All...)
 	seen := 0
 	for _, r := range s.table() {

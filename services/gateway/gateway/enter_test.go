@@ -22,7 +22,7 @@ import (
 // edge serves a gateway without a ledger and without other services, which suffices for
 // the checks before a handler runs. It returns the gateway, its address, and a function
 // that mints tokens for it.
-func edge(t *testing.T, limits BodyLimits) (*Service, string, func(actor string, scopes ...string) string) {
+func edge(t *testing.T, limits body.Limits) (*Service, string, func(actor string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	s := &Service{Config: Config{TokenKey: key, Bodies: limits}}
@@ -74,7 +74,7 @@ func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 // TestScopeBeforeBody checks that every route verifies the credential and the scope
 // before it reads the body. The requests of this test never send their bodies.
 func TestScopeBeforeBody(t *testing.T) {
-	s, addr, mint := edge(t, BodyLimits{})
+	s, addr, mint := edge(t, body.Limits{})
 	health := "bearer " + mint("probe", token.Health)
 	began, n := time.Now(), 0
 	for _, r := range s.table() {
@@ -101,7 +101,7 @@ func TestScopeBeforeBody(t *testing.T) {
 // TestBodies checks that the depth, size, rate, total time and encoding of a body are
 // checked before any handler runs.
 func TestBodies(t *testing.T) {
-	_, addr, mint := edge(t, BodyLimits{Rate: 1000, Window: 500 * time.Millisecond, Total: 2 * time.Second})
+	_, addr, mint := edge(t, body.Limits{Rate: 1000, Window: 500 * time.Millisecond, Total: 2 * time.Second})
 	all := "BEARER " + mint("alice", token.All...)
 	post := func(length int, body string) net.Conn {
 		return begin(t, addr, "POST", "/api/v1/judgements", all, length, body)
@@ -168,7 +168,7 @@ func TestBodies(t *testing.T) {
 // TestBodyBudget checks that the total size of one caller's bodies and of all callers'
 // bodies is limited, and that bodies of ended requests no longer count.
 func TestBodyBudget(t *testing.T) {
-	s, addr, mint := edge(t, BodyLimits{Caller: 1000, All: 2500})
+	s, addr, mint := edge(t, body.Limits{Caller: 1000, All: 2500})
 	send := func(actor string, n int) net.Conn {
 		c := begin(t, addr, "POST", "/api/v1/judgements", "Bearer "+mint(actor, token.All...), n+1, strings.Repeat(" ", n))
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until a body is counted, and 20 ms longer for this one
@@ -204,7 +204,7 @@ func TestBodyBudget(t *testing.T) {
 // TestSlowBodiesBlockNobody checks that 200 requests whose bodies stall do not block
 // other requests, and that the gateway ends them.
 func TestSlowBodiesBlockNobody(t *testing.T) {
-	s, addr, mint := edge(t, BodyLimits{Rate: 1000, Window: time.Second})
+	s, addr, mint := edge(t, body.Limits{Rate: 1000, Window: time.Second})
 	all := "Bearer " + mint("slow", token.All...)
 	var conns []net.Conn
 	for range 200 {

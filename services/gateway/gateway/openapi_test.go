@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
 // openapiDocument is what these tests read of the OpenAPI document.
@@ -38,7 +40,7 @@ func readDocument(t *testing.T) *openapiDocument {
 
 // TestOpenAPI checks that the document lists exactly the routes of the gateway.
 func TestOpenAPI(t *testing.T) {
-	s, _, _ := edge(t, BodyLimits{})
+	s, _, _ := edge(t, body.Limits{})
 	var have, want []string
 	ids := map[string]string{}
 	for path, ops := range readDocument(t).Paths {

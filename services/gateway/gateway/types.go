@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
-	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
 )
 
@@ -17,6 +16,3 @@ type (
 // revocations and session grants. It is exported for replay, which rebuilds the view
 // from the ledger.
 type AuthorityView = auth.Authority
-
-// BodyLimits bounds the size, rate and duration of request bodies.
-type BodyLimits = body.Limits

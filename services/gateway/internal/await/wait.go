@@ -7,6 +7,7 @@ package await
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -39,6 +40,9 @@ type Sink interface {
 	// call with outcome r.
 	Complete(r *contract.Recorded) bool
 }
+
+// ErrGone is wrapped by the error of a Sink whose client has disconnected.
+var ErrGone = errors.New("the reader of the response has left")
 
 // Whole is the Sink of a response that is sent only when the outcome is known.
 type Whole struct{}
@@ -159,7 +163,7 @@ func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
 func (m *machine) take() {
 	running, err := m.sink.Take()
 	switch {
-	case isGone(err):
+	case errors.Is(err, ErrGone):
 		m.State = Gone
 		return
 	case err != nil:

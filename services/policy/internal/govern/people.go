@@ -13,9 +13,8 @@ import (
 
 // The types of principals. Only persons vote and review.
 const (
-	Person  = "person"
-	Agent   = "agent"
-	Machine = "service"
+	Person = "person"
+	Agent  = "agent"
 )
 
 // People holds the principals and their roles, with their histories. The zero
