@@ -113,6 +113,40 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// TestOfOutcome checks the error for each way in which a call can end: its status, its
+// type, and the seconds after which it can be repeated.
+func TestOfOutcome(t *testing.T) {
+	for name, c := range map[string]struct {
+		status, code, reason string // status and error code of the effect, reason code of the receipt
+		http                 int
+		typ, retry           string
+	}{
+		"denied":                 {contract.Denied, "", contract.ReasonUnknownTool, 403, "permission_error", ""},
+		"denied, malformed":      {contract.Denied, "", contract.ReasonSchemaViolation, 400, "invalid_request_error", ""},
+		"denied, frozen":         {contract.Denied, "", contract.ReasonSystemFrozen, 503, "permission_error", "2"},
+		"denied, no second try":  {contract.Denied, "", contract.ReasonLedgerTruncated, 503, "permission_error", ""},
+		"denied, too late":       {contract.Denied, "", contract.ReasonApprovalTimeout, 403, "permission_error", ""},
+		"denied by a bundle":     {contract.Denied, "", "DENY_X", 403, "permission_error", ""},
+		"timed out":              {contract.TimedOut, "", "", 504, "server_error", ""},
+		"cancelled":              {contract.Cancelled, "", "", 499, "server_error", ""},
+		"cancelled by a freeze":  {contract.Cancelled, contract.CodeSystemFrozen, "", 503, "server_error", "2"},
+		"expired":                {contract.Expired, "", "", 503, "server_error", "2"},
+		"unknown":                {contract.Unknown, "", "", 500, "server_error", ""},
+		"failed, invalid":        {contract.Failed, contract.CodeInvalidInput, "", 400, "invalid_request_error", ""},
+		"failed, internal":       {contract.Failed, contract.CodeInternal, "", 500, "server_error", ""},
+		"failed, another's code": {contract.Failed, "x", "", 502, "server_error", ""},
+	} {
+		r := &contract.Recorded{}
+		r.Effect.Status, r.Effect.ErrorCode, r.Receipt.ReasonCode = c.status, c.code, c.reason
+		if e := OfOutcome(r); e.Status != c.http || e.Type != c.typ || e.RetryAfter != c.retry {
+			t.Errorf("%s: %d %s, retry after %q", name, e.Status, e.Type, e.RetryAfter)
+		}
+	}
+	if e := OfOutcome(&contract.Recorded{Effect: contract.Effect{Status: contract.Succeeded}}); e != nil {
+		t.Errorf("succeeded: %+v", e)
+	}
+}
+
 // TestBudgetRetry checks RetryAfter of a denial for an exceeded budget. It is one second
 // more than the time until the budget is available again, or two seconds if that time is
 // unknown.
