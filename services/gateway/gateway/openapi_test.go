@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// openapiDocument is what these tests read of the OpenAPI document.
+// openapiDocument holds the members of the OpenAPI document that these tests read.
 type openapiDocument struct {
 	OpenAPI    string                          `json:"openapi"`
 	Paths      map[string]map[string]operation `json:"paths"`
@@ -38,7 +38,8 @@ func readDocument(t *testing.T) *openapiDocument {
 	return d
 }
 
-// TestOpenAPI checks that the document lists exactly the routes of the gateway.
+// TestOpenAPI checks that the document lists exactly the routes of the gateway, each
+// with an operationId in camel case that no other route has.
 func TestOpenAPI(t *testing.T) {
 	s, _, _ := edge(t, body.Limits{})
 	var have, want []string
@@ -83,8 +84,9 @@ var freeForm = map[string]string{
 	"ViewLine":         "views have a canonical form of their own, which is compared as bytes",
 }
 
-// TestNoBareMaps fails for a schema of the document that says nothing about what it
-// holds, unless freeForm has it.
+// TestNoBareMaps checks that every schema of the document names its members or a type,
+// unless freeForm lists it, and that freeForm lists no other schemas. The description of
+// each schema in freeForm must give the reason.
 func TestNoBareMaps(t *testing.T) {
 	d := readDocument(t)
 	found := map[string]bool{}
@@ -110,8 +112,8 @@ func TestNoBareMaps(t *testing.T) {
 	}
 }
 
-// bare returns the places of the schemas below schema, which is at at, that say nothing
-// about what they hold.
+// bare returns the places of the schemas in schema, including schema itself, that name
+// neither members nor a type. at is the place of schema.
 func bare(schema any, at string) (out []string) {
 	m, ok := schema.(map[string]any)
 	if !ok {
@@ -140,7 +142,8 @@ func bare(schema any, at string) (out []string) {
 	return out
 }
 
-// mediaSchemas returns the schemas of all bodies that are not components, by their place.
+// mediaSchemas returns the schemas of all bodies, parameters and headers, by their
+// places in the document.
 func mediaSchemas(t *testing.T) map[string]any {
 	t.Helper()
 	var doc struct{ Paths, Components any }
@@ -172,7 +175,8 @@ func mediaSchemas(t *testing.T) map[string]any {
 	return out
 }
 
-// TestEncodedPath reads path parameters that a generated client percent-encodes.
+// TestEncodedPath checks that decoded removes the percent-encoding of path parameters
+// that generated clients add.
 func TestEncodedPath(t *testing.T) {
 	for target, want := range map[string]string{
 		"/x/sha256:ab":      "sha256:ab",

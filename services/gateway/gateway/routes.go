@@ -126,9 +126,10 @@ func (s *Service) routes() *echo.Echo {
 	return e
 }
 
-// decoded returns a handler that reads path parameters without their percent-encoding.
-// Echo leaves it in them if the path has an encoding that it need not have, such as %3A,
-// which generated clients send.
+// decoded returns a handler that removes the percent-encoding from the path parameters
+// and then calls handle. Echo does not remove it if the path contains an encoding that
+// is not necessary, such as %3A, which generated clients send. A malformed encoding is
+// an error (400).
 func decoded(handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawPath != "" {

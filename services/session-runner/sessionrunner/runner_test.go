@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// TestRunner checks that a call that requires a tier or a separate user id that this
-// host does not support is refused, and does not run in a weaker tier.
+// TestRunner checks that a call is refused if it requires a tier or a separate user id
+// that this host does not support. It must not run in a weaker tier.
 func TestRunner(t *testing.T) {
 	shared := sandbox.Process{} // all runs share one user id
 	w, err := wasi.Open(t.Context())

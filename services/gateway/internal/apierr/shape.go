@@ -66,8 +66,8 @@ type AnthropicBody struct {
 	Type      string         `json:"type"`       // "error"
 }
 
-// AnthropicError is an Error with Anthropic's error type. The members beside type and
-// message are the mesh's own.
+// AnthropicError is an Error with Anthropic's error type. The members other than type
+// and message are the mesh's own.
 type AnthropicError struct {
 	CallID     string `json:"call_id,omitempty"`
 	Code       string `json:"code"`
@@ -92,7 +92,7 @@ func (e *Error) Doc(kind string) any {
 		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, ReceiptID: e.ReceiptID}}
 }
 
-// responsesError is the last event of a stream of OpenAI's responses that failed.
+// responsesError is the last event of a stream of OpenAI's Responses API that failed.
 type responsesError struct {
 	CallID         string  `json:"call_id"`
 	Code           string  `json:"code"`

@@ -270,8 +270,8 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 }
 
 // watch returns a context that is cancelled when ctx is, when who's credential is
-// withdrawn (see withdrawn), or when who is suspended. If expiry is set, the context is
-// also cancelled when the credential expires. If the credential or a suspension was the
+// withdrawn (see withdrawn), or when who is suspended. If expiry is set, it is also
+// cancelled when the credential expires. If the credential or a suspension was the
 // cause, context.Cause returns an *apierr.Error. The caller must call the returned
 // function, which ends the goroutine of watch.
 func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {

@@ -149,10 +149,10 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestWatch checks that the context of a watched caller is cancelled when the caller's
-// token is revoked or the caller is suspended, with the reason, and not when another
-// principal is suspended. The expiry of the token cancels the context only if expiry is
-// set.
+// TestWatch checks that the context of a watched caller is cancelled, with the reason,
+// when the caller's token is revoked or the caller is suspended. The suspension of
+// another principal does not cancel it. The expiry of the token does so only if expiry
+// is set.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()

@@ -151,9 +151,9 @@ const (
 )
 
 // Enter returns a handler that checks the credential and the scopes of a request, reads
-// its whole body, limited in size, rate, depth and total memory, and then calls handle.
-// It rejects the requests of a suspended principal that cannot become calls. handle
-// reads the body from memory (body.Raw). If n requires no credential, handle is called
+// its whole body, and then calls handle. The body is limited in size, rate, depth and
+// total memory; handle reads it from memory (body.Raw). A suspended principal's requests
+// that cannot become calls are rejected. If n requires no credential, handle is called
 // at once.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -218,10 +218,10 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 	return who, doc, err
 }
 
-// Watch returns a context that is cancelled when ctx is, when who's credential is
-// revoked, when who is suspended, or when who's credential is a virtual key whose maker
-// is suspended. If expiry is set, the context is also cancelled when the credential
-// expires. The caller must call the returned function.
+// Watch returns a context that is cancelled in each of these cases: ctx is cancelled;
+// who's credential is revoked; who is suspended; who's credential is a virtual key and
+// the principal that made it is suspended. If expiry is set, the context is also
+// cancelled when the credential expires. The caller must call the returned function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, expiry)
 }

@@ -73,7 +73,7 @@ func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, 
 type Args map[string]json.RawMessage
 
 // Output is the output of a call: any JSON document, as the tool or the provider of the
-// model returned it. Packs state theirs as output_schema.
+// model returned it. The output_schema of a pack describes it.
 type Output json.RawMessage
 
 // CallRequest is the body of POST /api/v1/calls.

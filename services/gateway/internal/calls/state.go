@@ -110,8 +110,8 @@ const (
 	running         = "running"
 )
 
-// Open returns the values of CallState.Status of calls that have no outcome. A call that
-// has one has the status of its effect.
+// Open returns the possible values of CallState.Status for a call that has no outcome.
+// After the outcome, the status is that of the effect.
 func Open() []string { return []string{proposed, pendingApproval, allowed, running} }
 
 // pollOf returns the path under which a call's state can be read.

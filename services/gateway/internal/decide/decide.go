@@ -67,8 +67,8 @@ type Lender interface {
 	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (eff contract.Effect, late bool, err error)
 }
 
-// Facts are what policy decided from: a document that each kind of call, and each policy
-// bundle, has its own members of. The decision's signature covers its digest.
+// Facts is the document from which policy decided. Its members depend on the kind of the
+// call and on the policy bundle. The decision's signature covers its digest.
 type Facts map[string]json.RawMessage
 
 // DecideRequest is the body of POST /api/v1/decide: a call to propose, or the id of a

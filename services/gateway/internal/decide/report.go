@@ -97,10 +97,10 @@ func (u *ReportedUsage) check() error {
 // Report handles POST /api/v1/intents/{id}/outcome. It records the outcome that the
 // caller reports for a call that it executed, marked as attested by the caller. When it
 // responds with 200, the report is on the ledger. An intent has one outcome: a report
-// equal to the first one is accepted as a repetition, a different one is a conflict
-// (409), and one after the deadline is recorded as a separate event in addition to the
-// outcome "unknown". A report with another args digest than the intent's is also a
-// conflict. The response is 404 if the intent was not handed out to the caller.
+// equal to the first one is accepted as a repetition, and a different one is a conflict
+// (409). A report after the deadline is recorded as a separate event in addition to the
+// outcome "unknown". A report whose args digest is not the intent's is also a conflict.
+// The response is 404 if the intent was not handed out to the caller.
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {

@@ -19,13 +19,13 @@ import (
 )
 
 // Event is one event of the ledger, a CloudEvent (1.0) in canonical form
-// (docs/reference/ledger-format.md). contract.Event writes it.
+// (docs/reference/ledger-format.md). contract.Event encodes it.
 type Event struct {
 	Actor           string    `json:"actor"`                   // verified caller; "-" if the mesh itself acts
 	CallID          string    `json:"callid,omitempty"`        // the call that the event belongs to
 	CausationID     string    `json:"causationid,omitempty"`   // id of the event that caused this one
 	Client          string    `json:"client"`                  // client that the actor used; "-" if none
-	CorrelationID   string    `json:"correlationid,omitempty"` // id of the first event of the chain of causes
+	CorrelationID   string    `json:"correlationid,omitempty"` // id of the first event in the sequence of causes
 	Data            EventData `json:"data"`
 	DataContentType string    `json:"datacontenttype"` // "application/json"
 	DataSchema      string    `json:"dataschema"`      // urn:binnacle:event:<service>:<event>:v<N>

@@ -59,13 +59,13 @@ type Frames interface {
 	Close()
 }
 
-// ProviderRequest is a request in the form of the provider's API, which passes to the
-// provider unchanged. Its members are the provider's; model is provider/model, an alias
-// or a virtual model.
+// ProviderRequest is a request in the format of the provider's API, which is sent to the
+// provider unchanged. That API defines its members; model is provider/model, an alias or
+// a virtual model.
 type ProviderRequest map[string]json.RawMessage
 
-// ProviderResponse is the response of the provider, unchanged. Its members are the
-// provider's.
+// ProviderResponse is the response of the provider, unchanged. The provider's API
+// defines its members.
 type ProviderResponse map[string]json.RawMessage
 
 // Handler returns the handler of the API for a kind of request to language models. The

@@ -147,8 +147,8 @@ func TestDelete(t *testing.T) {
 }
 
 // TestContinued checks that the args of a request that continues a response include that
-// response's tokens, unless the response is another actor's, and that the request fails
-// with 503 if the llm-router does not run.
+// response's tokens, unless the response is another actor's. If the llm-router does not
+// run, the request fails with 503.
 func TestContinued(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses")
 	respond(m, `{"model":"demo/echo","input":"hi"}`, true)
@@ -173,9 +173,8 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestModels checks the list of models in the shape of each API, the route of one model,
-// and that a stale list is refreshed by a call, but not for a caller that may not call
-// models.
+// TestModels checks the list of models in the shape of each API, and the route of one
+// model. A stale list is refreshed by a call, unless the caller may not call models.
 func TestModels(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.models")
 	stale := false

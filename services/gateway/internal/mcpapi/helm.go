@@ -67,8 +67,7 @@ type TextContent struct {
 }
 
 // Execute handles POST /mcp/v1/execute of the HELM HTTP surface. It proposes a call of
-// the tool method with the args params, and responds with the output, in three members,
-// and the receipt id.
+// the tool method with the args params, and responds with an ExecuteResponse.
 func (s *API) Execute(c echo.Context) error {
 	var req ExecuteRequest
 	who, _, err := s.Gate.Into(c, &req)

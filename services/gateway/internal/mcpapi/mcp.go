@@ -46,9 +46,8 @@ type Catalog interface {
 	Digest() string
 }
 
-// Message is a message of the Model Context Protocol (JSON-RPC 2.0).
-// The protocol's own schema describes it; clients of MCP generate it, not clients of this
-// document.
+// Message is a message of the Model Context Protocol (JSON-RPC 2.0). The protocol's own
+// schema describes it; clients of MCP use that schema instead of this document.
 type Message map[string]json.RawMessage
 
 // Handler returns the handler of MCP with sessions (protocol versions up to 2025-11-25).

@@ -35,8 +35,8 @@ import (
 // object is a JSON object of the document.
 type object = map[string]any
 
-// names holds the schema names of Go types whose own names say too little, or are taken,
-// outside their packages.
+// names maps Go types to the names of their schemas. It contains the types whose own
+// names are ambiguous outside their packages.
 var names = map[reflect.Type]string{
 	reflect.TypeFor[apierr.Body]():             "ErrorBody",
 	reflect.TypeFor[apierr.AnthropicBody]():    "AnthropicErrorBody",
@@ -61,9 +61,9 @@ var names = map[reflect.Type]string{
 	reflect.TypeFor[ledgerapi.ExportRequest](): "EvidenceExportRequest",
 }
 
-// member describes a member of a type where the Go type does not tell enough.
+// member describes a member of a type in more detail than its Go type.
 type member struct {
-	of       reflect.Type // schema of the member, of the elements if it is a slice
+	of       reflect.Type // type of the member, or of its elements if it is a slice, if the Go type is a raw document
 	enum     []string
 	nullable bool
 	optional bool // in requests: may be omitted, though the Go tag has no omitempty
@@ -123,8 +123,8 @@ type schemas struct {
 	types map[string]reflect.Type
 }
 
-// ref returns the schema of a Go type as encoding/json encodes it: a reference to a named
-// schema for a named type, which is added to s.
+// ref returns the schema of a Go type as encoding/json encodes it. For a named type it
+// adds the schema to s and returns a reference to it.
 func (s *schemas) ref(t reflect.Type) object {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -150,7 +150,8 @@ func (s *schemas) ref(t reflect.Type) object {
 	return object{"$ref": "#/components/schemas/" + name}
 }
 
-// plain returns the schema of a type without its name.
+// plain returns the schema of a type itself, not a reference to it. It ends the program
+// if the type has no schema.
 func (s *schemas) plain(t reflect.Type) object {
 	switch {
 	case t == reflect.TypeFor[json.RawMessage]() || t == reflect.TypeFor[contract.Raw]() || t == reflect.TypeFor[calls.Output]():
@@ -241,7 +242,8 @@ func (s *schemas) plainOrRef(t reflect.Type, m *member) object {
 	return s.ref(m.of)
 }
 
-// check ends the program if members or names describe what the document does not have.
+// check ends the program if members or names contains a type or a member that the
+// document does not use.
 func (s *schemas) check() {
 	used := slices.Collect(maps.Values(s.types))
 	for t, by := range members {

@@ -34,7 +34,7 @@ type operation struct {
 	then                      behavior
 }
 
-// behavior says how an operation answers beside its usual answer.
+// behavior is the way in which an operation responds in addition to its usual response.
 type behavior int
 
 const (
@@ -45,24 +45,24 @@ const (
 	protocol           // MCP: the errors of its transport are text, and 202 and 204 have no body
 )
 
-// media is one form of a body: a media type and what it holds.
+// media is one form of a body: a media type and the type of its content.
 type media struct {
 	kind string
 	of   []reflect.Type // one type, or alternatives; for lines, the type of one line; empty: text or bytes
 }
 
-// doc returns the JSON of a type.
+// doc returns the form of a body that is a T in JSON.
 func doc[T any]() []media { return []media{{"application/json", []reflect.Type{reflect.TypeFor[T]()}}} }
 
-// either returns the JSON of one of two types.
+// either returns the form of a body that is an A or a B in JSON.
 func either[A, B any]() []media {
 	return []media{{"application/json", []reflect.Type{reflect.TypeFor[A](), reflect.TypeFor[B]()}}}
 }
 
-// lines returns JSON lines, each of which is a T.
+// lines returns the form of a body of JSON lines, each of which is a T.
 func lines[T any]() []media { return []media{{ndjson, []reflect.Type{reflect.TypeFor[T]()}}} }
 
-// raw returns text or bytes of these media types.
+// raw returns the forms of a body that is text or bytes with one of the media types.
 func raw(kinds ...string) (out []media) {
 	for _, k := range kinds {
 		out = append(out, media{k, nil})
@@ -83,7 +83,7 @@ const (
 	reader = "audit:read"
 )
 
-// param is a parameter of a query, or a header.
+// param is a path or query parameter, or a header.
 type param struct {
 	name, kind, about string
 	enum              []string

@@ -72,9 +72,9 @@ type Verdict struct {
 }
 
 // Read parses the judging model's reply. The verdict is invalid if the reply is not the
-// required JSON object, if the score is missing or out of range, if the justification is
-// missing, or if the citations are not all in ids, the event ids of the transcript, or
-// there are none.
+// required JSON object, the score is missing or out of range, the justification is
+// missing, or no event is cited. A citation of an event that is not in ids, the event
+// ids of the transcript, also makes it invalid.
 func Read(r *Rubric, reply string, ids []string) Verdict {
 	bad := func(format string, args ...any) Verdict { return Verdict{Invalid: fmt.Sprintf(format, args...)} }
 	var doc struct {
