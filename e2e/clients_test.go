@@ -18,8 +18,8 @@ type generator func(t *testing.T, document, dir string) (command []string)
 
 // TestClients generates a client from the document that the gateway serves with each of
 // two generators, compiles it, and uses it: calls and their states, errors with their
-// types, keys, approvals, receipts, evidence and what governs. Every exchange is checked
-// against the document.
+// types, keys, approvals, receipts, evidence and what governs. Every exchange of the
+// client is checked against the document.
 func TestClients(t *testing.T) {
 	for name, generate := range map[string]generator{"go": goClient, "typescript": typescriptClient} {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +104,9 @@ func typescriptClient(t *testing.T, document, dir string) []string {
 	return []string{node, "js/main.js"}
 }
 
-// copyTo copies the files of a folder. A program that imports what is generated is stored
-// with the suffix .txt, so that no tool takes it for a package of the repository.
+// copyTo copies the files of a folder, without the suffix .txt in their names. A program
+// that imports what is generated has this suffix in the repository, so that no tool
+// takes it for a package there.
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()
 	if err := fs.WalkDir(os.DirFS(from), ".", func(path string, d fs.DirEntry, err error) error {

@@ -46,8 +46,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// allModels writes an llm document with providers of every API format, and with a model
-// that judges.
+// allModels writes an llm document with providers of every API format and a model that
+// judges, and the secrets of the providers. It returns the document's path.
 func allModels(t *testing.T) string {
 	p, path := harness.NewProviders(t, nil)
 	l, other := harness.NewLLM(t)
@@ -103,7 +103,7 @@ func (u *user) get(path string) *harness.Response {
 	return u.must(http.StatusOK, "GET", path, "")
 }
 
-// until repeats a GET until its response has the status 200.
+// until repeats a GET until its response has the status 200, for at most 20 seconds.
 func (u *user) until(path string) *harness.Response {
 	u.t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
@@ -201,8 +201,8 @@ func (u *user) govern() {
 	u.get("/api/v1/limits")
 }
 
-// approve registers two people. The second registration waits until the first of them
-// has approved it.
+// approve registers two people. The second registration waits until the first person has
+// approved it.
 func (u *user) approve() {
 	register := func(who string) string {
 		return `{"kind":"policy.register_principal","args":{"principal":"` + who + `","type":"person"}}`
@@ -265,7 +265,7 @@ func (u *user) ledger() {
 // object matches a reference to a content object, with its commitment and size.
 var object = regexp.MustCompile(`"commitment":"(sha256:[0-9a-f]+)"(?:,"encryption":\{[^}]*\})?,"media_type":"[^"]*","size":(\d+),"store":"object"`)
 
-// tree reads the log, which needs 256 entries for a full tile.
+// tree makes the 256 entries that a full tile needs, and reads the log.
 func (u *user) tree() {
 	var wg sync.WaitGroup
 	for range 8 {
@@ -315,7 +315,8 @@ func (u *user) mcp() {
 	u.must(404, "POST", "/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, accept...)
 }
 
-// stream begins to read a stream of events.
+// stream opens the stream of events at path, which must have the status 200, and closes
+// it.
 func (u *user) stream(path, session string) {
 	ctx, cancel := context.WithCancel(u.t.Context())
 	defer cancel()

@@ -27,7 +27,7 @@ import (
 // error, although the document itself lets clients ignore it. It is safe for concurrent
 // use.
 type Document struct {
-	Addr string // of a proxy before the gateway, which checks every exchange
+	Addr string // address of a proxy before the gateway, which checks every exchange
 
 	t        testing.TB
 	doc      map[string]any
@@ -37,7 +37,7 @@ type Document struct {
 	done     map[string]bool // ids of the operations that have succeeded
 }
 
-// route is a path of the document.
+// route is a path template of the document with its operations.
 type route struct {
 	path    string
 	matches *regexp.Regexp
@@ -95,13 +95,13 @@ func Checked(t testing.TB, m *Mesh) *Document {
 	return d
 }
 
-// bodyKey is the key of a request's body in its context.
+// bodyKey is the key under which a request's context holds its body.
 type bodyKey struct{}
 
 const resource = "urn:binnacle:openapi"
 
-// pattern returns the expression that the paths of a template match. The last parameter
-// of two of them may contain slashes.
+// pattern returns an expression that matches the paths of a template. Only the
+// parameters model and rest may contain slashes.
 func pattern(path string) *regexp.Regexp {
 	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{([a-z]+)\\\}`).ReplaceAllStringFunc(regexp.QuoteMeta(path), func(p string) string {
 		if p == `\{model\}` || p == `\{rest\}` {
@@ -183,7 +183,8 @@ func (d *Document) check(r *http.Response, kind string, request, body []byte) er
 	return d.checkBody(resp, pointer, kind, body)
 }
 
-// find returns the path template and the operation of a request.
+// find returns the path template and the operation of a request, or "" and nil if the
+// document has none for it.
 func (d *Document) find(r *http.Request) (string, map[string]any) {
 	for _, p := range d.paths {
 		if op, ok := p.ops[strings.ToLower(r.Method)].(map[string]any); ok && p.matches.MatchString(r.URL.EscapedPath()) {
@@ -213,7 +214,7 @@ func (d *Document) checkRequest(op map[string]any, pointer string, r *http.Reque
 	return d.checkQuery(op, r)
 }
 
-// checkQuery fails for a query parameter that the operation does not have.
+// checkQuery returns an error for a query parameter that the operation does not have.
 func (d *Document) checkQuery(op map[string]any, r *http.Request) error {
 	params, _ := op["parameters"].([]any)
 	for name := range r.URL.Query() {

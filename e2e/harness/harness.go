@@ -441,7 +441,7 @@ func (m *Mesh) Exited(name string, within time.Duration) int {
 // Log returns the combined log of all processes of the mesh.
 func (m *Mesh) Log() string { return string(m.read(m.log.Name())) }
 
-// Restart starts a killed process again with the same name and arguments.
+// Restart starts a killed process again with the same name, arguments and environment.
 func (m *Mesh) Restart(name string) {
 	m.mu.Lock()
 	p := m.procs[name]

@@ -44,11 +44,11 @@ type Error struct {
 // for every function that reads JSON.
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
-// Transform appends the canonical form of the JSON text src to dst and returns
-// the extended slice; src is not changed or retained. It returns an *Error for
-// a duplicate member name, invalid UTF-8, a lone surrogate, a number outside
-// IEEE 754 double, nesting deeper than MaxDepth, and data after the value
-// (RFC 8785 section 3.1, RFC 7493).
+// Transform appends the canonical form of the JSON text src to dst and returns the
+// extended slice; src is not changed or retained. It returns an *Error for a text that
+// is not JSON, a duplicate member name, invalid UTF-8, a lone surrogate, a number
+// outside IEEE 754 double, nesting deeper than MaxDepth, and data after the value (RFC
+// 8785 section 3.1, RFC 7493).
 func Transform(dst, src []byte) ([]byte, error) {
 	p := parser{src: src}
 	dst, err := p.value(dst, 0)

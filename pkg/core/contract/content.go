@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// InlineMax is the size in bytes of the largest content that is stored inside an
-// event. Larger content is an object in the store.
+// InlineMax is the size in bytes of the largest content that is stored inside an event.
+// Larger content, and content that is not UTF-8, is an object in the store.
 const InlineMax = 16 << 10
 
 // The values of Content.Store: the places where content can be stored.

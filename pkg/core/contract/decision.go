@@ -10,10 +10,10 @@ const (
 	Allow    = "ALLOW"
 )
 
-// Decision is policy's signed verdict on one call. Facts holds everything that
-// the decision was computed from except the args, to which it refers by their
-// commitment. A reader who has the policies and the args can therefore compute
-// the decision again. Only guard.Decide makes a Decision.
+// Decision is policy's signed verdict on one call. Facts holds what the decision was
+// computed from, except the args, the tool's document and the policies: the decision
+// names these by commitment or digest. A reader who has them can compute the decision
+// again. Only guard.Decide makes a Decision.
 type Decision struct {
 	Actor         string           `json:"actor"`
 	ArgsDigest    string           `json:"args_digest"` // the commitment to the args

@@ -201,8 +201,8 @@ func graphVersion(c *translog.Checkpoint) int {
 	return 1
 }
 
-// checkpointLamport returns the value of the checkpoint's extension line
-// "lamport".
+// checkpointLamport returns the value of the checkpoint's extension line "lamport". It
+// returns an error unless the value is an integer from 1 to 2^53 − 1.
 func checkpointLamport(c *translog.Checkpoint) (int64, error) {
 	v := c.Extension("lamport")
 	n, err := strconv.ParseInt(v, 10, 64)

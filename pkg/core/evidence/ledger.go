@@ -209,8 +209,9 @@ func (l *authentic) epoch(e *contract.Event) error {
 	return nil
 }
 
-// seal verifies that the trusted root is published, the checkpoint over the tree, and
-// the demands.
+// seal checks that the trusted root is published, that the checkpoint is signed and
+// covers exactly the lines, that it agrees with the kept checkpoint and the log epoch,
+// and that the demands are met.
 func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demands) (err error) {
 	if !l.reg.Has(l.reg.Root) {
 		return fmt.Errorf("the trusted root %s is not published here", l.reg.Root)

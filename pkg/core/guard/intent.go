@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// MaxStartWindow is the longest time after its proposal at which a call may
-// start. The claim of a call is unique because NATS rejects duplicate message ids
-// within the stream's window of 5 minutes, so this time plus the clock difference
-// between services must stay below 5 minutes.
+// MaxStartWindow is the longest time from the proposal of a call, or from the end of the
+// votes on it, to its start. The claim of a call is unique because NATS rejects
+// duplicate message ids within the stream's window of 5 minutes, so this time plus the
+// clock difference between services must stay below 5 minutes.
 const MaxStartWindow = 2 * time.Minute
 
 // mint returns the intent of an allowed call.
@@ -50,10 +50,10 @@ var ErrExpired = errors.New("intent expired")
 // owner for use at lamport. trust.Registry.At implements it.
 type KeyAt func(kid, owner, use string, lamport uint64) (public []byte, err error)
 
-// VerifyDecision returns an error unless policy signed the decision with a key
-// that was valid at the decision's Lamport time, and unless its digests and its
-// intent match its other fields. It does not check that the policies the decision
-// names were in force; package evidence does.
+// VerifyDecision returns an error unless policy signed the decision with a key that was
+// valid at the decision's Lamport time, and the decision's digests and intent match its
+// other fields. It does not check that the policies the decision names were in force;
+// package evidence does.
 func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 	pub, err := keys(d.KID, "policy", contract.UseDecision, uint64(d.Lamport))
 	if err != nil {

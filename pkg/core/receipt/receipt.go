@@ -96,8 +96,8 @@ func verify(r *contract.Receipt, keys guard.KeyAt) error {
 	return sign.Verify(pub, sign.DomainReceipt, contract.Bytes(&body), r.Sig)
 }
 
-// checkEffect compares the receipt with the effect and with the output in the same
-// record.
+// checkEffect checks the receipt's id, and compares the receipt with the effect and with
+// the output in the same record.
 func checkEffect(rec *contract.Recorded) error {
 	r, e := &rec.Receipt, &rec.Effect
 	output := ""

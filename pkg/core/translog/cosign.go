@@ -47,8 +47,8 @@ func NoteText(note []byte) []byte {
 	return append(bytes.Clone(text), '\n')
 }
 
-// Cosign returns a witness's signature line over a note, without a newline. unix is the
-// time of the statement in seconds. The caller must have checked that the note is
+// Cosign returns a witness's signature line over a signed note, without a newline. unix
+// is the time of the statement in seconds. The caller must have checked that the note is
 // consistent with the checkpoints that this witness cosigned before.
 func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
 	raw := binary.BigEndian.AppendUint32(nil, cosignKeyID(name, key.Public()))

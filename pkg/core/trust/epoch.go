@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// SignEpoch returns l, the opening of a log epoch, signed with the root key. It
-// sets SignerKID and Sig and checks nothing else.
+// SignEpoch returns l, the opening of a log epoch, signed with the root key. It sets
+// SignerKID and Sig, and checks nothing.
 func SignEpoch(root *sign.Key, l contract.LogEpoch) contract.LogEpoch {
 	l.SignerKID, l.Sig = root.KID, ""
 	l.Sig = root.Sign(sign.DomainEpoch, contract.Bytes(&l))

@@ -49,8 +49,8 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 // The first document must publish the root key and be signed by it; every later one must
 // be signed by a root key that is valid at its Lamport time. A root key that another
 // root key publishes is its successor. A key can be published only once, and revoked
-// only after that. The last valid root key cannot be revoked. After an error the
-// registry is unchanged.
+// only after that; a second revocation has no effect. The last valid root key cannot be
+// revoked. After an error the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
@@ -62,8 +62,8 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	return nil
 }
 
-// authentic returns the public key in k. It returns an error if the key does not have
-// the id that k states, or unless a valid root key signed k.
+// authentic returns the public key in k. It returns an error unless the key has the id
+// that k states, and a valid root key signed k.
 func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, error) {
 	public, err := sign.Base64(k.PublicKey)
 	if err != nil || len(public) != 32 {

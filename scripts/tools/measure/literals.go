@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// home lists the folders that may contain literals of event names, subjects, id
-// prefixes and error codes: the contracts, the packages for keys and topology, and the schemas with
-// their generators.
+// home lists the folders that may contain literals of event names, subjects, id prefixes
+// and error codes: the contracts, the packages for keys and topology, and the schemas
+// with their generators.
 var home = []string{"pkg/core/contract", "pkg/core/sign", "pkg/bus", "schemas"}
 
 func (t *tree) isEventName(_ *file, s string) bool {
@@ -80,7 +80,8 @@ func (t *tree) isCode() func(*file, string) bool {
 }
 
 // usedAsCodes returns the literals of a file that are the value of a field Code or
-// ErrorCode, or the first argument of execute.Fail or rpc.Errorf.
+// ErrorCode, are compared with one, or are the first argument of execute.Fail or
+// rpc.Errorf.
 func usedAsCodes(f *file) map[string]bool {
 	out := map[string]bool{}
 	add := func(e ast.Expr) {

@@ -36,8 +36,9 @@ type tree struct {
 // generated matches the line that marks generated files; see go help generate.
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// readTree parses every Go file under root, except generated files and those in folders
-// that git ignores (.cache, bin, data) or that hold test data.
+// readTree parses the Go files under root, and reads the names of events, the prefixes
+// of ids and the error codes. It skips generated files, test data, and the folders that
+// git ignores.
 func readTree(root string) (*tree, error) {
 	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}, codes: map[string]bool{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
