@@ -33,8 +33,8 @@ func streams(replicas int) []jetstream.StreamConfig {
 }
 
 // Provision creates missing streams and consumers, and changes the number of replicas of
-// existing streams. It returns an error if a stream exists with other settings. It may
-// be repeated; js is a connection of the provisioning identity.
+// existing streams. js is a connection of the provisioning identity. It returns an error
+// if a stream exists with other settings. Provision may be repeated.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {

@@ -14,10 +14,10 @@ import (
 // for other reasons: an intent must start within two minutes.
 const disorder = 5 * time.Minute
 
-// Since returns a sequence such that every event of time t or later is stored at it or
-// after it; some earlier events may also follow it. It is for reads for which the time
-// of an event is known, but not its sequence. It reads a number of entries that is
-// logarithmic in the length of the ledger. Entries that are not events are skipped.
+// Since returns a sequence from which a reader finds every event of time t or later, and
+// possibly some earlier ones. It is for reads for which the time of an event is known,
+// but not its sequence. It reads a number of entries that is logarithmic in the length
+// of the ledger. Entries that are not events are skipped.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	newest, err := l.Last(ctx, Every)
 	if errors.Is(err, ErrNotFound) {

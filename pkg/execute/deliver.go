@@ -157,9 +157,9 @@ func (w *item) refuse(err error) error {
 
 // start claims the call and runs it, and returns the claim and the result. Work that was
 // delivered too often is claimed but not run. If an earlier delivery claimed the call,
-// its result is unknown, unless h contains the claim and ReRunable permits to run the
-// call again. start returns a nil event if there is nothing to record because another
-// party ends the call.
+// the result is unknown, except that a call that ReRunable permits is run again if h
+// contains the claim. start returns a nil event if there is nothing to record because
+// another party ends the call.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	rerun := h.Claim != nil && x.ReRunable != nil && x.ReRunable(w.a.Call.Kind)

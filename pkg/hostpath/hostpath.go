@@ -1,4 +1,4 @@
-// Package hostpath removes a host's file names from text that leaves the host.
+// Package hostpath removes the folders of a host's files from text that leaves the host.
 //
 // Errors of the operating system name files by their absolute paths, which reveal the
 // directory structure of the host to a caller. Services therefore pass the texts of

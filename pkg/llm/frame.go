@@ -76,7 +76,7 @@ func cut(b []byte) (part, rest []byte, err error) {
 }
 
 // Window is the number of bytes of an answer that may be sent without credit from the
-// gateway. It limits the memory that a caller that does not read can occupy.
+// gateway. It limits the memory that is used for a caller that does not read its answer.
 const Window = 256 << 10
 
 // CreditID returns the id under which the gateway sends the credit frames of a call.

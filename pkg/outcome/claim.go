@@ -46,9 +46,9 @@ func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor 
 	return err
 }
 
-// EffectOf returns the effect of the call that started claims, with the members that
-// follow from the claim and the decision. The caller sets status, usage and output. now
-// has the format of contract.Time.
+// EffectOf returns the effect of a call, with the members that follow from its claim,
+// started, and from the decision. The caller sets status, usage and output. now has the
+// format of contract.Time.
 func EffectOf(started *contract.Event, a *contract.Allowed, now, instance string) contract.Effect {
 	return contract.Effect{CallID: a.Call.ID, EffectType: a.Call.Kind, Ended: now, InputDigest: a.Call.Args.Commitment, Instance: instance,
 		Started: started.Time, Tool: a.Call.Tool}

@@ -1,7 +1,7 @@
 // Package seal encrypts values for one recipient: HPKE (RFC 9180) in base mode with
 // DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. The info string binds a
-// sealed value to its purpose and call, so that it cannot be opened for another purpose
-// or call.
+// sealed value to its context, such as a purpose and a call, so that it cannot be opened
+// in another one.
 package seal
 
 import (

@@ -18,8 +18,8 @@ func named(name string, filters ...string) Declaration {
 	return Declaration{View: services.View{Name: name}, Reader: bus.Reader{Filters: filters}}
 }
 
-// TestSelection shows that exactly those views are selected to which the server would
-// deliver an entry.
+// TestSelection shows that Of returns the views to which the server would deliver an
+// entry, and that Select rejects a filter that restricts more than service and event.
 func TestSelection(t *testing.T) {
 	views := []Declaration{named("all", bus.Filter{}.String()), named("policy", bus.Filter{Service: "policy"}.String()),
 		named("outcomes", bus.Filters("", contract.EventEffectRecorded)...),
@@ -75,8 +75,9 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestKeys shows that the view has the state of the key registry, and that it continues
-// after a document that the registry rejects.
+// TestKeys shows that the view has the state of the key registry, that it ignores events
+// that are not key events of provision, and that it continues after a document that the
+// registry rejects.
 func TestKeys(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
@@ -113,7 +114,7 @@ func TestKeys(t *testing.T) {
 }
 
 // TestOf shows that a declaration has the name, path and query of the view in package
-// services.
+// services, and that Of panics for a view that is not there.
 func TestOf(t *testing.T) {
 	d := Of(services.Policy, services.ViewBudget, bus.Reader{Name: "budget"}, nil)
 	if v, of, ok := services.ViewAt("policy-budget"); !ok || of != services.Policy || d.View != v || d.Reader.Name != "budget" {
