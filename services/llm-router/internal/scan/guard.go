@@ -61,12 +61,14 @@ func (s Seen) List(prefix string) []string {
 // Text applies the guard to one text and counts the findings in seen. blocked is the
 // class of a finding that ends the call, or "".
 func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
-	found := Find(text)
-	if len(found) == 0 {
-		return text, ""
-	}
-	at := 0
-	for _, f := range found {
+	return g.apply(find(text, 0), seen)
+}
+
+// apply applies the guard to the text that was scanned, from the position at which the
+// scan began.
+func (g Guard) apply(scanned *finder, seen Seen) (out []byte, blocked string) {
+	text, at := scanned.text, scanned.from
+	for _, f := range scanned.found {
 		action := g[f.Class]
 		if action == "" {
 			continue
@@ -80,8 +82,8 @@ func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
 			at = f.End
 		}
 	}
-	if at == 0 {
-		return text, blocked
+	if len(out) == 0 {
+		return text[at:], blocked
 	}
 	return append(out, text[at:]...), blocked
 }
@@ -130,40 +132,41 @@ func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 // be the beginning of a finding until the finding is complete or ruled out.
 type Stream struct {
 	held []byte
+	from int // number of bytes of held that are released: at most one, on which the next finding depends
 }
 
 // Next adds a piece and returns the text that may be released, which may be empty or
 // longer than the piece. blocked is the class of a finding that ends the call, or "".
 func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked string) {
 	s.held = append(s.held, piece...)
-	n := safe(s.held)
-	if n == 0 {
+	n := safe(s.held, s.from)
+	if n <= s.from {
 		return "", ""
 	}
-	t, b := g.Text(s.held[:n], seen)
+	t, b := g.apply(find(s.held[:n], s.from), seen)
 	out = string(t)
-	s.held = append(s.held[:0], s.held[n:]...)
+	s.held, s.from = append(s.held[:0], s.held[n-1:]...), 1
 	return out, b
 }
 
 // End returns the text that is still buffered, with the guard applied. It must be called
 // when the text has ended; the stream can then be used for another text.
 func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
-	t, b := g.Text(s.held, seen)
-	s.held = nil
+	t, b := g.apply(find(s.held, s.from), seen)
+	*s = Stream{}
 	return string(t), b
 }
 
-// numberMost is the maximum length of a number that contains blanks, in bytes.
-const numberMost = 48
+// numberMost is the maximum length of a number or an IBAN that contains blanks, in bytes.
+const numberMost = 2 * ibanMost
 
 // maxKey is the maximum number of bytes that are buffered until the end of a private key
 // is received.
 const maxKey = 16 << 10
 
 // safe returns the length of the beginning of t that cannot be part of an incomplete
-// finding.
-func safe(t []byte) int {
+// finding. No finding begins before from.
+func safe(t []byte, from int) int {
 	if k := openKey(t); k >= 0 {
 		return k
 	}
@@ -174,15 +177,13 @@ func safe(t []byte) int {
 		i--
 	}
 	i = wordStart(t, i)
-	for _, f := range Find(t) { // do not cut a finding
+	f := find(t, from)
+	for _, f := range f.found { // do not cut a finding
 		if f.Start < i && i < f.End {
 			i = f.Start
 		}
 	}
-	if n-i >= Longest { // a longer token cannot be recognized in pieces
-		return n
-	}
-	return i
+	return min(i, f.open)
 }
 
 // openKey returns the index at which a private key without an end begins. It returns -1
@@ -200,9 +201,9 @@ func openKey(t []byte) int {
 }
 
 // wordStart returns the index at which the word before i begins. It searches only the
-// last Longest bytes of t.
+// last longest bytes of t.
 func wordStart(t []byte, i int) int {
-	for i > 0 && len(t)-i < Longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
+	for i > 0 && len(t)-i < longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
 		i--
 	}
 	return i

@@ -22,14 +22,17 @@ type Finding struct {
 	Start, End int
 }
 
-// Longest is the number of bytes within which Stream recognizes a finding that is
-// received in pieces, except for private keys. Find also returns longer web tokens.
-const Longest = 256
+// longest is the maximum length, in bytes, of a finding that is neither a token nor a
+// private key. The longest are email addresses.
+const longest = 256
 
 // Find returns the findings in a text, in order and without overlaps.
-func Find(text []byte) []Finding {
-	f := finder{text: text}
-	for i := 0; i < len(text); i++ {
+func Find(text []byte) []Finding { return find(text, 0).found }
+
+// find scans a text for findings that begin at from or later.
+func find(text []byte, from int) *finder {
+	f := &finder{text: text, from: from, open: len(text)}
+	for i := from; i < len(text); i++ {
 		if i < f.end {
 			continue
 		}
@@ -46,7 +49,7 @@ func Find(text []byte) []Finding {
 			}
 		}
 	}
-	return f.found
+	return f
 }
 
 // leads maps each byte to the kind of finding that may begin there; 0 means none.
@@ -71,8 +74,10 @@ const (
 // finder scans one text. Its methods check for a finding at a position.
 type finder struct {
 	text  []byte
+	from  int // position at which the scan began
 	found []Finding
 	end   int // end of the last finding
+	open  int // start of the first token that the text may not contain to its end; len(text) if there is none
 }
 
 // add records a finding unless it overlaps the one before.
@@ -134,8 +139,12 @@ func (f *finder) number(i int) int {
 
 // token checks for a token or an IBAN at the beginning of a word.
 func (f *finder) token(i int) {
-	if class, n := token(f.text[i:]); class != "" {
+	class, n, open := token(f.text[i:])
+	if n > 0 {
 		f.add(class, i, i+n)
+	}
+	if open {
+		f.open = min(f.open, i)
 	}
 }
 
@@ -279,22 +288,23 @@ var forms = []form{
 }
 
 // token returns the class and the length of the secret or IBAN at the beginning of t;
-// the class is "" if there is none.
-func token(t []byte) (class string, n int) {
+// the length is 0 if there is none. open reports whether text that follows t may make it
+// a secret, or a longer one.
+func token(t []byte) (class string, n int, open bool) {
 	for i := range forms {
-		if f := &forms[i]; t[0] == f.prefix[0] {
-			if n := f.match(t); n > 0 {
-				return f.class, n
+		if f := &forms[i]; t[0] == f.prefix[0] && bytes.HasPrefix(t, []byte(f.prefix)) {
+			if n, open := f.match(t); n > 0 || open {
+				return f.class, n, open
 			}
 		}
 	}
-	if n := webToken(t); n > 0 {
-		return "jwt", n
+	if n, open := webToken(t); n > 0 || open {
+		return "jwt", n, open
 	}
 	if n := iban(t); n > 0 {
-		return "iban", n
+		return "iban", n, false
 	}
-	return "", 0
+	return "", 0, false
 }
 
 // run returns the end of a token: it advances from index from over at most most bytes
@@ -307,37 +317,36 @@ func run(t []byte, from, most int, also string) int {
 	return k
 }
 
-// match returns the length of the token at the beginning of t, or 0 if there is none.
-func (f *form) match(t []byte) int {
-	if !bytes.HasPrefix(t, []byte(f.prefix)) {
-		return 0
-	}
+// match returns the length of the token at the beginning of t, which has the prefix of
+// the form, or 0 if there is none. open is as for token.
+func (f *form) match(t []byte) (n int, open bool) {
 	k := run(t, len(f.prefix), f.most, f.also)
 	if k-len(f.prefix) < f.least || k < len(t) && word(t[k]) {
-		return 0
+		return 0, k == len(t)
 	}
-	return k
+	return k, k == len(t)
 }
 
 // webToken returns the length of the JSON Web Token (RFC 7519) at the beginning of t, or
-// 0: three parts, of which the first is a JSON object.
-func webToken(t []byte) int {
+// 0: three parts, of which the first is a JSON object. open is as for token.
+func webToken(t []byte) (n int, open bool) {
 	const least = 10
 	if !bytes.HasPrefix(t, []byte("eyJ")) {
-		return 0
+		return 0, false
 	}
 	a := run(t, 3, 4096, "-")
-	if a >= len(t) || t[a] != '.' {
-		return 0
+	if a == len(t) || t[a] != '.' {
+		return 0, a == len(t)
 	}
 	b := run(t, a+1, 8192, "-")
-	if b >= len(t) || t[b] != '.' || b-a <= least {
-		return 0
+	if b == len(t) || t[b] != '.' || b-a <= least {
+		return 0, b == len(t)
 	}
-	if c := run(t, b+1, 4096, "-"); c-b > least {
-		return c
+	c := run(t, b+1, 4096, "-")
+	if c-b <= least {
+		return 0, c == len(t)
 	}
-	return 0
+	return c, c == len(t)
 }
 
 // ibanLeast and ibanMost are the minimum and maximum number of letters and digits of an

@@ -110,3 +110,41 @@ func BenchmarkJSON(b *testing.B) {
 		g.JSON(doc, Seen{})
 	}
 }
+
+// TestStreamLong shows that a stream releases no part of a finding of any length, also
+// after a long text without blanks.
+func TestStreamLong(t *testing.T) {
+	g := Guard{}
+	if err := g.Add("all", Redact); err != nil {
+		t.Fatal(err)
+	}
+	part := func(n int) string { return strings.Repeat("aZ0_", n/4) }
+	tokens := map[string]string{
+		"github_token": "github_pat_" + part(252), "api_key": "sk-" + part(248), "slack_token": "xoxb-" + part(248),
+		"jwt": "eyJ" + part(4096) + "." + part(8192) + "." + part(4096), "jwt 600": "eyJ" + part(40) + "." + part(500) + "." + part(60),
+		"email": strings.Repeat("l", 64) + "@" + strings.Repeat("d.", 90) + "org", "iban": "DE89 3 7 0 4 0 0 4 4 0 5 3 2 0 1 3 0 0 0",
+	}
+	for name, token := range tokens {
+		for _, text := range []string{token, "it is " + token + " indeed", strings.Repeat("ab,", 80) + token + ".", strings.Repeat("x", 1000) + "AKIAIOSFODNN7EXAMPLE," + token} {
+			whole, _ := g.Text([]byte(text), Seen{})
+			if strings.Contains(string(whole), token) {
+				t.Fatalf("%s: not found as a whole in %.60q", name, text)
+			}
+			for _, size := range []int{1, 7, 64, 300} {
+				if size == 1 && len(token) > 4096 {
+					continue // the buffered text is scanned again for each piece
+				}
+				var st Stream
+				out, seen := "", Seen{}
+				for at := 0; at < len(text); at += size {
+					o, _ := st.Next(g, text[at:min(at+size, len(text))], seen)
+					out += o
+				}
+				o, _ := st.End(g, seen)
+				if out += o; out != string(whole) {
+					t.Errorf("%s in pieces of %d bytes:\n%s\nwhole:\n%s", name, size, out[max(0, len(out)-400):], whole[max(0, len(whole)-400):])
+				}
+			}
+		}
+	}
+}
