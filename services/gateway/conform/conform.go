@@ -107,8 +107,8 @@ func gates(level string) (map[string][]gate, error) {
 }
 
 // Run runs every gate up to the level, and calls tell with each result as soon as the
-// gate has ended. A gate that fails does not stop the others. Run returns an error if
-// the level is unknown or ctx is done.
+// gate has ended. A gate that fails does not stop the others; once ctx is done, all
+// further gates fail. Run returns an error if the level is unknown or ctx is done.
 func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	all, err := gates(level)
 	if err != nil {

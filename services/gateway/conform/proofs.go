@@ -160,7 +160,7 @@ func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 }
 
 // checkSignatures checks that each receipt is signed with a key that was valid for its
-// executor under the trusted root.
+// executor, under the trusted root, at the receipt's Lamport time.
 func checkSignatures(ctx context.Context, p *probe) error {
 	reg, err := p.keys(ctx)
 	if err != nil {
@@ -291,7 +291,8 @@ func (p *probe) open(ctx context.Context, note []byte) (*translog.Checkpoint, er
 	return nil, errors.New("checkpoint: no key of audit under this root signed it")
 }
 
-// entry returns the sequence and the stored bytes of the session's last event.
+// entry returns the sequence and the stored bytes of the session's last event, or an
+// error if it has no events.
 func (p *probe) entry(ctx context.Context) (seq uint64, stored []byte, err error) {
 	b, err := p.read(ctx, "/api/v1/events?session="+p.session("main"))
 	if err != nil {

@@ -51,8 +51,8 @@ type parts struct {
 	queries     *queries.Client
 }
 
-// Outside holds the gateway's connections to other services, except the ledger. Tests
-// replace them.
+// Outside holds the gateway's connections to other services. It does not include the
+// ledger. Tests replace these connections.
 type Outside struct {
 	Queries *rpc.Client // queries other services
 	// Open subscribes to the frames that the service from sends for a call. Frames that

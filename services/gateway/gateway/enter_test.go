@@ -71,8 +71,9 @@ func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 	return resp.StatusCode, doc.Error.Code
 }
 
-// TestScopeBeforeBody checks that every route verifies the credential and the scope
-// before it reads the body. The requests of this test never send their bodies.
+// TestScopeBeforeBody checks that every route verifies the credential and the scope that
+// it requires before it reads the body, and that every route that accepts a body
+// requires a scope. The requests of this test never send their bodies.
 func TestScopeBeforeBody(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{})
 	health := "bearer " + mint("probe", token.Health)

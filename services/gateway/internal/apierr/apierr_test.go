@@ -181,8 +181,8 @@ func TestPointBy(t *testing.T) {
 	}
 }
 
-// TestBeneath checks that Beneath moves the pointers of errors about a nested request
-// into the body that contains it, and does not change other errors.
+// TestBeneath checks that Beneath makes the pointers of errors about a nested request
+// point into the outer body, and does not change other errors.
 func TestBeneath(t *testing.T) {
 	for param, want := range map[string]string{"/model": "/args/model", WholeBody: "/args", "limit": "limit", "": ""} {
 		var e *Error

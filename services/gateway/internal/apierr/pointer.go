@@ -41,9 +41,8 @@ func (e *Error) PointBy(message, kind string, args []byte) {
 	}
 }
 
-// Beneath prepends at to the Param of an error (400) about a request that is nested in
-// another one at the pointer at, so that Param points into the outer body. It returns
-// err.
+// Beneath makes the Param of an error (400) about a nested request point into the outer
+// body. It prepends at, the JSON pointer of the nested request. It returns err.
 func Beneath(at string, err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Status == http.StatusBadRequest {

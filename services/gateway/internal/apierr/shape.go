@@ -92,7 +92,7 @@ func (e *Error) Doc(kind string) any {
 		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, ReceiptID: e.ReceiptID}}
 }
 
-// responsesError is the last event of a stream of OpenAI's Responses API that failed.
+// responsesError is the last event of a failed stream of OpenAI's Responses API.
 type responsesError struct {
 	CallID         string  `json:"call_id"`
 	Code           string  `json:"code"`

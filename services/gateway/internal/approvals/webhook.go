@@ -36,7 +36,7 @@ type Webhook struct {
 var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: 20 * time.Second, MaxAckPending: 64}
 
 // SignatureHeader is the request header with the signature of a notification: "t=<unix
-// seconds>,v1=<hex HMAC-SHA256 of t.body>".
+// seconds>,v1=<hex HMAC-SHA256>". The HMAC is that of the seconds, a dot and the body.
 const SignatureHeader = "X-Binnacle-Signature"
 
 // Notify posts one escalation to the webhook and settles its message. The message is

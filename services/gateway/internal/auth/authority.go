@@ -18,8 +18,9 @@ import (
 
 // Authority is the view of the state of credentials: virtual keys, suspensions,
 // revocations and session grants. It is checked for every request, and continuously
-// during streams. It does not hold permissions: policy decides on each call. It is safe
-// for concurrent use; its zero value is an empty view.
+// during calls to models, MCP requests and streams of events. It does not hold
+// permissions: policy decides on each call. It is safe for concurrent use; its zero
+// value is an empty view.
 type Authority struct {
 	mu        sync.RWMutex
 	keys      map[string]*virtualKey // by digest

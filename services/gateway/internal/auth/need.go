@@ -25,7 +25,7 @@ var (
 // Holds returns a Need for callers with at least one of the scopes.
 func Holds(scopes ...string) Need { return Need{Caller: true, Scopes: scopes} }
 
-// WithOpaqueBody returns n for a route whose body is not one JSON document.
+// WithOpaqueBody returns n for a route whose body need not be a JSON document.
 func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
 
 // reading lists the scopes that allow no calls.

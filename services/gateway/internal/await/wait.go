@@ -1,6 +1,6 @@
 // Package await waits for calls from their proposal to their outcome. Every API of the
-// gateway calls Waiter.Wait with a Sink, which receives the part of a response that
-// arrives before the outcome, and translates the Result into its response. The package
+// gateway calls Waiter.Wait with a Sink and translates the Result into its response. The
+// Sink receives the part of a response that arrives before the outcome. The package
 // writes nothing to the ledger and does not depend on HTTP. A new kind of response is a
 // new Sink; a new reason for a wait to end is a new State.
 package await
@@ -158,8 +158,9 @@ type machine struct {
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
 
-// take calls the sink's Take. Once the call is known to run, the wait no longer ends
-// when the ledger stops responding, because frames may still arrive.
+// take calls the sink's Take, and ends the wait if that returns an error. Once the call
+// is known to run, the wait no longer ends when the ledger stops responding, because
+// frames may still arrive.
 func (m *machine) take() {
 	running, err := m.sink.Take()
 	switch {
@@ -203,7 +204,7 @@ func (m *machine) escalate(x *contract.Escalated) {
 }
 
 // check ends the wait as Silent if the ledger has recovered recently and no executor has
-// started the call since the wait began.
+// started the call since the wait began. It does not end the wait for an escalated call.
 func (m *machine) check(ctx context.Context, w Waiter) {
 	if m.Escalated == nil && m.Outcome == nil && w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx) {
 		m.State = Silent
@@ -212,7 +213,8 @@ func (m *machine) check(ctx context.Context, w Waiter) {
 	m.late.Reset(probe.Every)
 }
 
-// overdue ends the wait because its deadline has passed.
+// overdue ends the wait because its deadline has passed: as Broken if the outcome is
+// known, as Escalated if the call was escalated, and otherwise as Overdue.
 func (m *machine) overdue() {
 	switch {
 	case m.Outcome != nil:

@@ -161,8 +161,8 @@ func (a *response) broken(err error) error {
 	return a.fail(e)
 }
 
-// revoked ends the response to a caller whose credential became invalid during the wait.
-// It sends nothing if the client has disconnected.
+// revoked ends the response to a caller that was suspended, or whose credential became
+// invalid, during the wait. It sends nothing if the client has disconnected.
 func (a *response) revoked(request, allowed context.Context) error {
 	var e *apierr.Error
 	switch {
