@@ -297,7 +297,7 @@ func encodes(b []byte, c byte, begins func(after []byte) bool) bool {
 }
 
 // percent reports whether the bytes after a percent sign may complete an escape: two
-// digits, or a nested escape that decodes to a digit.
+// hexadecimal digits, or the start of a nested escape.
 func percent(after []byte) bool {
 	return len(after) > 1 && (isHex(after[0]) && isHex(after[1]) || bytes.IndexByte([]byte(`\%&`), after[0]) >= 0)
 }

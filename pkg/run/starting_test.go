@@ -49,8 +49,9 @@ func TestStill(t *testing.T) {
 	})
 }
 
-// TestReport shows that an instance logs every 5 s which view it rebuilds, its position
-// and what is left, and then that it is not ready, until it is.
+// TestReport shows that an instance logs every 5 s which view it rebuilds, the view's
+// position and what is left. After the views it logs that it is not ready, until it is
+// ready.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -30,8 +30,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
-// Frame is one message to an inbox. The frames of a stream have the same id and are
-// numbered from 1. Readers ignore unknown members.
+// Frame is one message to an inbox. The frames of a stream have the same id and, except
+// for Sealed frames, are numbered from 1. Readers ignore unknown members.
 type Frame struct {
 	Kind  string          `json:"kind"`
 	N     int64           `json:"n,omitempty"`
