@@ -13,9 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSecretNowhere shows that neither while a pack uses a secret nor afterwards the
-// value occurs in a file of the mesh, a log, a response, a command line or an
-// environment variable.
+// TestSecretNowhere shows that the value of a secret that packs use does not occur in a
+// file of the mesh, a log, a response, a command line or an environment variable.
 func TestSecretNowhere(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

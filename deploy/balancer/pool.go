@@ -191,7 +191,8 @@ func serve(ctx context.Context, l net.Listener, p *pool) error {
 	return nil
 }
 
-// pass copies between a client and a gateway until both directions end, or one fails.
+// pass connects a client to a gateway of the pool, and copies between them until both
+// directions end, or one fails.
 func pass(client net.Conn, p *pool) {
 	defer client.Close()
 	server, err := p.dial()

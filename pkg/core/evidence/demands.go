@@ -163,8 +163,9 @@ func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 	return keepsTips(c, head)
 }
 
-// keepsTips returns an error if only the earlier of two checkpoints commits to a
-// map of tips: once a log commits to one, it must not stop.
+// keepsTips returns an error if only the earlier of two checkpoints commits to a map of
+// tips, or if the commitment of one is malformed. Once a log commits to a map, it must
+// not stop.
 func keepsTips(earlier, later *translog.Checkpoint) error {
 	_, had, err1 := earlier.Tips()
 	_, has, err2 := later.Tips()

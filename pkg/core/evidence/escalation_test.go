@@ -97,8 +97,8 @@ func escalations(t testing.TB) map[string]spoiled {
 	}
 }
 
-// TestEscalation shows that votes that were not cast, were not signed with the
-// approver's key, or do not settle the escalation, do not verify.
+// TestEscalation shows that a correct escalation verifies, and that one with votes that
+// were not cast, were not signed with the approver's key, or do not settle it, does not.
 func TestEscalation(t *testing.T) {
 	for name, c := range escalations(t) {
 		w := sample(t, 1)

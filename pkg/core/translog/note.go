@@ -96,8 +96,8 @@ func ParseNote(note, public []byte) (*Checkpoint, error) {
 	return &Checkpoint{Origin: lines[0], Size: size, Root: Hash(root), Extensions: lines[3:]}, nil
 }
 
-// verifyNote checks the part of a note after its text and the empty line: exactly
-// one signature line, with origin as its name.
+// verifyNote verifies the part of a note after its text and the empty line. This must be
+// one line with origin's signature over text by the key public.
 func verifyNote(tail, text []byte, origin string, public []byte) error {
 	line, ok := strings.CutPrefix(string(tail), "— "+origin+" ")
 	line, ended := strings.CutSuffix(line, "\n")
