@@ -5,6 +5,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,28 +86,32 @@ func TestRows(t *testing.T) {
 }
 
 // TestConstants shows that each code has a row, so that a new code cannot be used
-// without one.
+// without one, and each row a constant.
 func TestConstants(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "fault.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := 0
+	codes, rows := map[string]bool{}, map[string]bool{}
 	ast.Inspect(file, func(node ast.Node) bool {
-		s, ok := node.(*ast.ValueSpec)
-		if !ok || len(s.Values) != 1 {
-			return true
-		}
-		if l, ok := s.Values[0].(*ast.BasicLit); ok && l.Kind == token.STRING {
-			n++
-			if code := strings.Trim(l.Value, `"`); Of(code).Code != code {
-				t.Errorf("%s = %s has no row", s.Names[0], l.Value)
+		switch n := node.(type) {
+		case *ast.GenDecl:
+			if n.Tok == token.CONST {
+				for _, s := range n.Specs {
+					if v := s.(*ast.ValueSpec); v.Type == nil && len(v.Values) == 1 { // those of Retry, Next and so on have a type or no value
+						codes[v.Names[0].Name] = true
+					}
+				}
+			}
+		case *ast.KeyValueExpr:
+			if k, ok := n.Key.(*ast.Ident); ok && k.Name == "Code" {
+				rows[n.Value.(*ast.Ident).Name] = true
 			}
 		}
 		return true
 	})
-	if n != len(Table) {
-		t.Errorf("%d codes, %d rows", n, len(Table))
+	if !maps.Equal(codes, rows) || len(rows) != len(Table) {
+		t.Errorf("codes %v, rows %v of %d", slices.Sorted(maps.Keys(codes)), slices.Sorted(maps.Keys(rows)), len(Table))
 	}
 }
 
