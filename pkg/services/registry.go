@@ -40,7 +40,7 @@ const (
 // order, and both are recorded or compared, so new services are added at the end.
 var all = []Service{
 	{
-		Name: Audit, Executes: true, Slots: 1, Content: true, State: true,
+		Name: Audit, Executes: true, Slots: 1, Content: true, State: "audit", Rebuilt: true,
 		Kinds:   []Kind{{Prefix: "audit"}},
 		Uses:    []string{contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
 		Views:   []View{{Name: ViewAudit, Path: Audit, Verb: viewVerb, Lines: true}},
@@ -64,7 +64,7 @@ var all = []Service{
 		Views: []View{{Name: ViewUsage, Path: LLMRouter, Verb: viewVerb}},
 	},
 	{
-		Name: VaultBroker, Executes: true, Slots: 1, State: true,
+		Name: VaultBroker, Executes: true, Slots: 1, State: "vault",
 		Kinds:   []Kind{{Prefix: "vault", Scope: "vault:write"}},
 		Uses:    []string{contract.UseReceipt},
 		Files:   []string{"vault.kek", "vault.seal"},

@@ -49,9 +49,12 @@ type Service struct {
 	Views []View
 	// Content is true if it may fetch the tenants' content keys, and so decrypt content.
 	Content bool
-	// State is true if it has a folder with data that must survive a restart. Without
-	// State, losing the folder loses no data.
-	State bool
+	// State is the name, below the mesh's folder of data, of its folder with data that must
+	// survive a restart. It is "" if losing its files loses no data.
+	State string
+	// Rebuilt is true if a restore makes the folder of State from the ledger and the newest
+	// checkpoint, so that a backup does not contain it.
+	Rebuilt bool
 	// Queried lists the services that may query it, besides the gateway.
 	Queried []string
 }
@@ -133,6 +136,10 @@ func ContentReaders() []string { return names(All(), func(s *Service) bool { ret
 func Expected() []string {
 	return names(Programs(), func(s *Service) bool { return s.Name != Gateway })
 }
+
+// Stateful returns the names of the services whose folder must survive a restart,
+// sorted.
+func Stateful() []string { return names(All(), func(s *Service) bool { return s.State != "" }) }
 
 // Families returns the prefixes of all families of kinds, reserved ones included,
 // sorted.

@@ -37,7 +37,7 @@ func TestRegistry(t *testing.T) {
 			}
 		}
 		if s.Reserved {
-			if s.Slots != 0 || len(s.Uses)+len(s.Files)+len(s.Views)+len(s.Queried) > 0 || s.State || s.Content || s.Instance != "" {
+			if s.Slots != 0 || len(s.Uses)+len(s.Files)+len(s.Views)+len(s.Queried) > 0 || s.State != "" || s.Rebuilt || s.Content || s.Instance != "" {
 				t.Errorf("%s is reserved and has more than a name", s.Name)
 			}
 			continue
@@ -45,7 +45,10 @@ func TestRegistry(t *testing.T) {
 		if s.Slots < 1 || s.Slots > 8 {
 			t.Errorf("%s: %d slots; bus.Live looks for 1 to 8", s.Name, s.Slots)
 		}
-		if s.State && s.Slots != 1 {
+		if s.Rebuilt && s.State == "" {
+			t.Errorf("%s has no folder to rebuild", s.Name)
+		}
+		if s.State != "" && s.Slots != 1 {
 			t.Errorf("%s has a folder and %d slots: two instances cannot share a folder", s.Name, s.Slots)
 		}
 		if s.Executes && !slices.Contains(s.Uses, contract.UseReceipt) {

@@ -14,9 +14,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // format is the value of the member format in backup.json.
@@ -50,8 +53,32 @@ type message struct {
 // Folders names the folders of a mesh's state outside NATS.
 type Folders struct {
 	Keys  string
-	Vault string // the vault-broker's state
-	Audit string // audit's state; written on restore only
+	State map[string]string // by name, the folders of the services that package services lists as stateful; those it lists as rebuilt are written on restore only
+}
+
+// keys is the name of the folder of keys in a backup.
+const keys = "keys"
+
+// saved returns the folders that a backup contains, by their names in it: the keys, and
+// the state of each service that is not rebuilt from the ledger.
+func (f *Folders) saved() map[string]string {
+	out := map[string]string{keys: f.Keys}
+	for _, s := range services.Programs() {
+		if s.State != "" && !s.Rebuilt {
+			out[s.State] = f.State[s.Name]
+		}
+	}
+	return out
+}
+
+// check returns an error if the folder of a stateful service is not named.
+func (f *Folders) check() error {
+	for _, s := range services.Stateful() {
+		if f.State[s] == "" {
+			return fmt.Errorf("the state folder of %s is not named", s)
+		}
+	}
+	return nil
 }
 
 // Report describes the content of a backup.
@@ -65,6 +92,9 @@ type Report struct {
 // Take writes a backup to w. c must be a connection of the provisioning identity. The
 // backup contains private keys, so w must be stored as securely as the keys.
 func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, w io.Writer) (*Report, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
 	ix := index{Format: format, Taken: time.Now().UTC().Format(time.RFC3339), Floors: map[string]uint64{}}
 	// The positions of the work consumers are read before the end of the ledger. So an
 	// event that is appended in the meantime is either in the backup or is not
@@ -111,7 +141,7 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 	if r.Events != ix.Events {
 		return nil, fmt.Errorf("the ledger has %d entries up to sequence %d", r.Events, ix.Events)
 	}
-	for name, dir := range map[string]string{"keys": f.Keys, "vault": f.Vault} {
+	for name, dir := range f.saved() {
 		if err := takeFolder(t, name, dir); err != nil {
 			return nil, err
 		}
@@ -218,7 +248,10 @@ type Bus func() (*bus.Conn, error)
 // incomplete, or the ledger does not have the root that its newest checkpoint names.
 // After an error, the folders and the server may be partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
-	for _, dir := range []string{f.Keys, f.Vault, f.Audit} {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	for _, dir := range append(slices.Collect(maps.Values(f.State)), f.Keys) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s exists: a backup is restored beside nothing else", dir)
 		}
@@ -258,8 +291,8 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 			return nil, err
 		}
 	}
-	for name, dir := range map[string]string{"keys": f.Keys, "vault": f.Vault} {
-		if err := copyFolder(dir, filepath.Join(spool, name)); err != nil && !(name == "vault" && errors.Is(err, fs.ErrNotExist)) {
+	for name, dir := range f.saved() {
+		if err := copyFolder(dir, filepath.Join(spool, name)); err != nil && !(name != keys && errors.Is(err, fs.ErrNotExist)) {
 			return nil, err
 		}
 	}
@@ -371,7 +404,7 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	if newest == nil {
 		return r, nil
 	}
-	return r, errors.Join(private.Mkdir(f.Audit), private.Write(filepath.Join(f.Audit, "checkpoint"), newest))
+	return r, errors.Join(private.Mkdir(f.State[services.Audit]), private.Write(filepath.Join(f.State[services.Audit], "checkpoint"), newest))
 }
 
 // each calls f for each message of a stream's file, and returns the number of messages

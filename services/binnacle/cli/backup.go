@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/backup"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
@@ -20,17 +22,30 @@ import (
 // backupOptions holds the options of backup and restore.
 type backupOptions struct {
 	nats, in, out string
-	folders       backup.Folders
+	keys          string
+	state         map[string]*string // folders by service
+	folders       backup.Folders     // set by fill
 }
 
 // declare declares the flags that backup and restore share.
 func (o *backupOptions) declare(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.nats, "nats", "", "NATS server of a mesh of several processes, or of 'binnacle up --nats-listen', a `URL` (default the stopped mesh in DATA)")
-	f.StringVar(&o.folders.Keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
-	f.StringVar(&o.folders.Vault, "vault", "", "the vault-broker's state `FOLDER` (default DATA/vault)")
-	f.StringVar(&o.folders.Audit, "audit", "", "audit's state `FOLDER`, for restore (default DATA/audit)")
-	directories(cmd, "keys", "vault", "audit")
+	f.StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
+	names := []string{"keys"}
+	o.state = map[string]*string{}
+	for _, s := range services.Programs() {
+		if s.State == "" {
+			continue
+		}
+		when := ""
+		if s.Rebuilt {
+			when = ", for restore"
+		}
+		o.state[s.Name] = f.String(s.State, "", fmt.Sprintf("state `FOLDER` of %s%s (default DATA/%s)", s.Name, when, s.State))
+		names = append(names, s.State)
+	}
+	directories(cmd, names...)
 }
 
 // newBackupCmd returns the command backup, which writes a whole mesh to one file.
@@ -69,10 +84,10 @@ func newRestoreCmd(c *env) *cobra.Command {
 
 // fill sets the folders that no flag names to their defaults below data.
 func (o *backupOptions) fill(data string) {
-	for dir, def := range map[*string]string{&o.folders.Keys: "keys", &o.folders.Vault: "vault", &o.folders.Audit: "audit"} {
-		if *dir == "" {
-			*dir = filepath.Join(data, def)
-		}
+	o.folders = backup.Folders{Keys: cmp.Or(o.keys, filepath.Join(data, "keys")), State: map[string]string{}}
+	for name, dir := range o.state {
+		s, _ := services.Get(name)
+		o.folders.State[name] = cmp.Or(*dir, filepath.Join(data, s.State))
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 // services, the registry of services.
 var parts = []part{
 	of(func(b *setup, s *audit.Service) error {
-		s.Config = audit.Config{Dir: filepath.Join(b.dir, "audit"), Durability: b.durability()}
+		s.Config = audit.Config{Dir: b.state(services.Audit), Durability: b.durability()}
 		return nil
 	}),
 	of(func(b *setup, s *gateway.Service) error { return b.gateway(&s.Config) }),
@@ -75,6 +75,12 @@ func Declarations() []bus.Declaration {
 		out[i] = p.fresh().Declaration()
 	}
 	return out
+}
+
+// state returns the folder of a service's state.
+func (b *setup) state(service string) string {
+	s, _ := services.Get(service)
+	return filepath.Join(b.dir, s.State)
 }
 
 // setup holds the values from which services are configured.
@@ -142,7 +148,7 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	if err != nil {
 		return err
 	}
-	*c = vaultbroker.Config{Dir: filepath.Join(b.dir, "vault"), KEK: kek, SealSeed: sealSeed}
+	*c = vaultbroker.Config{Dir: b.state(services.VaultBroker), KEK: kek, SealSeed: sealSeed}
 	return private.Mkdir(c.Dir)
 }
 

@@ -171,7 +171,7 @@ func faults(doc *composeFile, s *services.Service) (out []string) {
 	if !slices.Contains(c.Volumes, keys+":/run/secrets:ro") {
 		out = append(out, "does not mount its keys, "+keys+":/run/secrets:ro")
 	}
-	if state != s.State {
+	if state != (s.State != "") {
 		out = append(out, "has a volume at /state: "+strings.Join(c.Volumes, " ")+", against the registry")
 	}
 	return out

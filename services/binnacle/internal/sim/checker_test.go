@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
@@ -217,4 +219,24 @@ func (c *checker) open() (ids []string) {
 		}
 	}
 	return ids
+}
+
+// TestDeclaredViews checks that replay compares every view of a simulated service: all
+// that package services lists for each service that declares one, and those of the
+// services that a world runs.
+func TestDeclaredViews(t *testing.T) {
+	have := map[string]bool{}
+	for _, d := range declared() {
+		have[d.Name] = true
+	}
+	for _, s := range services.Programs() {
+		if s.Name == services.LLMRouter { // not simulated
+			continue
+		}
+		for _, v := range s.Views {
+			if !have[v.Name] {
+				t.Errorf("replay does not compare the view %s of %s", v.Name, s.Name)
+			}
+		}
+	}
 }

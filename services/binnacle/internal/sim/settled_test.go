@@ -5,19 +5,23 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
@@ -103,108 +107,103 @@ func (w *world) verify() {
 	}
 }
 
-// view is a service's view, as the response to a query contains it.
-type view struct {
+// liveView is a service's view, as the response to a query contains it.
+type liveView struct {
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
+}
+
+// declared returns the views that the simulated services declare.
+func declared() []view.Declaration {
+	return slices.Concat(policy.Views(), gateway.Views(), audit.Views())
+}
+
+// live reads a view from the mesh; ok is false if the view cannot be read, which is a
+// violation.
+func (w *world) live(d *view.Declaration) (v liveView, ok bool) {
+	a := w.ask(request{method: "GET", path: "/api/v1/views/" + d.Path})
+	for try := 0; a.code == 503 && try < 3; try++ { // the slot of a dead instance stays leased for a while
+		w.until(bus.SlotTTL/2, w.broken)
+		a = w.ask(request{method: "GET", path: "/api/v1/views/" + d.Path})
+	}
+	if a.code != 200 {
+		w.violate("view %s: %d %s %v", d.Name, a.code, a.body, a.err)
+		return v, false
+	}
+	first, _, _ := bytes.Cut(a.body, []byte("\n"))
+	if err := json.Unmarshal(first, &v); err != nil {
+		w.violate("view %s: %v", d.Name, err)
+		return v, false
+	}
+	if d.Lines {
+		v.Dump = string(a.body)
+	}
+	return v, true
 }
 
 // replay rebuilds the views from the first event, compares them with the live ones, and
 // repeats every decision.
 func (w *world) replay() {
-	live := map[string]view{}
-	for _, name := range []string{"policy", "policy-budget", "policy-starts", "gateway", "gateway-authority", "audit"} {
-		a := w.ask(request{method: "GET", path: "/api/v1/views/" + name})
-		for try := 0; a.code == 503 && try < 3; try++ { // the slot of a dead instance stays leased for a while
-			w.until(bus.SlotTTL/2, w.broken)
-			a = w.ask(request{method: "GET", path: "/api/v1/views/" + name})
-		}
-		if a.code != 200 {
-			w.violate("view %s: %d %s %v", name, a.code, a.body, a.err)
+	views := declared()
+	live := make([]liveView, len(views))
+	for i := range views {
+		var ok bool
+		if live[i], ok = w.live(&views[i]); !ok {
 			return
 		}
-		first, _, _ := bytes.Cut(a.body, []byte("\n"))
-		var v view
-		if err := json.Unmarshal(first, &v); err != nil {
-			w.violate("view %s: %v", name, err)
-			return
-		}
-		if name == "audit" {
-			v.Dump = string(a.body)
-		}
-		live[name] = v
 	}
 	dir, err := os.MkdirTemp(w.base.scratch, "")
 	if err != nil {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	index, err := audit.OpenView(dir)
+	keys := trust.Registry{Root: w.base.ring.RootKID}
+	again := make([]view.State, len(views))
+	for i, d := range views {
+		if again[i], err = d.Empty(&view.Origin{RootKID: keys.Root, Keys: keys.At, Open: w.open, Dir: filepath.Join(dir, d.Name)}); err != nil {
+			panic(err)
+		}
+		if c, ok := again[i].(io.Closer); ok {
+			defer c.Close()
+		}
+	}
+	reads, err := view.Select(views)
 	if err != nil {
 		panic(err)
 	}
-	defer index.Close()
-	var (
-		keys      trust.Registry
-		tools     catalog.Catalog
-		authority gateway.AuthorityView
-		budget    recorded.Budget
-		starts    recorded.Starts
-		args      = map[string]*contract.Content{}
-	)
-	keys.Root = w.base.ring.RootKID
-	all, upTo := recorded.NewState(keys.At, w.open), recorded.NewState(keys.At, w.open)
+	all, args := recorded.NewState(keys.At, w.open), map[string]*contract.Content{}
 	fail := func(what string, err error) {
 		if err != nil {
 			w.violate("replay of %s: %v", what, err)
 		}
 	}
 	w.each(func(en eventlog.Entry, e *contract.Event) {
-		if en.Seq <= live["audit"].Position {
-			fail("audit", index.Add(en))
-		}
-		if en.Seq <= live["gateway"].Position {
-			fail("catalog", tools.Apply(e))
-		}
-		if en.Seq <= live["gateway-authority"].Position {
-			fail("authority", authority.Apply(e))
-		}
-		if recorded.StartsReads(e.Name) && en.Seq <= live["policy-starts"].Position {
-			fail("starts", starts.Apply(en))
+		for _, i := range reads.Of(en.Subject) {
+			if en.Seq <= live[i].Position {
+				fail(views[i].Name, again[i].Apply(en, e))
+			}
 		}
 		if all.Reads(e.Name) {
-			fail("state", all.Apply(e))
-			if en.Seq <= live["policy"].Position {
-				fail("state", upTo.Apply(e))
-			}
+			fail("decisions", all.Apply(e))
 		}
-		switch e.Name {
-		case "key_published":
-			var k contract.TrustKey
-			if contract.Decode(e.Data, &k) == nil {
-				fail("keys", keys.Apply(k, e.Lamport))
-			}
-		case "budget_changed":
-			if en.Seq <= live["policy-budget"].Position {
-				fail("budget", budget.Apply(e))
-			}
-		case "call_proposed":
-			var c contract.Call
-			if contract.Decode(e.Data, &c) == nil {
-				args[c.ID] = &c.Args
-			}
-		default:
+		if k, ok := view.Key(e); ok {
+			fail("keys", keys.Apply(k, e.Lamport))
+			return
+		}
+		if e.Name != contract.EventCallProposed {
 			fail("decision", w.redecide(all, e, args))
+			return
+		}
+		var c contract.Call
+		if contract.Decode(e.Data, &c) == nil {
+			args[c.ID] = &c.Args
 		}
 	})
-	fail("audit", index.Flush())
-	var rebuilt bytes.Buffer
-	fail("audit", index.WriteDump(&rebuilt))
-	_, unstarted := starts.Dump()
-	for name, again := range map[string]string{"policy": string(upTo.Dump()), "policy-budget": string(budget.Dump()), "policy-starts": string(unstarted),
-		"gateway": string(tools.Dump()), "gateway-authority": string(authority.Dump()), "audit": rebuilt.String()} {
-		if again != live[name].Dump {
-			w.violate("view %s at %d is not what replay comes to: %s", name, live[name].Position, parts(live[name].Dump, again))
+	for i, d := range views {
+		b, err := again[i].Dump()
+		fail(d.Name, err)
+		if string(b) != live[i].Dump {
+			w.violate("view %s at %d is not what replay comes to: %s", d.Name, live[i].Position, parts(live[i].Dump, string(b)))
 		}
 	}
 }

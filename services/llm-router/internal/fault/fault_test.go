@@ -103,9 +103,11 @@ func TestConstants(t *testing.T) {
 					}
 				}
 			}
-		case *ast.KeyValueExpr:
-			if k, ok := n.Key.(*ast.Ident); ok && k.Name == "Code" {
-				rows[n.Value.(*ast.Ident).Name] = true
+		case *ast.ValueSpec:
+			if n.Names[0].Name == "Table" {
+				for _, row := range n.Values[0].(*ast.CompositeLit).Elts {
+					rows[row.(*ast.CompositeLit).Elts[0].(*ast.Ident).Name] = true
+				}
 			}
 		}
 		return true
