@@ -82,8 +82,9 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 	return r, s.Labels.Inherit(ctx, &r, "", args)
 }
 
-// Plain makes the proposal of a call in a session from the caller and the headers alone:
-// without an Idempotency-Key and inherited labels, and with the default timeout.
+// Plain makes the proposal of a call in a session from its arguments and the headers for
+// delegation and tracing. The proposal has no Idempotency-Key, no inherited labels, and
+// the default timeout. The error is that of delegationOf.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
@@ -130,7 +131,8 @@ func delegationOf(h http.Header) (behalf, delegation string, err error) {
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // traceContext returns the W3C trace context of a request (header traceparent), or "" if
-// it is malformed: the specification requires receivers to ignore a malformed one.
+// it is absent or malformed: the specification requires receivers to ignore a malformed
+// one.
 func traceContext(h http.Header) string {
 	if v := h.Get("Traceparent"); traceparent.MatchString(v) {
 		return v

@@ -151,8 +151,9 @@ func (s *API) Decide(c echo.Context) error {
 	return s.handOut(c, r, e, again, body.InBody(c, err))
 }
 
-// handOut responds with the decision in e or, if err is not nil, with err. again reports
-// that the intent was handed out before.
+// handOut responds with the decision in e or, if err is not nil, with 202 for an
+// escalation and otherwise with err. again reports that the intent was handed out
+// before.
 func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, again bool, err error) error {
 	var esc *apierr.Escalation
 	switch {

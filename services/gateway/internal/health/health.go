@@ -119,9 +119,9 @@ func (s *API) Now() Readiness {
 	})
 }
 
-// Insider returns nil if a request may read the state of the mesh. Its peer must be this
-// host and, by its headers, not a proxy for another host, or its credential must have
-// the scope health:read.
+// Insider returns nil if a request may read the state of the mesh, and otherwise an
+// error. The request may do so if it comes from this host and no header shows that a
+// proxy forwarded it, or if its credential has the scope health:read.
 func (s *API) Insider(c echo.Context) error {
 	r := c.Request()
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && net.ParseIP(host).IsLoopback() && r.Header.Get("X-Forwarded-For")+r.Header.Get("Forwarded")+r.Header.Get("Via") == "" {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCached checks that a value is computed once within its lifetime, for any number of
-// requests.
+// callers, and again after it.
 func TestCached(t *testing.T) {
 	var c Cached[int]
 	var n atomic.Int64

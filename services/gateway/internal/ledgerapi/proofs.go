@@ -96,8 +96,8 @@ func (s *API) Receipts(c echo.Context) error {
 }
 
 // facets lists the facets that search accepts in addition to owner, since, until, before
-// and limit. Other names are rejected here, because audit's index would return nothing
-// for them.
+// and limit. Other names are rejected here, because audit's error for an unknown facet
+// does not name the parameter.
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
 // Search handles GET /api/v1/search. It responds with the matching events in audit's
@@ -250,8 +250,8 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	return q, nil
 }
 
-// Proof handles GET /api/v1/ledger/:seq/proof. It responds with the leaf hash and the
-// inclusion proof of the ledger entry with that sequence.
+// Proof handles GET /api/v1/ledger/:seq/proof. It responds with the leaf hash of the
+// ledger entry with that sequence, its inclusion proof, and the checkpoint of the proof.
 func (s *API) Proof(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -143,8 +143,8 @@ func (a *response) end(r *contract.Recorded) error {
 	return a.c.Blob(http.StatusOK, "application/json", a.body)
 }
 
-// fail ends a stream that has begun with an error event in the shape of its API, so that
-// the stream cannot be mistaken for a complete one.
+// fail ends a stream that has begun. It writes an error event in the shape of the
+// stream's API, so that the stream cannot be mistaken for a complete one.
 func (a *response) fail(e *apierr.Error) error { return a.write(e.Event(a.r.Kind)) }
 
 // broken ends a response some of whose frames were lost.
