@@ -254,7 +254,18 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 // Last returns the sequence of the newest message that matches filter, or 0 if there is
 // none. It reads as Fresh does.
 func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) {
-	m, err := c.Fresh(ctx, stream, map[string]any{"last_by_subj": filter})
+	return c.sequence(ctx, stream, map[string]any{"last_by_subj": filter})
+}
+
+// First returns the sequence of the oldest message at or after sequence from that
+// matches filter, or 0 if there is none.
+func (c *Conn) First(ctx context.Context, stream, filter string, from uint64) (uint64, error) {
+	return c.sequence(ctx, stream, map[string]any{"seq": max(from, 1), "next_by_subj": filter})
+}
+
+// sequence returns the sequence of the message that Fresh finds, or 0 if it finds none.
+func (c *Conn) sequence(ctx context.Context, stream string, req map[string]any) (uint64, error) {
+	m, err := c.Fresh(ctx, stream, req)
 	if errors.Is(err, ErrNotFound) {
 		return 0, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,14 +128,47 @@ type applyError struct{ err error }
 
 func (e *applyError) Error() string { return e.err.Error() }
 
-// caught records that no entries are pending, calls Caught, and closes the channel of
-// Ready the first time.
+// caught records that no entries are pending, and closes the channel of Ready the first
+// time.
 func (f *Follower) caught() {
 	f.pending.Store(0)
 	if f.Caught != nil {
 		f.Caught()
 	}
 	f.once.Do(func() { close(f.ready) })
+}
+
+// settle calls caught if the consumer has nothing to deliver because every entry is
+// applied. It verifies that before the first call of caught: another instance may have
+// reset the consumer; see missed. It returns the error of the NATS request.
+func (f *Follower) settle(ctx context.Context) error {
+	select {
+	case <-f.ready:
+	default:
+		if missed, err := f.missed(ctx, math.MaxUint64); err != nil || missed {
+			return err
+		}
+	}
+	f.caught()
+	return nil
+}
+
+// missed reports whether the stream has an entry for the reader after the last one
+// applied and before a sequence. The consumer alone cannot show that: an instance that
+// was suspended while another one acquired its slot may reset the consumer of both.
+func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, filter := range f.filters {
+		first, err := f.Conn.First(ctx, f.Stream, filter, f.Position()+1)
+		if err != nil {
+			return false, err
+		}
+		if first != 0 && first < before {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // round resets the consumer to the position and reads until an error occurs or ctx ends.
@@ -144,13 +178,15 @@ func (f *Follower) round(ctx context.Context) error {
 		return err
 	}
 	if cons.CachedInfo().NumPending == 0 {
-		f.caught()
+		if err := f.settle(ctx); err != nil {
+			return err
+		}
 	}
 	batch := f.Batch
 	if batch == 0 {
 		batch = 500
 	}
-	r := &reading{f: f, expect: 1, reset: time.Now(), patience: 3 * time.Second, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
+	r := &reading{f: f, expect: 1, active: time.Now(), patience: silence, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
 	if f.Every > 0 {
 		return f.polled(ctx, r, batch, reconnected)
 	}
@@ -213,7 +249,7 @@ func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error 
 		case <-r.gap:
 			broken = true
 		case <-time.After(time.Second):
-			broken = r.stuck() || r.silent()
+			broken = r.stuck() || r.silent(ctx)
 		}
 		if !broken {
 			continue
@@ -234,10 +270,11 @@ type reading struct {
 	expect  uint64 // consumer sequence of the next delivery
 	skipped bool   // a delivery that was sent before the last reset has arrived after it
 	halted  bool   // deliveries are dropped until the gap is repaired
+	resets  int    // number of repairs
 	mended  int    // consecutive repairs without a delivery in between
 
-	reset    time.Time     // time of the last reset
-	patience time.Duration // time without deliveries after which the consumer is reset again
+	active   time.Time     // time of the last reset or delivery
+	patience time.Duration // time without deliveries after which the stream is searched for entries
 }
 
 // fail makes the current round of reading end with err. Only the first error is kept;
@@ -257,22 +294,31 @@ type delivery struct{ consumer, stream, pending uint64 }
 // If the consumer sequence jumps, a message was lost: take signals the gap and drops
 // everything until the gap is repaired.
 func (r *reading) take(subject string, data []byte, d delivery) {
+	// A delivery shows that none was lost since the reset, but not that no other instance
+	// has reset the consumer to a later entry. No lock is held while the stream is read.
+	var moved bool
+	resets, first := r.begins(d)
+	if first {
+		missed, err := r.f.missed(context.Background(), d.stream)
+		moved = err != nil || missed
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.halted {
+	if r.halted || first && r.resets != resets {
 		return
 	}
 	if r.expect == 1 && (d.consumer != 1 || d.stream <= r.f.position.Load()) {
 		r.skipped = true // sent before the reset
 		return
 	}
-	if d.consumer != r.expect {
+	if moved || d.consumer != r.expect {
 		r.halted = true
 		r.gap <- struct{}{}
 		return
 	}
 	r.expect++
 	r.mended = 0
+	r.active, r.patience = time.Now(), silence
 	if err := r.f.Apply(eventlog.Entry{Seq: d.stream, Subject: subject, Data: data}); err != nil {
 		r.halted = true
 		r.fail(&applyError{err})
@@ -285,6 +331,14 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 	}
 }
 
+// begins reports whether d may be the first delivery after a reset, and returns the
+// number of resets.
+func (r *reading) begins(d delivery) (resets int, first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.resets, !r.halted && r.expect == 1 && d.consumer == 1 && d.stream > r.f.position.Load()
+}
+
 // stuck reports whether deliveries arrive that were sent before the reset, but not yet
 // the first one after it.
 func (r *reading) stuck() bool {
@@ -295,21 +349,33 @@ func (r *reading) stuck() bool {
 	return r.expect == 1 && r.skipped && !r.halted
 }
 
-// silent reports whether no delivery has arrived for r.patience since the reset. If so,
-// it doubles r.patience. A consumer that is reset while its server starts may deliver
-// nothing until it is reset again. Since most silent consumers merely have nothing to
-// deliver, the waits grow up to a minute.
-func (r *reading) silent() bool {
+// silence is the time without deliveries after which silent searches the stream.
+const silence = 3 * time.Second
+
+// silent reports whether the stream has entries for the reader although no delivery has
+// arrived for r.patience. A consumer that is reset while its server starts may deliver
+// nothing until it is reset again, and so may one that another instance has reset. Since
+// most silent consumers merely have nothing to deliver, r.patience doubles, up to a
+// minute.
+func (r *reading) silent(ctx context.Context) bool {
 	if !r.mu.TryLock() {
-		return false // Apply is running
+		return false // Apply is under way
 	}
-	defer r.mu.Unlock()
-	if r.expect > 1 || r.halted || time.Since(r.reset) < r.patience {
+	quiet := !r.halted && time.Since(r.active) >= r.patience
+	if quiet {
+		r.patience = min(2*r.patience, time.Minute)
+		r.mended = 0
+	}
+	r.mu.Unlock()
+	if !quiet {
 		return false
 	}
-	r.patience = min(2*r.patience, time.Minute)
-	r.mended = 0
-	return true
+	missed, err := r.f.missed(ctx, math.MaxUint64)
+	if err != nil || !missed || !r.mu.TryLock() {
+		return false
+	}
+	defer r.mu.Unlock()
+	return time.Since(r.active) >= silence // no delivery arrived in the meantime
 }
 
 // mends is the maximum number of consecutive repairs of a gap before a new subscription
@@ -321,7 +387,8 @@ const mends = 20
 // server's response. It returns errGap after too many consecutive repairs.
 func (r *reading) mend(ctx context.Context) error {
 	r.mu.Lock()
-	r.expect, r.skipped, r.halted, r.reset = 1, false, false, time.Now()
+	r.expect, r.skipped, r.halted, r.active = 1, false, false, time.Now()
+	r.resets++
 	r.mended++
 	n := r.mended
 	r.mu.Unlock()

@@ -99,6 +99,57 @@ func TestApplyError(t *testing.T) {
 	}
 }
 
+// TestMoved checks that a follower applies every entry once and in order although another
+// instance, which lost its slot to this one, resets the consumer of both to later and to
+// earlier entries, and that it is not ready before it has applied them.
+func TestMoved(t *testing.T) { bothWays(t, testMoved) }
+
+func testMoved(t *testing.T, every time.Duration) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	b := meshtest.Start(t, []bus.Declaration{d})
+	c, other := b.Connect(t, "a"), b.Connect(t, "a")
+	log := eventlog.JetStream{Conn: c}
+	const n = 40
+	for i := range n {
+		if _, err := log.Append(t.Context(), "evt.t.a.-.x.k", fmt.Sprint(i), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var next atomic.Uint64
+	f := follow.New(c, d.Instance(1), reader, func(en eventlog.Entry) error {
+		if want := next.Add(1); en.Seq != want {
+			return fmt.Errorf("got %d, want %d", en.Seq, want)
+		}
+		return nil
+	})
+	f.Every, f.Batch = every, 1
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	moved := make(chan struct{})
+	go func() {
+		defer close(moved)
+		for i := uint64(0); i < 300; i++ {
+			_ = other.Reset(ctx, bus.Events, reader.Consumer(d.Instance(1)), 1+i*7%(n+1))
+		}
+		_ = other.Reset(ctx, bus.Events, reader.Consumer(d.Instance(1)), n+1)
+	}()
+	go func() { done <- f.Run(ctx, 1) }()
+	select {
+	case <-f.Ready():
+		if got := next.Load(); got != n {
+			t.Errorf("ready after %d of %d entries", got, n)
+		}
+	case err := <-done:
+		t.Fatalf("ended after %d of %d entries: %v", next.Load(), n, err)
+	}
+	<-moved
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestStolen shows that messages delivered to pull requests without a subscription are
 // detected as missing and delivered again.
 func TestStolen(t *testing.T) { bothWays(t, testStolen) }

@@ -73,7 +73,9 @@ func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnecte
 		if err := p.drain(ctx); err != nil {
 			return err
 		}
-		f.caught()
+		if err := f.settle(ctx); err != nil {
+			return err
+		}
 		p.answer()
 		if rest = min(2*rest, maxRest*f.Every); f.Position() > before {
 			rest = f.Every
@@ -143,7 +145,7 @@ func (p *poller) drain(ctx context.Context) error {
 			gap = true
 		default:
 		}
-		if gap || p.r.stuck() || p.r.silent() {
+		if gap || p.r.stuck() || p.r.silent(ctx) {
 			if err := p.r.mend(ctx); err != nil {
 				return err
 			}
