@@ -73,7 +73,7 @@ func (s *Setting) describe() string {
 		text = s.About + "."
 	}
 	if s.Reload {
-		text += " A running program takes up a change."
+		text += " Can change while the program runs."
 	}
 	return text
 }

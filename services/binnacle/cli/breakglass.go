@@ -25,7 +25,7 @@ func newBreakGlassCmd(c *env) *cobra.Command {
 	open.Flags().DurationVar(&ttl, "ttl", 15*time.Minute, "how long")
 	review := governedCmd(c, &cobra.Command{
 		Use:     "review ID --reason WHY",
-		Short:   "Judge what somebody else did with break-glass",
+		Short:   "Judge another person's use of break-glass",
 		Example: "  binnacle break-glass review b-c-0123456789 --reason 'looked at every call' --verdict justified",
 		Args:    takes(1, 1),
 	}, "policy.review", func(pos []string) any {

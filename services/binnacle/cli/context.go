@@ -17,9 +17,9 @@ func newContextCmd(c *env) *cobra.Command {
 		Short: "List, choose and change the meshes that this command line works with",
 		Long: `List, choose and change contexts. A context is a mesh's address, with the token that
 login stored and the authority of its certificate. They are in binnacle/contexts.json
-in your configuration folder, readable by you alone. Flags come before BINNACLE_*
-variables, those before the context in use. A context's token goes to its own address
-only.`,
+in your configuration folder, readable by you alone. Flags override
+BINNACLE_* variables, which override the context in use. A context's token is sent to its
+own address only.`,
 		Example: "  binnacle context set prod --addr https://mesh.example\n  binnacle login --context prod < prod.token\n  binnacle context use prod",
 	},
 		&cobra.Command{
@@ -32,7 +32,7 @@ only.`,
 		},
 		&cobra.Command{
 			Use:               "use NAME",
-			Short:             "Use a context where no flag or variable says otherwise",
+			Short:             "Use a context unless a flag or variable overrides it",
 			Example:           "  binnacle context use prod",
 			Args:              takes(1, 1),
 			ValidArgsFunction: byPosition(completeContexts),

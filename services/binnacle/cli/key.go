@@ -99,7 +99,7 @@ func newConsentCmd(c *env) *cobra.Command {
 	var ttl time.Duration
 	cmd := &cobra.Command{
 		Use:               "consent ID --maker WHO --scope SCOPE…",
-		Short:             "Agree that somebody makes a key that calls as you",
+		Short:             "Consent that another principal creates a key that calls as you",
 		Example:           "  binnacle key consent docs-bot --maker admin --scope llm:call",
 		Args:              takes(1, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -35,7 +35,7 @@ diff of two files work offline; the others at the mesh.`,
 		newPolicySimulateCmd(c),
 		&cobra.Command{
 			Use:               "explain CALL",
-			Short:             "Show what each layer said to a recorded call",
+			Short:             "Show the answer of each layer to a recorded call",
 			Example:           "  binnacle policy explain c-0123456789",
 			Args:              takes(1, 1),
 			ValidArgsFunction: cobra.NoFileCompletions,

@@ -88,7 +88,7 @@ func newDelegationsCmd(c *env) *cobra.Command {
 	grant.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long")
 	return group(&cobra.Command{
 		Use:     "delegations COMMAND",
-		Short:   "Let somebody act on your behalf, for a time",
+		Short:   "Let another principal act on your behalf, for a limited time",
 		Example: "  binnacle delegations grant robot tool.noop --ttl 1h\n  binnacle call noop --on-behalf-of dana --delegation g-c-0123456789",
 	},
 		newIdentityListCmd(c, "delegations", "delegation", "List the delegations"),

@@ -37,7 +37,7 @@ DATA/keys and reads the whole ledger first; a ledger that holds everything is re
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.checkpoint, "checkpoint", "", "the last checkpoint that audit stored, a `FILE` (default DATA/audit/checkpoint)")
-	f.StringVar(&o.reason, "reason", "", "`TEXT` that says what happened; it is signed and stays on the ledger")
+	f.StringVar(&o.reason, "reason", "", "`TEXT` that explains the recovery; it is signed and recorded on the ledger")
 	f.StringVar(&o.nats, "nats", "", "NATS server that has the ledger, a `URL`; empty is the stopped mesh in DATA")
 	variable(f, "nats", "BINNACLE_NATS")
 	distributeFlag(cmd, &o.distribute)

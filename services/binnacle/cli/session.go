@@ -21,7 +21,7 @@ func newSessionCmd(c *env) *cobra.Command {
 	grant.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long")
 	return group(&cobra.Command{
 		Use:     "session COMMAND",
-		Short:   "Let somebody else make calls in a session of yours",
+		Short:   "Let another principal make calls in a session of yours",
 		Example: "  binnacle session grant s-shared robot --ttl 1h\n  binnacle session list",
 	},
 		newIdentityListCmd(c, "session", "session", "List who may call in whose sessions"),

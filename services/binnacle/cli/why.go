@@ -47,7 +47,7 @@ func newWhyCmd(c *env) *cobra.Command {
 		Use:   "why CALL",
 		Short: "Explain how a call came to its end, from intent to effect",
 		Long: `Explain how a call came to its end: its events from intent to effect, in ledger order,
-with what each layer of policy said. The other formats draw the proof graph.`,
+with the answer of each layer of policy. The other formats draw the proof graph.`,
 		Example: `  binnacle why c-0123456789
   binnacle why c-0123456789 --format svg > call.svg`,
 		Args:              takes(1, 1),

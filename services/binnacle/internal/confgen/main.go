@@ -80,7 +80,7 @@ of it, and a service run on its own the members that it reads. The file may lie 
   not fit. ` + "`binnacle config check FILE`" + ` names each by its JSON pointer and line.
 * Durations and sizes are texts with a unit: ` + "`30s`, `500ms`, `64MiB`, `10GB`" + `. Relative
   paths are beside the file.
-* The file holds no secret, but says in which file or variable one is.
+* The file holds no secret, but the name of the file or variable that holds it.
 * The JSON Schema is [binnacle.v1.json](../../schemas/config/binnacle.v1.json). An editor
   takes it from a first line ` + "`# yaml-language-server: $schema=PATH`" + `.
 
@@ -93,7 +93,7 @@ of it, and a service run on its own the members that it reads. The file may lie 
 		x := &config.Settings[i]
 		about := x.About
 		if x.Reload {
-			about += ". A running program takes up a change"
+			about += ". Can change while the program runs"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", x.Pointer, about, x.Kind.Name, code(x.Default, x.UpDefault), code(x.Variable, x.UpVariable), readers(x))
 	}
