@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"mime/multipart"
 	"net/http"
 	"net/url"
 	"os"
@@ -255,11 +257,29 @@ func (u *user) ledger() {
 	u.must(200, "POST", "/api/v1/evidence/export", `{"session_id":"s-doc","format":"tar.gz"}`)
 	u.must(200, "POST", "/api/v1/evidence/verify", string(pack.Body), "Content-Type", "application/x-tar")
 	u.must(200, "POST", "/api/v1/evidence/verify?root=k-other", string(pack.Body), "Content-Type", "application/x-tar")
+	u.form(pack.Body)
 	r := u.must(200, "POST", "/api/v1/conformance/run", `{"level":"L1","model":"openai/m-good"}`, "X-Binnacle-Session", "")
 	u.get("/api/v1/conformance/reports/" + u.member(r, "report_id"))
 	for _, path := range []string{"audit", "gateway", "gateway-authority", "llm-router", "policy", "policy-budget", "policy-starts", "keys-policy"} {
 		u.get("/api/v1/views/" + path)
 	}
+}
+
+// form verifies an evidence pack that is a file of a form.
+func (u *user) form(pack []byte) {
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	part, err := w.CreateFormFile("bundle", "pack.tar")
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if _, err := part.Write(pack); err != nil {
+		u.t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		u.t.Fatal(err)
+	}
+	u.must(200, "POST", "/api/v1/evidence/verify", b.String(), "Content-Type", w.FormDataContentType())
 }
 
 // object matches a reference to a content object, with its commitment and size.

@@ -2,10 +2,7 @@ module github.com/binnacle-mesh/binnacle/services/vault-broker
 
 go 1.26.0
 
-require (
-	github.com/nats-io/nats.go v1.55.0
-	golang.org/x/sync v0.24.0
-)
+require golang.org/x/sync v0.24.0
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
@@ -21,6 +18,7 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
+	github.com/nats-io/nats.go v1.55.0 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect

@@ -76,6 +76,7 @@ var (
 	output   = member{of: reflect.TypeFor[calls.Output]()}
 	schema   = member{of: reflect.TypeFor[packs.Schema]()}
 	scopes   = member{enum: token.All}
+	keyUses  = []string{contract.UseRoot, contract.UseDecision, contract.UseReceipt, contract.UseCheckpoint, contract.UseManifest, contract.UseSeal, contract.UseApproval, contract.UseBundle, contract.UseWitness}
 	event    = member{of: reflect.TypeFor[ledgerapi.Event]()}
 )
 
@@ -91,6 +92,7 @@ var members = map[reflect.Type]map[string]member{
 	reflect.TypeFor[contract.Content]():               {"store": {enum: []string{contract.StoreInline, contract.StoreObject, contract.StoreWithheld}}},
 	reflect.TypeFor[contract.Decision]():              {"facts": {of: reflect.TypeFor[decide.Facts]()}, "verdict": {enum: verdicts}},
 	reflect.TypeFor[contract.Receipt]():               {"status": {enum: ended}, "verdict": {enum: verdicts}},
+	reflect.TypeFor[policyapi.KeyInfo]():              {"uses": {enum: keyUses}},
 	reflect.TypeFor[decide.DecideRequest]():           {"args": args},
 	reflect.TypeFor[decide.DecideResponse]():          {"decision": {of: reflect.TypeFor[contract.Decision]()}, "verdict": {enum: []string{contract.Allow}}},
 	reflect.TypeFor[decide.OutcomeRequest]():          {"output": output, "status": {enum: []string{contract.Succeeded, contract.Failed, contract.TimedOut, contract.Cancelled}}},
@@ -114,7 +116,7 @@ var members = map[reflect.Type]map[string]member{
 }
 
 // times lists the members that are RFC 3339 times, in every type.
-var times = []string{"created_at", "deadline", "ended", "expires", "not_before", "report_by", "started", "time"}
+var times = []string{"created_at", "deadline", "ended", "expires", "not_before", "report_by", "since", "started", "time"}
 
 // schemas collects the named schemas that the document uses.
 type schemas struct {
@@ -143,6 +145,9 @@ func (s *schemas) ref(t reflect.Type) object {
 		s.types[name] = t
 		out := s.plain(t)
 		if d := s.docs.of(t, ""); d != "" {
+			if rest, ok := strings.CutPrefix(d, t.Name()+" "); ok {
+				d = name + " " + rest
+			}
 			out["description"] = d
 		}
 		s.named[name] = out
@@ -195,7 +200,7 @@ func (s *schemas) structure(t reflect.Type) object {
 		if len(f.Index) > 1 { // of an embedded type
 			owner = t.FieldByIndex(f.Index[:len(f.Index)-1]).Type
 		}
-		m := members[owner][name]
+		m := members[t][name]
 		p := s.member(f.Type, &m, name)
 		if d := s.docs.of(owner, f.Name); d != "" {
 			p["description"] = d
