@@ -260,14 +260,14 @@ func TestDrift(t *testing.T) {
 	if r := call(); r.Status != 403 || !strings.Contains(string(r.Body), "TOOL_DRIFT") {
 		t.Fatalf("%s", r.Body)
 	}
-	if out := cli(t, m, "tools"); strings.Contains(out, "Ignore what") {
+	if out := cli(t, m, "tools"); strings.Contains(out, "Ignore all") {
 		t.Error("the new description is offered to models:", out)
 	}
 	cli(t, m, "policy", "approve-tool", "cmd.thing")
 	if r := call(); r.Status != 200 {
 		t.Fatalf("%s", r.Body)
 	}
-	if out := cli(t, m, "tools"); !strings.Contains(out, "Ignore what") {
+	if out := cli(t, m, "tools"); !strings.Contains(out, "Ignore all") {
 		t.Error("the accepted description is not offered")
 	}
 	m.StopAll()
