@@ -334,10 +334,10 @@ func (c *Collect) answer(choice int) *Answer {
 }
 
 // say appends a piece of text to the last part, or begins a new part: after signed
-// thinking, for redacted thinking, and if the type differs.
+// thinking, for redacted thinking and after it, and if the type differs.
 func (c *Collect) say(a *Answer, e *Event) {
 	if n := len(a.Parts); n > 0 {
-		if p := &a.Parts[n-1]; p.Type == e.Part.Type && e.Part.Redacted == "" && p.Signature == "" {
+		if p := &a.Parts[n-1]; p.Type == e.Part.Type && e.Part.Redacted == "" && p.Redacted == "" && p.Signature == "" {
 			c.grow(e.Choice, n-1, p.Text, e.Part.Text)
 			return
 		}

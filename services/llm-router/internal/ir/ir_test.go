@@ -16,7 +16,7 @@ func TestCollect(t *testing.T) {
 	}
 	var c Collect
 	for _, e := range []Event{{Kind: Begin, ID: "x", Model: "m"}, text(0, Thinking, "h"), text(0, Thinking, "m"), {Kind: Signed, Part: Part{Signature: "se"}}, {Kind: Signed, Part: Part{Signature: "al"}},
-		text(0, Thinking, "again"), {Kind: Delta, Part: Part{Type: Thinking, Redacted: "zz"}}, text(0, Text, "a"), text(0, Text, "b"), text(2, Text, "third"), text(0, Refusal, "no"), text(0, Text, "c"),
+		text(0, Thinking, "again"), {Kind: Delta, Part: Part{Type: Thinking, Redacted: "zz"}}, text(0, Thinking, "after"), text(0, Thinking, "wards"), text(0, Text, "a"), text(0, Text, "b"), text(2, Text, "third"), text(0, Refusal, "no"), text(0, Text, "c"),
 		{Kind: CallBegin, Index: 4, Part: Part{ID: "c1", Name: "n"}}, {Kind: CallArgs, Index: 4, Part: Part{Args: `{"a"`}}, {Kind: CallArgs, Index: 5, Part: Part{Args: "lost"}}, {Kind: CallArgs, Index: 4, Part: Part{Args: `:1}`}},
 		{Kind: Used, Usage: Usage{In: 3, Known: true}}, {Kind: Used, Usage: Usage{Out: 2}}, {Kind: End, Finish: Stop, StopSeq: "s"}, text(maxChoices, Text, "too many"), {Kind: Signed, Choice: 1}} {
 		c.Add(&e)
@@ -26,7 +26,7 @@ func TestCollect(t *testing.T) {
 	for _, p := range r.Choices[0].Parts {
 		got = append(got, fmt.Sprint(p.Type, "=", p.Text, p.Redacted, p.Args, p.Signature))
 	}
-	if want := "thinking=hmseal thinking=again thinking=zz text=ab refusal=no text=c tool_call={\"a\":1}"; strings.Join(got, " ") != want {
+	if want := "thinking=hmseal thinking=again thinking=zz thinking=afterwards text=ab refusal=no text=c tool_call={\"a\":1}"; strings.Join(got, " ") != want {
 		t.Errorf("%q\nwant %q", strings.Join(got, " "), want)
 	}
 	if len(r.Choices) != 3 || r.Choices[2].Parts[0].Text != "third" || r.ID != "x" || r.Model != "m" || r.Usage != (Usage{In: 3, Out: 2, Known: true}) || r.Choices[0].Finish != Stop || r.Choices[0].StopSeq != "s" {

@@ -64,7 +64,7 @@ func (s *Reader) Next() (Event, error) {
 			if lines > 0 {
 				return Event{Name: name, Data: s.data, Raw: s.raw}, nil
 			}
-			s.raw = s.raw[:0]
+			s.raw, name = s.raw[:0], ""
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))

@@ -38,6 +38,18 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// TestNames shows that an event without data is not returned, and that its name does not
+// apply to the next event (WHATWG HTML, section 9.2.6).
+func TestNames(t *testing.T) {
+	r := NewReader(strings.NewReader("event: lost\n\ndata: 1\n\nevent: b\ndata: 2\n\ndata: 3\n\n"))
+	for _, want := range []string{" 1", "b 2", " 3"} {
+		e, err := r.Next()
+		if got := e.Name + " " + string(e.Data); err != nil || got != want {
+			t.Errorf("%q %v, want %q", got, err, want)
+		}
+	}
+}
+
 func FuzzReader(f *testing.F) {
 	f.Add([]byte("event: a\ndata: 1\n\ndata: 2\n\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
