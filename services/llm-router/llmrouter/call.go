@@ -244,18 +244,12 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 	return last
 }
 
-// backoff waits before a retry: a random time below a limit that doubles with each try,
-// plus the time that the provider requires. It returns false if the provider requires
-// more than retry.max_ms, or if ctx is done.
+// backoff waits before a retry, as Retry.wait requires. It returns false if the provider
+// requires more than retry.max_ms, or if ctx is done.
 func (c *call) backoff(ctx context.Context, try int, retryAfter time.Duration) bool {
-	longest := time.Duration(c.s.Retry.MaxMS) * time.Millisecond
-	wait := min(time.Duration(c.s.Retry.BaseMS)*time.Millisecond<<(try-1), longest)
-	wait = time.Duration(rand.Int64N(int64(wait) + 1))
-	if retryAfter > longest {
+	wait, ok := c.s.Retry.wait(try, retryAfter)
+	if !ok {
 		return false
-	}
-	if retryAfter > 0 {
-		wait += retryAfter
 	}
 	select {
 	case <-ctx.Done():
@@ -263,6 +257,23 @@ func (c *call) backoff(ctx context.Context, try int, retryAfter time.Duration) b
 	case <-time.After(wait):
 		return true
 	}
+}
+
+// wait returns the time to wait after a try, counted from 1: the time that the provider
+// requires, plus a random time below a limit that begins at retry.base_ms and doubles
+// with each try, but at most retry.max_ms in all. It returns false if the provider
+// requires more than that.
+func (r Retry) wait(try int, retryAfter time.Duration) (time.Duration, bool) {
+	longest := time.Duration(r.MaxMS) * time.Millisecond
+	if retryAfter > longest {
+		return 0, false
+	}
+	limit := time.Duration(r.BaseMS) * time.Millisecond
+	for ; try > 1 && limit < longest; try-- {
+		limit *= 2
+	}
+	jitter := time.Duration(rand.Int64N(int64(min(limit, longest)) + 1))
+	return min(retryAfter+jitter, longest), true
 }
 
 // race sends the call to candidate i and, if hedging is on and no content is received

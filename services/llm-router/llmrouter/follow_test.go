@@ -282,14 +282,15 @@ func TestStreaming(t *testing.T) {
 		code   string
 		output string // text in the recorded output
 	}{
-		"whole":               {whole, "a:succeeded", "", "hello"},
-		"cut before content":  {streams("cut", first), "a:upstream_cut, a:upstream_cut, b:succeeded fallback:a/m", "", "hello"},
-		"cut after content":   {streams("cut", first, hello), "a:upstream_cut", "upstream_cut", "hello"},
-		"silent after it":     {streams("silent", hello), "a:upstream_cut", "upstream_cut", "hello"},
-		"an error before it":  {streams("", first, `{"error":{"message":"overloaded","code":503}}`), "a:upstream_error, a:upstream_error, b:succeeded fallback:a/m", "", "hello"},
-		"an error after it":   {streams("", hello, `{"error":{"message":"overloaded"}}`), "a:upstream_error", "upstream_error", "hello"},
-		"not JSON":            {streams("", `{"choices":`), "a:upstream_malformed, a:upstream_malformed, b:succeeded fallback:a/m", "", "hello"},
-		"without any content": {streams("", stop, used, done), "a:succeeded", "", ""},
+		"whole":                 {whole, "a:succeeded", "", "hello"},
+		"cut before content":    {streams("cut", first), "a:upstream_cut, a:upstream_cut, b:succeeded fallback:a/m", "", "hello"},
+		"cut after content":     {streams("cut", first, hello), "a:upstream_cut", "upstream_cut", "hello"},
+		"silent before content": {streams("silent", first), "a:upstream_timeout, a:upstream_timeout, b:succeeded fallback:a/m", "", "hello"},
+		"silent after it":       {streams("silent", hello), "a:upstream_timeout", "upstream_timeout", "hello"},
+		"an error before it":    {streams("", first, `{"error":{"message":"overloaded","code":503}}`), "a:upstream_error, a:upstream_error, b:succeeded fallback:a/m", "", "hello"},
+		"an error after it":     {streams("", hello, `{"error":{"message":"overloaded"}}`), "a:upstream_error", "upstream_error", "hello"},
+		"not JSON":              {streams("", `{"choices":`), "a:upstream_malformed, a:upstream_malformed, b:succeeded fallback:a/m", "", "hello"},
+		"without any content":   {streams("", stop, used, done), "a:succeeded", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {c.a}, "b": {whole}})
@@ -432,6 +433,38 @@ func TestPlanned(t *testing.T) {
 		c := &call{s: s, w: &execute.Work{Event: &contract.Event{}}, args: llm.Args{Model: model}}
 		if _, f := c.plan(); f == nil || f.Code != want || f.Fault.Param != "/model" {
 			t.Errorf("%s: %+v, want %s", model, f, want)
+		}
+	}
+}
+
+// TestWait shows that the wait before a retry is at least the time that the provider
+// requires and at most retry.max_ms, after any number of tries.
+func TestWait(t *testing.T) {
+	const ms = time.Millisecond
+	r := Retry{BaseMS: 200, MaxMS: 5000}
+	for _, c := range []struct {
+		try                 int
+		after, least, limit time.Duration
+		ok                  bool
+	}{
+		{1, 0, 0, 200 * ms, true}, {2, 0, 0, 400 * ms, true}, {37, 0, 0, 5000 * ms, true}, {64, 0, 0, 5000 * ms, true}, {1000, 0, 0, 5000 * ms, true},
+		{1, 300 * ms, 300 * ms, 500 * ms, true}, {9, 4900 * ms, 4900 * ms, 5000 * ms, true}, {1, 5000 * ms, 5000 * ms, 5000 * ms, true}, {1, 5001 * ms, 0, 0, false},
+	} {
+		var most time.Duration
+		for range 300 {
+			wait, ok := r.wait(c.try, c.after)
+			if ok != c.ok || wait < c.least || wait > c.limit {
+				t.Fatalf("%+v: %v %v", c, wait, ok)
+			}
+			most = max(most, wait)
+		}
+		if most < c.least+(c.limit-c.least)/2 {
+			t.Errorf("%+v: at most %v", c, most)
+		}
+	}
+	for _, r := range []Retry{{Attempts: -1}, {BaseMS: -1}, {MaxMS: -1}, {MaxMS: 1 << 60}} {
+		if err := (&Service{env: &run.Env{Tracer: &tracing.Tracer{}}, Config: Config{Retry: r}}).configure(); err == nil {
+			t.Errorf("%+v is accepted", r)
 		}
 	}
 }

@@ -62,8 +62,11 @@ func ReadConfig(doc []byte) (cfg Config, err error) {
 type Retry struct {
 	Attempts int   `json:"attempts,omitempty"` // maximum number of tries, including the first; 0 = 2
 	BaseMS   int64 `json:"base_ms,omitempty"`  // initial limit of the full-jitter backoff; 0 = 200
-	MaxMS    int64 `json:"max_ms,omitempty"`   // maximum of the backoff, and of the wait that the provider may require before a retry; 0 = 5000
+	MaxMS    int64 `json:"max_ms,omitempty"`   // maximum wait before a retry, including the time that the provider requires; 0 = 5000
 }
+
+// longestRetry is the maximum of retry.base_ms and retry.max_ms.
+const longestRetry = 24 * time.Hour
 
 // Service implements run.Service. It executes calls to language models. Several
 // instances may run at once; each has its own keys, breakers and view.
@@ -203,6 +206,9 @@ func (s *Service) configure() error {
 			return fmt.Errorf("providers[%d].%w", i, err)
 		}
 		s.providers[c.Name] = newUpstream(p, s.Breaker)
+	}
+	if r := s.Retry; r.Attempts < 0 || r.BaseMS < 0 || r.MaxMS < 0 || max(r.BaseMS, r.MaxMS) > longestRetry.Milliseconds() {
+		return fmt.Errorf("retry: numbers must not be negative, nor times above %v", longestRetry)
 	}
 	if s.Retry.Attempts == 0 {
 		s.Retry.Attempts = 2

@@ -162,7 +162,7 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 	case ctx.Err() != nil:
 		return e, nil, ctx.Err()
 	}
-	return e, nil, s.up.Cut(ctx, err)
+	return e, nil, res.Cut(err)
 }
 
 // raw returns the bytes of an event as received, except for members that edit removes.

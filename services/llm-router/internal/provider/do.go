@@ -24,7 +24,12 @@ type Answer struct {
 	stream  dialect.Source
 	body    io.Closer
 	idle    *idle
+	cut     func(error) *Failure
 }
+
+// Cut returns the failure of a stream for which Next returned err. The provider was
+// silent for too long, sent an event that cannot be read, or ended the stream early.
+func (a *Answer) Cut(err error) *Failure { return a.cut(err) }
 
 // Next returns the next event of a stream. It returns the errors of dialect.Source, and
 // ErrDeep for an event that is nested too deep.
@@ -114,7 +119,7 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	}
 	wait := milliseconds(p.IdleMS)
 	a := &Answer{Status: resp.StatusCode, Headers: resp.Header, First: time.Since(began), body: closer{resp.Body, cancel},
-		idle: &idle{time.AfterFunc(wait, func() { cancel(errSilent) }), wait}}
+		idle: &idle{time.AfterFunc(wait, func() { cancel(errSilent) }), wait}, cut: func(err error) *Failure { return p.cut(ctx, err) }}
 	if err := p.receive(ctx, c, a, resp); err != nil {
 		a.Close()
 		return nil, err
@@ -142,10 +147,10 @@ func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.R
 	}
 	var err error
 	if a.Body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
-		return p.Cut(ctx, err)
+		return p.cut(ctx, err)
 	}
 	if canon.CheckDepth(a.Body) != nil {
-		return p.Cut(ctx, ErrDeep)
+		return p.cut(ctx, ErrDeep)
 	}
 	if len(a.Body) > maxAnswer {
 		f := p.Malformed("sent an answer above 32 MiB")

@@ -68,9 +68,9 @@ func (p *Provider) begun(code, what string) *Failure {
 	return f
 }
 
-// Cut returns the failure of a response that ended early with err. ctx is the context of
-// the request; its cause shows whether a time limit ended the response.
-func (p *Provider) Cut(ctx context.Context, err error) *Failure {
+// cut returns the failure of a response that ended early with err. ctx is the context
+// that Do made for the request; its cause shows whether a time limit ended the response.
+func (p *Provider) cut(ctx context.Context, err error) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return p.begun(fault.Timeout, " fell silent before the end of its answer")
 	}
@@ -86,7 +86,7 @@ func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malfor
 
 // Said returns the failure of a stream in which the provider sent an error.
 func (p *Provider) Said(e *ir.Fault) *Failure {
-	return &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: time.Duration(e.RetryMS) * time.Millisecond, Taken: true,
+	return &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: atMost(float64(e.RetryMS) * float64(time.Millisecond)), Taken: true,
 		Message: "provider " + p.Name + " ended its stream with an error: " + e.Message}
 }
 
@@ -107,7 +107,7 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	f := &Failure{Code: fault.ByStatus(resp.StatusCode), Status: resp.StatusCode, Fault: e, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header,
 		Message: fmt.Sprintf("provider %s answered %d: %s", p.Name, resp.StatusCode, e.Message)}
 	if f.Retry = retryAfter(resp.Header); f.Retry == 0 {
-		f.Retry = time.Duration(e.RetryMS) * time.Millisecond
+		f.Retry = atMost(float64(e.RetryMS) * float64(time.Millisecond))
 	}
 	return f
 }
@@ -116,16 +116,25 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 // section 10.2.3), or 0.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 {
-		return time.Duration(ms * float64(time.Millisecond))
+		return atMost(ms * float64(time.Millisecond))
 	}
 	v := h.Get("Retry-After")
 	if s, err := strconv.ParseFloat(v, 64); err == nil && s > 0 {
-		return time.Duration(s * float64(time.Second))
+		return atMost(s * float64(time.Second))
 	}
 	if t, err := http.ParseTime(v); err == nil {
-		return max(time.Until(t), 0)
+		return atMost(float64(time.Until(t)))
 	}
 	return 0
+}
+
+// maxRetry is the maximum of Failure.Retry. A provider that requires more is treated as
+// one that requires this.
+const maxRetry = 365 * 24 * time.Hour
+
+// atMost converts a number of nanoseconds to a time between 0 and maxRetry.
+func atMost(ns float64) time.Duration {
+	return time.Duration(min(max(ns, 0), float64(maxRetry)))
 }
 
 // scrub removes a provider's key, in every encoding that package redact covers, from

@@ -121,6 +121,8 @@ func TestFailures(t *testing.T) {
 		"a limit":            {status(429, "Retry-After", "2"), fault.RateLimited, 2 * time.Second, true},
 		"a limit in ms":      {status(429, "Retry-After-Ms", "1500", "Retry-After", "9"), fault.RateLimited, 1500 * time.Millisecond, true},
 		"a date gone by":     {status(503, "Retry-After", "Mon, 02 Jan 2006 15:04:05 GMT"), fault.Upstream, 0, true},
+		"a limit for ever":   {status(429, "Retry-After", "1e300"), fault.RateLimited, 365 * 24 * time.Hour, true},
+		"an infinite limit":  {status(429, "Retry-After-Ms", "inf"), fault.RateLimited, 365 * 24 * time.Hour, true},
 		"an odd time":        {status(503, "Retry-After", "soon"), fault.Upstream, 0, true},
 		"a bad key":          {status(401), fault.CredentialInvalid, 0, true},
 		"a redirect":         {status(304), fault.Upstream, 0, true},
