@@ -48,19 +48,30 @@ func (f *freezes) executors() []string {
 }
 
 // acknowledged waits for at most ten seconds until every running executor instance has
-// acknowledged the freeze. missing lists the instances that have not.
+// acknowledged the freeze. missing lists the instances that have not. A service whose
+// running instances cannot be read is listed by its own name; if a read does not return
+// in time, the result of the read before it counts.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	running := map[string][]string{} // instances by service, according to the last read
 	for {
 		acked = f.of(id)
 		missing = []string{}
 		for _, service := range f.executors() {
 			live, err := f.live(ctx, service)
-			if err != nil && ctx.Err() == nil {
+			switch {
+			case err == nil:
+				running[service] = live
+			case ctx.Err() == nil:
 				f.log.Warn("live executors unknown", "service", service, "err", err)
+				delete(running, service)
 			}
-			for _, instance := range live {
+			instances, known := running[service]
+			if !known {
+				instances = []string{service}
+			}
+			for _, instance := range instances {
 				if !slices.Contains(acked, instance) {
 					missing = append(missing, instance)
 				}

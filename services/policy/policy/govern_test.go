@@ -144,6 +144,54 @@ func TestFreezeWaits(t *testing.T) {
 	})
 }
 
+// TestFreezeUnknown shows that a service whose running instances cannot be read counts as
+// not having acknowledged a freeze, also if they were read before.
+func TestFreezeUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		m := l.join("policy-1")
+		m.keepUp(ctx)
+		id := govern.FreezeID("g-1")
+		m.governor.freezes.add(&contract.FreezeAck{FreezeID: id, Instance: "session-runner-1"})
+		for name, c := range map[string]struct {
+			from    time.Duration // time after which reads of session-runner's instances fail; -1: they fail for a second
+			block   bool          // they block instead
+			missing string
+		}{
+			"never read": {0, false, "[session-runner]"}, "read once": {time.Second, false, "[session-runner]"}, "blocked": {0, true, "[session-runner]"},
+			"blocked after a read": {time.Second, true, "[session-runner-2]"}, "read after a failure": {-1, false, "[session-runner-2]"},
+		} {
+			began := time.Now()
+			m.governor.freezes.live = func(ctx context.Context, service string) ([]string, error) {
+				fails := time.Since(began) >= c.from
+				if c.from < 0 {
+					fails = time.Since(began) < time.Second
+				}
+				switch {
+				case service != "session-runner":
+					return nil, nil
+				case fails && c.block:
+					<-ctx.Done()
+					return nil, ctx.Err()
+				case fails:
+					return nil, errDown
+				}
+				return []string{"session-runner-1", "session-runner-2"}, nil
+			}
+			acked, missing := m.governor.freezes.acknowledged(ctx, id)
+			if fmt.Sprint(acked) != "[session-runner-1]" || fmt.Sprint(missing) != c.missing || time.Since(began) < 10*time.Second {
+				t.Errorf("%s: %v %v after %v", name, acked, missing, time.Since(began))
+			}
+		}
+		m.governor.freezes.live = func(_ context.Context, service string) ([]string, error) {
+			return map[string][]string{"session-runner": {"session-runner-1"}}[service], nil
+		}
+		if acked, missing := m.governor.freezes.acknowledged(ctx, id); len(acked) != 1 || len(missing) != 0 {
+			t.Errorf("%v %v", acked, missing)
+		}
+	})
+}
+
 // TestGoverning shows that a governing call is decided on the events of its aggregate,
 // and that invalid input and a failing ledger result in different errors.
 func TestGoverning(t *testing.T) {
