@@ -354,6 +354,9 @@ func TestPrecedence(t *testing.T) {
 		{"--context two --token ty", "", "two:2", "ty", ""},
 		{"--addr two:2 --context two", "", "two:2", "t2", ""},
 		{"", "BINNACLE_CA=all.pem", "one:1", "t1", "all.pem"},
+		{"--context one", "BINNACLE_CA=all.pem", "one:1", "t1", "one.pem"},
+		{"--context two", "BINNACLE_CA=all.pem", "two:2", "t2", "all.pem"},
+		{"", "BINNACLE_CONTEXT=one BINNACLE_CA=all.pem", "one:1", "t1", "all.pem"},
 	} {
 		t.Run(x.line+" "+x.env, func(t *testing.T) {
 			for _, kv := range strings.Fields(x.env) {

@@ -25,8 +25,8 @@ type target struct {
 
 // mesh returns the address of the mesh and the credentials for requests. Flags take
 // precedence over BINNACLE_* variables, and variables over the current context. A
-// context named on the command line takes precedence over variables other than
-// BINNACLE_CA. A context's token is only sent to the context's address.
+// context named on the command line takes precedence over variables. A context's token
+// is only sent to the context's address.
 func (c *env) mesh() *target {
 	if c.target == nil {
 		c.target = findMesh(c)
@@ -48,7 +48,7 @@ func findMesh(c *env) *target {
 	case x == nil || err != nil:
 	case t.addr == "" || t.addr == x.Addr:
 		t.addr, t.token, t.context = x.Addr, x.Token, name
-		if t.ca == "" {
+		if x.CA != "" && (t.ca == "" || c.context != "") {
 			t.ca = x.CA
 		}
 	}
@@ -141,11 +141,11 @@ func (c *env) transport() (*http.Transport, error) {
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fail(exitUsage, "BINNACLE_CA: %v", err)
+		return nil, fail(exitUsage, "certificate authority of the mesh: %v", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fail(exitUsage, "BINNACLE_CA: %s holds no certificate", file)
+		return nil, fail(exitUsage, "certificate authority of the mesh: %s holds no certificate", file)
 	}
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 	return t, nil
