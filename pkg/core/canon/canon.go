@@ -101,17 +101,18 @@ func (p *parser) accept(b byte) bool {
 // value reads one value of any type and appends its canonical form. depth is the
 // number of objects and arrays around the value.
 func (p *parser) value(dst []byte, depth int) ([]byte, error) {
-	if depth > MaxDepth {
-		return nil, p.fail("nesting deeper than 128")
-	}
 	p.space()
 	if p.pos >= len(p.src) {
 		return nil, p.fail("unexpected end")
 	}
-	switch p.src[p.pos] {
-	case '{':
-		return p.object(dst, depth)
-	case '[':
+	switch b := p.src[p.pos]; b {
+	case '{', '[':
+		if depth >= MaxDepth {
+			return nil, p.fail("nesting deeper than 128")
+		}
+		if b == '{' {
+			return p.object(dst, depth)
+		}
 		return p.array(dst, depth)
 	case '"':
 		s, err := p.str()

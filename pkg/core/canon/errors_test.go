@@ -183,9 +183,9 @@ func errorOf(c string) error {
 	return someShape.Check(in)
 }
 
-// TestDepth shows that Transform, Read and Members accept 128 levels of nesting around a
-// number and reject 129, and that CheckDepth ignores brackets within a string, but not
-// those after it.
+// TestDepth shows that Transform, IsCanonical, Read, Members and CheckDepth accept 128
+// levels of nesting and reject 129, also if the innermost value is an empty object or
+// array, and that CheckDepth ignores brackets within a string, but not those after it.
 func TestDepth(t *testing.T) {
 	nest := func(n int, open, middle, closing string) string {
 		return strings.Repeat(open, n) + middle + strings.Repeat(closing, n)
@@ -196,8 +196,8 @@ func TestDepth(t *testing.T) {
 		read func(n int) error
 		at   int // offset of the level that is too deep
 	}{
-		{"arrays", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, "[", "1", "]"))); return err }, 129},
-		{"objects", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, `{"a":`, "1", "}"))); return err }, 129 * 5},
+		{"arrays", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, "[", "1", "]"))); return err }, 128},
+		{"objects", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, `{"a":`, "1", "}"))); return err }, 128 * 5},
 		{"raw member", 127, func(n int) error {
 			return Read([]byte(`{"actor":"a","count":1,"raw":`+nest(n, "[", "1", "]")+"}"), &row{})
 		}, 29 + 127},
@@ -215,6 +215,20 @@ func TestDepth(t *testing.T) {
 		want := fmt.Sprintf("json: nesting deeper than 128 at byte %d", c.at)
 		if err := c.read(c.n + 1); err == nil || err.Error() != want {
 			t.Errorf("%s: %d levels: %v, want %s", c.name, c.n+1, err, want)
+		}
+	}
+	for open, closing := range map[string]string{"[": "]", `{"a":`: "}"} {
+		for middle, inner := range map[string]int{"1": 0, "[]": 1, "{}": 1, `{"a":[]}`: 2, "[{}]": 2} {
+			for levels, ok := range map[int]bool{127: true, 128: true, 129: false, 130: false} {
+				text := []byte(nest(levels-inner, open, middle, closing))
+				_, transformed := Transform(nil, text)
+				canonical, checked := IsCanonical(text), CheckDepth(text)
+				// The document around the raw member is one level.
+				read := Read([]byte(`{"data":`+nest(levels-inner-1, open, middle, closing)+"}"), &nested{})
+				if (transformed == nil) != ok || canonical != ok || (checked == nil) != ok || (read == nil) != ok {
+					t.Errorf("%d levels of %s around %s: Transform %v, IsCanonical %v, CheckDepth %v, Read %v", levels, open, middle, transformed, canonical, checked, read)
+				}
+			}
 		}
 	}
 	if err := CheckDepth([]byte(`["",` + nest(128, "[", "", ""))); err == nil {
