@@ -216,6 +216,39 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
+// TestSecretsAreNotInErrors shows that no error contains the value of a member that may
+// hold a secret, whatever source it is from.
+func TestSecretsAreNotInErrors(t *testing.T) {
+	const bad = "chat.example/hooks/hush"
+	variable := func(k string) string { return map[string]string{"BINNACLE_APPROVAL_WEBHOOK": bad}[k] }
+	for name, s := range map[string]Source{
+		"variable": {Program: Up, Getenv: variable},
+		"service":  {Program: "gateway", Getenv: variable},
+		"flag":     {Program: Up, Flags: map[string]Flag{"/gateway/approval_webhook": {Name: "--approval-webhook", Text: bad}}},
+		"list":     {Program: Up, File: write(t, "gateway: {approval_webhook: ["+bad+"]}")},
+		"file":     {Program: Up, File: write(t, "gateway: {approval_webhook: "+bad+"}")},
+		"tagged":   {Program: Up, File: write(t, "gateway: {approval_webhook: !!bool "+bad+"}")},
+		"secret":   {Program: Up, Flags: map[string]Flag{"/vault-broker/kek": {Name: "--kek", Text: "hush"}}},
+	} {
+		_, err := Load(s)
+		if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "/gateway/approval_webhook") && !strings.Contains(err.Error(), "/vault-broker/kek") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestWithoutPath shows that only scheme, host and port of a private URL are listed.
+func TestWithoutPath(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "hush": "…", "//": "…", "hush:x": "…", "https://h:1": "https://h:1", "https://h/": "https://h", "https://u:hush@h": "https://h", "HTTPS://h/hush": "https://h/…",
+		"https://h?t=hush": "https://h/…", "https://h?t=a@hush": "https://h/…", "https://h#a@hush": "https://h/…", "https://h?t=a@hush/b": "https://h/…", "https://[::1]:8/hush": "https://[::1]:8/…",
+	} {
+		if got := withoutPath(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
 // TestDigest shows that values change a document's digest, and comments and member order
 // do not.
 func TestDigest(t *testing.T) {

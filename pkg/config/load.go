@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -22,7 +23,7 @@ type Problem struct {
 	File    string // path of the file; "" if the value is not from a file
 	Line    int    // line in the file, counted from 1; 0 if unknown
 	Pointer string // JSON pointer of the member (RFC 6901); "" for the whole document
-	Value   string // the value as text; "" if it is from a file and may be a secret or is longer than 80 bytes
+	Value   string // the value as text; "" if it may hold a secret, or is from a file and longer than 80 bytes
 	Message string // the expected form of the value
 }
 
@@ -107,21 +108,19 @@ func (v *Value) Shown() any {
 }
 
 // withoutPath returns a URL without its user, path, query and fragment, which may hold
-// secrets. "/…" marks that something was left out after the host.
+// secrets. "/…" marks that something was left out after the host. The empty text remains
+// empty, and any other text that is not an absolute URL becomes "…".
 func withoutPath(s string) string {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return s
+	u, err := url.Parse(s)
+	switch {
+	case s == "":
+		return ""
+	case err != nil || u.Host == "":
+		return "…"
+	case strings.Trim(u.Path, "/")+u.RawQuery+u.Fragment == "":
+		return u.Scheme + "://" + u.Host
 	}
-	host, path, _ := strings.Cut(rest, "/")
-	if i := strings.LastIndex(host, "@"); i >= 0 {
-		host = host[i+1:]
-	}
-	if path != "" || strings.ContainsAny(host, "?#") {
-		host, _, _ = strings.Cut(strings.Split(host, "#")[0], "?")
-		host += "/…"
-	}
-	return scheme + "://" + host
+	return u.Scheme + "://" + u.Host + "/…"
 }
 
 // Loaded is the effective configuration of a program. It is not changed after Load
@@ -256,6 +255,9 @@ func parse(x *Setting, text, origin string) (Value, error) {
 		if message == "" {
 			message = "want " + x.Kind.Name
 		}
+		if x.hidden() {
+			text = ""
+		}
 		return Value{}, &Problem{Pointer: x.Pointer, Value: text, Message: message + " (" + origin + ")"}
 	}
 	return Value{x, v, origin}, nil
@@ -375,7 +377,7 @@ func (f *document) visit(tree map[string]any, at string, yield func(*Setting, an
 			// for one line.
 			if p.Message = x.Kind.check(v); p.Message == "" {
 				p = nil
-			} else if text := shown(v); x.Kind.Name != secretKind.Name && !x.Private && len(text) <= 80 {
+			} else if text := shown(v); !x.hidden() && len(text) <= 80 {
 				p.Value = text
 			}
 			yield(x, v, p)

@@ -27,7 +27,7 @@ type Setting struct {
 	// folder that are used if no flag, variable or file sets the member.
 	InFolder []string
 	Reload   bool   // whether a running program applies a change without a restart
-	Private  bool   // whether its value, a URL, may hold a secret, so that listings show only scheme and host
+	Private  bool   // whether its value, a URL, may hold a secret, so that listings show only scheme and host, and errors nothing of it
 	About    string // description: a noun phrase in Markdown
 }
 
@@ -77,6 +77,10 @@ func Programs() []string { return append([]string{Up, Provision}, services.Names
 func (s *Setting) ReadBy(program string) bool {
 	return s.Readers == nil || slices.Contains(s.Readers, program)
 }
+
+// hidden reports whether an error must not contain the member's value, because it may
+// hold a secret.
+func (s *Setting) hidden() bool { return s.Private || s.Kind.Name == secretKind.Name }
 
 // variable returns the environment variable that overrides the member for a program, or
 // "".

@@ -49,7 +49,7 @@ func readYAML(r io.Reader) (doc map[string]any, lines map[string]int, err error)
 type reader struct{ lines map[string]int }
 
 // value converts the node n, which is at the JSON pointer at and depth levels deep. Its
-// errors are *Problem values with pointer and line, except those of the YAML decoder.
+// errors are *Problem values with pointer and line, without the node's value.
 func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 	wrong := func(message string) error { return &Problem{Pointer: at, Line: n.Line, Message: message} }
 	y.lines[at] = n.Line
@@ -78,8 +78,10 @@ func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 		return n.Value, nil
 	case "!!bool":
 		var v bool
-		err := n.Decode(&v)
-		return v, err
+		if n.Decode(&v) != nil { // the decoder's error contains the value, which may be a secret
+			return nil, wrong("is neither true nor false")
+		}
+		return v, nil
 	case "!!int", "!!float":
 		var v float64
 		if err := n.Decode(&v); err != nil || math.IsInf(v, 0) || math.IsNaN(v) {
