@@ -72,7 +72,8 @@ func TestNarrowMeet(t *testing.T) {
 		ok         bool
 	}{
 		{"container", "process", true}, {"process", "process", true}, {"process", "wasi", false}, {"wasi", "process", true}, {"wasi", "container", false},
-		{"cardboard", "process", false}, {"cardboard", "cardboard", false}, {"", "process", false}, {"process", "", true},
+		{"cardboard", "process", false}, {"cardboard", "cardboard", false}, {"", "process", false},
+		{"process", "", false}, {"", "", false}, {"container", "cardboard", false}, {"process", "Process", false},
 	} {
 		if guard.TierSatisfies(c.have, c.want) != c.ok {
 			t.Errorf("%q satisfies %q: %v", c.have, c.want, !c.ok)

@@ -72,9 +72,9 @@ func tierRank(t string) int {
 
 func knownUID(uid string) bool { return uid == "" || uid == contract.OwnUID }
 
-// TierSatisfies reports whether the isolation tier have is known and at least as
+// TierSatisfies reports whether both isolation tiers are known and have is at least as
 // strong as want. The tiers are process, wasi and container, from weakest to
-// strongest.
+// strongest. The empty tier is unknown.
 func TierSatisfies(have, want string) bool {
-	return tierRank(have) >= 0 && tierRank(have) >= tierRank(want)
+	return tierRank(want) >= 0 && tierRank(have) >= tierRank(want)
 }

@@ -24,6 +24,7 @@ func TestRunner(t *testing.T) {
 	}{
 		{"process", contract.Sandbox{Tier: "process"}, true}, {"process", contract.Sandbox{Tier: "process", UID: contract.OwnUID}, false},
 		{"process", contract.Sandbox{Tier: "container"}, false}, {"wasi", contract.Sandbox{Tier: "wasi", UID: contract.OwnUID}, true}, {"wasi", contract.Sandbox{Tier: "container"}, false},
+		{"process", contract.Sandbox{}, false}, {"process", contract.Sandbox{Tier: "cardboard"}, false}, {"wasi", contract.Sandbox{Tier: "cardboard"}, false},
 	} {
 		r, res := s.runner(c.own, c.want)
 		if (r != nil) != c.ok || !c.ok && res.ErrorCode != "sandbox_unavailable" {
