@@ -28,7 +28,11 @@ func TestKeysAtOnce(t *testing.T) {
 			if body := all(t, r); r.StatusCode != 200 {
 				t.Errorf("a hedge with cold keys: %d %s", r.StatusCode, body)
 			}
-			for _, a := range recorded(t, m, "s-cold", "attempt_finished") {
+			attempts := recorded(t, m, "s-cold", "attempt_finished")
+			if len(attempts) == 0 {
+				t.Error("no attempt is recorded")
+			}
+			for _, a := range attempts {
 				if a["status"] == "failed" {
 					t.Errorf("an attempt failed: %v", a)
 				}
