@@ -70,19 +70,26 @@ func Conflict(r propose.Request, message string) *apierr.Error {
 
 // same reports whether the recorded call c is equal to the call that r proposes. For
 // requests to a language model it compares the summaries and, unless the recorded
-// request was erased, the requests themselves.
+// request was erased, the requests themselves. It returns false if the recorded args
+// were erased or are malformed, and an error if a content cannot be read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
+	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
+		return false, nil
+	}
 	args, err := s.Blobs.Open(ctx, &c.Args)
-	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
+	if errors.Is(err, contract.ErrErased) {
+		return false, nil
+	}
+	if err != nil || c.Body == nil || r.Body == nil {
+		return err == nil && bytes.Equal(args, r.Args), err
+	}
+	now, err := ModelArgs(r.Args)
+	if err != nil {
 		return false, err
 	}
-	if c.Body == nil || r.Body == nil {
-		return bytes.Equal(args, r.Args), nil
-	}
-	first, err1 := ModelArgs(args)
-	now, err2 := ModelArgs(r.Args)
-	if err1 != nil || err2 != nil {
-		return false, errors.Join(err1, err2)
+	first, err := ModelArgs(args)
+	if err != nil {
+		return false, nil
 	}
 	if first.Body = now.Body; !bytes.Equal(contract.Bytes(first), contract.Bytes(now)) {
 		return false, nil
@@ -92,7 +99,7 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 		return true, nil
 	}
 	again, err2 := s.Blobs.OpenObject(ctx, &r.Body.Content, r.Body.Object)
-	return err == nil && err2 == nil && bytes.Equal(body, again), errors.Join(err, err2)
+	return bytes.Equal(body, again), errors.Join(err, err2)
 }
 
 // Prior is a call that was proposed earlier under the same Idempotency-Key.
@@ -103,12 +110,12 @@ type Prior struct {
 }
 
 // Before returns the call that was proposed earlier under the id of r, or nil if there
-// is none or r has no Idempotency-Key. If that call is not equal to r, or its args
-// cannot be read, the error is that of Conflict. lost is nil before r is proposed; the
-// call is then read from audit's index. Otherwise lost is the error with which the
-// proposal of r failed. An *eventlog.TakenError contains the sequence of the first
-// proposal, which is read from the ledger, because audit's index may not contain it yet.
-// For any other error Before returns nil.
+// is none or r has no Idempotency-Key. If that call is not equal to r, the error is that
+// of Conflict; if it cannot be read or compared, the error has status 503. lost is nil
+// before r is proposed; the call is then read from audit's index. Otherwise lost is the
+// error with which the proposal of r failed. An *eventlog.TakenError contains the
+// sequence of the first proposal, which is read from the ledger, because audit's index
+// may not contain it yet. For any other error Before returns nil.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -135,7 +142,11 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 	if p.Proposal == nil || contract.Decode(p.Proposal.Data, &p.Call) != nil {
 		return nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now")
 	}
-	if same, err := s.same(ctx, &p.Call, r); err != nil || !same {
+	same, err := s.same(ctx, &p.Call, r)
+	if err != nil {
+		return nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now: " + err.Error())
+	}
+	if !same {
 		return nil, Conflict(r, "this key was used for another call; use a new one")
 	}
 	return p, nil

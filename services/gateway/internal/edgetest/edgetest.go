@@ -57,6 +57,7 @@ type Mesh struct {
 	testing.TB
 	Ledger  *Ledger
 	Service *gateway.Service
+	Blobs   *blob.Store // the gateway's; without a connection, so that it reads inline content only
 
 	// Execute is called with each proposal, in the goroutine that appends it. If it is
 	// nil, each call succeeds with its args as output.
@@ -98,10 +99,10 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 // NewWith returns a mesh like New, with a lender for calls that their callers execute.
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
 	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
-	m.Ledger = &Ledger{appended: m.appended}
+	m.Ledger, m.Blobs = &Ledger{appended: m.appended}, &blob.Store{Tenant: Tenant}
 	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
 	env := &run.Env{Tenant: Tenant, Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
-		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: Tenant},
+		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: m.Blobs,
 		Log: slog.New(slog.DiscardHandler)}
 	var err error
 	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Queries: m.client(), Open: m.open, Post: m.post, Lender: l}); err != nil {

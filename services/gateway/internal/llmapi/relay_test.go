@@ -3,6 +3,7 @@ package llmapi_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -231,6 +232,55 @@ func TestRepeatedModel(t *testing.T) {
 	deleted = true
 	if r := do("/v1/responses", response, "k3"); r.Code != http.StatusNotFound {
 		t.Error("a deleted response", r.Code, r.Body)
+	}
+}
+
+// contentKeys are content keys of which Key fails with err, if that is not nil.
+type contentKeys struct{ err error }
+
+func (contentKeys) Current(context.Context) (string, []byte, error) {
+	return "k", make([]byte, 32), nil
+}
+
+func (k *contentKeys) Key(context.Context, string) ([]byte, error) {
+	return make([]byte, 32), k.err
+}
+
+// TestRepeatUnreadable checks that a repeated Idempotency-Key is not reported as used
+// for another call while the first call cannot be read. An erased request counts as equal.
+func TestRepeatUnreadable(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{Capture: llm.CaptureEncrypted}, "llm.chat")
+	keys := &contentKeys{}
+	m.Blobs.Keys = keys
+	m.Execute = func(c *edgetest.Call) {
+		go func() {
+			c.Send(llm.Frame{Head: head(200, "application/json"), Data: []byte(`{"id":"resp_1"}`)})
+			answered(c, 1)
+		}()
+	}
+	alice := m.Token("alice", token.LLM)
+	do := func() *edgetest.Response {
+		return m.Do("POST", "/v1/chat/completions", alice, chat, "Idempotency-Key: k")
+	}
+	if r := do(); r.Code != 200 {
+		t.Fatal(r.Code, r.Body)
+	}
+	for _, c := range []struct {
+		err    error
+		status int
+		code   string
+	}{{errors.New("vault-broker does not respond"), 503, contract.CodeUnavailable}, {contract.ErrErased, 200, ""}, {nil, 200, ""}} {
+		keys.err = c.err
+		if r := do(); r.Code != c.status || r.Error() != c.code {
+			t.Errorf("content key: %v: %d %s", c.err, r.Code, r.Body)
+		}
+	}
+	for _, query := range []string{"audit call", "audit proposal"} {
+		m.Answers[query] = func(json.RawMessage) (any, error) { return nil, errors.New("no running instance") }
+		if r := do(); r.Code != 503 || r.Error() != contract.CodeUnavailable {
+			t.Error(query, r.Code, r.Body)
+		}
+		delete(m.Answers, query)
 	}
 }
 
