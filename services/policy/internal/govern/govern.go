@@ -21,10 +21,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State is the result of all governing events. The zero value is empty. Principals,
-// roles and delegations that have ended are kept, so that queries can return them as
-// they were at any Lamport time; revoked session grants and consents are removed. A
-// State is not safe for concurrent use.
+// State is the result of all governing events. The zero value is empty. Identities that
+// have ended are kept, so that queries can return them as they were at any Lamport time.
+// A State is not safe for concurrent use.
 type State struct {
 	People      People
 	Delegations Delegations
@@ -62,7 +61,7 @@ var folds = map[string]func(*State, *contract.Event) error{
 	events.DelegationGrantedName: fold(func(s *State, d *events.DelegationGranted, at moment) { s.Delegations.add(d, at.lamport) }),
 	events.DelegationRevokedName: fold(func(s *State, d *events.DelegationRevoked, at moment) { s.Delegations.end(d.ID, at.lamport) }),
 	events.TokenRevokedName: fold(func(s *State, d *events.TokenRevoked, at moment) {
-		s.Tokens.revoke(d)
+		s.Tokens.revoke(d, at.lamport)
 		if d.Principal != "" {
 			s.endAll(d, at.lamport)
 		}
@@ -70,13 +69,15 @@ var folds = map[string]func(*State, *contract.Event) error{
 	events.VirtualKeyCreatedName:          fold(func(s *State, d *events.VirtualKeyCreated, _ moment) { s.Keys.add(d) }),
 	events.VirtualKeyRevokedName:          fold(func(s *State, d *events.VirtualKeyRevoked, _ moment) { s.Keys.revoke(d) }),
 	events.VirtualKeyConsentedName:        fold(func(s *State, d *events.VirtualKeyConsented, at moment) { s.Keys.consent(d, at) }),
-	events.VirtualKeyConsentWithdrawnName: fold(func(s *State, d *events.VirtualKeyConsentWithdrawn, _ moment) { s.Keys.withdraw(d) }),
+	events.VirtualKeyConsentWithdrawnName: fold(func(s *State, d *events.VirtualKeyConsentWithdrawn, at moment) { s.Keys.withdraw(d, at.lamport) }),
 	events.SessionGrantedName:             fold(func(s *State, d *events.SessionGranted, at moment) { s.Sessions.grant(d, at.lamport) }),
-	events.SessionGrantRevokedName:        fold(func(s *State, d *events.SessionGrantRevoked, _ moment) { s.Sessions.revoke(d) }),
-	events.MeshFrozenName:                 fold(func(s *State, d *events.MeshFrozen, _ moment) { s.Freeze.in = d }),
-	events.MeshUnfrozenName:               func(s *State, _ *contract.Event) error { s.Freeze.in = nil; return nil },
-	events.BreakGlassOpenedName:           fold(func(s *State, d *events.BreakGlassOpened, _ moment) { s.Emergencies.open(d) }),
-	events.BreakGlassReviewedName:         fold(func(s *State, d *events.BreakGlassReviewed, _ moment) { s.Emergencies.review(d) }),
+	events.SessionGrantRevokedName: fold(func(s *State, d *events.SessionGrantRevoked, at moment) {
+		s.Sessions.end(d.Session, d.Principal, at.lamport)
+	}),
+	events.MeshFrozenName:         fold(func(s *State, d *events.MeshFrozen, _ moment) { s.Freeze.in = d }),
+	events.MeshUnfrozenName:       func(s *State, _ *contract.Event) error { s.Freeze.in = nil; return nil },
+	events.BreakGlassOpenedName:   fold(func(s *State, d *events.BreakGlassOpened, _ moment) { s.Emergencies.open(d) }),
+	events.BreakGlassReviewedName: fold(func(s *State, d *events.BreakGlassReviewed, _ moment) { s.Emergencies.review(d) }),
 	events.LimitsSetName: func(s *State, e *contract.Event) error {
 		return s.Limits.set(e.Data)
 	},
@@ -115,9 +116,9 @@ func Evolve(s *State, e *contract.Event) error {
 // endAll ends everything that was granted with a principal's credentials before this
 // event, because someone who stole the credentials may have granted it.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
-	s.Keys.endOf(d.Principal, d.Reason)
+	s.Keys.endOf(d.Principal, d.Reason, lamport)
 	s.Delegations.endOf(d.Principal, lamport)
-	s.Sessions.endOf(d.Principal)
+	s.Sessions.endOf(d.Principal, lamport)
 }
 
 // Key returns the facts about a virtual key for a call of a kind at now

@@ -158,6 +158,41 @@ func TestPrincipals(t *testing.T) {
 	}
 }
 
+// TestEndedAuthorities shows that session grants, consents and revocations are listed as
+// they were at any Lamport time, also if they have ended, or were replaced, since.
+func TestEndedAuthorities(t *testing.T) {
+	d := &desk{t: t}
+	llm := []string{"llm:call"}
+	id := contract.SessionID("t", "bob", "s-one")
+	grant, agree := call{Tenant: "t", Session: id, Principal: "robot", TTLMS: 1e6}, call{ID: "k", Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}
+	d.ok(d.do("bob", 0, "grant_session", grant))                                  // Lamport time 10
+	d.ok(d.do("bob", 0, "revoke_session", call{Session: id, Principal: "robot"})) // Lamport time 20
+	d.ok(d.do("bob", 0, "grant_session", grant))                                  // Lamport time 30
+	d.ok(d.do("bob", 0, "grant_session", grant))                                  // Lamport time 40
+	d.ok(d.do("bob", 0, "consent_key", agree))                                    // Lamport time 50
+	d.ok(d.do("bob", 0, "withdraw_consent", call{ID: "k"}))                       // Lamport time 60
+	d.ok(d.do("bob", 0, "consent_key", agree))                                    // Lamport time 70
+	d.ok(d.do("admin", 0, "revoke_token", call{ID: "J", Reason: "x"}))            // Lamport time 80
+	d.ok(d.do("admin", 0, "revoke_token", call{Principal: "bob", Reason: "x"}))   // Lamport time 90
+	d.ok(d.do("admin", 0, "revoke_token", call{Principal: "admin", Reason: "x"})) // Lamport time 100
+	for lamport, want := range map[uint64]string{9: "", 15: "session 10-20", 25: "", 35: "session 30-40", 45: "session 40-90", 55: "session 40-90, consent 50-60", 65: "session 40-90",
+		75: "session 40-90, consent 70-90", 85: "session 40-90, consent 70-90, revocation 80-0", 95: "revocation 80-0, revocation 90-0", 100: "revocation 80-0, revocation 90-0, revocation 100-0"} {
+		var got []string
+		for _, i := range d.st.IdentitiesAt(lamport, "") {
+			got = append(got, fmt.Sprint(i.Kind, " ", i.From, "-", i.To))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("at %d: %v, want %s", lamport, got, want)
+		}
+	}
+	if got := len(d.st.Identities()); got != 8 {
+		t.Errorf("%d identities", got)
+	}
+	if dump := string(d.st.Dump()); strings.Count(dump, `"authority":"session"`) != 3 || strings.Count(dump, `"to":"90"`) != 2 {
+		t.Errorf("%s", dump)
+	}
+}
+
 // TestDelegations shows that a delegation is limited to its two principals, its kinds
 // and its time, and can be revoked.
 func TestDelegations(t *testing.T) {

@@ -26,7 +26,6 @@ type Identity struct {
 
 // IdentitiesAt returns the identities that were in force at a Lamport time and had not
 // expired at the time now (contract.TimeFormat). If now is empty, expiry is not checked.
-// Session grants and consents that were revoked later are missing.
 func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 	return slices.DeleteFunc(s.Identities(), func(i Identity) bool {
 		return !span{i.From, i.To, i.Expires}.at(lamport, now)
@@ -34,8 +33,7 @@ func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 }
 
 // Identities returns every identity, sorted by the Lamport time at which each began. It
-// includes principals' earlier states, roles and delegations that have ended, and
-// expired entries, but no revoked session grants or consents.
+// includes principals' earlier states, and entries that have ended or expired.
 func (s *State) Identities() []Identity {
 	out := append(s.People.identities(), s.Delegations.identities()...)
 	out = append(out, s.authorities()...)
@@ -78,22 +76,16 @@ func (x *Delegations) identities() []Identity {
 // dumpAuthorities writes their lines, with members of their own.
 var authorityKinds = []string{"consent", "session", "revocation"}
 
-// authorities returns revocations, consents and session grants, in no particular
-// order.
+// authorities returns revocations, consents and session grants, including those that
+// have ended, in no particular order.
 func (s *State) authorities() []Identity {
-	var out []Identity
-	for id := range s.Tokens.revoked {
-		out = append(out, Identity{Kind: "revocation", ID: id})
-	}
-	for p, before := range s.Tokens.ended {
-		out = append(out, Identity{Kind: "revocation", Principal: p, Expires: before})
-	}
-	for id, c := range s.Keys.consents {
-		out = append(out, Identity{Kind: "consent", ID: id, Principal: c.Principal, Delegate: c.Maker, Kinds: c.Scopes, Expires: c.Expires, From: c.from})
+	out := slices.Concat(s.Tokens.list, s.Keys.past, s.Sessions.past)
+	for _, c := range s.Keys.consents {
+		out = append(out, c.identity(0))
 	}
 	for session, to := range s.Sessions.grants {
 		for p, g := range to {
-			out = append(out, Identity{Kind: "session", ID: session, Principal: g.owner, Delegate: p, Expires: g.expires, From: g.from})
+			out = append(out, g.identity(session, p))
 		}
 	}
 	return out
@@ -134,6 +126,7 @@ func (s *State) dumpAuthorities(b []byte) []byte {
 		w.Str("id", i.ID)
 		w.Str("principal", i.Principal)
 		w.Strs("scopes", i.Kinds)
+		w.Str("to", fmt.Sprint(i.To))
 		lines = append(lines, string(w.End()))
 	}
 	slices.Sort(lines)

@@ -13,10 +13,11 @@ import (
 )
 
 // Keys holds the virtual keys, and the consents that principals have given to
-// keys made for them. The zero value is empty.
+// keys made for them, including consents that have ended. The zero value is empty.
 type Keys struct {
 	made     map[string]*virtualKey // keys by id
 	consents map[string]*consent    // consents by id of the key that may be made
+	past     []Identity             // consents that were withdrawn, ended or replaced
 }
 
 // virtualKey is a created key and the reason of its revocation.
@@ -30,6 +31,11 @@ type consent struct {
 	events.VirtualKeyConsented
 	from uint64
 	at   string
+}
+
+// identity returns the consent, which ended at the Lamport time to; 0 = it has not ended.
+func (c *consent) identity(to uint64) Identity {
+	return Identity{Kind: "consent", ID: c.ID, Principal: c.Principal, Delegate: c.Maker, Kinds: c.Scopes, Expires: c.Expires, From: c.from, To: to}
 }
 
 func (x *Keys) add(d *events.VirtualKeyCreated) {
@@ -46,29 +52,42 @@ func (x *Keys) revoke(d *events.VirtualKeyRevoked) {
 }
 
 func (x *Keys) consent(d *events.VirtualKeyConsented, at moment) {
+	x.endConsent(d.ID, at.lamport)
 	if x.consents == nil {
 		x.consents = map[string]*consent{}
 	}
 	x.consents[d.ID] = &consent{*d, at.lamport, at.time}
 }
 
-// withdraw removes a consent, and revokes the key that was made under it.
-func (x *Keys) withdraw(d *events.VirtualKeyConsentWithdrawn) {
-	delete(x.consents, d.ID)
+// endConsent ends the consent to a key, if there is one.
+func (x *Keys) endConsent(id string, lamport uint64) {
+	if c := x.consents[id]; c != nil {
+		x.past = append(x.past, c.identity(lamport))
+		delete(x.consents, id)
+	}
+}
+
+// withdraw ends a consent, and revokes the key that was made under it.
+func (x *Keys) withdraw(d *events.VirtualKeyConsentWithdrawn, lamport uint64) {
+	x.endConsent(d.ID, lamport)
 	if k := x.made[d.ID]; k != nil && k.Actor == d.Principal && k.revoked == "" {
 		k.revoked = "consent withdrawn"
 	}
 }
 
 // endOf revokes every key that the principal made or that acts for it, and
-// removes the consents that it gave or received.
-func (x *Keys) endOf(principal, reason string) {
+// ends the consents that it gave or received.
+func (x *Keys) endOf(principal, reason string, lamport uint64) {
 	for _, k := range x.made {
 		if k.revoked == "" && (k.Actor == principal || k.Maker == principal) {
 			k.revoked = "credentials of " + principal + " revoked: " + reason
 		}
 	}
-	maps.DeleteFunc(x.consents, func(_ string, c *consent) bool { return c.Principal == principal || c.Maker == principal })
+	for id, c := range x.consents {
+		if c.Principal == principal || c.Maker == principal {
+			x.endConsent(id, lamport)
+		}
+	}
 }
 
 // fact returns the facts about a key for a call, and the maker of the key, whose

@@ -2,16 +2,16 @@ package govern
 
 import (
 	"errors"
-	"maps"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
 // Sessions holds the grants by which principals may make calls in sessions of
-// others. The zero value is empty.
+// others, including grants that have ended. The zero value is empty.
 type Sessions struct {
 	grants map[string]map[string]sessionGrant // grants by session and principal
+	past   []Identity                         // grants that were revoked or replaced
 }
 
 // sessionGrant is a grant, the owner who gave it, and the time for which it is in
@@ -21,7 +21,13 @@ type sessionGrant struct {
 	span
 }
 
+// identity returns the grant to a principal for a session.
+func (g *sessionGrant) identity(session, principal string) Identity {
+	return Identity{Kind: "session", ID: session, Principal: g.owner, Delegate: principal, Expires: g.expires, From: g.from, To: g.to}
+}
+
 func (x *Sessions) grant(d *events.SessionGranted, lamport uint64) {
+	x.end(d.Session, d.Principal, lamport)
 	if x.grants == nil {
 		x.grants = map[string]map[string]sessionGrant{}
 	}
@@ -31,14 +37,23 @@ func (x *Sessions) grant(d *events.SessionGranted, lamport uint64) {
 	x.grants[d.Session][d.Principal] = sessionGrant{d.Owner, span{from: lamport, expires: d.Expires}}
 }
 
-func (x *Sessions) revoke(d *events.SessionGrantRevoked) {
-	delete(x.grants[d.Session], d.Principal)
+// end ends the grant to a principal for a session, if there is one.
+func (x *Sessions) end(session, principal string, lamport uint64) {
+	if g, ok := x.grants[session][principal]; ok {
+		g.to = lamport
+		x.past = append(x.past, g.identity(session, principal))
+		delete(x.grants[session], principal)
+	}
 }
 
 // endOf ends every grant that an owner gave.
-func (x *Sessions) endOf(owner string) {
-	for _, to := range x.grants {
-		maps.DeleteFunc(to, func(_ string, g sessionGrant) bool { return g.owner == owner })
+func (x *Sessions) endOf(owner string, lamport uint64) {
+	for session, to := range x.grants {
+		for principal, g := range to {
+			if g.owner == owner {
+				x.end(session, principal, lamport)
+			}
+		}
 	}
 }
 

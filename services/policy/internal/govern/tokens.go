@@ -11,9 +11,10 @@ import (
 type Tokens struct {
 	revoked map[string]bool   // revoked tokens by id
 	ended   map[string]string // time (contract.TimeFormat) until which a principal's tokens are revoked
+	list    []Identity        // every revocation, in order
 }
 
-func (t *Tokens) revoke(d *events.TokenRevoked) {
+func (t *Tokens) revoke(d *events.TokenRevoked, lamport uint64) {
 	if t.revoked == nil {
 		t.revoked, t.ended = map[string]bool{}, map[string]string{}
 	}
@@ -23,6 +24,7 @@ func (t *Tokens) revoke(d *events.TokenRevoked) {
 	if d.Principal != "" {
 		t.ended[d.Principal] = max(t.ended[d.Principal], d.Before)
 	}
+	t.list = append(t.list, Identity{Kind: "revocation", ID: d.ID, Principal: d.Principal, Expires: d.Before, From: lamport})
 }
 
 // Revoked reports whether the credential of a call was revoked: its token by id,
