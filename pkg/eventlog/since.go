@@ -8,11 +8,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// disorder is the maximum time by which an event may be older than one with a lower
+// Disorder is the maximum time by which an event may be older than one with a lower
 // sequence. Such events exist because the clocks of producers differ, and because a
 // repeated append may be stored late. If clocks differ by more, the mesh does not work
 // for other reasons: an intent must start within two minutes.
-const disorder = 5 * time.Minute
+const Disorder = 5 * time.Minute
 
 // Since returns a sequence from which a reader finds every event of time t or later, and
 // possibly some earlier ones. It is for reads for which the time of an event is known,
@@ -26,7 +26,7 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	t = t.Add(-disorder)
+	t = t.Add(-Disorder)
 	// Every event with a sequence below lo is older than t; those from high on may be
 	// newer.
 	lo, high := uint64(1), newest.Seq+1

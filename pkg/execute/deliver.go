@@ -98,7 +98,7 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 		if h, err = w.call.Look(ctx, x.Emit.Log, w.seq); err != nil {
 			return err
 		}
-		if h.Recorded {
+		if h.Over(x.Service) {
 			return nil
 		}
 		if h.UnderWay(x.Service, x.Instance, x.Emit.Now()) {
@@ -187,9 +187,6 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 			return claim, x.run(ctx, claim, &w.a, w.body), nil
 		}
 	}
-	if h.Service() != x.Service {
-		return nil, Result{}, nil // policy expired the call and records its outcome
-	}
 	x.Emit.See(h.Claim.Lamport) // another instance may have recorded the claim, and the outcome's lamport must be greater
 	if rerun {
 		return claim, x.run(ctx, claim, &w.a, w.body), nil
@@ -211,7 +208,7 @@ func (x *Executor) claimed(ctx context.Context, w *item, conflict error) (outcom
 	switch {
 	case err != nil:
 		return h, err
-	case h.Recorded:
+	case h.Over(x.Service):
 		return outcome.History{}, nil
 	case h.UnderWay(x.Service, x.Instance, x.Emit.Now()):
 		return h, errRunning

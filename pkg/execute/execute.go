@@ -177,7 +177,7 @@ func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	if err != nil {
 		return nil
 	}
-	if x.frozen.Apply(ctx, e) {
+	if x.frozen.Apply(ctx, en.Seq, e) {
 		return nil
 	}
 	x.mu.Lock()

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
@@ -25,15 +27,21 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 		err = nil
 	}
 	// The events that the handler appended with Work.Fact must be stored in the ledger
-	// before the work is acknowledged. Losing one does not change the outcome, which is
-	// recorded already.
+	// before the work is acknowledged. They exist in this process only, so another
+	// delivery could not record them.
+	patient, cancel := context.WithTimeout(ctx, factPatience)
+	defer cancel()
 	for _, wait := range res.facts {
-		if _, lost := wait(ctx); lost != nil {
+		if lost := eventlog.Retry(patient, func() error { _, err := wait(patient); return err }); lost != nil {
 			slog.Error("a fact about a call was not recorded", "call", a.Call.ID, "err", lost)
 		}
 	}
 	return err
 }
+
+// factPatience is the time for which finish tries to append the facts of a call while the
+// ledger is unavailable.
+const factPatience = 2 * time.Minute
 
 // effect returns the effect document of a result, without its output.
 func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Result) contract.Effect {

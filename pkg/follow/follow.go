@@ -187,6 +187,10 @@ func (f *Follower) round(ctx context.Context) error {
 		batch = 500
 	}
 	r := &reading{f: f, expect: 1, active: time.Now(), patience: silence, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
+	// The next round resets the consumer to the entry after the position. Deferred first,
+	// stop runs last, when no new delivery arrives, and waits until Apply has returned, so
+	// that an entry whose Apply is slow is not applied a second time.
+	defer r.stop()
 	if f.Every > 0 {
 		return f.polled(ctx, r, batch, reconnected)
 	}
@@ -337,6 +341,22 @@ func (r *reading) begins(d delivery) (resets int, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.resets, !r.halted && r.expect == 1 && d.consumer == 1 && d.stream > r.f.position.Load()
+}
+
+// stop waits until Apply has returned, and drops all later deliveries.
+func (r *reading) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.halted = true
+}
+
+// applying reports whether Apply is under way.
+func (r *reading) applying() bool {
+	if !r.mu.TryLock() {
+		return true
+	}
+	r.mu.Unlock()
+	return false
 }
 
 // stuck reports whether deliveries arrive that were sent before the reset, but not yet

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,8 @@ type State struct {
 	Emit     *emit.Emitter
 	Instance string
 
+	mu    sync.Mutex             // held while an event is applied
+	seq   uint64                 // sequence of the last event that changed the state
 	id    atomic.Pointer[string] // id of the event mesh_frozen in force; nil if the mesh is not frozen
 	known atomic.Bool
 }
@@ -34,19 +37,26 @@ func (z *State) On() bool { return z.id.Load() != nil }
 // that began earlier.
 func (z *State) Known() bool { return z.known.Load() }
 
-// Apply applies an event of the control reader and reports whether it freezes or
-// unfreezes the mesh. It acknowledges a freeze in a goroutine of its own, which retries
-// until ctx ends.
-func (z *State) Apply(ctx context.Context, e *contract.Event) bool {
+// Apply applies the event at a sequence of the control reader and reports whether it
+// freezes or unfreezes the mesh. An event that is older than one already applied does not
+// change the state: the control reader starts before the sequence that Load finds. Apply
+// acknowledges a freeze in a goroutine of its own, which retries until ctx ends.
+func (z *State) Apply(ctx context.Context, seq uint64, e *contract.Event) bool {
 	z.Emit.See(e.Lamport)
-	switch e.Name {
-	case contract.EventMeshFrozen:
-		z.id.Store(&e.ID)
-		go z.acknowledge(ctx, e)
-	case contract.EventMeshUnfrozen:
-		z.id.Store(nil)
-	default:
+	if e.Name != contract.EventMeshFrozen && e.Name != contract.EventMeshUnfrozen {
 		return false
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if newer := seq > z.seq; newer && e.Name == contract.EventMeshFrozen {
+		z.seq = seq
+		z.id.Store(&e.ID)
+	} else if newer {
+		z.seq = seq
+		z.id.Store(nil)
+	}
+	if e.Name == contract.EventMeshFrozen {
+		go z.acknowledge(ctx, e) // also an older one: what started before it has a lower sequence
 	}
 	return true
 }
@@ -77,7 +87,7 @@ func (z *State) Load(ctx context.Context) error {
 	}
 	if newest.Seq != 0 {
 		if e, err := eventlog.Open(newest, bus.FreezeFilters()...); err == nil {
-			z.Apply(ctx, e)
+			z.Apply(ctx, newest.Seq, e)
 		}
 	}
 	z.known.Store(true)

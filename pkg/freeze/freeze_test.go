@@ -106,7 +106,7 @@ func TestAcknowledge(t *testing.T) {
 		s := state(log)
 		frozen := record(t, log, contract.EventMeshFrozen)
 		for range 2 {
-			if !s.Apply(t.Context(), frozen) || !s.On() {
+			if !s.Apply(t.Context(), 1, frozen) || !s.On() {
 				t.Fatal("the freeze is not in force")
 			}
 			synctest.Wait()
@@ -129,11 +129,43 @@ func TestAcknowledge(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%d acknowledgements", n)
 		}
-		if s.Apply(t.Context(), &contract.Event{Name: contract.EventCancelRequested}) || !s.On() {
+		if s.Apply(t.Context(), 9, &contract.Event{Name: contract.EventCancelRequested}) || !s.On() {
 			t.Error("a cancellation counts as an event of the freeze")
 		}
-		if !s.Apply(t.Context(), record(t, log, contract.EventMeshUnfrozen)) || s.On() {
+		if !s.Apply(t.Context(), 10, record(t, log, contract.EventMeshUnfrozen)) || s.On() {
 			t.Error("still frozen")
 		}
 	})
+}
+
+// TestOrder checks that an event of the control reader that is older than the state which
+// Load found does not replace it.
+func TestOrder(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		events []string // Load runs after all of them, the control reader replays them
+		on     bool
+	}{
+		{"frozen again", []string{contract.EventMeshUnfrozen, contract.EventMeshFrozen}, true},
+		{"unfrozen", []string{contract.EventMeshFrozen, contract.EventMeshUnfrozen}, false},
+	} {
+		log := &memlog.Log{}
+		var events []*contract.Event
+		for _, name := range c.events {
+			events = append(events, record(t, log, name))
+		}
+		s := state(log)
+		if err := s.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range events {
+			if !s.Apply(t.Context(), uint64(i+1), e) || s.On() != c.on {
+				t.Errorf("%s: after event %d again: on %v", c.name, i+1, s.On())
+			}
+		}
+		next := map[bool]string{true: contract.EventMeshUnfrozen, false: contract.EventMeshFrozen}[c.on]
+		if s.Apply(t.Context(), uint64(len(events)+1), record(t, log, next)); s.On() == c.on {
+			t.Errorf("%s: a newer event does not replace the state", c.name)
+		}
+	}
 }

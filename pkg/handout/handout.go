@@ -187,7 +187,7 @@ func (l *Lender) Run(ctx context.Context) error {
 	}
 	control := follow.New(l.Conn, l.Instance, bus.Control, func(en eventlog.Entry) error {
 		if e, err := eventlog.Open(en, bus.Control.Filters...); err == nil {
-			l.frozen.Apply(ctx, e)
+			l.frozen.Apply(ctx, en.Seq, e)
 		}
 		return nil
 	})
@@ -236,12 +236,10 @@ func (l *Lender) due(ctx context.Context, d *consumer.Delivery) (time.Duration, 
 	}
 	h, err := outcome.CallOf(e, contract.CallerExecutor).Look(ctx, l.Emit.Log, d.Seq)
 	switch {
-	case err != nil || h.Recorded:
+	case err != nil || h.Over(contract.CallerExecutor):
 		return 0, err
 	case h.Claim == nil: // not claimed; policy expires it
 		return time.Second, nil
-	case h.Service() != contract.CallerExecutor:
-		return 0, nil // policy expired it and records the outcome
 	}
 	return 0, l.lose(ctx, h.Claim, &a)
 }

@@ -25,7 +25,7 @@ func TestWithholds(t *testing.T) {
 	if err := l.Withholds(); err != nil {
 		t.Errorf("not frozen: %v", err)
 	}
-	l.frozen.Apply(t.Context(), &contract.Event{ID: "e-1", Name: contract.EventMeshFrozen, Data: []byte(`{}`)})
+	l.frozen.Apply(t.Context(), 1, &contract.Event{ID: "e-1", Name: contract.EventMeshFrozen, Data: []byte(`{}`)})
 	if err := l.Withholds(); !errors.Is(err, ErrFrozen) {
 		t.Errorf("frozen: %v", err)
 	}

@@ -44,6 +44,12 @@ func (h *History) Service() string {
 	return h.Claim.Service()
 }
 
+// Over reports whether nothing is left to do for the call's executor: an outcome is
+// recorded, or policy claimed the call with start_expired and records its outcome.
+func (h *History) Over(executor string) bool {
+	return h.Recorded || h.Claim != nil && h.Service() != executor
+}
+
 // Look reads the history of a call. from is a sequence at or before that of its claim:
 // the sequence of the event that allows the call, or of the claim itself. Look reads
 // only the session's events from there on, so that its cost does not grow with the

@@ -224,3 +224,24 @@ func TestUnderWay(t *testing.T) {
 		t.Error("an unclaimed call is under way")
 	}
 }
+
+// TestOver checks that an executor has nothing left to do for a call with an outcome, and
+// for one that policy expired, which policy ends.
+func TestOver(t *testing.T) {
+	of := func(source string) *contract.Event { return &contract.Event{Source: source} }
+	for _, c := range []struct {
+		name string
+		h    outcome.History
+		want bool
+	}{
+		{"no history", outcome.History{}, false},
+		{"claimed by the executor", outcome.History{Claim: of("judge/judge-2")}, false},
+		{"expired by policy", outcome.History{Claim: of("policy/policy-1")}, true},
+		{"recorded", outcome.History{Claim: of("judge/judge-1"), Recorded: true}, true},
+		{"recorded without a claim", outcome.History{Recorded: true}, true},
+	} {
+		if got := c.h.Over("judge"); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

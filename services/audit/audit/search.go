@@ -183,8 +183,9 @@ type SearchQuery struct {
 
 // Search returns at most q.Limit sequences of matching events, newest first, and the
 // value of Before for the query that continues the search; 0 means that there are no
-// more. It compares times by the second, so some results may be outside of Since and
-// Until. The error is invalid_input for an unknown facet or a malformed time.
+// more. It compares times by the second, and includes eventlog.Disorder after Until, so
+// some results may be outside of Since and Until. The error is invalid_input for an
+// unknown facet or a malformed time.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {
@@ -206,7 +207,9 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 			if err != nil {
 				return &rpc.Error{Code: contract.CodeInvalidInput, Param: "until", Message: "until: " + err.Error()}
 			}
-			if end := atSecond(tx, t.Unix()+1); end > 0 {
+			// An event before Until may be stored after later ones, if its producer's clock
+			// is slow or its append was repeated.
+			if end := atSecond(tx, t.Add(eventlog.Disorder).Unix()+1); end > 0 {
 				to = min(to, end-1)
 			}
 		}

@@ -6,8 +6,12 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
 // TestSearch compares search results from the index, built in transactions of random
@@ -89,5 +93,34 @@ func TestSearch(t *testing.T) {
 	}
 	if _, _, err := v.Search(SearchQuery{Terms: map[string]string{"colour": "red"}, Limit: 1}); err == nil {
 		t.Error("an unknown facet finds something")
+	}
+}
+
+// TestSearchLate checks that a search finds an event from before Until that is stored
+// after later events, and no events after Until plus eventlog.Disorder.
+func TestSearchLate(t *testing.T) {
+	v, err := OpenView(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i, after := range []time.Duration{0, 10 * time.Second, time.Minute, 20 * time.Second, time.Hour, 2 * time.Hour} {
+		e := &contract.Event{ID: fmt.Sprint("e-", i), Name: contract.EventFreezeAcknowledged, Version: 1, Source: "judge/judge-1", Tenant: "t", Origin: "-", Key: "k",
+			Actor: "alice", Client: "-", Lamport: uint64(i + 1), Time: contract.Time(begin.Add(after)), Data: []byte(`{}`)}
+		b, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Add(eventlog.Entry{Seq: uint64(i + 1), Subject: e.Subject(), Data: b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := v.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := v.Search(SearchQuery{Until: contract.Time(begin.Add(30 * time.Second)), Limit: 10})
+	if want := []uint64{4, 3, 2, 1}; err != nil || !slices.Equal(got, want) { // event 3 is later than Until; the query for events compares exact times
+		t.Errorf("found %v, want %v: %v", got, want, err)
 	}
 }
