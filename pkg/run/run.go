@@ -6,29 +6,22 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
-	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -211,157 +204,4 @@ func (v *Env) serveQueries() {
 	s := &rpc.Server{Box: v.Box}
 	rpc.Serve(s, query.HealthQuery, func(ctx context.Context, _ *query.HealthRequest) ([]Health, error) { return v.Health(ctx), nil })
 	rpc.Serve(s, query.KeysViewQuery, func(context.Context, *query.KeysViewRequest) (query.ViewDump, error) { return v.Trust.dump(), nil })
-}
-
-// Serve runs one instance of a service until ctx ends or the instance fails, and calls
-// ready when the service accepts work. It retries until its streams exist, so services
-// may start in any order. It returns nil when ctx has ended and the instance has
-// stopped, and a *bus.RunningError if running processes hold all slots of the service.
-func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
-	d := s.Declaration()
-	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	slot, err := bus.AcquireSlot(ctx, conn, &d)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	}
-	env := &Env{Tenant: cfg.Tenant, Service: d.Service, Instance: slot.Instance, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{},
-		Log: slog.With("service", d.Service, "instance", slot.Instance), starting: cfg.Starting}
-	if env.starting == nil {
-		env.starting = NewStarting()
-	}
-	env.Trust.reg.Root = cfg.RootKID
-	defer env.count(cfg.Metrics)()
-	env.Emit = &emit.Emitter{Log: env.Metrics.Log(eventlog.JetStream{Conn: conn}), Tenant: cfg.Tenant, Source: d.Service + "/" + slot.Instance, Now: time.Now}
-	env.Trust.see = env.Emit.See
-	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
-	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
-	env.Queries = &rpc.Client{Box: env.Box, Live: env.live}
-	// The vault-broker refuses the query for content keys to all other services.
-	if slices.Contains(services.ContentReaders(), d.Service) {
-		env.Blobs.Keys = &contentkeys.Ring{Client: env.Queries}
-	}
-	env.serveQueries()
-	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo); err != nil {
-		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
-	}
-	defer func() {
-		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		env.Tracer.Close(bye)
-	}()
-	var takesWork atomic.Bool
-	started := make(chan struct{})
-	env.starting.add(startTask{instance: slot.Instance, done: started})
-	env.Report(func(context.Context) Health { return Health{Name: "service", OK: takesWork.Load()} })
-	if cfg.SignSeed != nil {
-		seed, err := cfg.SignSeed()
-		if err != nil {
-			return err
-		}
-		k, err := sign.NewKey(seed)
-		if err != nil {
-			return err
-		}
-		env.key.Store(k)
-		env.Report(func(context.Context) Health { return Health{Name: "signing-key", OK: true, Detail: env.SignKey().KID} })
-	}
-	// The base context ends after the service has stopped, so that the outcomes of its
-	// last work can still be recorded.
-	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBase()
-	inner, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var g errgroup.Group
-	background := func(f func(context.Context) error) {
-		g.Go(func() error {
-			err := f(base)
-			if err != nil {
-				cancel(err)
-			}
-			return err
-		})
-	}
-	trustView := follow.New(conn, slot.Instance, bus.Trust, env.Trust.apply)
-	env.starting.Follow(slot.Instance, "keys."+d.Service, trustView)
-	go env.starting.Report(inner, env.Log, slot.Instance)
-	background(slot.Keep)
-	background(func(c context.Context) error { return trustView.Run(c, 1) })
-	background(env.Box.Run)
-	background(func(c context.Context) error {
-		select {
-		case err := <-conn.Fatal:
-			return err
-		case <-c.Done():
-			return nil
-		}
-	})
-	err = func() error {
-		// The key registry must be complete before the service verifies a signature,
-		// and the inbox must receive before the service sends a query.
-		for _, ch := range []<-chan struct{}{trustView.Ready(), env.Box.Ready()} {
-			select {
-			case <-ch:
-			case <-inner.Done():
-				return nil
-			}
-		}
-		kid := ""
-		if k := env.SignKey(); k != nil {
-			kid = k.KID
-		}
-		// Other services reject what this instance signs until its key is published.
-		env.Trust.wait(inner, kid)
-		if inner.Err() != nil {
-			return nil
-		}
-		if err := eventlog.Retry(inner, func() error { return env.seeLedger(inner) }); err != nil {
-			return err
-		}
-		if kid != "" {
-			go env.rotate(base, cfg.SignSeed)
-		}
-		if cfg.Live != nil {
-			defer cfg.Live.add(env, s)()
-		}
-		return s.Run(inner, env, func() { takesWork.Store(true); close(started); ready() })
-	}()
-	cause := context.Cause(inner)
-	stopBase()
-	if e := g.Wait(); err == nil {
-		err = e
-	}
-	// A background task that fails cancels inner with its error, which stops the
-	// service; the service itself may then have returned nil.
-	if err == nil && ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
-		err = cause
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", slot.Instance, err)
-	}
-	return nil
-}
-
-// seeLedger advances the Lamport clock to at least that of the tenant's last event and
-// of the service's own last event, so that new events come after both.
-func (v *Env) seeLedger(ctx context.Context) error {
-	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {
-		en, err := v.Emit.Log.Last(ctx, filter)
-		if errors.Is(err, eventlog.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if e, err := eventlog.Open(en, filter); err == nil {
-			v.Emit.See(e.Lamport)
-		}
-	}
-	return nil
 }

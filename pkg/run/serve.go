@@ -1,0 +1,227 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+// Serve runs one instance of a service until ctx ends or the instance fails, and calls
+// ready when the service accepts work. It retries until its streams exist, so services
+// may start in any order. It returns nil when ctx has ended and the instance has
+// stopped, and a *bus.RunningError if running processes hold all slots of the service.
+func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
+	d := s.Declaration()
+	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	slot, err := bus.AcquireSlot(ctx, conn, &d)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	env := newEnv(&cfg, d.Service, slot.Instance, conn)
+	defer env.count(cfg.Metrics)()
+	env.connect(&cfg)
+	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo); err != nil {
+		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
+	}
+	defer func() {
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		env.Tracer.Close(bye)
+	}()
+	in := &instance{env: env, cfg: &cfg, service: s, started: make(chan struct{})}
+	env.starting.add(startTask{instance: slot.Instance, done: in.started})
+	env.Report(func(context.Context) Health { return Health{Name: "service", OK: in.takesWork.Load()} })
+	if err := in.loadKey(); err != nil {
+		return err
+	}
+	if err := in.run(ctx, slot, ready); err != nil {
+		return fmt.Errorf("%s: %w", slot.Instance, err)
+	}
+	return nil
+}
+
+// newEnv returns the Env of an instance, with its identity and an empty key registry.
+func newEnv(cfg *Config, service, name string, conn *bus.Conn) *Env {
+	env := &Env{Tenant: cfg.Tenant, Service: service, Instance: name, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{},
+		Log: slog.With("service", service, "instance", name), starting: cfg.Starting}
+	if env.starting == nil {
+		env.starting = NewStarting()
+	}
+	env.Trust.reg.Root = cfg.RootKID
+	return env
+}
+
+// connect sets the facilities of v that use its connection and its metrics.
+func (v *Env) connect(cfg *Config) {
+	v.Emit = &emit.Emitter{Log: v.Metrics.Log(eventlog.JetStream{Conn: v.Conn}), Tenant: cfg.Tenant, Source: v.Service + "/" + v.Instance, Now: time.Now}
+	v.Trust.see = v.Emit.See
+	v.Blobs = &blob.Store{Conn: v.Conn, Tenant: cfg.Tenant}
+	v.Box = transient.NewBox(v.Conn, cfg.Tenant, v.Service, v.Instance)
+	v.Queries = &rpc.Client{Box: v.Box, Live: v.live}
+	// The vault-broker refuses the query for content keys to all other services.
+	if slices.Contains(services.ContentReaders(), v.Service) {
+		v.Blobs.Keys = &contentkeys.Ring{Client: v.Queries}
+	}
+	v.serveQueries()
+}
+
+// instance is one run of a service.
+type instance struct {
+	env       *Env
+	cfg       *Config
+	service   Service
+	trust     *follow.Follower // reads the key registry
+	takesWork atomic.Bool
+	started   chan struct{} // closed when the service accepts work
+}
+
+// loadKey reads the signing key, if the service has one.
+func (in *instance) loadKey() error {
+	if in.cfg.SignSeed == nil {
+		return nil
+	}
+	seed, err := in.cfg.SignSeed()
+	if err != nil {
+		return err
+	}
+	k, err := sign.NewKey(seed)
+	if err != nil {
+		return err
+	}
+	in.env.key.Store(k)
+	in.env.Report(func(context.Context) Health {
+		return Health{Name: "signing-key", OK: true, Detail: in.env.SignKey().KID}
+	})
+	return nil
+}
+
+// run starts the background tasks, runs the service, and stops the tasks after it. It
+// returns the first error, or nil if ctx has ended.
+func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error {
+	env := in.env
+	// The base context ends after the service has stopped, so that the outcomes of its
+	// last work can still be recorded.
+	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBase()
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	in.trust = follow.New(env.Conn, env.Instance, bus.Trust, env.Trust.apply)
+	env.starting.Follow(env.Instance, "keys."+env.Service, in.trust)
+	go env.starting.Report(inner, env.Log, env.Instance)
+	var g errgroup.Group
+	for _, task := range []func(context.Context) error{slot.Keep, func(c context.Context) error { return in.trust.Run(c, 1) }, env.Box.Run, in.fatal} {
+		g.Go(func() error {
+			err := task(base)
+			if err != nil {
+				cancel(err)
+			}
+			return err
+		})
+	}
+	err := in.serve(inner, base, ready)
+	cause := context.Cause(inner)
+	stopBase()
+	if e := g.Wait(); err == nil {
+		err = e
+	}
+	// A background task that fails cancels inner with its error, which stops the
+	// service; the service itself may then have returned nil.
+	if err == nil && ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return err
+}
+
+// fatal waits until ctx ends or the connection fails for good, and then returns its
+// error.
+func (in *instance) fatal(ctx context.Context) error {
+	select {
+	case err := <-in.env.Conn.Fatal:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// serve waits until the instance can verify, sign and query, and then runs the service
+// until ctx ends. base ends later than ctx.
+func (in *instance) serve(ctx, base context.Context, ready func()) error {
+	kid, ok := in.prepare(ctx)
+	if !ok {
+		return nil
+	}
+	if err := eventlog.Retry(ctx, func() error { return in.env.seeLedger(ctx) }); err != nil {
+		return err
+	}
+	if kid != "" {
+		go in.env.rotate(base, in.cfg.SignSeed)
+	}
+	if in.cfg.Live != nil {
+		defer in.cfg.Live.add(in.env, in.service)()
+	}
+	return in.service.Run(ctx, in.env, func() { in.takesWork.Store(true); close(in.started); ready() })
+}
+
+// prepare waits until the key registry is complete and has the instance's own key, and
+// the inbox receives. It returns the id of the signing key, or "" if there is none; ok is
+// false if ctx ended first.
+func (in *instance) prepare(ctx context.Context) (kid string, ok bool) {
+	// The key registry must be complete before the service verifies a signature, and the
+	// inbox must receive before the service sends a query.
+	for _, ch := range []<-chan struct{}{in.trust.Ready(), in.env.Box.Ready()} {
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return "", false
+		}
+	}
+	if k := in.env.SignKey(); k != nil {
+		kid = k.KID
+	}
+	// Other services reject what this instance signs until its key is published.
+	in.env.Trust.wait(ctx, kid)
+	return kid, ctx.Err() == nil
+}
+
+// seeLedger advances the Lamport clock to at least that of the tenant's last event and
+// of the service's own last event, so that new events come after both.
+func (v *Env) seeLedger(ctx context.Context) error {
+	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {
+		en, err := v.Emit.Log.Last(ctx, filter)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if e, err := eventlog.Open(en, filter); err == nil {
+			v.Emit.See(e.Lamport)
+		}
+	}
+	return nil
+}
