@@ -238,6 +238,12 @@ func TestLinear(t *testing.T) {
 			return best
 		}
 		small, large := took(20_000), took(320_000)
+		for range 5 { // other programs may have had the processor
+			if large <= 128*small+100*time.Millisecond {
+				break
+			}
+			large = min(large, took(320_000))
+		}
 		if large > 128*small+100*time.Millisecond {
 			t.Errorf("%s: %v for 20 kB, %v for 320 kB", name, small, large)
 		}
