@@ -117,16 +117,14 @@ type Limits struct{ Context, Image, Output int64 }
 
 // Above returns, for each limit, the larger value of l and o, or 0 if both are unknown.
 // If one image or output limit is unknown, it counts as the value that Most assumes for
-// it; an unknown context is ignored. If all limits of l are unknown, Above returns o.
+// it; an unknown context is ignored. The result does not depend on the order in which
+// several limits are combined.
 func (l Limits) Above(o Limits) Limits {
 	above := func(a, b, unknown int64) int64 {
 		if a == 0 && b == 0 {
 			return 0
 		}
 		return max(or(a, unknown), or(b, unknown))
-	}
-	if l == (Limits{}) {
-		return o
 	}
 	return Limits{max(l.Context, o.Context), above(l.Image, o.Image, unknownImage), above(l.Output, o.Output, unknownOutput)}
 }

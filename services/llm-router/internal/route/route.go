@@ -379,6 +379,9 @@ func (t *Table) Most(want string) (m Most) {
 		}
 		m.Input += max(p.Input, p.CacheWrite, p.Cached)
 		m.Output += p.Output
+		if m.Attempts == 1 {
+			m.Limits = p.Limits()
+		}
 		m.Limits = m.Limits.Above(p.Limits())
 		unknown = unknown || p.Context == 0
 	}

@@ -115,6 +115,18 @@ func TestMost(t *testing.T) {
 	if m := tb.Most("fast"); !m.Priced || m.Attempts != 2 || m.Input != 4+5 || m.Output != 9+2 || m.Limits != (llm.Limits{Output: 128 << 10}) {
 		t.Errorf("%+v", m)
 	}
+	// The limits of a candidate that has none count as the assumed ones, whether it is the
+	// first or the last.
+	tb.Prices.Models[2].Image = 7
+	rule, rules := tb.Fallbacks[0], tb.Fallbacks
+	rule.Primary, rule.Fallbacks = "b/small", []string{"a/small"}
+	tb.Fallbacks = append(rules[:1:1], rule)
+	for _, want := range []string{"fast", "b/small"} {
+		if m := tb.Most(want); m.Attempts != 2 || m.Limits != (llm.Limits{Image: 48 << 10, Output: 128 << 10}) {
+			t.Errorf("%s: %+v", want, m)
+		}
+	}
+	tb.Fallbacks, tb.Prices.Models[2].Image = rules, 0
 	if m := tb.Most("a/small"); m.Attempts != 1 || m.Limits != (llm.Limits{Context: 200_000, Output: 8000}) {
 		t.Errorf("%+v", m)
 	}
