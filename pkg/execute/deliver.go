@@ -157,12 +157,10 @@ func (w *item) refuse(err error) error {
 
 // start claims the call and runs it, and returns the claim and the result. Work that was
 // delivered too often is claimed but not run. If an earlier delivery claimed the call,
-// the result is unknown, except that a call that ReRunable permits is run again if h
-// contains the claim. start returns a nil event if there is nothing to record because
+// the result is unknown, except that a call that ReRunable permits is run again. start returns a nil event if there is nothing to record because
 // another party ends the call.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
-	rerun := h.Claim != nil && x.ReRunable != nil && x.ReRunable(w.a.Call.Kind)
 	if h.Claim == nil {
 		began := time.Now()
 		err := outcome.Claim(ctx, x.Emit.Log, claim, x.Service)
@@ -188,7 +186,7 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		}
 	}
 	x.Emit.See(h.Claim.Lamport) // another instance may have recorded the claim, and the outcome's lamport must be greater
-	if rerun {
+	if x.ReRunable != nil && x.ReRunable(w.a.Call.Kind) {
 		return claim, x.run(ctx, claim, &w.a, w.body), nil
 	}
 	return claim, Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost,
