@@ -95,10 +95,10 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 	switch {
 	case k.Revoked && !known:
 		return errors.New("revoked before it was published")
-	case k.Revoked && r.lastRoot(&old, lamport):
-		return errors.New("the last root cannot be revoked")
 	case k.Revoked && old.revoked != 0:
 		return nil // the earliest revocation is the valid one
+	case k.Revoked && r.lastRoot(&old, lamport):
+		return errors.New("the last root cannot be revoked")
 	case k.Revoked:
 		old.revoked = lamport
 		r.keys[k.KID] = old
