@@ -13,7 +13,7 @@ import (
 // documents returns the documents that TestDocuments checks, each without content.
 func documents() []canon.Document {
 	return []canon.Document{
-		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
+		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &ConfigReloaded{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
 		&ExecutionIntent{}, &FreezeAck{}, &LogEpoch{}, &PolicyDigests{}, &Receipt{}, &Recorded{}, &Reservation{}, &Sandbox{}, &SecretGrant{}, &Started{}, &Tool{}, &ToolApproved{},
 		&TrustKey{}, &Usage{}, &Amounts{},
 	}

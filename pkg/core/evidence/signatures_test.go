@@ -35,7 +35,7 @@ type sigVector struct {
 	OK        bool            `json:"ok"`
 }
 
-// signatures returns one vector for each type of signed document except P0 ceilings, and
+// signatures returns one vector for each type of signed document, and
 // signatures that must not verify.
 func signatures(t *testing.T) []sigVector {
 	w := sample(t, 1)
@@ -77,6 +77,8 @@ func signatures(t *testing.T) []sigVector {
 	epoch := trust.SignEpoch(w.root, contract.LogEpoch{Epoch: 2, Reason: "disk lost", Tenant: "t"})
 	epoch.Sig = ""
 	doc("the opening of a log epoch", sign.DomainEpoch, "root", &epoch)
+	p0 := guard.SignedCeilings{Ceilings: ceilings, KID: w.root.KID}
+	doc("a document of P0 ceilings", sign.DomainP0, "root", &p0)
 	files, err := readTar(build(t, src, w.keys["audit"]))
 	if err != nil {
 		t.Fatal(err)
