@@ -65,6 +65,9 @@ type Mesh struct {
 	// Answers holds the responses of other services by "service verb". A response is a
 	// value, or a func(args json.RawMessage) (any, error).
 	Answers map[string]any
+	// PostErr is the error with which the gateway's posts fail. The frames of failed
+	// posts are not in Posted.
+	PostErr error
 
 	handler http.Handler
 	seed    []byte
@@ -378,6 +381,9 @@ func (m *Mesh) open(call, _ string) llmapi.Frames {
 func (m *Mesh) post(_, id string, _ int64, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.PostErr != nil {
+		return m.PostErr
+	}
 	m.posted = append(m.posted, id+" "+string(data))
 	return nil
 }
@@ -401,6 +407,11 @@ func (c *Call) Send(f llm.Frame) {
 	if err != nil {
 		c.mesh.Error(err)
 	}
+	c.SendBytes(b)
+}
+
+// SendBytes sends bytes that need not be an encoded frame to the gateway.
+func (c *Call) SendBytes(b []byte) {
 	c.stream().put(&transient.Frame{Kind: transient.Data, Data: b}, nil)
 }
 

@@ -82,6 +82,11 @@ func TestRelay(t *testing.T) {
 			synctest.Wait()
 			c.Lose()
 		}, 200, "data: 1\n\ndata: {\"error\":", "", 0},
+		"a malformed frame": {"/v1/chat/completions", chat, func(c *edgetest.Call) { c.SendBytes([]byte{9}) }, http.StatusBadGateway, "stream_broken", "", 0},
+		"a malformed frame in a stream": {"/v1/chat/completions", stream, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
+			c.SendBytes([]byte{9})
+		}, 200, "data: 1\n\ndata: {\"error\":", "", 0},
 		"a frame is missing at the end": {"/v1/chat/completions", chat, func(c *edgetest.Call) { answered(c, 1) }, http.StatusBadGateway, "stream_broken", "", 3 * time.Second},
 		"a provider's own error": {"/v1/chat/completions", chat, func(c *edgetest.Call) {
 			c.Send(llm.Frame{Head: head(429, "application/json"), Data: []byte(`{"error":{"message":"slow down"}}`)})
@@ -232,6 +237,24 @@ func TestRepeatedModel(t *testing.T) {
 	deleted = true
 	if r := do("/v1/responses", response, "k3"); r.Code != http.StatusNotFound {
 		t.Error("a deleted response", r.Code, r.Body)
+	}
+}
+
+// TestCreditFails checks that a response ends with an error if no credit can be sent,
+// because its executor then sends no more.
+func TestCreditFails(t *testing.T) {
+	for media, want := range map[string]string{events: "data: {\"error\":", "application/json": "stream_broken"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := edgetest.New(t, gateway.Config{}, "llm.chat")
+			m.PostErr = errors.New("connection closed")
+			m.Execute = func(c *edgetest.Call) {
+				go c.Send(llm.Frame{Head: head(200, media), Data: make([]byte, llm.Window)})
+			}
+			r := m.Do("POST", "/v1/chat/completions", m.Token("alice", token.LLM), stream)
+			if got := strings.TrimLeft(r.Body.String(), "\x00"); !strings.Contains(got, want) || !strings.Contains(got, "stream_broken") {
+				t.Errorf("%s: %d %s", media, r.Code, got)
+			}
+		})
 	}
 }
 

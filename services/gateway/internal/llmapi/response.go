@@ -45,7 +45,7 @@ func (a *response) Take() (running bool, err error) {
 			return running, err
 		}
 		if err := a.frame(f); err != nil {
-			return running, errors.Join(await.ErrGone, err)
+			return running, err
 		}
 		running = true
 	}
@@ -61,7 +61,8 @@ func (a *response) streams() bool {
 
 // frame processes one frame. It writes the data of a stream at once and holds everything
 // else in body. Each time that half of llm.Window has been processed, it sends a credit
-// to the executor, which otherwise stops sending.
+// to the executor, which otherwise stops sending. Only a failed write to the client
+// wraps await.ErrGone.
 func (a *response) frame(t transient.Frame) error {
 	f, err := llm.ParseFrame(t.Data)
 	if err != nil {
@@ -83,7 +84,9 @@ func (a *response) frame(t transient.Frame) error {
 	if a.taken-a.credited >= llm.Window/2 && a.head != nil {
 		a.credited = a.taken
 		a.n++
-		return a.s.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken))
+		if err := a.s.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken)); err != nil {
+			return fmt.Errorf("no credit could be sent to the executor: %w", err)
+		}
 	}
 	return nil
 }
@@ -101,6 +104,8 @@ func (a *response) begin(verdict string) http.Header {
 	return h
 }
 
+// write writes data of a stream, after its status and headers if it is the first. Its
+// error wraps await.ErrGone.
 func (a *response) write(data []byte) error {
 	resp := a.c.Response()
 	if !a.open {
@@ -110,7 +115,7 @@ func (a *response) write(data []byte) error {
 		resp.WriteHeader(http.StatusOK)
 	}
 	if _, err := resp.Write(data); err != nil {
-		return err
+		return errors.Join(await.ErrGone, err)
 	}
 	resp.Flush()
 	return nil
