@@ -2,9 +2,12 @@ package body
 
 import (
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -51,6 +54,45 @@ func TestRead(t *testing.T) {
 			}
 			if n, callers := b.Held(); n != 0 || callers != 0 {
 				t.Errorf("%d bytes of %d callers are held after the request", n, callers)
+			}
+		})
+	}
+}
+
+// deadlines is a connection that records its read deadline.
+type deadlines struct {
+	http.ResponseWriter
+	at  time.Time
+	set int
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.at = t
+	d.set++
+	return nil
+}
+
+// TestPace checks that the deadline of a client above the minimum rate does not pass,
+// also if the client sends pieces that each extend it by less than a tenth of the
+// window, and that the deadline of a slower client passes.
+func TestPace(t *testing.T) {
+	for piece, want := range map[int]bool{5: false, 110: true, 200: true, 5000: true} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &deadlines{}
+			limits := Limits{}.orDefault() // 1024 bytes a second
+			p := pace{rc: http.NewResponseController(d), limits: &limits}
+			p.begin(time.Now())
+			kept := true
+			for range 600 {
+				time.Sleep(100 * time.Millisecond)
+				kept = kept && time.Now().Before(d.at)
+				p.came(piece)
+			}
+			if kept != want || d.set > 100 {
+				t.Errorf("%d bytes each 100 ms: kept %t, want %t; %d deadlines were set", piece, kept, want, d.set)
+			}
+			if most := time.Now().Add(limits.Window); d.at.After(most) {
+				t.Errorf("%d bytes each 100 ms: the deadline is %s, more than a window from now", piece, d.at)
 			}
 		})
 	}

@@ -157,7 +157,8 @@ func tooLarge() *apierr.Error {
 type pace struct {
 	rc       *http.ResponseController
 	limits   *Limits
-	deadline time.Time
+	deadline time.Time // as extended by the bytes received
+	inForce  time.Time // deadline of the connection, at most a tenth of a window before deadline
 	last     time.Time // latest deadline: the start of the body plus Limits.Total
 }
 
@@ -166,8 +167,8 @@ func (p *pace) begin(now time.Time) {
 	p.set(now.Add(p.limits.Window))
 }
 
-// came extends the deadline after n bytes were received. It drops an extension of at
-// most a tenth of the window.
+// came extends the deadline after n bytes were received. It sets the deadline of the
+// connection only when the extensions since the last time exceed a tenth of the window.
 func (p *pace) came(n int) {
 	next := p.deadline.Add(time.Duration(int64(n) * int64(time.Second) / p.limits.Rate))
 	if most := time.Now().Add(p.limits.Window); next.After(most) {
@@ -176,13 +177,14 @@ func (p *pace) came(n int) {
 	if next.After(p.last) {
 		next = p.last
 	}
-	if next.Sub(p.deadline) > p.limits.Window/10 { // setting a deadline takes time
+	p.deadline = next
+	if next.Sub(p.inForce) > p.limits.Window/10 { // setting a deadline takes time
 		p.set(next)
 	}
 }
 
 func (p *pace) set(t time.Time) {
-	p.deadline = t
+	p.deadline, p.inForce = t, t
 	_ = p.rc.SetReadDeadline(t) // fails for a response recorder, which has no connection
 }
 
