@@ -29,3 +29,23 @@ func TestDepthOfAnswers(t *testing.T) {
 		}
 	}
 }
+
+// TestNoReceipts checks that the checks of receipts fail if the endpoint returned ids of
+// receipts and lists none.
+func TestNoReceipts(t *testing.T) {
+	p := &probe{vars: map[string]string{}}
+	main := p.session("main")
+	p.sessions = map[string][]string{main: {"r-1", "r-2", "r-3"}}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/v1/proofgraph/sessions" {
+			_, _ = io.WriteString(w, `[{"session_id":"`+main+`","receipt_count":0,"tip":""}]`)
+		}
+	}))
+	defer srv.Close()
+	p.Endpoint, p.client = srv.URL, srv.Client()
+	for _, name := range []string{"receipts", "receipt-chain", "sessions", "proofgraph", "completeness"} {
+		if err := checks[name](t.Context(), p); err == nil || !strings.Contains(err.Error(), "lists no receipts") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

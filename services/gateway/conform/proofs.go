@@ -42,8 +42,9 @@ func documents(b []byte, each func([]byte) error) error {
 	return nil
 }
 
-// receipts returns the receipts of the session as /helm/receipts lists them. It returns
-// an error if the responses to the calls of L1 named fewer than three receipts.
+// receipts returns the receipts of the session as /helm/receipts lists them, at least
+// one. It returns an error if the responses to the calls of L1 named fewer than three
+// receipts, or if the list is empty.
 func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	if len(p.sessions[p.session("main")]) < 3 {
 		return nil, errors.New("the calls of L1 left fewer than three receipts")
@@ -61,6 +62,9 @@ func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 		out = append(out, r)
 		return nil
 	})
+	if err == nil && len(out) == 0 {
+		err = errors.New("/helm/receipts lists no receipts of the session")
+	}
 	return out, err
 }
 
