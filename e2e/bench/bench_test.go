@@ -52,7 +52,7 @@ func add(r row) {
 
 func (r row) line() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-52s %-8s", r.Name, r.Durability)
+	fmt.Fprintf(&b, "%-64s %-8s", r.Name, r.Durability)
 	if r.Clients > 0 {
 		fmt.Fprintf(&b, " c=%-4d", r.Clients)
 	} else {
@@ -136,7 +136,7 @@ func TestBench(t *testing.T) {
 	parts := []struct {
 		name string
 		f    func(*testing.T)
-	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}}
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"stored", stored}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
 	}
@@ -299,26 +299,29 @@ func llmLatency(t *testing.T, m *harness.Mesh, llm *harness.LLM, name string) {
 		Value: fmt.Sprintf("added p50 %.0f us", us(via, .5)-us(direct, .5)), Budget: "<= 1200 us added"})
 }
 
+// used returns the CPU time of all processes of a mesh since they started, in clock
+// ticks, and their resident memory in bytes.
+func used(t *testing.T, m *harness.Mesh) (ticks, rss int64) {
+	for _, p := range m.Names() {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.PID(p)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
+		u, _ := strconv.ParseInt(f[11], 10, 64)
+		s, _ := strconv.ParseInt(f[12], 10, 64)
+		pages, _ := strconv.ParseInt(f[21], 10, 64)
+		ticks, rss = ticks+u+s, rss+pages*int64(os.Getpagesize())
+	}
+	return ticks, rss
+}
+
 // idle measures the memory and CPU time of an idle mesh.
 func idle(t *testing.T, m *harness.Mesh, name, durability string) {
 	time.Sleep(2 * time.Second)
-	cpu := func() (ticks, rss int64) {
-		for _, p := range m.Names() {
-			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.PID(p)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
-			u, _ := strconv.ParseInt(f[11], 10, 64)
-			s, _ := strconv.ParseInt(f[12], 10, 64)
-			pages, _ := strconv.ParseInt(f[21], 10, 64)
-			ticks, rss = ticks+u+s, rss+pages*int64(os.Getpagesize())
-		}
-		return ticks, rss
-	}
-	before, _ := cpu()
+	before, _ := used(t, m)
 	time.Sleep(5 * time.Second)
-	after, rss := cpu()
+	after, rss := used(t, m)
 	add(row{Name: "idle, " + name, Durability: durability, Value: fmt.Sprintf("%d MiB RSS, %.1f %% of one core", rss>>20, float64(after-before)/5), Budget: "<= 200 MiB, <= 1 %, one process"})
 }
 

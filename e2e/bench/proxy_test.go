@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// history is the number of requests that are sent through the proxy between its two
+// proxiedRequests is the number of requests that are sent through the proxy between its two
 // measurements.
-const history = 100_000
+const proxiedRequests = 100_000
 
 // proxied measures the latency that the governing proxy adds to that of its upstream,
 // for text and for a response with a tool call, which requires a second decision.
@@ -56,7 +56,7 @@ func proxied(t *testing.T) {
 		}
 	}
 	round("", 1, 16, 64)
-	for seen < history {
+	for seen < proxiedRequests {
 		lat, _ := measure(64, 5*time.Second, ask("http://"+addr, text))
 		seen += len(lat)
 	}

@@ -4,6 +4,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -76,14 +77,15 @@ type Options struct {
 	Policies   []string
 	Power      bool
 	Containerd string
-	Packs      string   // folder of packs; empty = bin/packs
-	Webhook    string   // URL that is called for each call that waits for approval
-	TLS        bool     // HTTP and NATS use TLS with a certificate of the test, m.Dir/tls.crt
-	Dir        string   // state folder; empty = a temporary folder of the test
-	Flags      []string // additional flags for `binnacle up`
-	Config     string   // content of the configuration file, m.Config()
-	Mirror     bool     // run a mirror of the ledger (one process per service only)
-	Bin        string   // folder of the built programs; empty = bin of the repository
+	Packs      string        // folder of packs; empty = bin/packs
+	Webhook    string        // URL that is called for each call that waits for approval
+	TLS        bool          // HTTP and NATS use TLS with a certificate of the test, m.Dir/tls.crt
+	Dir        string        // state folder; empty = a temporary folder of the test
+	Flags      []string      // additional flags for `binnacle up`
+	Config     string        // content of the configuration file, m.Config()
+	Mirror     bool          // run a mirror of the ledger (one process per service only)
+	Bin        string        // folder of the built programs; empty = bin of the repository
+	Within     time.Duration // time within which the mesh becomes ready; 0 = one minute
 }
 
 // Mesh is a mesh that a test has started, or to which it is attached.
@@ -566,7 +568,7 @@ func (m *Mesh) WaitReady() {
 		time.Sleep(1100 * time.Millisecond)
 	}
 	var last string
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(cmp.Or(m.opts.Within, time.Minute)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		r, err := m.client().Get(m.URL() + "/readyz")
 		if err != nil {
 			last = err.Error()
