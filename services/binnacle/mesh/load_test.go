@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +62,26 @@ func BenchmarkGovernedNoop(b *testing.B) {
 			wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
 		})
+	}
+}
+
+// BenchmarkStart starts a mesh on the folder that BINNACLE_BENCH_DATA names, for
+// profiling: go test -run xxx -bench Start$ -benchtime 1x -cpuprofile cpu.out.
+func BenchmarkStart(b *testing.B) {
+	dir := os.Getenv("BINNACLE_BENCH_DATA")
+	if dir == "" {
+		b.Fatal("BINNACLE_BENCH_DATA names no folder of a mesh")
+	}
+	for b.Loop() {
+		m, err := Start(b.Context(), Config{Dir: dir, Addr: "127.0.0.1:0", Noop: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := m.Stop(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
 	}
 }
 
