@@ -65,12 +65,10 @@ func behind(t *testing.T, events, sessions int) {
 		t.Fatal(err)
 	}
 	t.Logf("history of %d events written in %v", events, time.Since(began).Round(time.Millisecond))
-	harness.One(t, o).StopAll() // audit indexes the history and signs a checkpoint over it
+	m = harness.One(t, o) // audit indexes the history and, within a second, signs a checkpoint over it
+	time.Sleep(3 * time.Second)
+	m.StopAll()
 
-	if err := os.RemoveAll(filepath.Join(o.Dir, "audit")); err != nil {
-		t.Fatal(err)
-	}
-	start("start without audit's folder", "").StopAll()
 	m = start("start after a clean stop", "<= 1 s more than empty behind 1,000,000")
 	time.Sleep(2 * time.Second)
 	_, rss := used(t, m)
@@ -80,7 +78,12 @@ func behind(t *testing.T, events, sessions int) {
 	m = start("start after SIGKILL", "")
 	nats, audit := size(t, filepath.Join(o.Dir, "nats")), size(t, filepath.Join(o.Dir, "audit"))
 	add(row{Name: name("stored"), Durability: "process", Value: fmt.Sprintf("%d MiB in NATS, %d MiB in audit's folder", nats>>20, audit>>20)})
+	time.Sleep(3 * time.Second)
 	m.StopAll()
+	if err := os.RemoveAll(filepath.Join(o.Dir, "audit")); err != nil {
+		t.Fatal(err)
+	}
+	start("start without audit's folder", "").StopAll()
 }
 
 // started starts a mesh and reports the time until it is ready, and the CPU time, which
