@@ -21,14 +21,14 @@ func TestHistory(t *testing.T) {
 	if out, err := m.CLI("call", "noop", `{"n":1}`, "--session", "s-pattern"); err != nil {
 		t.Fatal(out, err)
 	}
-	if n, err := history.Write(t.Context(), m.Dir, events, sessions); err == nil {
+	if n, err := history.Write(t.Context(), m.Dir, history.Shape{Events: events, Sessions: sessions}); err == nil {
 		t.Fatalf("%d events were written to the ledger of a running mesh", n)
 	}
 	m.StopAll()
-	if n, err := history.Write(t.Context(), m.Dir, events, sessions); n != events || err != nil {
+	if n, err := history.Write(t.Context(), m.Dir, history.Shape{Events: events, Sessions: sessions}); n != events || err != nil {
 		t.Fatal(n, err)
 	}
-	if _, err := history.Write(t.Context(), m.Dir, events, sessions); err == nil {
+	if _, err := history.Write(t.Context(), m.Dir, history.Shape{Events: events, Sessions: sessions}); err == nil {
 		t.Fatal("a second history was written, whose chains would begin anew")
 	}
 	m = harness.One(t, harness.Options{Noop: true, Dir: m.Dir})

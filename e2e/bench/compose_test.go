@@ -41,7 +41,7 @@ func TestComposeLongStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := history.Write(t.Context(), dir, events, curveSessions); err != nil {
+	if _, err := history.Write(t.Context(), dir, history.Shape{Events: events, Sessions: curveSessions}); err != nil {
 		t.Fatal(err)
 	}
 	err = filepath.WalkDir(ledger, func(p string, _ fs.DirEntry, err error) error {

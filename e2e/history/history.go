@@ -35,18 +35,32 @@ const PerCall = 4
 // the actor of the call that served as the pattern.
 func SessionName(n int) string { return fmt.Sprintf("s-history-%d", n) }
 
-// Write appends at least n events, in whole calls, to the ledger of the mesh in one
-// process whose folder is dir, and returns the number appended; with an error, some of
+// Shape is the shape of a history.
+type Shape struct {
+	Events     int  // minimum number of events; a history consists of whole calls
+	Sessions   int  // number of sessions, at least 1
+	Successive bool // each session ends before the next one begins; otherwise the calls are spread over the sessions in turn
+}
+
+// session returns the session of call i.
+func (s Shape) session(i int) int {
+	if s.Successive {
+		return min(i*PerCall*s.Sessions/s.Events, s.Sessions-1)
+	}
+	return i % s.Sessions
+}
+
+// Write appends a history of the given shape to the ledger of the mesh in one process
+// whose folder is dir, and returns the number appended; with an error, some of
 // these may not be stored. The mesh must be stopped. The last outcome on its ledger must
 // be that of a successful call of tool.noop, and its policies and tools must not have
-// changed since: that call is the pattern of all others. The calls are spread over the
-// sessions in turn. Write returns an error if a history was written to the ledger before.
+// changed since: that call is the pattern of all others. Write returns an error if a history was written to the ledger before.
 //
 // The events are stored without message ids, as the server no longer knows those of
 // events older than its deduplication window. Consumers of work continue after the last
 // event. No checkpoint is written: audit signs one after the next start.
-func Write(ctx context.Context, dir string, n, sessions int) (events int, err error) {
-	if sessions < 1 {
+func Write(ctx context.Context, dir string, shape Shape) (events int, err error) {
+	if shape.Sessions < 1 {
 		return 0, errors.New("history: want at least one session")
 	}
 	stop, js, err := open(dir)
@@ -61,9 +75,9 @@ func Write(ctx context.Context, dir string, n, sessions int) (events int, err er
 	if _, err := w.stream.GetLastMsgForSubject(ctx, w.recordedIn(0)); !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, errors.Join(errors.New("history: a history was written to this ledger before"), err)
 	}
-	w.tips = make([]receipt.Tip, sessions)
-	for ; events < n; events += PerCall {
-		if err := w.call(events / PerCall % sessions); err != nil {
+	w.tips = make([]receipt.Tip, shape.Sessions)
+	for ; events < shape.Events; events += PerCall {
+		if err := w.call(shape.session(events / PerCall)); err != nil {
 			return events, fmt.Errorf("history: %w", err)
 		}
 	}
