@@ -31,8 +31,8 @@ type defect struct {
 // commit or a seed, the defect really occurred.
 var defects = []defect{
 	{name: "claim-ignored", why: "an executor that loses the claim runs the call all the same", dir: "pkg/execute",
-		old: "		if errors.Is(err, eventlog.ErrIDConflict) {\n			// It may", new: "		if errors.Is(err, eventlog.ErrIDConflict) && planted(\"claim-ignored\") {\n			return claim, x.run(ctx, claim, &w.a, w.body), nil\n		} else if errors.Is(err, eventlog.ErrIDConflict) {\n			// It may",
-		says: "effects"},
+		old: "			if h, err = x.claimed(ctx, w, err); err != nil || h.Claim == nil {\n", new: "			if planted(\"claim-ignored\") {\n				return claim, x.run(ctx, claim, &w.a, w.body), nil\n			}\n			if h, err = x.claimed(ctx, w, err); err != nil || h.Claim == nil {\n",
+		says: "effect"},
 	{name: "foreign-duplicate", why: "a duplicate acknowledgement counts as one's own without a look at what is stored", dir: "pkg/eventlog",
 		old: "	if !same(en, subject, data) {\n		return 0, &TakenError{", new: "	if !same(en, subject, data) && !planted(\"foreign-duplicate\") {\n		return 0, &TakenError{",
 		says: ""},
@@ -43,10 +43,10 @@ var defects = []defect{
 		old: "		err := outcome.Claim(ctx, x.Emit.Log, claim, x.Service)\n", new: "		if planted(\"effect-before-claim\") {\n			return claim, x.run(ctx, claim, &w.a, w.body), nil\n		}\n		err := outcome.Claim(ctx, x.Emit.Log, claim, x.Service)\n",
 		says: "without a claim"},
 	{name: "running-acknowledged", why: "a second delivery of what runs is acknowledged, so that nothing comes back when the executor dies (crash test e6647dc)", dir: "pkg/execute",
-		old: "		_ = m.NakWithDelay(5 * time.Second) // not acked", new: "		if planted(\"running-acknowledged\") {\n			_ = m.Ack()\n			return\n		}\n		_ = m.NakWithDelay(5 * time.Second) // not acked",
+		old: "		d.Nak(5 * time.Second)", new: "		if planted(\"running-acknowledged\") {\n			d.Ack()\n			return\n		}\n		d.Nak(5 * time.Second)",
 		says: "calls open"},
 	{name: "failure-acknowledged", why: "work whose outcome could not be recorded is acknowledged", dir: "pkg/execute",
-		old: "		slog.Warn(\"work handed back\"", new: "		if planted(\"failure-acknowledged\") {\n			_ = m.Ack()\n			return\n		}\n		slog.Warn(\"work handed back\"",
+		old: "		slog.Warn(\"work handed back\"", new: "		if planted(\"failure-acknowledged\") {\n			d.Ack()\n			return\n		}\n		slog.Warn(\"work handed back\"",
 		says: "calls open"},
 	{name: "chain-without-expectation", why: "receipts are appended without the expected sequence", dir: "pkg/outcome",
 		old: "			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)\n", new: "			if planted(\"chain-without-expectation\") {\n				return r.Emit.Log.Append(ctx, e.Subject(), id, b)\n			}\n			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)\n",

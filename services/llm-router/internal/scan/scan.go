@@ -26,9 +26,6 @@ type Finding struct {
 // private key. The longest are email addresses.
 const longest = 256
 
-// Find returns the findings in a text, in order and without overlaps.
-func Find(text []byte) []Finding { return find(text, 0).found }
-
 // find scans a text for findings that begin at from or later.
 func find(text []byte, from int) *finder {
 	f := &finder{text: text, from: from, open: len(text)}

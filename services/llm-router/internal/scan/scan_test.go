@@ -23,7 +23,7 @@ func TestFind(t *testing.T) {
 		}
 		for _, around := range [][2]string{{"", ""}, {"it is ", ", yes."}, {"(", ")"}, {"x=", "\n"}} {
 			text := around[0] + s + around[1]
-			f := Find([]byte(text))
+			f := find([]byte(text), 0).found
 			if len(f) != 1 || f[0].Class != class || text[f[0].Start:f[0].End] != s {
 				t.Errorf("%s in %q: %v", class, text, f)
 			}
@@ -31,7 +31,7 @@ func TestFind(t *testing.T) {
 	}
 	for _, clean := range []string{"an @ sign", "user@localhost", "4111 1111 1111 1112", "1234567890123456", "version 1.2.3-4", "2026-11-21 20:30", "AKIAshort", "sk-", "skate-board", "0000000000000000",
 		"GB00 WEST 1234 5698 7654 3x", "c-ANQOXDD3G2AAWIMQQCOQKIHFX3", "eyJhbGciOiJ", "room 12-34-56", "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"} {
-		if f := Find([]byte(clean)); len(f) != 0 {
+		if f := find([]byte(clean), 0).found; len(f) != 0 {
 			t.Errorf("%q: %v", clean, f)
 		}
 	}
