@@ -176,9 +176,13 @@ const cacheHeader = "X-Binnacle-Cache"
 
 // Models handles GET /v1/models and GET /v1/models/{id}. If the llm-router's list is
 // stale and the caller may call models, a call llm.models refreshes the list first. With
-// the header Anthropic-Version the response is the list in the shape of Anthropic's API,
-// for both routes. The response is 404 for an unknown id.
+// the header Anthropic-Version the responses and errors have the shape of Anthropic's
+// API. The response is 404 for an unknown id.
 func (s *API) Models(c echo.Context) error {
+	anthropic := c.Request().Header.Get("Anthropic-Version") != ""
+	if anthropic {
+		c.Set(apierr.ShapeKey, llm.Messages)
+	}
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
 		return err
@@ -201,20 +205,28 @@ func (s *API) Models(c echo.Context) error {
 			}
 		}
 	}
-	if c.Request().Header.Get("Anthropic-Version") != "" {
+	if id := c.Param("*"); id != "" {
+		return sendModel(c, l.Data, id, anthropic)
+	}
+	if anthropic {
 		return c.JSON(http.StatusOK, anthropicModels(l.Data))
 	}
-	if id := c.Param("*"); id != "" {
-		for _, m := range l.Data {
-			if m.ID == id {
-				return c.JSON(http.StatusOK, m)
-			}
-		}
+	return c.JSON(http.StatusOK, ModelPage{Object: "list", Data: l.Data})
+}
+
+// sendModel responds with the model of data that has the given id. The error is 404 if
+// there is none.
+func sendModel(c echo.Context, data []llmrouter.Model, id string, anthropic bool) error {
+	i := slices.IndexFunc(data, func(m llmrouter.Model) bool { return m.ID == id })
+	switch {
+	case i < 0:
 		e := apierr.NotFound("no model " + id + "; GET /v1/models lists what there is")
 		e.Code, e.Param = contract.CodeModelNotFound, "model" // name of the path parameter
 		return e
+	case anthropic:
+		return c.JSON(http.StatusOK, anthropicModel(data[i]))
 	}
-	return c.JSON(http.StatusOK, ModelPage{Object: "list", Data: l.Data})
+	return c.JSON(http.StatusOK, data[i])
 }
 
 // ModelPage is the list of models in the shape of OpenAI's API.
@@ -231,18 +243,22 @@ type AnthropicPage struct {
 	LastID  string           `json:"last_id"`
 }
 
-// AnthropicModel is one model of an AnthropicPage.
+// AnthropicModel is one model in the shape of Anthropic's API.
 type AnthropicModel struct {
 	Type        string `json:"type"` // always "model"
 	ID          string `json:"id"`
 	DisplayName string `json:"display_name"`
-	CreatedAt   string `json:"created_at"`
+	CreatedAt   string `json:"created_at"` // always 1970-01-01T00:00:00Z, because the time is not known
+}
+
+func anthropicModel(m llmrouter.Model) AnthropicModel {
+	return AnthropicModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: "1970-01-01T00:00:00Z"}
 }
 
 func anthropicModels(data []llmrouter.Model) AnthropicPage {
 	out := AnthropicPage{Data: []AnthropicModel{}}
 	for _, m := range data {
-		out.Data = append(out.Data, AnthropicModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: "1970-01-01T00:00:00Z"})
+		out.Data = append(out.Data, anthropicModel(m))
 	}
 	if len(data) > 0 {
 		out.FirstID, out.LastID = data[0].ID, data[len(data)-1].ID

@@ -196,6 +196,13 @@ func TestModels(t *testing.T) {
 	if r := m.Do("GET", "/v1/models", alice, "", "Anthropic-Version: 2023-06-01"); r.Doc["first_id"] != "demo/echo" || r.Doc["last_id"] != "demo/a/b" || r.Doc["has_more"] != false {
 		t.Error(r.Body)
 	}
+	const anthropic = "Anthropic-Version: 2023-06-01"
+	if r := m.Do("GET", "/v1/models/demo/a%2Fb", alice, "", anthropic); r.Code != 200 || r.Doc["type"] != "model" || r.Doc["id"] != "demo/a/b" || r.Doc["display_name"] != "demo/a/b" || r.Doc["created_at"] == nil || r.Doc["data"] != nil {
+		t.Error(r.Code, r.Body)
+	}
+	if r := m.Do("GET", "/v1/models/none", alice, "", anthropic); r.Code != 404 || r.Doc["type"] != "error" || r.Doc["error"].(map[string]any)["type"] != "not_found_error" {
+		t.Error(r.Code, r.Body)
+	}
 	stale = true
 	if m.Do("GET", "/v1/models", m.Token("bob", token.Audit), ""); calls != 0 {
 		t.Error("a caller who may not call models had the list refreshed")
