@@ -26,7 +26,8 @@ type Finding struct {
 // private key. The longest are email addresses.
 const longest = 256
 
-// find scans a text for findings that begin at from or later.
+// find scans a text for findings that begin at from or later. They are in order and do
+// not overlap.
 func find(text []byte, from int) *finder {
 	f := &finder{text: text, from: from, open: len(text)}
 	for i := from; i < len(text); i++ {
