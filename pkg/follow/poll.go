@@ -54,9 +54,9 @@ const maxRest = 8
 // answerWithin is the timeout for a pull request without any delivery.
 const answerWithin = 5 * time.Second
 
-// polled is the round of a follower with Every. It returns when ctx ends, when the
-// connection has been made again, or when the reading fails; Run then begins the next
-// round.
+// polled runs one round of a follower with Every. When ctx ends, it returns the error of
+// ctx. It returns another error when the connection has been made again or when reading
+// fails; Run then begins the next round.
 func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnected <-chan struct{}) error {
 	p := &poller{f: f, r: r, batch: batch, inbox: f.Conn.NC.NewInbox(), ends: make(chan error, 1), reconnected: reconnected}
 	sub, err := f.Conn.NC.Subscribe(p.inbox, p.receive)

@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// The domain lines of everything that is signed. The version in a line changes if
+// The domain lines of the documents that Sign signs. The version in a line changes if
 // the signed fields of that document change their meaning.
 const (
 	DomainApproval = "binnacle approval v1"

@@ -9,7 +9,7 @@ type Frontier struct {
 	roots []Hash // roots of the complete subtrees, largest first
 }
 
-// Add appends the next leaf. It computes two hashes on average and O(log n) at
+// Add appends the next leaf. It computes fewer than one hash on average and O(log n) at
 // most.
 func (f *Frontier) Add(leaf Hash) {
 	for n := f.Size; n&1 == 1; n >>= 1 {

@@ -96,9 +96,9 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 		return nil, err
 	}
 	ix := index{Format: format, Taken: time.Now().UTC().Format(time.RFC3339), Floors: map[string]uint64{}}
-	// The positions of the work consumers are read before the end of the ledger. So an
-	// event that is appended in the meantime is either in the backup or is not
-	// acknowledged by it, and no work is lost.
+	// The positions of the work consumers are read before the end of the ledger, so no
+	// position is after that end. The backup therefore marks no event as acknowledged
+	// that it does not contain, and no work is lost.
 	for i := range decls {
 		for j := range decls[i].Work {
 			name := decls[i].Work[j].Consumer(decls[i].Service)

@@ -24,8 +24,8 @@ import (
 )
 
 // Provisioner creates the declared streams and consumers on a NATS server, publishes the
-// ring's keys, and maintains both while it runs. Its identity is the only one with
-// rights over the declared streams. Only one Provisioner of a mesh may run at a time.
+// ring's keys, and maintains both while it runs. No other identity may change or delete
+// the declared streams. Only one Provisioner of a mesh may run at a time.
 type Provisioner struct {
 	Dialer   bus.Dialer
 	Ring     *keyring.Ring

@@ -21,8 +21,9 @@ type object struct {
 	vals map[string]json.RawMessage
 }
 
-// looked lists the names of the members that the proxy reads. An object with a member
-// that differs from one of them only in case is rejected.
+// looked lists the names of members that a lax parser must not be able to confuse with
+// others. An object is rejected if the name of one of its members differs from one of
+// these names only in case.
 var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools",
 	"output", "response", "item", "output_index", "type", "name", "arguments", "input", "call_id"}
 

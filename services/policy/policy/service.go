@@ -131,9 +131,9 @@ func latest(ctx context.Context, env *run.Env) (last uint64, err error) {
 	return last, nil
 }
 
-// Run implements run.Service. It activates the configuration, calls ready once
-// the views have caught up and it begins to consume work, and returns when ctx
-// ends and the decisions in progress are complete, or with the first error.
+// Run implements run.Service. It activates the configuration, calls ready once the view
+// policy.state has caught up and it begins to consume work, and returns when ctx ends
+// and the decisions in progress are complete, or with the first error.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	p := assemble(surroundings(env))
 	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {

@@ -221,7 +221,9 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 // Watch returns a context that is cancelled in each of these cases: ctx is cancelled;
 // who's credential is revoked; who is suspended; who's credential is a virtual key and
 // the principal that made it is suspended. If expiry is set, the context is also
-// cancelled when the credential expires. The caller must call the returned function.
+// cancelled when the credential expires. If the credential or a suspension was the
+// cause, context.Cause returns an *apierr.Error. The caller must call the returned
+// function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, expiry)
 }

@@ -85,12 +85,13 @@ func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.C
 const Margin = 5 * time.Second
 
 // Await proposes a call, waits for its outcome and reads its output. A returned outcome
-// is durable. The error is an *apierr.Error if the call did not succeed. It is an
-// *apierr.Escalation if the call waits for approval when the caller's time has passed
-// or, with async, as soon as it is escalated. If ctx is done before the outcome is
-// received, Await cancels the call, unless it was escalated, and returns ctx.Err(). If a
-// call was proposed earlier under the same Idempotency-Key, Await waits for that call
-// instead, and does not cancel it.
+// is durable. The error is an *apierr.Error if the call did not succeed, or has no
+// outcome within r.Timeout + Margin. It is an *apierr.Escalation if the call was
+// escalated and the wait ends without an outcome; with async, the wait ends as soon as
+// the call is escalated. If ctx is done before the outcome is received and the call was
+// not escalated, Await cancels the call and returns ctx.Err(). If a call was proposed
+// earlier under the same Idempotency-Key, Await waits for that call instead, and does
+// not cancel it.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")

@@ -90,9 +90,10 @@ type Cached[T any] struct {
 	value T
 }
 
-// Get returns the cached value, or computes it with f if it has expired. f returns the
-// value and the time for which it may be cached. The context of f ends after within, but
-// not with the request that caused the computation.
+// Get returns the cached value. If it has expired, Get first computes a new one with f,
+// which returns the value and the time for which it may be cached. The context of f has
+// the timeout within and does not depend on the request that caused the computation.
+// Concurrent callers wait for the computation.
 func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.Duration)) T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
