@@ -101,9 +101,9 @@ type itemRead struct {
 	role, sealed      bool
 }
 
-// itemMember records the type, ids and role of an item, and whether it has encrypted
-// content, from one of its members. It reports whether it consumed the value; if not,
-// the value has yet to be read as content.
+// itemMember records the type and ids of an item, and whether it has a role and
+// encrypted content, from one of its members. It reports whether it consumed the value;
+// if not, the value has yet to be read as content.
 func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	switch name {
 	case "type":
@@ -126,7 +126,8 @@ func (p subjectReader) itemMember(it *itemRead, name string) bool {
 
 // references records the ids of the stored items that an item refers to. The item's own
 // id is one of them, unless the type is in complete, the item is a message without a
-// type, or it has encrypted content.
+// type, or it has encrypted content. The id of an item of type item_reference is always
+// one.
 func (p subjectReader) references(it *itemRead) {
 	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
 		p.refer(it.id)
@@ -191,7 +192,8 @@ func (p subjectReader) part(k known) bool {
 }
 
 // file records that the request has a file. A file may fill the model's context (Whole),
-// except audio, whose tokens are bounded by its bytes.
+// except parts of the types input_audio and audio, whose tokens are bounded by their
+// bytes.
 func (p subjectReader) file(typ string) {
 	p.labels = []string{labelUserFile}
 	if typ != "input_audio" && typ != "audio" {
@@ -199,14 +201,15 @@ func (p subjectReader) file(typ string) {
 	}
 }
 
-// media lists the members whose string values are files or ciphertext. Their tokens
-// cannot be computed from their bytes, so spoken does not count them.
+// media lists the members whose string values are files, addresses of files, signatures
+// or ciphertext. Their tokens cannot be computed from their bytes, so spoken does not
+// count them.
 var media = map[string]bool{"data": true, "file_data": true, "url": true, "image_url": true, "video_url": true, "signature": true, "encrypted_content": true}
 
-// spoken adds to p.tokens an upper bound of the tokens in the texts and member names of
-// a value. Two lower-case letters or blanks count as one token, every other byte counts
-// as one. Each digit of a number counts as one; if tokens is set, numbers are token ids,
-// and each counts as one.
+// spoken adds to p.tokens an upper bound of the tokens in the texts, member names and
+// numbers of a value. In a text, two lower-case letters or blanks count as one token,
+// and every other byte counts as one. Each digit of a number counts as one; if tokens is
+// set, numbers are token ids, and each counts as one.
 func (p subjectReader) spoken(raw []byte, tokens bool) {
 	file := false
 	for i := 0; i < len(raw); i++ {

@@ -64,9 +64,9 @@ type Args struct {
 	Refs     []string `json:"references,omitempty"`   // ids of stored items that the input refers to
 	Stream   bool     `json:"stream,omitempty"`       // the caller requests an event stream
 	Tools    []string `json:"tools"`                  // names of the tools offered to the model, in order
-	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not limit its answers: Hold includes DefaultOutput for each, and the model may return more
-	Usage    bool     `json:"stream_usage,omitempty"` // the caller requests usage in the stream; kind Chat only
-	Whole    bool     `json:"whole,omitempty"`        // the request has files or tools that the provider runs: the input may fill the model's context
+	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not limit its answers: Hold includes at least DefaultOutput for each, and the model may return more
+	Usage    bool     `json:"stream_usage,omitempty"` // the caller requests usage in the stream
+	Whole    bool     `json:"whole,omitempty"`        // the request has files, a stored prompt, or tools that the provider runs: the input may fill the model's context
 }
 
 // Raw is a JSON value in canonical form (package canon).
@@ -184,6 +184,7 @@ const ModelsEgress = 16 << 10
 // id: the member store of the request is not false.
 func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }
 
-// Schema is the JSON Schema of Args, in canonical form. Decoding into Args is as strict
-// as the schema; TestSchema compares the two.
+// Schema is the JSON Schema of Args, in canonical form. Decoding into Args checks the
+// members and their types, but not which values of cache, capture and model the schema
+// permits.
 const Schema = `{"additionalProperties":false,"properties":{"answers":{"type":"integer"},"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","encrypted","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"history":{"type":"integer"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"images":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"references":{"items":{"type":"string"},"type":"array"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"},"unbounded":{"type":"boolean"},"whole":{"type":"boolean"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`

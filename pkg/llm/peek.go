@@ -20,12 +20,12 @@ func bad(format string, args ...any) error {
 	return &FieldError{"body", fmt.Sprintf(format, args...)}
 }
 
-// subject maps a kind to the member that holds the model's input, which must not be
-// empty.
+// subject maps a kind to the member that holds the model's input. It must not be empty,
+// unless a request of kind Responses continues a response or names a stored prompt.
 var subject = map[string]string{Chat: "messages", Responses: "input", Messages: "messages", CountTokens: "messages", Embeddings: "input", Completions: "prompt"}
 
-// Limits of the summary. A text parameter longer than maxParam is omitted; a request
-// that exceeds another limit is refused.
+// Limits of the summary. A text parameter longer than maxParam is omitted. A request
+// that exceeds another limit, or has a member name longer than maxParam, is refused.
 const (
 	maxFields = 128
 	maxTools  = 1024
@@ -37,11 +37,10 @@ const (
 const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/models lists them"
 
 // Peek summarizes a request and returns its data classes (labels). Its error is a
-// *FieldError. It is the only reader of requests, and policy decides on its result, so
-// it refuses a request that another reader could interpret differently: wherever members
-// have a meaning, two members of one name, or a member that differs from a known name by
-// case alone; a tool without exactly one name; and JSON that nests deeper than
-// canon.MaxDepth.
+// *FieldError. Policy decides on the result, so Peek refuses a request that another
+// reader could interpret differently: wherever members have a meaning, two members of
+// one name, or a member that differs from a known name by case alone; a tool without
+// exactly one name; and JSON that nests deeper than canon.MaxDepth.
 func Peek(kind string, body []byte) (*Args, []string, error) {
 	p, err := read(kind, body)
 	if err != nil {
@@ -168,7 +167,7 @@ func (p *peek) summed(name string) bool {
 // if it leaves the value unread.
 var summary map[string]func(p *peek, name string) bool
 
-func init() { // assigned in init to avoid an initialization cycle: the functions refer to the map through nested members
+func init() { // assigned in init, because several members share one function
 	summary = map[string]func(p *peek, name string) bool{
 		"model":                always((*peek).model),
 		"stream":               func(p *peek, _ string) bool { p.a.Stream = p.flag(); return true },
@@ -297,7 +296,7 @@ func (p *peek) thought(k known) bool {
 }
 
 // maxEffort is the number of tokens reserved for thinking if a request names a reasoning
-// effort. It exceeds every thinking budget that an effort is translated to.
+// effort. No thinking budget that an effort is translated to exceeds it.
 const maxEffort = 32768
 
 // effort reads a reasoning effort. Tokens are reserved for it only if the request does
@@ -433,8 +432,8 @@ func (p *peek) plugin() (t tool) {
 	return t
 }
 
-// param adds a top-level member to the parameters if it is a number, a boolean or a
-// short string.
+// param adds a top-level member to the parameters if isParam permits it: a number, a
+// boolean or a short string.
 func (p *peek) param(name string, raw []byte) {
 	if p.err != nil || !p.isParam(name, raw) {
 		return
@@ -460,12 +459,13 @@ func (p *peek) isParam(name string, raw []byte) bool {
 	return name != "stream"
 }
 
-// DefaultOutput is the number of tokens reserved for each answer that the request does
-// not bound, unless the model is known to return more.
+// DefaultOutput is the number of tokens that Hold includes for each answer that the
+// request does not bound. Most adds the tokens that the model may return beyond it.
 const DefaultOutput = 8192
 
-// finish completes the summary: it sorts the fields, lists the tools, and computes In and
-// Hold. It refuses a request without a model or without input.
+// finish completes the summary: it sorts the fields, encodes the parameters, lists the
+// tools, and computes In and Hold. It refuses a request without a model or input, with
+// more than maxTools tools, or with a name that is not valid text.
 func (p *peek) finish() {
 	a := p.a
 	if a.Model == "" {
@@ -516,7 +516,8 @@ func (p *peek) finish() {
 const perMessage = 8
 
 // offer lists the tools that the request offers, followed by the tools that only
-// tool_choice names.
+// tool_choice or function_call names. It refuses more than maxTools. It sets Whole if
+// the provider runs one of the tools.
 func (p *peek) offer() {
 	a := p.a
 	for _, behind := range []bool{false, true} {

@@ -196,7 +196,7 @@ func TestHold(t *testing.T) {
 }
 
 // TestReferences checks that the summary lists the ids of the items that a provider
-// stores.
+// stores, and that a reference without an id is refused.
 func TestReferences(t *testing.T) {
 	for input, want := range map[string]string{
 		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                                         "msg_1 msg_2",
@@ -219,8 +219,8 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestWithhold checks that the removed tools are absent from the result, that all other
-// bytes are unchanged, and that a stored prompt cannot be removed.
+// TestWithhold checks that the removed tools are absent from the result, that the other
+// tools and members remain, and that a stored prompt cannot be removed.
 func TestWithhold(t *testing.T) {
 	for _, c := range []struct{ kind, members, names, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"a"}}, {"type":"function","function":{"name":"b"}}]`, "b", `"tools":[{"type":"function","function":{"name":"a"}}]`},

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// reader is a cursor over a valid JSON document, which it reads once, from front to
-// back. Its methods may recurse, because Check has limited the depth. After err is set,
-// the other fields have no meaning.
+// reader is a cursor over a valid JSON document. Its methods may recurse, because Check
+// has limited the depth. After err is set, the other fields have no meaning.
 type reader struct {
 	doc []byte
 	i   int // index of the next byte
@@ -73,11 +72,12 @@ func (r *reader) skip() []byte {
 	return r.doc[from:r.i]
 }
 
-// object reads the object at r.i. It calls take for each member in s, with r.i before
-// the value. If take returns false, object reads the value by the member's shape; if
-// that shape is s itself, take is also called for the members of the value. For each
-// member that is not in s it calls other, which must read the value; if other is nil, it
-// skips the value.
+// object reads the object at r.i. It refuses a member of s that occurs twice or differs
+// from its name by case. It calls take for each member in s, with r.i before the value.
+// If take returns false, object reads the value by the member's shape; if that shape is
+// s itself, take is also called for the members of the value. For each member that is
+// not in s it calls other, which must read the value; if other is nil, it skips the
+// value.
 func (r *reader) object(s *shape, take func(k known) bool, other func(name []byte)) {
 	var seen [maxKnown / 64]uint64
 	r.i++ // skip the opening brace

@@ -14,8 +14,8 @@ type tool struct {
 	inner    []tool // tools in a namespace
 }
 
-// tools reads the list of tools at r.i. null is an empty list; any other value is
-// refused.
+// tools reads the list of tools at r.i. null is an empty list; any other value, and a
+// list of more than maxTools tools, is refused.
 func (r *reader) tools(namespace string) (out []tool) {
 	switch r.next() {
 	case 'n':
@@ -48,9 +48,10 @@ type toolRead struct {
 // tool reads the tool at r.i and determines the names by which policy decides. A
 // function or custom tool has its own name, after the namespace and a dot if it is in a
 // namespace. A tool that the provider defines has its type as name, and also its own
-// name if it has one, so that a rule applies in every API. An MCP server that the
-// provider calls has its type and "mcp" as names, and "mcp.LABEL.TOOL" for each tool,
-// with the server's label; TOOL is "*" if the request does not list the tools.
+// name if it has one, so that a rule applies in every API; without a type and a name, it
+// has the name of its only member. An MCP server that the provider calls has its type
+// and "mcp" as names, and "mcp.LABEL.TOOL" for each tool, with the server's label; TOOL
+// is "*" if the request does not list the tools. A namespace has the names of its tools.
 func (r *reader) tool(namespace string) (out tool) {
 	if r.next() != '{' {
 		r.refuse("want an object")
@@ -103,7 +104,8 @@ func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	}
 }
 
-// nonEmpty reads a name into *to. It refuses an empty name; null sets *to to "".
+// nonEmpty reads a name into *to. It refuses an empty name and any value that is not a
+// string; null sets *to to "".
 func (r *reader) nonEmpty(to *string) {
 	s, ok, null := r.text()
 	if !ok && !null || ok && s == "" {
@@ -163,7 +165,8 @@ func (r *reader) wrapped(to *string, has *bool) {
 	}
 }
 
-// nameOf returns the names of a tool, and refuses a tool whose name is ambiguous.
+// nameOf returns the names of a tool. It refuses a tool that has no name or whose name
+// is ambiguous.
 func (r *reader) nameOf(t *toolRead) []string {
 	if why := t.ambiguous(); why != "" {
 		r.refuse("the tool can be named in more than one way: %s", why)

@@ -7,9 +7,9 @@ import (
 )
 
 // Withhold removes the tools with any of the names from a request. It also removes
-// tool_choice and similar members if they name such a tool or no tool is left. Every
-// other byte is unchanged. Its error is that of Peek, or means that a tool cannot be
-// removed separately, such as a tool of a stored prompt.
+// tool_choice and similar members if they name such a tool, or if no tool is left in
+// tools or functions. Other members are unchanged. Its error is that of Peek, or means
+// that a tool cannot be removed separately, such as a tool of a stored prompt.
 func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	p, err := read(kind, body)
 	if err != nil {
@@ -72,8 +72,9 @@ func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 	return append(append([]byte("["), bytes.Join(kept, []byte(","))...), ']')
 }
 
-// edit replaces the value of a member of an object, or removes the member if value is
-// nil, and leaves every other byte unchanged. Without such a member it returns doc.
+// edit replaces the value of a member of an object, or removes the member and a comma
+// beside it if value is nil. Every other byte is unchanged, except that blanks beside a
+// removed member may be removed too. Without such a member it returns doc.
 func edit(doc []byte, member string, value []byte) []byte {
 	i, comma := blank(doc, blank(doc, 0)+1), -1
 	for doc[i] != '}' {

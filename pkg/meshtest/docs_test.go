@@ -46,8 +46,9 @@ var (
 // placeholder.
 var reserved = []string{"services/lab", "services/work", "services/NAME"}
 
-// TestDocuments checks that every test, make target, file and link that a document names
-// exists.
+// TestDocuments checks that every test, make target, path and heading to which a
+// document refers exists. It reads neither docs/style-review.md nor the targets of links
+// to other sites.
 func TestDocuments(t *testing.T) {
 	tests := packagesOf(t)
 	makefile, err := os.ReadFile(root + "Makefile")
@@ -109,7 +110,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestMap checks that ARCHITECTURE.md names every package of pkg and of the trusted core.
+// TestMap checks that ARCHITECTURE.md names every folder of pkg and of pkg/core that
+// contains Go files, except cmd.
 func TestMap(t *testing.T) {
 	b, err := os.ReadFile(root + "ARCHITECTURE.md")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 
 const repo = "github.com/binnacle-mesh/binnacle/"
 
-// TestImports enforces the import table of ARCHITECTURE.md over the whole tree.
+// TestImports enforces the import table of ARCHITECTURE.md over the whole tree, and
+// applies checkPure to the pure packages.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
 	if err != nil {
@@ -112,7 +113,8 @@ func forbidden(file, imp string) string {
 	return ""
 }
 
-// pure reports whether a file belongs to a package that decides and has no effects.
+// pure reports whether a file belongs to a package that decides and has no effects. It
+// returns false for tests.
 func pure(file string) bool {
 	// The verifier reads its files and does no other I/O (pkg/core/evidence/DESIGN.md).
 	if strings.HasSuffix(file, "_test.go") || slices.Contains([]string{"pkg/core/evidence/file.go", "pkg/core/evidence/archive.go"}, file) {
@@ -129,8 +131,8 @@ func pure(file string) bool {
 	return false
 }
 
-// checkPure fails the test if a file uses a clock, randomness, the environment, files or
-// the network.
+// checkPure fails the test if a file imports a package for files, processes, the network
+// or randomness, or uses Now, Since, Sleep or After of package time.
 func checkPure(t *testing.T, name string, file *ast.File) {
 	for _, i := range file.Imports {
 		switch imp := strings.Trim(i.Path.Value, `"`); imp {

@@ -55,7 +55,8 @@ func (i *Instance) Close() {
 // Process returns the registry of the process that the instance runs in.
 func (i *Instance) Process() *Registry { return i.reg }
 
-// Connection registers metrics of the instance's connection to the NATS server.
+// Connection registers metrics of the instance's connection to the NATS server. It must
+// be called at most once.
 func (i *Instance) Connection(c *bus.Conn) {
 	counter := func(name, help string, f func() uint64) {
 		i.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))

@@ -18,8 +18,8 @@ func ClaimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string)
 }
 
 // ExpiryOf returns the event by which policy ends an allowed call that no executor has
-// started; it appends nothing. The event has the same message id as a claim of the call,
-// so only one of the two is stored.
+// started; it appends nothing. Claim appends it under the message id of the call's
+// claim, so only one of the two is stored.
 func ExpiryOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed) *contract.Event {
 	s := contract.Started{CallID: a.Decision.CallID, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}
 	claim := m.New(contract.EventStartExpired, e.Session, contract.Bytes(&s), e)

@@ -25,7 +25,7 @@ var ErrSuperseded = errors.New("the call already has an outcome")
 
 // Recorder records the outcomes of calls: it signs a receipt on the chain of the call's
 // session and appends it with the effect. The exported fields are set before its first
-// use. Its methods are safe for concurrent use and serialized per session.
+// use. Its methods are safe for concurrent use.
 type Recorder struct {
 	Emit    *emit.Emitter
 	Key     func() *sign.Key
@@ -78,16 +78,18 @@ func (r *Recorder) of(tenant, session string) *chain {
 // actor and origin. d is the decision on the call; embed adds it to the outcome, for
 // calls without an event that allows them. out is the content of the output, or nil. If
 // the error is nil, the outcome is stored in the ledger. Record returns ErrSuperseded if
-// the call already had another outcome. After any other error it is unknown whether the
-// outcome is stored; calling Record again with the same arguments is safe.
+// the call already had an outcome, for example from an earlier attempt to record it.
+// After any other error it is unknown whether the outcome is stored; calling Record
+// again with the same arguments is safe.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	return r.RecordUnder(ctx, receipt.ID(d.CallID), cause, d, embed, eff, out)
 }
 
 // RecordUnder is Record with a message id that the caller chooses. Of all events that
-// are appended with the same message id, only the first is stored. Policy uses this so
-// that, if two deliveries of a proposal are decided differently, only one decision takes
-// effect.
+// are appended with the same message id, only the first is stored; RecordUnder also
+// returns ErrSuperseded if that is another event of policy about the call. Policy uses
+// this so that, if two deliveries of a proposal are decided differently, only one
+// decision takes effect.
 func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	c := r.of(cause.Tenant, cause.Session)
 	c.held <- struct{}{}

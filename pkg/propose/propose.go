@@ -103,8 +103,9 @@ type Proposer struct {
 }
 
 // ServeBodies registers the handler of the query for the body of a call that waits in
-// this instance. Only the service in Body.For receives the body; another service, or a
-// query for any other call, gets the error not_found.
+// this instance. Only executors may send the query, and only the service in Body.For
+// receives the body; another executor, or a query for any other call, gets the error
+// not_found.
 func (p *Proposer) ServeBodies(box *transient.Box) {
 	q := query.BodyQuery
 	q.Callers = services.Executors()

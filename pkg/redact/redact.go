@@ -65,10 +65,10 @@ func (r *Redactor) Head(b []byte, n int) []byte {
 var ErrStructure = errors.New("the document spells a secret across its values")
 
 // JSON returns the JSON document doc with each secret in its strings and member names
-// replaced by "[secret:NAME]". A number whose digits are those of a secret is replaced
-// by that string. If doc contains no secret, JSON returns doc itself; otherwise the
-// result is in canonical form. It returns ErrStructure if a secret cannot be replaced
-// within one value.
+// replaced by "[secret:NAME]". A number that encodes a secret is replaced by that
+// string. If doc contains no secret, JSON returns doc itself; otherwise the result is in
+// canonical form. It returns ErrStructure if a secret cannot be replaced within one
+// value, and the error of canon.Transform if the result has no canonical form.
 func (r *Redactor) JSON(doc []byte) ([]byte, error) {
 	if r == nil {
 		return doc, nil

@@ -177,7 +177,7 @@ func TestNumbers(t *testing.T) {
 }
 
 // TestNames checks that two member names with the same replacement remain distinct, and
-// that JSON returns ErrStructure if a secret extends over the document's punctuation.
+// that JSON returns an error if a secret extends over the document's punctuation.
 func TestNames(t *testing.T) {
 	r := New(map[string]string{"k": "hunter2hunter2", "j": `{"id":"abc","n":1}`})
 	out, err := r.JSON([]byte(`{"hunter2hunter2":1,"\u0068unter2hunter2":2,"z":3}`))
@@ -195,8 +195,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestLines checks that each line of a key of several lines is found separately, and
-// that a text truncated by Head contains no part of a secret.
+// TestLines checks that a line of a key of several lines is found without the others,
+// and that a text truncated by Head does not contain the beginning of a secret.
 func TestLines(t *testing.T) {
 	pem := "-----BEGIN KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ\nqBzLFhVnRvHs9nGWg0aQxT\n-----END KEY-----\n"
 	r := New(map[string]string{"pem": pem})
@@ -223,7 +223,8 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestLinear checks that the time for worst-case inputs is linear in their length.
+// TestLinear checks that the time for worst-case inputs grows less than quadratically
+// with their length.
 func TestLinear(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": strings.Repeat("ab", 30), "c": `q"\x%41&amp;`})
 	for name, unit := range map[string]string{"percent": "%25", "slash": `\\`, "nested": `\u005c`, "secret": "abababab", "quote": `\"`, "entity": "&amp;", "near": "sk-0123456789abcdefghi", "base64": "YWJhYmFi"} {

@@ -16,12 +16,12 @@ import (
 // secret is a value compiled into the forms that are searched for.
 type secret struct {
 	mark    []byte
-	plain   [][]byte // the value and its long lines, unchanged
+	plain   [][]byte // the value and its long lines, unchanged and with plus signs for blanks
 	folded  [][]byte // the value and its long lines after unfold
 	base64  []aligned
 	hex     [][]byte // hexadecimal encodings, in lower case
 	whole   bool     // the value is short: it is found only if no letter or digit adjoins it
-	special bool     // contains a character that JSON strings escape
+	special bool     // contains a character that string literals escape
 	marked  bool     // contains a character with which an escape begins
 	digits  string   // the value without leading zeros, if it has digits only
 
@@ -250,7 +250,7 @@ func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	for _, h := range s.hex {
 		out = s.all(out, p.text, h, aligned{}, p.span)
 	}
-	for i := before; i < len(out); i++ { // exclude white space after the last character
+	for i := before; i < len(out); i++ { // exclude blanks and newlines after the last character
 		for f := &out[i]; f.to > f.from && (b[f.to-1] == ' ' || b[f.to-1] == '\n'); f.to-- {
 		}
 	}

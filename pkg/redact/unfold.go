@@ -245,8 +245,8 @@ func simple(c byte) (byte, bool) {
 	return 0, false
 }
 
-// number decodes digits in base 8, 10 or 16. It returns false if there are none, or the
-// number is not a Unicode code point.
+// number decodes digits in base 8, 10 or 16. It returns false if b is empty, contains
+// another character, or exceeds the last Unicode code point.
 func number(b []byte, base rune) (rune, bool) {
 	var r rune
 	for _, c := range b {

@@ -2,7 +2,7 @@
 // query (pkg/core/query) defines its request and response types, the services that may
 // send it, its deadline and the view that it reads.
 //
-// On the wire a query is a sequence of transient.Frame. To add a query, add its schema
+// On the wire a response is a sequence of transient.Frame. To add a query, add its schema
 // to schemas/queries, register a handler with Serve, ServeList or ServeBytes, and call
 // it with Do, List or Bytes.
 package rpc

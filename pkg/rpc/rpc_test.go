@@ -146,8 +146,8 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestList shows that parts arrive complete and in order, and that an error after some
-// of them is returned and not mistaken for the end of the list.
+// TestList shows that all items of a list arrive, and that an error after some of them
+// is returned and not mistaken for the end of the list.
 func TestList(t *testing.T) {
 	c, _, _ := pair(t)
 	for _, n := range []int64{0, 1, 7} {

@@ -24,7 +24,7 @@ func Version() string {
 // Build describes the version and the source of a program.
 type Build struct {
 	Version   string `json:"version"`
-	Commit    string `json:"commit"`     // commit of the source; "unknown" for a build outside a checkout; the suffix "+dirty" marks uncommitted changes
+	Commit    string `json:"commit"`     // commit of the source, or "unknown"; the suffix "+dirty" marks uncommitted changes
 	BuildTime string `json:"build_time"` // time of the commit, not of the build, so that builds are reproducible; RFC 3339, or "unknown"
 	GoVersion string `json:"go_version"`
 }

@@ -212,8 +212,8 @@ func AnswerHealth(service string, ready func() bool, s *Starting) {
 }
 
 // AskHealth checks the health of a service on this host and returns the exit code of the
-// check: 0 if the service runs and accepts work, else 1. A check takes at most about a
-// second. While the answer is that the service is starting, AskHealth repeats the check
+// check: 0 if the service runs and accepts work, else 1. A check takes at most about two
+// seconds. While the answer is that the service is starting, AskHealth repeats the check
 // every second, without a limit.
 func AskHealth(service string) int {
 	for {

@@ -87,8 +87,8 @@ const (
 )
 
 // rotate reads the seed again every keyPoll until ctx ends, and switches to a new
-// signing key when it has been in the key registry for keySettle, or at once if the old
-// key is no longer valid.
+// signing key when it has been in the key registry for keySettle. It switches at once if
+// the old key is no longer valid when it finds the new key there.
 func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 	var known time.Time // when the new key was first found in the registry; zero if it was not
 	for {

@@ -26,8 +26,9 @@ import (
 
 // Serve runs one instance of a service until ctx ends or the instance fails, and calls
 // ready when the service accepts work. It retries until its streams exist, so services
-// may start in any order. It returns nil when ctx has ended and the instance has
-// stopped, and a *bus.RunningError if running processes hold all slots of the service.
+// may start in any order. It returns nil if ctx has ended and the instance has stopped
+// without an error, and a *bus.RunningError if running processes hold all slots of the
+// service.
 func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	d := s.Declaration()
 	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)
@@ -121,7 +122,7 @@ func (in *instance) loadKey() error {
 }
 
 // run starts the background tasks, runs the service, and stops the tasks after it. It
-// returns the first error, or nil if ctx has ended.
+// returns the error of the service or, if that is nil, of a background task.
 func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error {
 	env := in.env
 	// The base context ends after the service has stopped, so that the outcomes of its

@@ -85,8 +85,8 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestHealthWhileStarting shows that a health check waits while a view advances, and
-// fails once a service that was ready is not.
+// TestHealthWhileStarting shows that a health check waits while a service is starting,
+// and fails once a service that was ready is not.
 func TestHealthWhileStarting(t *testing.T) {
 	name := "test-" + strconv.Itoa(os.Getpid())
 	var ready atomic.Bool

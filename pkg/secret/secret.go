@@ -94,8 +94,8 @@ type Sealed struct {
 // FromBroker returns a function that fetches secrets for a started call from the
 // vault-broker. The function records the request on the ledger and receives the values
 // in an inbox for this request only, sealed to a key that it generates for this request.
-// It returns an error if the broker refuses, if any value is missing, or if ctx ends
-// first.
+// It returns an error if the request cannot be recorded, if the broker refuses, if a
+// value is missing or cannot be opened, or if ctx ends first.
 func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()

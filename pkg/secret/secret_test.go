@@ -23,7 +23,7 @@ import (
 )
 
 // TestSecretsAtOnce shows that concurrent requests of one call each receive their own
-// secret, in whatever order the broker responds.
+// secret, even if the broker responds in another order.
 func TestSecretsAtOnce(t *testing.T) {
 	const n = 5
 	m := meshtest.Start(t, []bus.Declaration{{Service: "llm-router", Slots: 1}, {Service: "vault-broker", Slots: 1}})
@@ -90,8 +90,8 @@ func TestSecretsAtOnce(t *testing.T) {
 	}
 }
 
-// TestSecretSeal shows that a value sealed for one request cannot be opened for any
-// other.
+// TestSecretSeal shows that a value sealed for one request cannot be opened for a
+// request with another tenant, decision, inbox or list of names.
 func TestSecretSeal(t *testing.T) {
 	k, err := seal.NewKey()
 	if err != nil {
