@@ -317,7 +317,10 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 	}
 	if moved || d.consumer != r.expect {
 		r.halted = true
-		r.gap <- struct{}{}
+		select {
+		case r.gap <- struct{}{}:
+		default: // the last gap was repaired for another reason, and its signal is not read yet
+		}
 		return
 	}
 	r.expect++
@@ -395,7 +398,7 @@ func (r *reading) silent(ctx context.Context) bool {
 		return false
 	}
 	defer r.mu.Unlock()
-	return time.Since(r.active) >= silence // no delivery arrived in the meantime
+	return !r.halted && time.Since(r.active) >= silence // no delivery arrived in the meantime
 }
 
 // mends is the maximum number of consecutive repairs of a gap before a new subscription

@@ -138,9 +138,10 @@ type ledger struct {
 // member is one instance of policy on the shared ledger, without a network.
 type member struct {
 	*parts
-	l      *ledger
-	faults *faulty
-	read   uint64 // sequence of the last entry that the member's views have applied
+	l       *ledger
+	faults  *faulty
+	read    uint64     // sequence of the last entry that the member's views have applied
+	reading sync.Mutex // held while follow runs: keepUp calls it beside the test
 }
 
 func newLedger(t *testing.T) *ledger {
@@ -180,6 +181,8 @@ func (l *ledger) ring() ring {
 
 // follow updates the views of an instance to the end of the ledger.
 func (m *member) follow() {
+	m.reading.Lock()
+	defer m.reading.Unlock()
 	for seq := m.read + 1; seq <= m.l.log.Size(); seq++ {
 		en, err := m.l.log.Get(context.Background(), seq)
 		if err != nil {
