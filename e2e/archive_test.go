@@ -66,7 +66,7 @@ func TestArchive(t *testing.T) {
 		t.Error(out, err)
 	}
 
-	// The error names each missing segment.
+	// The error states how many segments verify, or names a missing segment.
 	bad := func(what, want string, change func(dir string)) {
 		t.Helper()
 		spoiled := filepath.Join(t.TempDir(), "a")
@@ -114,8 +114,8 @@ func TestArchive(t *testing.T) {
 		return s[:at] + "AAAA" + s[at+4:]
 	}))
 
-	// The archive of the mirror has the same segments; it is made with a key that
-	// permits only reading.
+	// The archive of the mirror has the same segments, except possibly one; it is made
+	// with a key that permits only reading.
 	keys := t.TempDir()
 	key, err := os.ReadFile(filepath.Join(m.Dir, "keys/auditor.nkey"))
 	if err != nil || os.WriteFile(filepath.Join(keys, "auditor.nkey"), key, 0o600) != nil {

@@ -12,9 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestBackup shows that a mesh can be backed up and restored elsewhere with every event,
-// proof, content and secret, and then continues. A mesh in one process is backed up
-// while stopped, one in several processes while running.
+// TestBackup shows that a mesh can be backed up and restored elsewhere, and then
+// continues: a session has the same events and receipts, a call can use its secret, and
+// the ledger verifies. A mesh in one process is backed up while stopped, one in several
+// processes while running.
 func TestBackup(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 // containerdSocket is the default path of containerd's socket.
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// effectsOf returns the effects of a session from the ledger.
+// effectsOf returns the effects from the ledger in the sessions with this name, of any
+// actor.
 func effectsOf(t *testing.T, m *harness.Mesh, session string) []contract.Effect {
 	t.Helper()
 	var out []contract.Effect
@@ -121,10 +122,10 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 	}
 }
 
-// TestSwappedPacks shows that a pack that is replaced on disk, in every way, between
-// calls and during them, runs as it was registered, and that no other program runs under
-// its digest. A restarted session-runner registers the new program, and its calls are
-// denied as drift.
+// TestSwappedPacks shows that a pack that is replaced on disk, in several ways, between
+// calls and during them, runs as it was registered, and that the effects name only its
+// digest. A restarted session-runner registers the new program, and its calls are denied
+// as drift.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string

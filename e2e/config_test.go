@@ -27,10 +27,10 @@ import (
 var configured = map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes, "compose": harness.Compose}
 
 // TestConfigured runs the mesh from one configuration file on every topology. It checks
-// that each service records an event and then reloads the settings that may change,
-// rejects an invalid file without exiting, and exports correct metrics. Except on
-// compose, it also checks the reported settings. Replay and our verifier must accept the
-// ledger, and the second verifier the pack of a session.
+// that each service reloads the settings that may change and records this, that the
+// gateway refuses an invalid file and continues, and that every process exports metrics.
+// Except on compose, it also checks the reported settings. Replay and our verifier must
+// accept the ledger, and the second verifier the pack of a session.
 func TestConfigured(t *testing.T) {
 	for name, start := range configured {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestConfigured(t *testing.T) {
 			if name == "one" {
 				processes = []string{"binnacle"}
 			}
-			if name != "compose" { // on compose the listener is not on this host
+			if name != "compose" { // on compose the settings can be read only inside the container
 				inForce(t, m, gatewayOf(name), "/gateway/capture", "hashed", "file ")
 			}
 			figures(t, m, append(slices.Clone(processes), provisionOf(name)...))
@@ -82,7 +82,7 @@ func scrape(t *testing.T, m *harness.Mesh, process string) (map[string]*dto.Metr
 }
 
 // total returns the sum of those series of a metric family whose labels include all of
-// want.
+// want. The value of a histogram is its number of samples.
 func total(f *dto.MetricFamily, want ...string) (sum float64) {
 	for _, m := range f.GetMetric() {
 		var labels []string
@@ -176,8 +176,8 @@ func figures(t *testing.T, m *harness.Mesh, processes []string) {
 }
 
 // reloads checks that every service applies a valid change of the file and records it on
-// the ledger, that an invalid change is neither applied nor recorded, and that the
-// ledger verifies.
+// the ledger, that the gateway refuses invalid changes and no service records one, and
+// that the ledger verifies.
 func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	t.Helper()
 	facts := func() []string {

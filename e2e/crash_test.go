@@ -31,9 +31,9 @@ type crash struct {
 	unsure int // number of calls whose caller did not receive an outcome
 }
 
-// TestCrash kills every service, including NATS, under load, at random moments and at
-// each step between proposal and outcome. It checks that afterwards no acknowledged call
-// is missing, every call has exactly one outcome, no effect lacks a decision, and the
+// TestCrash kills every service and NATS at random moments under load, and then some of
+// them at steps of single calls. It checks that afterwards no acknowledged call is
+// missing, every call has exactly one outcome, no effect lacks a decision, and the
 // ledger verifies.
 func TestCrash(t *testing.T) {
 	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
@@ -124,10 +124,10 @@ func (c *crash) one(ctx context.Context, path, session, body string) (status int
 	return r.Status
 }
 
-// steps kills a service at each step of a call: it makes the call, waits for the event
-// that precedes the step, kills the service and restarts it. If freeze is set, the
-// service is stopped by SIGSTOP before the call is made, so that it cannot execute the
-// step before it is killed.
+// steps kills a process at each of several steps of a call: it makes the call, waits for
+// the event that precedes the step, kills the process and restarts it. If freeze is set,
+// the process is stopped by SIGSTOP before the call is made, so that it cannot execute
+// the step before it is killed.
 func (c *crash) steps() {
 	type step struct {
 		name, victim, path, body string
@@ -188,8 +188,8 @@ func (c *crash) await(session, event string) {
 	c.t.Fatalf("no %s in session %s", event, session)
 }
 
-// settle waits until every proposed call has an outcome; policy expires the calls that
-// have not started.
+// settle waits until every proposed call has an outcome, for at most 100 seconds; policy
+// expires the calls that have not started.
 func (c *crash) settle() {
 	l := c.ledger()
 	defer l.Conn.Close()
@@ -229,8 +229,8 @@ func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[st
 	return proposed, recorded
 }
 
-// check compares the responses that callers received with the ledger, and verifies an
-// export of the ledger.
+// check compares the responses that callers received with the ledger, verifies an export
+// of the ledger, and runs replay.
 func (c *crash) check() {
 	l := c.ledger()
 	defer l.Conn.Close()

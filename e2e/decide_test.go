@@ -60,9 +60,9 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 }
 
 // TestCallersExecute shows that an intent from one gateway can be reported to another,
-// even if the first has been killed or all services were restarted. Without a report,
-// any gateway records the outcome unknown at the deadline of the call. The intent of an
-// approved call can be fetched.
+// even if the first has been killed or all processes were started again. Without a
+// report, any gateway records the outcome unknown at the deadline of the call. The
+// intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)
@@ -81,8 +81,8 @@ func TestCallersExecute(t *testing.T) {
 		t.Errorf("one key at two gateways: %+v %+v", a, b)
 	}
 
-	// One gateway is killed before the report of its intent, and another before the
-	// deadline of its intent.
+	// A gateway is killed before the report of one of its intents, and before the
+	// deadline of another.
 	kept, lost := handOut(t, second, "s-dies", time.Minute, nil), handOut(t, second, "s-dies", 3*time.Second, nil)
 	m.Kill("gateway-b")
 	if r := kept.report(t, m, ""); r.Status != 200 || strings.Contains(string(r.Body), `"late":true`) {
@@ -90,7 +90,7 @@ func TestCallersExecute(t *testing.T) {
 	}
 	eventually(t, "the other gateway ends the call", 30*time.Second, func() bool { return stateOf(t, m, lost.CallID) == "unknown" })
 
-	// All services and the NATS server restart before the deadline.
+	// All services and the NATS server are started again before the deadline.
 	over := handOut(t, m, "s-restart", 4*time.Second, nil)
 	still := handOut(t, m, "s-restart", 5*time.Minute, nil)
 	for _, name := range m.Names() {
@@ -143,10 +143,10 @@ func TestCallersExecute(t *testing.T) {
 	cli(t, m, "replay")
 }
 
-// TestDecideBehindHistory shows that after 10,000 calls in the same session and a
-// restart, a decision and its report take at most about twice the time that they take on
-// an empty ledger. An older intent is still found, and its outcome can be reported
-// twice.
+// TestDecideBehindHistory shows that after 10,000 calls in the same session, and after
+// all processes were started again, a decision and its report take at most about twice
+// the time that they take on an empty ledger. An older intent is still found, and its
+// outcome can be reported twice.
 func TestDecideBehindHistory(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	const session = "s-long"

@@ -9,9 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestDeep shows that requests, responses, events, errors and arguments that are nested
-// deeply enough to overflow the stack of a recursive parser result in typed errors, and
-// that every process survives.
+// TestDeep shows that requests, responses, events and errors that are nested deeply
+// enough to overflow the stack of a recursive parser result in typed errors, that such
+// arguments cause no failure without an error, and that the mesh continues to serve
+// calls.
 func TestDeep(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	for name, start := range harness.Topologies {

@@ -63,8 +63,9 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	owner, thief := mint(t, m, "owner-1230", "tools:call", "calls:decide"), mint(t, m, "thief-1230", "tools:call", "calls:decide", "policy:admin")
 	h := decideAs(t, m, owner, "s-1230", time.Minute, nil)
 	// The gateway refuses a report by another caller, by another client of the same
-	// actor, without the scope, with another digest, with a status that callers may not
-	// report, and under ids that name no intent of the caller.
+	// actor, without the scope, with another digest or none, with a status that callers
+	// may not report, with negative usage, with an unknown member, and under ids that
+	// name no intent of the caller.
 	must(t, as(t, m, thief, "POST", h.path(), "", h.outcome("succeeded")), 404, "not_found")
 	other, err := m.CLI("token", "create", "--actor", "owner-1230", "--client", "other", "--scope", "tools:call", "--scope", "calls:decide")
 	if err != nil {
@@ -133,8 +134,8 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 		t.Error("an intent for two callers")
 	}
 	must(t, as(t, m, thief, "POST", "/api/v1/decide", "", `{"call_id":"`+h.CallID+`"}`), 404, "not_found")
-	// A caller cannot execute kinds that the mesh executes itself, or calls that take
-	// more than a day.
+	// A caller cannot execute kinds that the mesh executes itself. The time for its
+	// report must not be negative or more than a day.
 	for _, kind := range []string{"policy.freeze", "vault.put", "judge.score", "llm.chat"} {
 		r := as(t, m, m.Token, "POST", "/api/v1/decide", "", `{"kind":"`+kind+`","tool":"`+kind+`","args":{"reason":"x"},"report_within_ms":1000}`)
 		must(t, r, 403, "CALLER_EXECUTION_REFUSED")

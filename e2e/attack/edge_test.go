@@ -63,7 +63,8 @@ func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string 
 	return strings.TrimSpace(out)
 }
 
-// entrances returns the paths of all POST routes, from the mesh's OpenAPI document.
+// entrances returns the paths of all POST routes in the mesh's OpenAPI document, with
+// values in place of their parameters.
 func entrances(t *testing.T, m *harness.Mesh) []string {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
@@ -227,7 +228,7 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 			status, code, err := reply(c, 30*time.Second)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil { // the gateway closed the connection before the body was complete
+			if err != nil { // no response: the gateway closed the connection, or reading timed out
 				seen["closed"]++
 				var ne net.Error
 				if errors.As(err, &ne) && ne.Timeout() {

@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// outside sends a request that the gateway regards as coming from another host, and
+// outside sends a GET request that the gateway regards as coming from another host, and
 // returns the status and body. On a mesh on this host it adds the header field that a
 // proxy on this host would add; on compose none is needed.
 func outside(t *testing.T, m *harness.Mesh, path, token string) (int, string) {
@@ -234,12 +234,11 @@ var _ = register("12.18 session outlives its credential", func(t *testing.T, m *
 	}
 })
 
-// hostPaths matches paths of the host on which the mesh keeps its state; no response may
-// contain one.
+// hostPaths matches paths below folders of the host; no error response may contain one.
 var hostPaths = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./-])(?:/work|/tmp|/home|/root|/var|/usr|/state|/data|/run|/proc|/packs|/etc)/[A-Za-z0-9_.-]+`)
 
-// Malformed parameters and bodies cause errors on every route. The test checks that no
-// response contains a path of the host.
+// The test sends invalid parameters and bodies to every route except GET /mcp. It checks
+// that no error response contains a path of the host, and that none has the status 500.
 var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
 	if err != nil {
@@ -302,7 +301,8 @@ var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Me
 	}
 })
 
-// pointed holds the members of an error that identify the invalid member of the request.
+// pointed holds the message of an error and the members that identify the invalid member
+// of the request.
 type pointed struct{ Param, Pointer, Message string }
 
 // wrongBody sends a body that must be rejected with a 4xx status, and returns the error.
@@ -320,8 +320,9 @@ func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
 	return doc.Error
 }
 
-// The error names an invalid member of a body by its JSON pointer, whether the gateway,
-// the tool's schema or the executor detects it.
+// The error names an invalid member of a body by its JSON pointer, and an invalid
+// parameter of the path by its name. The test covers errors that the gateway, the tool's
+// schema and the executor detect.
 var _ = register("12 errors point into the body", func(t *testing.T, m *harness.Mesh) {
 	for _, c := range []struct{ path, body, param, pointer string }{
 		{"/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":1}}`, "/args/text", "/args/text"},

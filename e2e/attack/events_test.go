@@ -39,8 +39,9 @@ type liar struct {
 	n    int
 }
 
-// publish publishes an event under a message id and reports whether the server stored
-// it. The server may refuse it because of the service's permissions.
+// publish publishes an event, under a message id unless id is empty. It reports whether
+// the server acknowledged it, which it also does for a duplicate. The server may refuse
+// the event because of the service's permissions.
 func (l *liar) publish(e *contract.Event, id string) bool {
 	l.t.Helper()
 	b, err := e.Encode()
@@ -57,7 +58,8 @@ func (l *liar) publish(e *contract.Event, id string) bool {
 	return err == nil
 }
 
-// event returns an event of the liar's service about the call of base.
+// event returns an event of the liar's service about the call of base. If id is empty,
+// the event has a new id.
 func (l *liar) event(base *contract.Event, name, id string, data []byte) *contract.Event {
 	e := *base
 	l.n++
@@ -175,8 +177,8 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	t.Run("a summary of another request", func(t *testing.T) { forgedSummary(t, m) })
 	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
 
-	// The mesh continues to work, sessions without forged events verify, and
-	// verification of the whole ledger reports the forged events.
+	// The mesh continues to work, replay succeeds, and verification of the whole ledger
+	// fails because of the forged events.
 	m.WaitReady()
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-after-lies", `{"n":2}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
@@ -193,8 +195,8 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedLent shows that after an intent has been handed out, only the caller that
-// received it can end the call.
+// forgedLent shows that forged events do not end a call whose intent has been handed
+// out, and that the caller that received the intent can still report the outcome.
 func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	owner := mint(t, m, "owner-lent", "tools:call", "calls:decide")
 	h := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"})
@@ -271,8 +273,9 @@ func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	}
 }
 
-// forgedParent shows that a service cannot claim a call that policy did not allow it to
-// execute, and then propose a nested call in the name of that call's actor.
+// forgedParent shows that a nested call is denied if the service that proposes it has
+// claimed a parent call that policy did not allow. The nested call names the actor of
+// another call.
 func forgedParent(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")
 	for _, by := range []string{"judge", "llm-router", "vault-broker"} {
@@ -298,8 +301,8 @@ func forgedParent(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSummary shows that the router does not send a request to a provider if the
-// summary on which policy decides omits part of the request. The proposals with such
+// forgedSummary shows that the router rejects a request if the summary on which policy
+// decides omits part of the request or names another model. The proposals with such
 // summaries are forged with the gateway's identity.
 func forgedSummary(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-summary", `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`)

@@ -141,7 +141,7 @@ func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	}
 }
 
-// calls makes two calls of tool.noop in a new session.
+// calls makes two calls of tool.noop in the named session.
 func (a *auditor) calls(session string) {
 	a.t.Helper()
 	for i := range 2 {
@@ -168,8 +168,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	src.Events = src.Events[:last]
 	src.Tip.Events, src.Tip.Receipts = int64(last), 1
 	a.rejected("without the last outcome, its end claimed", "map of tips does not hold this", src)
-	// If the checkpoint has no map of tips, the report states that. A reader that kept
-	// an earlier checkpoint with a map of tips rejects it.
+	// A reader that kept an earlier checkpoint with a map of tips rejects a checkpoint
+	// without one.
 	src = a.source(session, files)
 	src.Events, src.Tip = src.Events[:last], nil
 	for i, line := range src.Head.Extensions {
@@ -192,7 +192,7 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 
 // An insider with audit's key writes a log in which unsigned events have members that
 // their schema does not list, values of another type, or a schema that does not exist.
-// Verifiers reject it.
+// Either evidence.Build or both verifiers reject it.
 var _ = register("12.E an event that its schema does not know", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-schema")
@@ -281,7 +281,8 @@ func sessionIn(t *testing.T, files map[string][]byte) string {
 	return m.Session
 }
 
-// Both verifiers reject files that are designed to exhaust a verifier's memory or time.
+// The gateway and binnacle-verify reject files that are not packs or that are designed
+// to exhaust a verifier's memory or time.
 var _ = register("12.1 hostile packs", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	archive := func(h *tar.Header, body string) []byte {

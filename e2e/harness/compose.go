@@ -16,19 +16,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// project is the name of the compose project of tests. Only one such project can run on
+// project is the name of the harness's compose project. Only one such project can run on
 // a machine at a time.
 const project = "binnacle-e2e"
 
 // Compose starts docker-compose.yaml with the programs in bin, as a project of the test,
-// and waits until the mesh is ready. Options work as on the other topologies: they are
-// written to files of the configuration folder, m.Dir/config, which a user of compose
-// would edit (config/README.md).
+// and waits until the mesh is ready. The options that concern services are written to
+// files of the configuration folder, m.Dir/config, which a user of compose would edit
+// (config/README.md). Containerd and Flags have no effect.
 //
 // Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable
-// of Env contains http://127.0.0.1:PORT, it is replaced by the host's address on the
-// test's network, on which a relay for the containers listens. NewLLM and NewProviders
-// can therefore be used on compose, too.
+// of Env contains 127.0.0.1:PORT, the address is replaced by the host's on the test's
+// network, on which a relay for the containers listens. NewLLM and NewProviders can
+// therefore be used on compose, too.
 //
 // m.Dir holds the keys (keys/, admin.token) and m.NATS is the address of the NATS server
 // for the host. m.CLI("trust", …) writes changed keys to the volumes of the services,
@@ -43,7 +43,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 	}
 	m := base(t, "compose", o)
 	m.configure()
-	// Remove the volumes and FIFOs that a killed test may have left.
+	// Remove the containers, networks and volumes that a killed test may have left.
 	m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -63,8 +63,8 @@ func Compose(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// configure writes the configuration folder, and the compose file that connects the
-// services that use servers of the test to the test's network.
+// configure writes the configuration folder. If services use servers of the test, it
+// also writes the compose file that connects these services to the test's network.
 func (m *Mesh) configure() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "config")
@@ -132,8 +132,8 @@ func (m *Mesh) override() string { return filepath.Join(m.Dir, "compose.test.yam
 
 var loopback = regexp.MustCompile(`127\.0\.0\.1:(\d+)`)
 
-// reachable replaces the loopback address in text by the host's address on the test's
-// network, and starts a relay for each port that occurs.
+// reachable replaces each loopback address with a port in doc by the host's address on
+// the test's network, and starts a relay for each such port.
 func (m *Mesh) reachable(doc []byte) []byte {
 	if !loopback.Match(doc) {
 		return doc

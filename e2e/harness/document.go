@@ -23,9 +23,9 @@ import (
 )
 
 // Document checks the exchanges with a gateway against the OpenAPI document that the
-// gateway serves. It is strict: a member that a type of the document does not name is an
-// error, although the document itself lets clients ignore it. It is safe for concurrent
-// use.
+// gateway serves. It is strict: unless a schema in components specifies its additional
+// members, a member that it does not name is an error, although the document itself lets
+// clients ignore it. It is safe for concurrent use.
 type Document struct {
 	Addr string // address of a proxy before the gateway, which checks every exchange
 
@@ -45,7 +45,8 @@ type route struct {
 }
 
 // Checked returns the document of a mesh, with a proxy before its gateway. The test
-// fails for each exchange through the proxy that the document does not describe.
+// fails for each exchange through the proxy that uses an operation of the document and
+// does not conform to it. Of requests that fail, only the response is checked.
 func Checked(t testing.TB, m *Mesh) *Document {
 	t.Helper()
 	r, err := m.Do(t.Context(), http.MethodGet, "/openapi.json", "", "")
@@ -138,7 +139,8 @@ func (d *Document) Succeeded(id string) bool {
 	return d.done[id]
 }
 
-// inspect checks a response of the gateway, and the request that it answers.
+// inspect checks a response of the gateway and, if its status is below 400, the request
+// that it answers.
 func (d *Document) inspect(r *http.Response) error {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	var body []byte
@@ -159,7 +161,7 @@ func (d *Document) inspect(r *http.Response) error {
 func (d *Document) check(r *http.Response, kind string, request, body []byte) error {
 	path, op := d.find(r.Request)
 	if op == nil {
-		return nil // a path that the gateway does not have either
+		return nil // an operation that the gateway does not have either
 	}
 	id, _ := op["operationId"].(string)
 	pointer := "#/paths/" + escape(path) + "/" + strings.ToLower(r.Request.Method)
@@ -228,8 +230,8 @@ func (d *Document) checkQuery(op map[string]any, r *http.Request) error {
 	return nil
 }
 
-// checkBody checks a body against the forms that a request or response at pointer may
-// have.
+// checkBody checks the content type of a body, and the content of JSON and NDJSON,
+// against x, the request or response at pointer.
 func (d *Document) checkBody(x map[string]any, pointer, kind string, body []byte) error {
 	content, _ := x["content"].(map[string]any)
 	if len(content) == 0 || len(body) == 0 && kind == "" {

@@ -46,7 +46,8 @@ type tree struct {
 }
 
 // golang adds all files that an image needs to build packages: the shell commands, the
-// Go distribution, the modules and the build cache.
+// machine's CA certificates if it has any, the Go distribution, the modules and the
+// build cache.
 func (w *tree) golang(t testing.TB, packages []string) error {
 	for _, d := range []string{"tmp", "root"} {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o777}); err != nil {

@@ -79,11 +79,11 @@ type Options struct {
 	Containerd string
 	Packs      string        // folder of packs; empty = bin/packs
 	Webhook    string        // URL that is called for each call that waits for approval
-	TLS        bool          // HTTP and NATS use TLS with a certificate of the test, m.Dir/tls.crt
+	TLS        bool          // HTTP and NATS use TLS with certificates of the test, for which Cert returns the authority
 	Dir        string        // state folder; empty = a temporary folder of the test
 	Flags      []string      // additional flags for `binnacle up`
 	Config     string        // content of the configuration file, m.Config()
-	Mirror     bool          // run a mirror of the ledger (one process per service only)
+	Mirror     bool          // run a mirror of the ledger (Processes and Compose only)
 	Bin        string        // folder of the built programs; empty = bin of the repository
 	Within     time.Duration // time within which the mesh becomes ready; 0 = one minute
 }
@@ -97,7 +97,7 @@ type Mesh struct {
 	Addr    string
 	Dir     string
 	Token   string
-	NATS    string // URL of the NATS server; empty if it has no listener
+	NATS    string // URLs of the NATS servers, separated by commas; empty if the server has no listener, or for a mesh from Attach
 
 	admin map[string]string // address of the admin listener by process name; unused on compose
 	opts  Options
@@ -115,8 +115,8 @@ type Proc struct {
 	env  []string
 }
 
-// Topologies maps the topologies that need no container engine to the functions that
-// start them.
+// Topologies maps the names of two topologies that need no container engine to the
+// functions that start them.
 var Topologies = map[string]func(testing.TB, Options) *Mesh{"one": One, "processes": Processes}
 
 func base(t testing.TB, name string, o Options) *Mesh {
@@ -164,7 +164,7 @@ func One(t testing.TB, o Options) *Mesh {
 }
 
 // OneUnready is like One, but does not wait for /readyz, for a mesh that is not expected
-// to become ready. The administrator's token is that of an earlier start.
+// to become ready. The administrator's token is that of an earlier start, or empty.
 func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
 	argv := []string{m.bin("binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
@@ -194,7 +194,7 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// readToken reads the administrator's token of an earlier start, if the file exists.
+// readToken reads the administrator's token, if the file exists.
 func (m *Mesh) readToken() {
 	if tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token")); err == nil {
 		m.Token = strings.TrimSpace(string(tok))
@@ -231,7 +231,8 @@ func Processes(t testing.TB, o Options) *Mesh {
 }
 
 // ProcessesUnready is like Processes, but does not wait for /readyz, for a mesh that is
-// not expected to become ready. The administrator's token is that of an earlier start.
+// not expected to become ready. The administrator's token is the one that `binnacle
+// init` wrote, now or at an earlier start.
 func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)
 	binnacle := m.bin("binnacle")
@@ -440,10 +441,12 @@ func (m *Mesh) Exited(name string, within time.Duration) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Log returns the combined log of all processes of the mesh.
+// Log returns the combined log of all processes of the mesh. On compose, it lacks the
+// output of the containers.
 func (m *Mesh) Log() string { return string(m.read(m.log.Name())) }
 
-// Restart starts a killed process again with the same name, arguments and environment.
+// Restart starts a process again with the same name, arguments and environment. The
+// caller must have killed the earlier process, because Restart does not end it.
 func (m *Mesh) Restart(name string) {
 	m.mu.Lock()
 	p := m.procs[name]
@@ -537,9 +540,9 @@ func (m *Mesh) StopAll() {
 	}
 }
 
-// dump ends, with SIGQUIT, every process that the response of /readyz does not list as
-// ready, so that it writes the stacks of its goroutines to the log. NATS servers are
-// left running.
+// dump ends processes with SIGQUIT, so that they write the stacks of their goroutines to
+// the log. It omits NATS servers, and processes with the name of a service of which the
+// response of /readyz lists an instance as ready.
 func (m *Mesh) dump(readyz string) {
 	var doc struct {
 		Services map[string][]struct {
@@ -560,8 +563,8 @@ func (m *Mesh) dump(readyz string) {
 }
 
 // WaitReady waits until /readyz succeeds, reads the administrator's token, and stores
-// the secrets of the llm document. If the mesh does not become ready within a minute,
-// the test fails.
+// the secrets of the llm document if that has not been done. If the mesh does not become
+// ready within Options.Within, the test fails.
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
 	if !m.ready.IsZero() { // a gateway caches its state for a second, so the state may be from before the restart
@@ -677,8 +680,8 @@ func (m *Mesh) TokenFor(actor string, scopes ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// As returns a copy of the mesh that uses another token for requests and commands. It
-// has no processes.
+// As returns a copy of the mesh that uses another token for requests and commands. The
+// copy has no processes, and of the options only Bin, so it does not use TLS.
 func (m *Mesh) As(token string) *Mesh {
 	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS, opts: Options{Bin: m.opts.Bin}}
 }
@@ -721,7 +724,8 @@ func (m *Mesh) Do(ctx context.Context, method, path, session, body string) (*Res
 	return m.DoHeader(ctx, method, path, body, h)
 }
 
-// DoHeader is like Do, with additional headers.
+// DoHeader is like Do, but adds header fields instead of a session. They may replace the
+// Authorization field.
 func (m *Mesh) DoHeader(ctx context.Context, method, path, body string, header map[string]string) (*Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, m.URL()+path, strings.NewReader(body))
 	if err != nil {

@@ -178,7 +178,7 @@ func wireError(w http.ResponseWriter, status int, message, code string) {
 }
 
 // responses implements the Responses API. The response calls every function that the
-// request offers.
+// request offers, or is a text if it offers none.
 func (l *LLM) responses(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "Bearer "+l.Key {
 		wireError(w, 401, "Incorrect API key provided", "invalid_api_key")

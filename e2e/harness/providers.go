@@ -16,8 +16,8 @@ import (
 )
 
 // Providers is a local server with the API of each provider, in the formats that their
-// documentation defines. It refuses the requests that they refuse. Its response depends
-// on the part of the model's name after the last hyphen:
+// documentation defines. It refuses some of the requests that they refuse. Its response
+// depends on the part of the model's name after the last hyphen:
 //
 //	good        text; if the request offers tools and has no results yet, a call of each
 //	braid       like good, with the chunks of the calls interleaved (chat API only)
@@ -33,11 +33,11 @@ import (
 //	broken      an internal error
 //	missing     the provider's error for an unknown model
 //	slow        the first byte is sent after 400 ms
-//	pace        200 words, one every 20 ms
+//	pace        200 words, in a stream one every 20 ms
 //	flood       16 MiB in chunks of 4 KiB (streams of the chat API only)
 //	endless     chunks of 4 KiB without an end (streams of the chat API only)
 //	hang        no response until the client disconnects
-//	flaky       like broken for the first request, like good for the second
+//	flaky       like broken for the first request, like good for the second, and so on
 //	own         like good, with response ids of its own (Responses API only)
 //	deep        11 MiB of nested lists, as a response or an event
 //	deepfault   an internal error whose text is 11 MiB of nested lists
@@ -68,9 +68,9 @@ type Seen struct {
 // Version 4).
 const bedrockKey = `{"access_key_id":"AKIDEXAMPLE0123456789","secret_access_key":"wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"}`
 
-// NewProviders starts the server and writes an llm document with one provider per API
-// format. The members of more are added to the document. It returns the server and the
-// path of the document.
+// NewProviders starts the server and writes an llm document with nine providers, at
+// least one per API format. The members of more are added to the document, or replace
+// its members. It returns the server and the path of the document.
 func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	p := &Providers{flaky: map[string]int{}, down: map[string]bool{}, Keys: map[string]string{
 		"llm.openai": "sk-openai-0123456789", "llm.openai.2": "sk-openai-second-key", "llm.anthropic": "sk-ant-0123456789", "llm.gemini": "AIza-gemini-0123456789", "llm.azure": "azure-0123456789abcdef",
@@ -117,7 +117,8 @@ func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	return p, path
 }
 
-// Flooded returns the bytes that the model flood has written so far.
+// Flooded returns the number of bytes that the models flood and endless have written so
+// far.
 func (p *Providers) Flooded() int64 { return p.flood.Load() }
 
 // Requests returns the received requests for a model ("provider/model") in order, or all
@@ -226,8 +227,9 @@ func (a *ask) reply() reply {
 	return r
 }
 
-// before implements the behaviours that delay or fail a request. It reports whether it
-// has sent the response.
+// before implements the behaviours that delay a request or replace the usual response.
+// It reports whether the request needs no other response, because one was sent or the
+// client has disconnected.
 func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail func(status int)) bool {
 	switch a.behave() {
 	case "limited":
@@ -311,9 +313,9 @@ func (s sseOut) send(name string, doc any) {
 }
 
 // stopAt is called before word i of a stream, counted from 0. Before word 2 it ends the
-// stream of the models cut, fault and garbage; for pace it waits 20 ms before each of
-// the other words. It reports whether the stream has ended, for pace because the client
-// disconnected.
+// stream of the models fault and garbage, and panics for cut, which closes the
+// connection; for pace it waits 20 ms before each of the other words. It reports whether
+// the stream has ended, for pace because the client disconnected.
 func (s sseOut) stopAt(a *ask, i int, fault func()) bool {
 	if i != 2 {
 		if a.behave() == "pace" {

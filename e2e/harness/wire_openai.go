@@ -362,7 +362,8 @@ func (p *Providers) responsesWire(w http.ResponseWriter, r *http.Request, a *ask
 	send("response.completed", map[string]any{"response": doc("completed", items, use)})
 }
 
-// azure implements /azure/openai/deployments/{deployment}/….
+// azure implements the paths below /azure/openai/. If the path contains
+// deployments/{deployment}, the deployment is the model.
 func (p *Providers) azure(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Api-Key") != p.key("llm.azure") {
 		jsonOut(w, 401, map[string]any{"error": map[string]string{"code": "401", "message": "Access denied due to invalid subscription key or wrong API endpoint."}})

@@ -51,10 +51,11 @@ func (s Shape) session(i int) int {
 }
 
 // Write appends a history of the given shape to the ledger of the mesh in one process
-// whose folder is dir, and returns the number appended; with an error, some of
-// these may not be stored. The mesh must be stopped. The last outcome on its ledger must
-// be that of a successful call of tool.noop, and its policies and tools must not have
-// changed since: that call is the pattern of all others. Write returns an error if a history was written to the ledger before.
+// whose folder is dir, and returns the number appended; with an error, some of these may
+// not be stored. The mesh must be stopped. The last outcome on its ledger must be that of
+// a successful call of tool.noop, and its policies and tools must not have changed since:
+// that call is the pattern of all others. Write returns an error if a history was written
+// to the ledger before.
 //
 // The events are stored without message ids, as the server no longer knows those of
 // events older than its deduplication window. Consumers of work continue after the last
@@ -133,7 +134,7 @@ type writer struct {
 	js      jetstream.JetStream
 	stream  jetstream.Stream
 	first   uint64 // sequence of the first event that is appended
-	lamport uint64 // Lamport time of the last event
+	lamport uint64 // highest Lamport time of the events that were read or appended
 
 	policy, runner *sign.Key
 	pattern        pattern

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited lists the file descriptors that the program inherited, except standard
-// input, output and error.
+// inherited lists the file descriptors below 1024 that the program inherited, except
+// standard input, output and error.
 var inherited = func() []int {
 	open := []int{}
 	for fd := 3; fd < 1024; fd++ {
@@ -19,7 +19,7 @@ var inherited = func() []int {
 	return open
 }()
 
-// burn uses ms milliseconds of CPU time.
+// burn uses CPU time until the process has used ms milliseconds of it.
 func burn(ms int64) {
 	for {
 		var ts unix.Timespec

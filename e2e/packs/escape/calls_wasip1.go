@@ -5,7 +5,7 @@ func calls() []attempt { return nil }
 
 func facts() map[string]any { return map[string]any{} }
 
-// burn uses approximately ms milliseconds of CPU time. It cannot measure the time,
+// burn runs a loop whose length is proportional to ms. It cannot measure CPU time,
 // because the clock of this tier does not show the real time.
 func burn(ms int64) {
 	for i := range ms * 20_000 {

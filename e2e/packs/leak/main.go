@@ -1,5 +1,6 @@
-// Command leak is the pack cmd.leak. It prints its secrets in an encoding that the
-// caller selects; the test shows that none of them is recorded.
+// Command leak is the pack cmd.leak. It prints the secret leak-key in an encoding that
+// the caller selects and, in some modes, the secret leak-pin as it is. The test shows
+// that neither is recorded.
 package main
 
 import (
