@@ -1,9 +1,9 @@
 // Package archive stores a ledger in a folder of sealed segments. Each segment is a file
-// with the same number of events, which form a complete subtree of the log. An index
-// lists the segments and holds the checkpoint over all of them. A folder can be
-// extended, copied to any storage, and verified without the mesh. The index commits to
-// every segment, so verification reports each missing segment and still verifies the
-// others.
+// of events that form a complete subtree of the log; all segments have the same number
+// of events, except that the last one may be shorter. An index lists the segments and
+// holds the checkpoint over all of them. A folder can be extended, copied to any
+// storage, and verified without the mesh. The index commits to every segment, so
+// verification reports each missing segment and still verifies the others.
 package archive
 
 import (
@@ -38,8 +38,9 @@ type Ledger func(from, to uint64) (io.ReadCloser, error)
 // segment is the number of events per segment: a power of two, the same at each call.
 // cosigned holds witnesses' signature lines over the checkpoint. Full segments in dir
 // are not read again. On return the files are written and synced. The index is replaced
-// last, so an interrupted Add leaves the previous archive intact. Add returns an error
-// if the archive covers more events than the checkpoint.
+// after all segments are written, so an interrupted Add leaves the previous or the new
+// archive intact. Add returns an error if the archive covers more events than the
+// checkpoint, or if the segments do not have the root of the checkpoint.
 func Add(dir string, segment uint64, note string, cosigned []string, read Ledger) (*Index, error) {
 	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {

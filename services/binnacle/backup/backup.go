@@ -53,7 +53,7 @@ type message struct {
 // Folders names the folders of a mesh's state outside NATS.
 type Folders struct {
 	Keys  string
-	State map[string]string // by name, the folders of the services that package services lists as stateful; those it lists as rebuilt are written on restore only
+	State map[string]string // by name, the folders of the services that package services lists as stateful; a backup omits those that it lists as rebuilt, and Restore writes the newest checkpoint to that of audit
 }
 
 // keys is the name of the folder of keys in a backup.
@@ -217,8 +217,8 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 	return n, err
 }
 
-// takeFolder adds the regular files of a folder to the backup. Any other kind of file
-// is an error, because it could not be restored.
+// takeFolder adds the regular files of a folder, and of the folders in it, to the
+// backup. Any other kind of file is an error, because it could not be restored.
 func takeFolder(t *tar.Writer, name, dir string) error {
 	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -470,7 +470,8 @@ func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 }
 
 // settle waits until every pending message is acknowledged. It returns an error if the
-// server stored one under another sequence than required.
+// server rejected one or stored one under another sequence than required, or if ctx ends
+// first.
 func (p *publisher) settle(ctx context.Context) error {
 	for _, s := range p.pending {
 		select {

@@ -68,8 +68,9 @@ func runChat(ctx context.Context, c *env, o *chatOptions, pos []string) error {
 	return c.printRaw(append(raw, '\n'), func() { fmt.Fprintln(c.out, doc.Choices[0].Message.Content) })
 }
 
-// printStream prints the text of a chat stream as it arrives. It returns an error if the
-// stream reports one or ends without [DONE].
+// printStream prints the text of a chat stream as it arrives, or its chunks if the
+// output format is structured. It returns an error if the stream reports one or ends
+// without [DONE].
 func printStream(c *env, r io.Reader) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)

@@ -19,7 +19,7 @@ const completionTimeout = 800 * time.Millisecond
 type completer = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
 
 // complete sets the completer for the values of a flag. It panics if the command does
-// not declare the flag.
+// not declare the flag, or if the flag has a completer.
 func complete(cmd *cobra.Command, flag string, f completer) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err) // programming error: the flag is not declared, or has two completers
@@ -103,8 +103,8 @@ func contextNames() []string {
 	return s.Names()
 }
 
-// fromMesh returns a completer for the first argument, or a flag, with names that list
-// reads from the mesh. It completes nothing if the mesh does not respond within
+// fromMesh returns a completer with names that list reads from the mesh. It completes
+// nothing if list fails, for example because the mesh does not respond within
 // completionTimeout.
 func fromMesh(c *env, list func(context.Context, *env) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {

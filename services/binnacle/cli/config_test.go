@@ -8,9 +8,10 @@ import (
 )
 
 // TestConfigCheck checks that config check exits with 0 and prints the file's digest for
-// a valid file. For an invalid file it must exit with 2, and the error, as text and as a
-// document, must contain the pointer, value and fix of every problem. The llm document
-// is checked too; the pointers of its problems begin with its own pointer in the file.
+// a valid file. For an invalid file it must exit with 2, and the error must contain
+// every problem, as text and as a document. The llm document is checked too; the
+// pointers of its problems begin with its own pointer in the file if it is inline, and
+// otherwise follow its file name.
 func TestConfigCheck(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -55,8 +56,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestConfigShow checks that config show lists every member that the program reads, with
-// its value and origin, and shows no secret.
+// TestConfigShow checks that config show lists members with their value and origin, and
+// shows no secret.
 func TestConfigShow(t *testing.T) {
 	alone(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")

@@ -141,8 +141,9 @@ type devData struct {
 	} `json:"effect"`
 }
 
-// print prints the events of a response until the response ends. A broken connection is
-// not an error, because the caller reconnects.
+// print prints the events of a response until the response ends, and returns an error
+// for a line that is not JSON. A connection that breaks between two lines is not an
+// error, because the caller reconnects.
 func (t *devTail) print(r io.Reader) error {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 4<<20)

@@ -67,8 +67,8 @@ func TestDevEvents(t *testing.T) {
 	}
 }
 
-// TestDevLine checks that each type of event has the expected description and is
-// classified as success, problem or neither.
+// TestDevLine checks for several types of events that the line has the expected
+// description, and that the event is classified as success, problem or neither.
 func TestDevLine(t *testing.T) {
 	for _, c := range []struct {
 		name, data, words string

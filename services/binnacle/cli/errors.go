@@ -11,8 +11,8 @@ import (
 const (
 	exitOK      = 0
 	exitFailed  = 1 // the command failed, or the verified evidence is invalid
-	exitUsage   = 2 // the command line is wrong
-	exitDenied  = 3 // policy denied the call
+	exitUsage   = 2 // the command line or the configuration is invalid
+	exitDenied  = 3 // policy denied the call, or the token lacks a scope
 	exitNoMesh  = 4 // no mesh responds at the address
 	exitAuth    = 5 // the token is missing or not accepted
 	exitDiffers = 6 // replay found a difference
@@ -25,22 +25,22 @@ const (
 var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: contract.CodeDenied, exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
 	exitPending: "pending_approval", exitFork: "fork"}
 
-// errSilent is wrapped by an error whose message has already been printed, so that end
-// does not print it.
+// errSilent is wrapped by an error that end does not print, because its message has
+// already been printed.
 var errSilent = errors.New("")
 
 // exitError is an error with an exit code.
 type exitError struct {
 	code int
 	err  error
-	doc  map[string]any // the error response of the mesh, if there was one
+	doc  map[string]any // members of the error document, such as those of the mesh's error response; they replace code and message
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// document returns the error as JSON members: code, message, field (the invalid field,
-// if there is one) and the other members of the mesh's error response.
+// document returns the error as JSON members: code and message, unless doc has them, and
+// the members of doc. The member param of doc becomes field, the invalid field.
 func (e *exitError) document(err error) map[string]any {
 	out := map[string]any{"code": codes[e.code], "message": err.Error()}
 	for k, v := range e.doc {
@@ -58,9 +58,9 @@ func fail(code int, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// end prints a command's error, if it is not nil, and returns the exit code. For
-// structured formats it also writes the error as a document, unless output was already
-// written.
+// end prints a command's error, unless it is nil or wraps errSilent, and returns the
+// exit code. For structured formats it also writes a printed error as a document, unless
+// output was already written.
 func (c *env) end(err error) int {
 	if err == nil {
 		return exitOK

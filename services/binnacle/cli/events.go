@@ -51,8 +51,8 @@ func newEventListCmd(c *env, verb, short, example string) *cobra.Command {
 	return cmd
 }
 
-// runEvents prints events of the ledger and, if follow is set, continues until ctx is
-// done.
+// runEvents prints events of the ledger. If follow is set, it continues until ctx is
+// done or the mesh ends the response.
 func runEvents(ctx context.Context, c *env, o *eventsOptions, follow bool) error {
 	q := url.Values{}
 	for k, v := range map[string]string{"session": o.session, "owner": o.owner, "type": o.event, "since": o.since} {
@@ -131,13 +131,13 @@ func runSearch(ctx context.Context, c *env, o *searchOptions, pos []string) erro
 	return printEvents(ctx, c, resp.Body, q.Get("session"), true)
 }
 
-// eventRow is the format of a row of events list and events tail.
+// eventRow is the format of an event's row in a table.
 const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 
 // printEvents prints the events in r, which has lines of the form {event, seq}. called
 // is the user's name for the session of all the events, or "" if they may belong to
-// several sessions. If whole is set, the output is one list; otherwise it is one
-// document per event, printed as it arrives.
+// several sessions. In a structured format the output is one list if whole is set, and
+// otherwise one document per event, printed as it arrives.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newFreezeCmd returns the command freeze, which stops all calls of the mesh.
+// newFreezeCmd returns the command freeze, after which no call of the mesh starts.
 func newFreezeCmd(c *env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{

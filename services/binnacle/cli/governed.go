@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// governed proposes a call of a kind that policy executes, and returns its output. It
-// returns an error with exit code 7 if the call waits for approval.
+// governed proposes a call of a kind that a service of the mesh executes, and returns
+// its output. It returns an error with exit code 7 if the call waits for approval.
 func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMessage, error) {
 	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", map[string]any{"kind": kind, "tool": kind, "args": args}, nil)
 	if err != nil {

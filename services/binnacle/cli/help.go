@@ -20,7 +20,8 @@ func (c *env) help(cmd *cobra.Command) error {
 	return c.print(map[string]string{"usage": text}, func() { _, _ = c.out.Write([]byte(text)) })
 }
 
-// helpWidth is the maximum width of help texts, in characters.
+// helpWidth is the width, in characters, to which the descriptions of flags in help
+// texts are wrapped.
 const helpWidth = 100
 
 // helpText returns the help text of a command.

@@ -66,8 +66,8 @@ func (i *identity) row() []string {
 	return []string{i.ID, i.Delegate + " for " + i.Principal + ": " + strings.Join(i.Kinds, " ") + ", " + state}
 }
 
-// newIdentityListCmd returns the subcommand list of the command parent, which lists the
-// identities of a kind.
+// newIdentityListCmd returns the subcommand list of the command parent. As a table it
+// lists the identities of a kind; in a structured format it prints those of every kind.
 func newIdentityListCmd(c *env, parent, kind, short string) *cobra.Command {
 	var at string
 	cmd := &cobra.Command{

@@ -30,8 +30,8 @@ type invocation struct {
 	stops bool
 }
 
-// invocations has, for every verb, command lines that succeed, if possible, and one for
-// each kind of failure.
+// invocations has command lines for every verb: some that succeed, if possible, and for
+// most verbs some that fail.
 var invocations = []invocation{
 	{line: "version"}, {line: "help"}, {line: "call --help"}, {line: "nosuch", code: exitUsage}, {line: "call", code: exitUsage}, {line: "call --nosuch", code: exitUsage},
 	{line: "tools"}, {line: "call noop {\"n\":1} --session s-json"}, {line: "call noop not-json", code: exitUsage}, {line: "call no.such", code: exitDenied},

@@ -17,7 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// newKeyCmd returns the command key, which creates, lists and revokes virtual keys.
+// newKeyCmd returns the command key, which creates, lists and revokes virtual keys, and
+// gives and withdraws consent to those that call as the caller.
 func newKeyCmd(c *env) *cobra.Command {
 	var reason string
 	revoke := governedCmd(c, &cobra.Command{

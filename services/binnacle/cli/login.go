@@ -77,8 +77,8 @@ func runLogin(ctx context.Context, c *env, ca string) error {
 	})
 }
 
-// loginContext returns the name and content of the context that login stores, without
-// its token.
+// loginContext returns the name and content of the context that login stores, except for
+// the token, which the caller sets.
 func loginContext(c *env, s *contexts.Store, ca string) (string, *contexts.Context, error) {
 	name := c.context
 	if name == "" {

@@ -38,8 +38,8 @@ Standard output carries MCP, whatever the flags.`,
 	}, serve)
 }
 
-// serveMCP runs an MCP server that forwards every request to the mesh and has no tools
-// of its own.
+// serveMCP runs an MCP server that has no tools of its own. It forwards requests for the
+// list of tools, and calls of tools, to the mesh.
 func serveMCP(ctx context.Context, c *env, session string) error {
 	token, err := c.bearer()
 	if err != nil {

@@ -84,7 +84,7 @@ func TestOfflinePolicy(t *testing.T) {
 }
 
 // TestOfflineKeys checks that keys can be made, added, rotated and revoked without a
-// mesh, that signing keys are distributed, and that no secret is printed.
+// mesh, that keys are distributed, and that no seed of the ring is printed.
 func TestOfflineKeys(t *testing.T) {
 	alone(t)
 	data, to := t.TempDir(), t.TempDir()
@@ -160,8 +160,8 @@ func TestOfflineKeys(t *testing.T) {
 	}
 }
 
-// TestMeshConfig checks that the flags of up, or else their variables, set the
-// configuration of a mesh.
+// TestMeshConfig checks that the flags of up, their variables and the configuration
+// file, in this order of precedence, set the configuration of a mesh.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
 	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
@@ -294,8 +294,8 @@ func TestReplayReport(t *testing.T) {
 	}
 }
 
-// TestEpochOf checks that the origin of a log contains the number of its epoch, except
-// for epoch 1.
+// TestEpochOf checks that epochOf splits an origin into its base and the number of its
+// epoch, which is 1 if it has none, and 0 if the number is invalid.
 func TestEpochOf(t *testing.T) {
 	for origin, want := range map[string]struct {
 		base  string

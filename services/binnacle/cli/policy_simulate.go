@@ -30,8 +30,8 @@ type simulation struct {
 	Calls     int      `json:"calls"`
 	Same      int      `json:"same"`
 	Skipped   int      `json:"not_redecidable"`
-	Candidate []change `json:"by_candidate"` // the current verdict and the verdict with the candidate differ
-	Since     []change `json:"since"`        // the recorded verdict and the current verdict differ
+	Candidate []change `json:"by_candidate"` // the current decision and the decision with the candidate differ
+	Since     []change `json:"since"`        // the recorded decision and the current decision differ
 }
 
 // add compares three decisions on one call: the recorded one, the one under the current
@@ -50,8 +50,8 @@ func (s *simulation) add(d *contract.Decision, now, would recorded.Opinion) {
 	}
 }
 
-// differs reports whether two opinions are different decisions. Two permissions for
-// different reasons are the same decision.
+// differs reports whether two opinions are different decisions. With the same verdict
+// they are different only if they deny for different reasons.
 func differs(a, b recorded.Opinion) bool {
 	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
 }

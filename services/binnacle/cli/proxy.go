@@ -71,8 +71,8 @@ func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) 
 	return m, nil
 }
 
-// runProxy serves the proxy until ctx is done. Open requests then have ten seconds to
-// end.
+// runProxy serves the proxy until ctx is done. It then closes the listener and does not
+// wait for open requests.
 func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
 	u, err := url.Parse(o.upstream)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

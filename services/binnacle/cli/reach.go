@@ -97,8 +97,9 @@ func (c *env) base() string {
 }
 
 // bearer returns the token for the command's requests: that of --token, BINNACLE_TOKEN,
-// the context or DATA/admin.token, in this order, but a named context takes precedence
-// over BINNACLE_TOKEN. It returns an error with exit code 5 if there is none, or if the
+// the context or DATA/admin.token, in this order, but the token of a context that
+// --context names takes precedence over BINNACLE_TOKEN. It returns an error with exit
+// code 5 if there is none, if BINNACLE_TOKEN or --token is set but empty, or if the
 // context in use has no token.
 func (c *env) bearer() (string, error) {
 	if c.token != "" {

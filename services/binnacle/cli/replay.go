@@ -152,8 +152,9 @@ func (r *replayer) run(to uint64) error {
 	return nil
 }
 
-// one applies one stored entry to the views, the trust registry and policy's state. It
-// returns errEnd if end stops the replay before the entry.
+// one applies one stored entry to the views, the trust registry and policy's state, and
+// repeats its decision if it has one. It returns errEnd if end stops the replay before
+// the entry.
 func (r *replayer) one(seq uint64, stored []byte) error {
 	en := eventlog.Entry{Seq: seq, Data: stored}
 	e, err := eventlog.OpenBytes(stored, eventlog.Every)

@@ -17,7 +17,7 @@ type replayReport struct {
 	Views        []viewResult `json:"views"`
 	Decisions    int          `json:"decisions"`
 	Redecided    int          `json:"redecided"`
-	Erased       int          `json:"not_redecidable"` // decisions that could not be repeated, because the arguments are erased or encrypted
+	Erased       int          `json:"not_redecidable"` // decisions that could not be repeated, because content is erased or encrypted
 	Differences  []string     `json:"differences"`
 	Equal        bool         `json:"equal"`
 }

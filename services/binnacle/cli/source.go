@@ -57,8 +57,8 @@ func openLedger(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 	return src, func() {}, err
 }
 
-// meshLedger returns the ledger up to a checkpoint that covers its current end, or up to
-// the newest checkpoint with k witnesses' cosignatures.
+// meshLedger returns the ledger up to a checkpoint that covers its current end or, if k
+// > 0, up to the newest checkpoint with k witnesses' cosignatures.
 func meshLedger(ctx context.Context, c *env, k int) (*ledgerSource, error) {
 	note, cosigned, err := checkpointNow(ctx, c, k)
 	if err != nil {

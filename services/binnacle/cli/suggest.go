@@ -33,8 +33,8 @@ func path(cmd *cobra.Command) string {
 	return p
 }
 
-// wrongFlag returns the error for an unknown flag or for a flag's invalid value, with
-// suggestions.
+// wrongFlag returns the error for an unknown flag, with suggestions, or for a flag's
+// invalid value.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -109,8 +109,9 @@ func near(word string, names []string) []string {
 	return out
 }
 
-// distance returns the Damerau-Levenshtein distance with adjacent transpositions: the
-// smallest number of letters to add, remove, replace or swap.
+// distance returns the optimal string alignment distance: the smallest number of edits,
+// each of which adds, removes or replaces a letter or swaps two adjacent ones, if no
+// part is edited twice.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)

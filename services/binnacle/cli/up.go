@@ -195,8 +195,9 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 }
 
 // collect adapts the garbage collector to the live heap every two seconds, until ctx is
-// done. Collections are rare while the heap is small; otherwise garbage is limited to
-// about 160 MiB, and to less if the process would exceed 480 MiB.
+// done. Garbage is limited to three times a small live heap, then to about 160 MiB, and
+// to 40 % of a live heap above 400 MiB. The memory limit is 480 MiB, and more for a live
+// heap above 235 MiB.
 func collect(ctx context.Context) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for {

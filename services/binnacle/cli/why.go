@@ -129,8 +129,8 @@ func (s *story) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// add adds an event and its causes. A cause outside the call becomes a node without a
-// description.
+// add adds an event and its causes. A cause outside the call becomes a node of which the
+// drawings show only the id.
 func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
 	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
 	in[e.ID] = true
@@ -144,7 +144,7 @@ func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[st
 }
 
 // sayings holds functions that return a short description of an event, by the event's
-// name. They return "" if the event cannot be decoded.
+// name. They may return "" for an event that cannot be decoded.
 var sayings = map[string]func(e *contract.Event) string{
 	contract.EventCallProposed: decoded(func(e *contract.Event, x *contract.Call) string {
 		return fmt.Sprintf("%s proposed %s", e.Actor, x.Kind)

@@ -175,15 +175,15 @@ func (w *witnessing) look(ctx context.Context) error {
 	})
 }
 
-// errFork is the error for two signed checkpoints of which neither extends the other.
+// errFork is the error for a signed checkpoint that does not extend the stored one.
 type errFork string
 
 func (e errFork) Error() string { return string(e) }
 
-// follows verifies that head extends last: it belongs to the same log with more entries,
-// or to a later epoch of it that the root key signed. If the two contradict each other,
-// it stores both in a file beside the state, as proof of the fork, and returns an error
-// with exit code 8.
+// follows verifies that head extends last: it belongs to the same log with at least as
+// many entries, or to a later epoch of it that the root key signed. If the two
+// contradict each other, it stores both in a file beside the state, as proof of the
+// fork, and returns an error with exit code 8.
 func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
 	var err error
 	if head.Origin == last.Origin {

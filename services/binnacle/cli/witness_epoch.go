@@ -35,8 +35,8 @@ func epochOf(origin string) (base string, epoch int64) {
 
 // reopened verifies that the root key opened every epoch between the two checkpoints,
 // and that the checkpoint that closed the epoch of last covers last. It stores last in a
-// file beside the state. So a witness follows a recovery by the root key, and reports
-// any other change of the log's origin as a fork.
+// file beside the state. So a witness follows a recovery by the root key. It reports a
+// new origin that the root key did not open as a fork.
 func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
 	base, from := epochOf(last.Origin)
 	now, to := epochOf(head.Origin)

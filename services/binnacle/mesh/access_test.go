@@ -52,9 +52,9 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestAccessLog checks that each request, and each call over MCP, is logged on one line
-// with call, actor, route, status and duration. Tokens, paths and arguments are not
-// logged.
+// TestAccessLog checks that an API request, and a call over MCP, is logged on one line
+// with call, actor, route, status and duration, and that a health probe is not logged at
+// level info. Tokens, paths and arguments are not logged.
 func TestAccessLog(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })
@@ -80,7 +80,8 @@ func TestAccessLog(t *testing.T) {
 		resp.Body.Close()
 		return resp
 	}
-	// one checks that exactly one line matches, and returns its call id.
+	// one waits for the line of a request, checks that there is only one and that it has
+	// the given values, and returns its call id.
 	one := func(method, route string, status float64, actor, code string) string {
 		t.Helper()
 		var found []map[string]any

@@ -106,9 +106,9 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 	return bus.ServerConfig(Declarations(), o)
 }
 
-// Distribute copies each service's keys to the folder of dir that has its name, and the
-// NATS server's configuration to dir/nats/nats.conf. Folders that do not exist are
-// skipped. Each file has the owner of its folder and mode 0600.
+// Distribute copies the keys of each service, and of provision, to the folder of dir
+// that has its name, and the NATS server's configuration to dir/nats/nats.conf. Folders
+// that do not exist are skipped. Each file has the owner of its folder and mode 0600.
 func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	conf, err := ServerConfig(ring, o)
 	if err != nil {
@@ -128,9 +128,9 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 
 // Start starts a mesh and returns when its gateway accepts calls; it makes the keys if
 // Dir has none. The mesh stops when ctx is done or Stop is called. Start has no time
-// limit while views are rebuilt, which takes as long as the ledger is. It returns
-// ErrInUse if another process runs a mesh on the folder, and an error that names what
-// stands still if no view of any service advances for run.StartPatience.
+// limit while views are rebuilt, and the time that this takes grows with the ledger. It
+// returns ErrInUse if the folder is in use, and an error that names the views that do
+// not advance if no view of any service advances for run.StartPatience.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -164,9 +164,10 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	return m, m.answers(ctx)
 }
 
-// await waits until ready is closed. If the mesh ends first it returns its error. If no
-// view advances for run.StartPatience, it stops the mesh and returns an error that names
-// what stands still.
+// await waits until ready is closed. If the mesh ends first, it returns the mesh's
+// error, which is nil if the mesh was stopped. If no view advances for
+// run.StartPatience, it stops the mesh and returns an error that names the views that do
+// not advance.
 func (m *Mesh) await(ready <-chan struct{}) error {
 	for {
 		select {
@@ -186,8 +187,8 @@ func (m *Mesh) await(ready <-chan struct{}) error {
 	}
 }
 
-// listen locks the folder and starts the NATS server on it. The caller shuts down the
-// server and closes the lock.
+// listen locks the folder and starts the NATS server on it. If it returns no error, the
+// caller shuts down the server and closes the lock.
 func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 	files, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
 	if err != nil {
@@ -231,7 +232,8 @@ func (m *Mesh) probe(path string) (*http.Response, error) {
 // answers waits until /readyz reports that every service has caught up with the ledger.
 // If that is not so although no view has advanced for 15 seconds, for example because
 // the ledger was truncated, it logs a warning and returns nil: the mesh keeps running,
-// and /readyz reports the reason.
+// and /readyz reports the reason. If ctx or the mesh ends first, answers returns the
+// error of ctx or of the mesh.
 func (m *Mesh) answers(ctx context.Context) error {
 	for began := time.Now(); ; {
 		r, err := m.probe("/readyz")
@@ -358,15 +360,15 @@ func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
 	return t, private.Write(path, []byte(t+"\n"))
 }
 
-// Done returns a channel that is closed when the mesh has ended, by Stop or by an error
-// of a service. Err returns the error.
+// Done returns a channel that is closed when the mesh has ended: because of Stop, the
+// end of the context of Start, or an error of a service. Err returns the error.
 func (m *Mesh) Done() <-chan struct{} { return m.done }
 
 // Err waits until the mesh has ended, and returns the error that ended it, or nil.
 func (m *Mesh) Err() error { <-m.done; return m.err }
 
-// Stop stops the mesh and returns Err. The gateway first stops accepting requests, then
-// services record the work in progress, and the NATS server stops last.
+// Stop stops the mesh and returns Err. All services stop accepting work and record the
+// work in progress; the NATS server stops after them.
 func (m *Mesh) Stop() error {
 	m.stop()
 	return m.Err()

@@ -13,10 +13,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestMirror checks that the mirrors contain the ledger's bytes with their sequences,
-// even after the provisioning identity has limited and deleted the ledger's stream. The
-// auditor's identity can only read, and the mirroring identity can only create the
-// mirrors.
+// TestMirror checks that the mirror of the ledger contains the ledger's bytes with their
+// sequences, even after the provisioning identity has limited and deleted the ledger's
+// stream. Neither the mirroring identity nor the auditor's can delete, purge or change a
+// mirror or write to the ledger, and the auditor's cannot create a stream.
 func TestMirror(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	ctx := t.Context()

@@ -13,13 +13,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// ErrInUse is the error of Start and Offline if another process runs a mesh on the
-// folder.
+// ErrInUse is the error of Start and Offline if a running mesh or an earlier Offline has
+// the folder locked.
 var ErrInUse = errors.New("a mesh runs on this folder")
 
-// lock takes the exclusive lock of a mesh's folder, or returns ErrInUse: two NATS
-// servers on one store would destroy it. The lock is released when the file is closed or
-// the process exits.
+// lock takes the exclusive lock of a mesh's folder. If the lock is already held, it
+// returns an error that wraps ErrInUse: two NATS servers on one store would destroy it.
+// The lock is released when the file is closed or the process exits.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, private.FileMode)
 	if err != nil {

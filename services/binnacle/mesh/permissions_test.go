@@ -48,7 +48,8 @@ func TestPermissions(t *testing.T) {
 		}
 		t.Run(d.Service, func(t *testing.T) {
 			c := b.Connect(t, d.Service)
-			// Work and frames that wait: a request that the server grants gets one.
+			// Messages for the consumers below, so that a request for work gets one if
+			// the server grants it.
 			for _, subject := range []string{"evt.t.policy.-.allowed_" + other + ".s-1", "evt.t.policy.-.allowed_" + d.Service + ".s-1", "evt.t.gateway.gw1.call_proposed.s-1"} {
 				for range 4 {
 					if _, err := admin.JS.Publish(ctx, subject, []byte("{}")); err != nil {
@@ -168,9 +169,10 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// TestFilters checks that no subject matches two filters of one reader. The server
-// rejects a filter only if another one contains it. If two filters overlap without that,
-// the server counts a matching event twice as pending, and the reader never catches up.
+// TestFilters checks that no subject matches two filters of one reader or work consumer.
+// The server rejects a filter only if another one contains it. If two filters overlap
+// without that, the server counts a matching event twice as pending, and the reader
+// never catches up.
 func TestFilters(t *testing.T) {
 	meet := func(a, b string) bool {
 		x, y := strings.Split(a, "."), strings.Split(b, ".")

@@ -37,14 +37,14 @@ type Provisioner struct {
 	ok        atomic.Bool
 	read      reading
 	slot      *bus.Slot
-	published int // number of trust documents and log epochs of the ring that are on the ledger
+	published int // number of trust documents and log epochs of the ring that publish has found on, or added to, the ledger since the last provisioning
 }
 
 // trustPoll is the interval at which the ring is read for new trust documents.
 const trustPoll = time.Second
 
-// Provisioned reports whether the last attempt to provision succeeded and the connection
-// to the server has not been lost since.
+// Provisioned reports whether the last attempt to provision and to publish the keys
+// succeeded, and there was no reconnection to the server since.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
 // Run provisions the server and calls ready. It provisions again after each
@@ -222,7 +222,8 @@ func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 }
 
 // seeCheckpoint advances the Lamport clock to that of the newest checkpoint and returns
-// the sequence of the first event after it.
+// the sequence of the first event after it. It returns 1 if there is no checkpoint, or
+// one that cannot be read.
 func seeCheckpoint(ctx context.Context, c *bus.Conn, m *emit.Emitter) (from uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

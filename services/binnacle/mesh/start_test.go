@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// slowView is a view that advances by one event every few seconds.
+// slowView is a view of 200 events whose position the test sets.
 type slowView struct {
 	at    atomic.Uint64
 	ready chan struct{}
@@ -53,8 +53,8 @@ func TestStartWaits(t *testing.T) {
 	})
 }
 
-// TestStartStandsStill shows that a start fails, and stops the mesh, 30 s after the last
-// progress, with an error that names what stands still.
+// TestStartStandsStill shows that a start fails, and stops the mesh, 30 to 32 s after
+// the last progress, with an error that names the view that does not advance.
 func TestStartStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, v := startingMesh(t), &slowView{ready: make(chan struct{})}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestStopWithStreams checks that Stop returns soon and without an error while endless
-// streams are open, even if some of their clients have just disconnected.
+// TestStopWithStreams checks that Stop returns within 14 s while 200 endless streams are
+// open, half of whose clients have just disconnected.
 func TestStopWithStreams(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

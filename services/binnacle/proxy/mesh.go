@@ -29,7 +29,7 @@ type asker struct {
 	session, trace string
 
 	mu       sync.Mutex
-	receipts []string // receipt ids of the decided tool calls, in the order of the calls
+	receipts []string // receipt ids of the decided tool calls
 }
 
 // verdict is the mesh's decision on one call.

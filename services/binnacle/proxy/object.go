@@ -12,10 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// object is a JSON object that preserves the order and bytes of its members. Ambiguous
-// objects are rejected: those with duplicate members, and those with a member whose name
-// differs only in case from one that the proxy reads, since a lax parser could confuse
-// the two.
+// object is a JSON object that preserves the order of its members and the bytes of their
+// values. Ambiguous objects are rejected: those with duplicate members, and those with a
+// member whose name differs only in case from one in looked, since a lax parser could
+// confuse the two.
 type object struct {
 	keys []string
 	vals map[string]json.RawMessage
@@ -117,7 +117,8 @@ func (o *object) sub(key string) (*object, error) {
 	return s, nil
 }
 
-// list returns the member key, which must be a list of objects.
+// list returns the member key, which must be a list of objects. The list is empty if the
+// member is absent or null.
 func (o *object) list(key string) ([]*object, error) {
 	var raw []json.RawMessage
 	if err := o.get(key, &raw); err != nil {
@@ -145,7 +146,7 @@ func (o *object) putList(key string, list []*object) {
 }
 
 // append appends the JSON encoding of the object to b, with the members in their order
-// and unchanged bytes.
+// and the bytes of their values unchanged.
 func (o *object) append(b []byte) []byte {
 	b = append(b, '{')
 	for i, k := range o.keys {

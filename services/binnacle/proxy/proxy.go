@@ -40,9 +40,9 @@ type Proxy struct {
 
 // Limits on the memory of one request.
 const (
-	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed
-	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed response
-	maxCalls = 128      // number of tool calls in one response
+	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed and may contain tool calls
+	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed chat completion, and of one event of a stream
+	maxCalls = 128      // number of tool calls that are proposed for one choice
 )
 
 // sent lists the paths below /v1 to which POST requests are forwarded after a decision.
@@ -57,8 +57,10 @@ func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy 
 		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// ServeHTTP implements http.Handler. It responds with 404 to every path that it neither
-// governs nor serves itself, because a response could contain an undecided tool call.
+// ServeHTTP implements http.Handler. It governs POST requests to the paths in sent,
+// forwards GET requests for the models and for the paths in read, and serves /healthz.
+// It responds with 404 to every other request, because the response could contain an
+// undecided tool call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/v1")
 	switch {
@@ -79,7 +81,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// read lists the mesh's paths that the proxy also serves.
+// read lists the mesh's paths to which GET requests are forwarded.
 var read = map[string]bool{"/helm/receipts": true, "/helm/proofgraph": true}
 
 // helm forwards a GET request to the mesh with the client's credential, which must be a
@@ -196,11 +198,11 @@ func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	return a, nil
 }
 
-// hop lists the hop-by-hop headers (RFC 9110 §7.6.1), which are not forwarded.
+// hop lists the hop-by-hop headers (RFC 2616 §13.5.1), which are not forwarded.
 var hop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 // send forwards the request to the upstream and returns the response. If there is none,
-// it sends an error to the client and returns nil.
+// it sends an error to the client, unless the client has disconnected, and returns nil.
 func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body []byte) *http.Response {
 	u := *p.Upstream
 	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+path, r.URL.RawQuery

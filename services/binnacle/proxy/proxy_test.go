@@ -15,7 +15,7 @@ import (
 )
 
 // stand is a test fixture: a proxy between a scripted upstream and a mesh that allows
-// the functions "ok…" and denies all others.
+// llm.forward and the functions "ok…" and denies all other calls.
 type stand struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -194,7 +194,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// TestHeld checks that no byte of a tool call is sent before the call is decided.
+// TestHeld checks that a tool call is not sent before its choice ends, which is when it
+// is decided, while the text before it is.
 func TestHeld(t *testing.T) {
 	gate := make(chan struct{})
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -253,7 +254,7 @@ func TestHostile(t *testing.T) {
 }
 
 // TestWaysAround checks that the proxy does not forward redirects, denied tool calls in
-// a response with any 2xx status, or the upstream's own X-Binnacle headers.
+// a response with another 2xx status than 200, or the upstream's own X-Binnacle headers.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {

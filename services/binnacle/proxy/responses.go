@@ -16,7 +16,7 @@ import (
 // type. A stream has events for each item and, at the end, the whole response.
 
 // passing lists the types of output items that require no action of the client: text,
-// and results of the provider's own tools.
+// reasoning, and calls of the provider's own tools.
 var passing = map[string]bool{"message": true, "reasoning": true, "compaction": true, "file_search_call": true, "web_search_call": true,
 	"code_interpreter_call": true, "image_generation_call": true, "mcp_call": true, "mcp_list_tools": true}
 
@@ -49,7 +49,8 @@ func itemCall(item *object) (*toolCall, error) {
 	return &toolCall{id: f.CallID, kind: f.Type + " item", name: f.Name}, nil
 }
 
-// item returns the call as an output item that contains only the decided fields.
+// item returns the call as an output item that contains the item's id, the status and
+// otherwise only the decided fields.
 func (t *toolCall) item(id string) *object {
 	doc := map[string]string{"id": id, "call_id": t.id, "name": t.name, "status": "completed"}
 	if t.kind == "custom" {

@@ -11,10 +11,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// toolCall is one complete tool call of a response. The call that the client receives is
-// built from these fields only, so it is exactly the call that was decided.
+// toolCall is one tool call of a response. The call that the client receives is built
+// from these fields and the id or index of its item, so its name and arguments are
+// exactly those that were decided.
 type toolCall struct {
-	id, kind   string // kind is "function", "custom", or "" for the deprecated function_call
+	id, kind   string // kind is "function", "custom", or "" for the deprecated function_call; calls of any other kind are refused
 	name, args string
 }
 
@@ -81,7 +82,8 @@ func (t *toolCall) at(i int) *object {
 
 // govern proposes the calls concurrently. It returns the allowed ones in their order,
 // and one text that explains the refusal of the others, or "". Calls after the first
-// maxCalls, and calls with invalid arguments, are refused without a proposal.
+// maxCalls, and calls with invalid arguments or an unknown kind, are refused without a
+// proposal.
 func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolCall, refusal string) {
 	verdicts := make([]*verdict, len(calls))
 	var wg sync.WaitGroup

@@ -1,9 +1,9 @@
 // Command confgen generates the documentation of the configuration file from its
 // settings: the JSON Schema under schemas/config and docs/reference/configuration.md.
 //
-// It also finds every environment variable that the code reads. A variable that neither
-// pkg/config nor the table here describes is an error, and so is a described variable that
-// no code reads.
+// It also finds the BINNACLE_ variables that the main files of programs, the command line
+// and pkg/run read. A variable that neither pkg/config nor the table here describes is an
+// error, and so is a variable in the table that none of them reads.
 package main
 
 import (
@@ -142,8 +142,8 @@ func readers(x *config.Setting) string {
 	return strings.Join(x.Readers, ", ")
 }
 
-// variables returns the environment variables that the main files of programs, the
-// command line and pkg/run read, with the names of the programs that read each.
+// variables returns the BINNACLE_ variables that the main files of programs, the command
+// line and pkg/run read, with the names of the programs that read each.
 func variables(root string) (map[string][]string, error) {
 	uses := map[string][]string{}
 	var files []string

@@ -36,7 +36,8 @@ type Ring struct {
 	RootKID string // key id of the first root key, the trust anchor
 }
 
-// Names and suffixes of the ring's files and folders that more than one function uses.
+// Names and suffixes of the ring's files and folders that more than one function uses,
+// and the algorithm of the signing keys.
 const (
 	rootSeed  = "root.seed"
 	rootKID   = "root.kid"
@@ -217,7 +218,7 @@ func (r *Ring) ClusterSecret() (string, error) {
 }
 
 // MirrorNKeys makes the missing NATS identities of the mirrors' account: "mirror", which
-// writes the mirrors, and "auditor", which reads them.
+// creates the mirrors, and "auditor", which reads them.
 func (r *Ring) MirrorNKeys() error {
 	for _, name := range []string{"mirror", "auditor"} {
 		if err := r.makeNKey(name); err != nil {

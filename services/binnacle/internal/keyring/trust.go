@@ -20,9 +20,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// The methods in this file require the root seed and work only on files, so they can be
-// called on a machine without a network. The provisioner of a running mesh finds new
-// trust documents in the ring and publishes them.
+// Most methods in this file require the root seed. All of them work only on files, so
+// they can be called on a machine without a network. The provisioner of a running mesh
+// finds new trust documents in the ring and publishes them.
 
 // Root returns the current root key, from root.seed.
 func (r *Ring) Root() (*sign.Key, error) {

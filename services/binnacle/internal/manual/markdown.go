@@ -9,7 +9,7 @@ import (
 )
 
 // Markdown returns the reference of a command line: the flags that every command
-// accepts, then each command with its description, usage, flags and examples.
+// accepts, then by group each command with its description, usage, flags and examples.
 func Markdown(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString("\n## Flags of every command\n\n")
