@@ -71,8 +71,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestStack shows that documents replace those with the same layer and name, and
-// that stacks are checked as a whole and compared rule by rule.
+// TestStack shows that stacks are checked as a whole and compared, and that
+// Put and NewStack reject documents that cannot be read.
 func TestStack(t *testing.T) {
 	bundle, err := Build(folder(t, map[string]string{"p.rego": permit}), "", nil)
 	if err != nil {

@@ -88,8 +88,8 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 }
 
 // prepare fetches the document to activate and checks what its layer requires: an
-// overlay must have its name as id, and a bundle must be signed by a key for
-// bundles. It sets the source and precedence of act.
+// overlay must have its name as id, and a bundle must be signed by a key for bundles. It
+// sets the source of act and, for a bundle, its precedence.
 func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
 	if body, act.Source, err = s.fetch(ctx, a); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.given(), err)

@@ -50,8 +50,9 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	m.follow()
 }
 
-// TestVotes shows who may vote, that the vote of each person counts once, and that the
-// vote that settles a call leads to exactly one second decision.
+// TestVotes shows that votes of unregistered principals and votes on calls that do not
+// wait are not recorded, that a settled call accepts no other vote, and that the vote
+// that settles a call leads to exactly one second decision.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
@@ -93,8 +94,8 @@ func TestVotes(t *testing.T) {
 }
 
 // TestSignedBallots shows that a signed ballot counts as the vote of the owner of its
-// key and not of the client that sends it, and that a call with a forged ballot is
-// denied.
+// key and not of the client that sends it, and that a forged ballot does not verify and
+// does not count.
 func TestSignedBallots(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)

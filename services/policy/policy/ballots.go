@@ -89,7 +89,7 @@ func (b *ballots) verifies(args []byte) bool {
 
 // vote executes policy.vote. It fails with not_found if no such call waits for approval,
 // with conflict if the call has been settled, with unavailable if other votes keep
-// coming first, and otherwise with invalid_input.
+// coming first, and otherwise with invalid_input, also if the ledger fails.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
@@ -129,8 +129,8 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
 }
 
-// record appends a vote with the expected sequence of the last one. It returns
-// the errors of approval.Decide and handle.Do.
+// record appends a vote with the expected sequence of the last one. It returns the
+// errors of escalation, approval.Decide and handle.DoFrom.
 func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {
 	e := waits.Event
 	var got *contract.Approval

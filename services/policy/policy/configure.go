@@ -20,16 +20,17 @@ import (
 //go:embed default.rego
 var defaultRego []byte
 
-// nameDefault is the name of the bundle that comes from the configuration. It is
-// evaluated after all others.
+// The name and precedence of the bundle that consists of the configured Rego files, or
+// of the built-in policy. It is evaluated after all bundles with a lower precedence
+// value.
 const (
 	nameDefault       = "default"
 	precedenceDefault = 1000
 )
 
 // configure activates those configured policies that differ from the last configured
-// ones. Configured documents need no signature, because a person who can change these
-// files can also change the program.
+// ones, and retires the bundle of release 0.1. Configured bundles need no signature,
+// because a person who can change these files can also change the program.
 func (s *activator) configure(ctx context.Context, cfg *Config) error {
 	p0, err := os.ReadFile(cfg.P0File)
 	if err != nil {

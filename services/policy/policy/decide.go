@@ -59,8 +59,8 @@ func (p *proposal) key() string {
 }
 
 // take decides one proposal. If it returns nil, the decision is on the ledger. It
-// returns errMalformed if the event is not a valid proposal; after any other error the
-// proposal must be delivered again.
+// returns an error that wraps errMalformed if the event is not a valid proposal; after
+// any other error the proposal must be delivered again.
 func (d *decider) take(ctx context.Context, m delivery) error {
 	p := proposal{event: m.event, retries: m.tries, seq: m.seq}
 	err := contract.Decode(p.event.Data, &p.call)

@@ -233,8 +233,8 @@ func TestLabelsGuessed(t *testing.T) {
 	})
 }
 
-// TestNestedCalls shows that a service may propose a call that is nested in one that it
-// executes, for the same actor, until the outer call has ended.
+// TestNestedCalls shows that a service may propose a call that is nested in one of its
+// own, for the same actor, once the outer call has started.
 func TestNestedCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -269,8 +269,8 @@ func TestNestedCalls(t *testing.T) {
 	})
 }
 
-// TestSessionsOfOthers shows who may make calls in a session, with and without a
-// grant.
+// TestSessionsOfOthers shows who may make calls in a session, with and without a grant,
+// which sessions are opened, and that a full cache is emptied.
 func TestSessionsOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

@@ -17,8 +17,8 @@ type expirer struct {
 	starts starts.View
 }
 
-// sweepGrace is the time between the end of a call's window and its expiry. It exceeds
-// the clock differences between services.
+// sweepGrace is the time between the end of a call's window and its expiry. It is meant
+// to exceed the clock differences between services.
 const sweepGrace = 2 * time.Second
 
 // run expires overdue calls once a second until ctx is done. The view must have caught
@@ -41,8 +41,9 @@ func (s *expirer) run(ctx context.Context) {
 }
 
 // expire claims an allowed call that has not started, so that no executor can start it,
-// and then records the outcome "expired". If an executor or another instance has claimed
-// the call first, it does nothing.
+// and then records the outcome "expired". If policy has claimed the call already, expire
+// only records the outcome. If an executor has claimed it, or the claim is lost to
+// another instance, expire does nothing.
 func (s *expirer) expire(ctx context.Context, c starts.Call) error {
 	e := c.Event
 	var a contract.Allowed

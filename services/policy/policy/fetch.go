@@ -63,9 +63,10 @@ func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, sour
 	return body, "url " + a.URL, err
 }
 
-// download returns a bundle from a server whose host the ceilings list. A redirect to
-// another host, or a status other than 200, is an error. It reads at most one byte more
-// than rego.MaxBundle, so that a larger bundle is rejected later.
+// download returns a document from a server whose host the ceilings list. A redirect to
+// a host that they do not list, a fourth redirect, or a status other than 200, is an
+// error. It reads at most one byte more than rego.MaxBundle, so that a larger bundle is
+// rejected later.
 func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

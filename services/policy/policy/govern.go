@@ -81,7 +81,7 @@ func folded(h []*contract.Event) (*govern.State, error) {
 }
 
 // consistent returns the reason why the limits are inconsistent with the ceilings in
-// force, or nil.
+// force or refer to names that do not exist, or nil.
 func (g *governor) consistent(limits []guard.Limit) error {
 	in := g.state.Stack()
 	st := cpi.Stack{P0: in.Ceilings(), Limits: limits, Known: g.names.known("limits", "")}
@@ -116,7 +116,8 @@ func canonical(s string) contract.Raw {
 	return b
 }
 
-// result returns a successful result with doc as its output.
+// result returns a successful result with doc as its output, or a failed one if doc
+// cannot be encoded.
 func result(effect string, doc any) execute.Result {
 	raw, err := json.Marshal(doc)
 	if err == nil {

@@ -144,8 +144,9 @@ func TestFreezeWaits(t *testing.T) {
 	})
 }
 
-// TestFreezeUnknown shows that a service whose running instances cannot be read counts as
-// not having acknowledged a freeze, also if they were read before.
+// TestFreezeUnknown shows that a service whose running instances cannot be read counts
+// as not having acknowledged a freeze, also if they were read before. If the read does
+// not return, the result of the read before it counts.
 func TestFreezeUnknown(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -333,8 +334,8 @@ func (m *member) ceilings() *guard.Ceilings {
 	return s.Ceilings()
 }
 
-// TestFilters shows that the reader selects exactly the events that the state
-// processes.
+// TestFilters shows that the reader selects exactly the events that the state processes,
+// and the acknowledgements of freezes.
 func TestFilters(t *testing.T) {
 	files, err := filepath.Glob("../../../schemas/events/*/*.json")
 	if err != nil || len(files) < 40 {

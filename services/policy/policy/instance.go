@@ -35,8 +35,7 @@ type instance struct {
 	seen     atomic.Uint64 // Lamport time of the newest event in state
 }
 
-// contents reads and stores contents that are too large for an event, and
-// decrypts them.
+// contents stores, reads and decrypts contents.
 type contents interface {
 	Open(context.Context, *contract.Content) ([]byte, error)
 	Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error)
@@ -131,8 +130,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// cache is a map of at most maxCached entries that is safe for concurrent use.
-// When it is full, it is emptied.
+// cache is a map that is safe for concurrent use. It holds at most maxCached entries,
+// since it is emptied after that number of calls of put.
 type cache[V any] struct {
 	m  sync.Map
 	mu sync.Mutex

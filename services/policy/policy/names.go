@@ -38,7 +38,8 @@ func (s *names) acted(actor string) bool {
 
 // current waits until this instance's state has applied all events that are on the
 // ledger now, so that it includes names that another instance has just recorded. It
-// gives up after lookFor.
+// gives up after lookFor, or at once if the position of the state or of the ledger is
+// unknown.
 func (s *names) current() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()

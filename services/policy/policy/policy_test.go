@@ -200,8 +200,8 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	return d.Verdict, d.ReasonCode
 }
 
-// explains checks that an explanation ends with the decision, and that one of its
-// parts has the same verdict and reason.
+// explains checks that an explanation ends with the decision, and that one of its parts
+// has the same verdict and reason, unless the reason is that no policy is defined.
 func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	w.t.Helper()
 	eval, err := w.st.Redecide(context.Background(), e, d, args, true)
@@ -446,8 +446,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_TEN"} if startswith(input.kind
 	return w
 }
 
-// BenchmarkAllow measures the processor time of one decision, from facts to
-// signature.
+// BenchmarkAllow measures the time of one decision, from facts to signature.
 func BenchmarkAllow(b *testing.B) {
 	w, k, f := ten(b), key(b, "policy"), facts("noop")
 	for i := 0; b.Loop(); i++ {

@@ -121,7 +121,8 @@ func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKe
 }
 
 // identities returns the principals, and the entries that give or end authority, at a
-// Lamport time or over the whole history.
+// Lamport time or over the whole history. It also returns all break-glass grants and the
+// id of the freeze in force now.
 func (q *queries) identities(_ context.Context, r *events.IdentitiesRequest) (events.IdentitiesState, error) {
 	out := events.IdentitiesState{Identities: []events.Identity{}, BreakGlass: []events.BreakGlassGrant{}}
 	q.state.Read(func(v *state.View) {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// maxBudgetTries is how often a reservation is tried before the call is denied: if the
-// budget ledger cannot be written, calls must not be allowed.
+// maxBudgetTries is the number of earlier deliveries from which on a failing reservation
+// denies the call: if the budget ledger cannot be written, calls must not be allowed.
 const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
@@ -73,8 +73,8 @@ func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) erro
 	return err
 }
 
-// priced returns the accounts of the first limit on money that applies to a call, or nil
-// if none does.
+// priced returns the accounts of the first limit in millionths of a dollar that applies
+// to a call, or nil if none does.
 func priced(limits []guard.Limit, f *guard.Facts) []string {
 	for i := range limits {
 		if accounts := limits[i].Accounts(f); limits[i].Measure == "usd_micros" && len(accounts) > 0 {

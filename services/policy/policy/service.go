@@ -1,7 +1,7 @@
 // Package policy is the policy service. It consumes proposals, decides them with
-// the policies and tools in force, and records either the allowed event, which is
-// the executor's work item, or the denial with its receipt. It also executes the
-// calls that govern the mesh.
+// the policies and tools in force, and records the allowed event, which is the
+// executor's work item, the escalation, or the denial with its receipt. It also
+// executes the calls that govern the mesh.
 //
 // The package is the shell around the pure packages in internal: it consumes
 // deliveries, collects facts, appends with expected sequences, and serves
@@ -227,8 +227,9 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	return f.Run(ctx, p.budget.From(tail))
 }
 
-// apply applies one entry to the state. It returns an error if a policy cannot be read;
-// the service then stops, since it would otherwise decide with the wrong policies.
+// apply applies one entry to the state. It returns an error if the data of the event or
+// a policy cannot be read; the service then stops, since it would otherwise decide with
+// the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, stateReader.Filters...)
 	if err != nil {

@@ -16,11 +16,11 @@ type sessions struct {
 	openers cache[string] // actor of the first proposal, by tenant and session
 }
 
-// foreignOwner returns "" if the actor of a proposal owns its session or has a
-// grant of the owner. Otherwise it returns the owner, or "-" if the owner is
-// unknown. A derived id proves its owner. A session of a release before 0.5
-// belongs to the actor of its first proposal, which never changes and is
-// therefore cached.
+// foreignOwner returns "" if the actor of a proposal owns its session or has a grant of
+// the owner. Otherwise it returns the owner, or "-" if the owner is unknown. A derived
+// id proves its owner. A session of a release before 0.5 belongs to the actor of its
+// first proposal, which never changes and is therefore cached; before that proposal it
+// belongs to every actor.
 func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now string) (string, error) {
 	derived := contract.DerivedSession(e.Session)
 	if contract.OwnsSession(e.Tenant, e.Actor, e.Session) {
@@ -88,5 +88,6 @@ func proposals(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Event: contract.EventCallProposed, Key: session}.String()
 }
 
-// lookFor is the timeout for looking up one name.
+// lookFor is the timeout for looking up one name, and for waiting until the state is
+// current.
 const lookFor = 2 * time.Second

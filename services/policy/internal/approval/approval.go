@@ -30,9 +30,9 @@ type Vote struct {
 }
 
 // Decide returns the approval to record for a vote, given the votes recorded before it.
-// It returns ErrSettled if those settled the call, ErrEarly for a TimeOut before the end
-// of the time to vote, and otherwise an error with the reason why the vote does not
-// count.
+// It returns ErrSettled if those settled the call, and ErrEarly for a TimeOut before the
+// end of the time to vote. Any other error is the reason why the vote does not count, or
+// that of a malformed esc.Expires.
 func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now time.Time) (*contract.Approval, error) {
 	expires, err := contract.ParseTime(esc.Expires)
 	if err != nil {
@@ -83,8 +83,8 @@ func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error 
 	return nil
 }
 
-// Facts returns the votes as facts of a decision. ids are the ids of the votes'
-// events, or nil.
+// Facts returns the votes as facts of a decision, without those that record a TimeOut.
+// ids are the ids of the votes' events, or nil.
 func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 	var out []guard.ApprovalFact
 	for i, v := range votes {

@@ -36,8 +36,8 @@ const (
 	// limits.
 	linger = 5 * time.Millisecond
 	// takeOver is how long a reservation may stay open before every instance searches
-	// for the outcome of its call. Before that, only the instance that made the
-	// reservation processes the outcome.
+	// for the outcome of its call. Before that, instances other than the one that made
+	// the reservation process only outcomes that policy recorded.
 	takeOver = 3 * time.Second
 	// lookBack is how many entries before the reservation the search for the outcome of
 	// a call begins. If a proposal is delivered twice, the second delivery may reserve
@@ -65,31 +65,31 @@ type Ledger struct {
 	executors map[string]string // executor by call id, for open reservations of this instance
 }
 
-// New returns a ledger that appends through m. limits returns the limits in
-// force, and must be safe for concurrent use. Run must be started before Reserve
-// can return.
+// New returns a ledger that appends through m. limits returns the limits in force, and
+// must be safe for concurrent use. Until Run is started, Reserve waits for it or for the
+// end of its context.
 func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger {
 	return &Ledger{emit: m, log: log, limits: limits, requests: make(chan request), outcomes: make(chan limit.Outcome, maxBatch),
 		since: map[string]openSince{}, executors: map[string]string{}}
 }
 
-// openSince is the time at which an open reservation was read, and the part of the
-// ledger in which to search for the outcome of its call.
+// openSince is the time at which an open reservation was added to the state, and the
+// part of the ledger in which to search for the outcome of its call.
 type openSince struct {
 	seq  uint64    // sequence of the change that made the reservation
 	from uint64    // sequence at which the next search by Sweep begins
-	at   time.Time // when this instance read the change
+	at   time.Time // when this instance applied the change
 }
 
 // request is a reservation that Run has not written yet. early receives the expected
-// result, and answer receives the final result after the append.
+// fact if the reservation is to be granted; answer receives the final result.
 type request struct {
 	limit.Request
 	executor      string // service that will execute the call
 	early, answer chan answered
 }
 
-// answered is the result of a request: its fact, or the error that prevented the append.
+// answered is the result of a request: its fact, or the error of write.
 type answered struct {
 	fact guard.BudgetFact
 	err  error
@@ -99,10 +99,11 @@ type answered struct {
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.emit.Tenant, "policy", aggregate) }
 
 // Reserve reserves the amounts that a call of an executor may use. A refusal is final
-// when Reserve returns. A granted reservation is then still being appended: it is
+// when Reserve returns. A granted reservation may still have to be appended: it is
 // durable once the function final has returned the same fact. final may return another
-// fact if another instance appended first. Run must be running. Both functions return
-// the error of ctx when it is done.
+// fact if another instance appended first; it must be called only once. Run must be
+// running. Both functions return the error of ctx when it is done, and the error of the
+// log if it prevents the result.
 func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
 	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
 	select {
@@ -157,8 +158,8 @@ func (b *Ledger) Run(ctx, starting context.Context) error {
 	}
 }
 
-// collect waits for a request or an outcome, and returns all that are pending. It
-// returns none after ctx is done.
+// collect waits for a request or an outcome, and returns the pending ones, at most
+// maxBatch. It returns none only when ctx is done.
 func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome) {
 	select {
 	case <-ctx.Done():
@@ -244,8 +245,9 @@ func (b *Ledger) behind(ctx context.Context, last uint64) (bool, error) {
 	return en.Seq > last, err
 }
 
-// Read applies the changes that other instances appended since the last read. It
-// returns the error of the log, or an error for a change that cannot be decoded.
+// Read applies the changes that were appended since the last read. It skips entries that
+// are not events of the budget ledger. It returns the error of the log, or an error for
+// a change that cannot be decoded.
 func (b *Ledger) Read(ctx context.Context) error {
 	b.mu.Lock()
 	from := b.last + 1
@@ -287,8 +289,8 @@ func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	}
 }
 
-// executes records, for each request, the service that executes the call and may
-// therefore record its outcome.
+// executes records, for each request whose reservation is open, the service that
+// executes the call and may therefore record its outcome.
 func (b *Ledger) executes(rs []request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -340,8 +342,9 @@ func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 }
 
 // executorOf returns the service that recorded an outcome if policy allowed that service
-// to execute the call, and otherwise "". It searches backwards from the outcome, because
-// a second delivery may have made a reservation after the call was allowed.
+// to execute the call. Otherwise, or if the log cannot be read, it returns "". It
+// searches backwards from the outcome, because a second delivery may have made a
+// reservation after the call was allowed.
 func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 	e, err := eventlog.Open(en, outcomes)
 	if err != nil {
@@ -354,9 +357,10 @@ func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 	return c.Executor
 }
 
-// ended settles a call with an outcome that its executor or policy recorded; outcomes of
-// other services are ignored. executor is empty if another instance made the
-// reservation: that instance or Sweep then settles an outcome of the executor.
+// ended passes the outcome of a call to Run if policy or the service executor recorded
+// it, and ignores it otherwise. executor is empty if this instance does not know the
+// executor of the call, or if policy did not allow the service that recorded the outcome
+// to execute the call.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {
 	e, err := eventlog.Open(en, outcomes)
 	if err != nil || e.Service() != "policy" && e.Service() != executor {
@@ -394,9 +398,8 @@ func (b *Ledger) Sweep(ctx context.Context) {
 	}
 }
 
-// lookUp settles the reservation of a late call if the call's outcome is on the ledger.
-// Otherwise it records where the search ended, so that the next one continues from
-// there.
+// lookUp processes the outcomes of a late call that are on the ledger. If there are
+// none, it records where the search ended, so that the next one continues from there.
 func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	if l.from < l.seq {
 		allowed, err := b.allowedSince(ctx, l)
@@ -481,8 +484,9 @@ func (b *Ledger) Dump() (at uint64, lines []byte) {
 // view policy.budget of replay. The zero value is the empty view.
 type View struct{ state limit.State }
 
-// Apply applies one budget_changed event. It ignores events of services other than
-// policy, since they could forge settlements.
+// Apply applies one budget_changed event. It returns an error if the data cannot be
+// decoded. Events of services other than policy change nothing, since they could forge
+// settlements.
 func (v *View) Apply(e *contract.Event) error {
 	var ev events.BudgetChanged
 	if err := contract.Decode(e.Data, &ev); err != nil || e.Service() != "policy" {

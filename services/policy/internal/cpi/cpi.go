@@ -1,12 +1,12 @@
 // Package cpi is the consistency check of a stack of policies before any of it
 // comes into force. It finds malformed documents, references to unknown names,
-// contradictions, rules of lower layers that permit calls which P0 forbids or for which
-// it requires approvers, and rules that can never apply.
+// contradictions, rules and limits of lower layers that exceed P0, rules that can never
+// apply, overlays that have expired, and overlays that could not be retired.
 //
 // It is pure, and imports no policy language: package rego describes bundles as
 // clauses. The check is conservative: rules that it cannot prove to be disjoint
-// are treated as overlapping. A new check is a method of checker that Validate
-// calls, and a new value of Finding.Check.
+// are treated as overlapping. A new check is a method of checker, and
+// usually a new value of Finding.Check.
 package cpi
 
 import (
@@ -97,7 +97,7 @@ func (c *checker) add(severity, check, where, format string, args ...any) {
 	c.out = append(c.out, Finding{Severity: severity, Check: check, Where: where, Message: fmt.Sprintf(format, args...)})
 }
 
-// Validate returns every fault of a stack, ordered by layer: ceilings, bundles,
+// Validate returns the findings about a stack, ordered by layer: ceilings, bundles,
 // overlays, limits, then references.
 func Validate(s *Stack) []Finding {
 	c := &checker{s: s}
@@ -137,8 +137,8 @@ func (c *checker) ceilings() {
 	}
 }
 
-// kind checks that a pattern can match a kind, and warns if it matches none in
-// the catalog.
+// kind checks that a pattern can match a kind. It warns if a pattern that ends in "*"
+// matches none in the catalog, provided that the catalog is known.
 func (c *checker) kind(where, pattern string) {
 	if pattern == "*" {
 		return
@@ -155,7 +155,7 @@ func (c *checker) kind(where, pattern string) {
 	}
 }
 
-// bundle checks the clauses of one bundle: their answers, and every pair of them
+// bundle checks that a bundle has clauses, each clause by itself, and every pair of them
 // for rules that never apply or that contradict each other.
 func (c *checker) bundle(b *Bundle) {
 	for i := range b.Clauses {
@@ -186,8 +186,8 @@ func (c *checker) bundle(b *Bundle) {
 	}
 }
 
-// widens finds clauses of P1 whose sandbox exceeds the ceiling, or that permit calls
-// which P0 forbids or for which it requires approvers.
+// widens finds clauses of P1 whose sandbox exceeds the ceiling, that allow or escalate
+// only kinds which P0 forbids, or that allow only kinds for which P0 requires approvers.
 func (c *checker) widens(where string, x *Clause) {
 	p := c.s.P0
 	if p == nil {
@@ -249,8 +249,8 @@ func (c *checker) between() {
 	}
 }
 
-// limits checks that the limits are valid, and finds those that exceed the ceilings'
-// limit on the same level, measure and window.
+// limits checks that the limits are valid, and finds those that exceed a limit of the
+// ceilings on the same level, measure and window that includes their subject.
 func (c *checker) limits() {
 	if err := guard.CheckLimits(c.s.Limits); err != nil {
 		c.add("error", "structure", "limits", "%v", err)
@@ -303,7 +303,8 @@ func subset(a, b []string) bool {
 	return !slices.ContainsFunc(a, func(x string) bool { return !slices.Contains(b, x) })
 }
 
-// subsumes reports whether clause y applies to every call that clause x applies to.
+// subsumes reports whether it is certain that clause y applies to every call that clause
+// x applies to.
 func subsumes(y, x *Clause) bool { return covers(y.Kind, x.Kind) && subset(y.Conds, x.Conds) }
 
 // overlap reports whether some call could match both clauses.
@@ -334,8 +335,8 @@ func constant(s string) bool {
 	return strings.HasPrefix(s, `"`) || s == "true" || s == "false" || s != "" && strings.Trim(s, "0123456789.-") == ""
 }
 
-// sameAnswer reports whether both clauses have the same constant answer, so that
-// their overlap is harmless.
+// sameAnswer reports whether both clauses have the same constant answer and no sandbox,
+// so that their overlap is harmless.
 func sameAnswer(y, x *Clause) bool {
 	return y.Verdict != "" && y.Verdict == x.Verdict && y.Reason == x.Reason && y.Sandbox == nil && x.Sandbox == nil
 }

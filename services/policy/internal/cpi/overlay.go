@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// overlay checks one P2 document. If the document is malformed, that is the only
+// overlay checks one P2 document. If the document is malformed, overlay adds no other
 // finding about it.
 func (c *checker) overlay(o *guard.Overlay) {
 	where := "p2 " + o.ID
@@ -52,8 +52,8 @@ func (c *checker) expired(where string, o *guard.Overlay) {
 		Message: fmt.Sprintf("the overlay expired at %s, it is %s now", o.Expires, k.Now)})
 }
 
-// ruleKinds checks that the kinds of a rule can exist and are permitted by
-// only_kinds.
+// ruleKinds checks that the kinds of a rule can exist and overlap with only_kinds, if
+// that is set.
 func (c *checker) ruleKinds(at string, o *guard.Overlay, r *guard.OverlayRule) {
 	for _, k := range r.Kinds {
 		c.kind(at, k)
@@ -74,8 +74,8 @@ func (c *checker) ruleReason(at string, r *guard.OverlayRule) {
 	}
 }
 
-// ruleAfter finds a rule that never applies because an earlier rule, j, matches every
-// call that it matches.
+// ruleAfter adds a finding if r never applies because before, the earlier rule with the
+// index j, matches every call that r matches.
 func (c *checker) ruleAfter(at string, r, before *guard.OverlayRule, j int) {
 	if !answersAll(before, r) {
 		return
@@ -94,7 +94,8 @@ func answersAll(y, x *guard.OverlayRule) bool {
 		(len(y.Classes) == 0 || len(x.Classes) > 0 && subset(x.Classes, y.Classes))
 }
 
-// lockout finds overlays that would deny every principal the call that retires them.
+// lockout finds overlays of a whole tenant that do not expire and that can deny every
+// principal the call that retires them.
 func (c *checker) lockout(where string, o *guard.Overlay) {
 	if o.Scope != "tenant" || o.Expires != "" {
 		return

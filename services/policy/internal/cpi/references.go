@@ -8,10 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Known is the set of names that exist in the mesh and that policies can refer
-// to, with the document that is to be activated. Every name in that document must
-// exist. A missing name in another document, which is in force already, is only a
-// warning, since it may have been removed later.
+// Known is the set of names that exist in the mesh and that policies can refer to, with
+// the document that is to be activated. Every name in that document must exist, except
+// sessions and functions of clients. A missing name in another document, which is in
+// force already, is only a warning, since it may have been removed later.
 type Known struct {
 	Layer, Name string // the document to activate: p0, p1, p2 or limits
 	Lenient     bool   // missing names are warnings in every document
@@ -20,8 +20,9 @@ type Known struct {
 	Executors, Hosts, Keys, Kinds, Principals, Roles []string
 	Secrets                                          []string
 	Tenant                                           string
-	// Actor and Session report whether a principal has ever acted, and whether a session
-	// was opened. They are called for names that are not in the lists.
+	// Actor reports whether a principal that is not in Principals has ever acted; nil
+	// means that none has. Session reports whether a session was opened; nil means that
+	// every session was.
 	Actor, Session func(string) bool
 }
 
@@ -49,7 +50,8 @@ var pathOf = map[string]string{
 	"input.about.secrets": "secret", "input.about.egress_hosts": "host",
 }
 
-// references checks that every name in the stack exists.
+// references adds a finding for each name in the stack that does not exist, if the
+// existing names are known. Patterns of kinds are left to kind.
 func (c *checker) references() {
 	if c.s.Known == nil {
 		return
@@ -74,7 +76,8 @@ func (c *checker) references() {
 	}
 }
 
-// names returns every name in the documents of a stack.
+// names returns the names that the documents of a stack refer to. The value of a subject
+// may be empty.
 func (s *Stack) names() []named {
 	var out []named
 	add := func(layer, name, where, pointer, what string, values ...string) {
@@ -185,8 +188,8 @@ func tenantPart(tenant string, n int) string {
 // maxNamed is the greatest number of existing names that a finding lists.
 const maxNamed = 8
 
-// suggestion returns the existing name that is most similar to value, or a list
-// of existing names, as the end of a message.
+// suggestion returns the existing name that is most similar to value, or else a list of
+// existing names, as the end of a message. It returns "" if there are none.
 func suggestion(value string, there []string) string {
 	best, at := "", len(value)/3+2
 	for _, x := range there {

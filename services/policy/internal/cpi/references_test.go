@@ -17,8 +17,9 @@ func known(layer, name string) *Known {
 		Actor: func(s string) bool { return s == "bob" }, Session: func(s string) bool { return s == "s-1" }}
 }
 
-// TestReferences shows that a name that does not exist is an error, whose text contains
-// the place of the name in the document and a similar name that exists.
+// TestReferences shows that a name that does not exist is an error in the document to
+// activate, unless it is a session or a function of a client. The error contains the
+// name and, in most cases, existing names.
 func TestReferences(t *testing.T) {
 	rule := func(change func(*guard.OverlayRule)) *guard.Overlay {
 		r := guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "ESCALATE_A", Verdict: contract.Escalate, Approval: &contract.ApprovalRule{Quorum: 1, Roles: []string{"finance"}, TimeoutMS: 1000}}
@@ -87,9 +88,9 @@ func TestReferences(t *testing.T) {
 		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].String(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, errs, c.want)
 		}
-		// In a document that is in force already, or that the configuration
-		// activates, a missing name is a warning. Only an expired overlay remains
-		// an error.
+		// In a document that is in force already, or that the configuration activates, a
+		// missing name is a warning. The overlay that has expired contains no missing
+		// name and is skipped.
 		if strings.Contains(c.want, "expired") {
 			continue
 		}

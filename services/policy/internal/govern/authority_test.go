@@ -11,7 +11,7 @@ import (
 
 // TestPersons shows that the administrator of a new mesh is registered as a person once,
 // that unregistered principals are not persons, and that the registration of another
-// person requires the approval of a second person.
+// person requires the approval of a second person if there is one.
 func TestPersons(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.st.MayVote("admin"), "not registered")
@@ -100,8 +100,8 @@ func TestKeysOfOthers(t *testing.T) {
 }
 
 // TestRevocation shows that a token can be revoked by its id, that revoking a
-// principal's credentials also ends everything granted with them, and that later
-// grants are valid.
+// principal's credentials also ends its keys, delegations, session grants and consents,
+// and that later grants are valid.
 func TestRevocation(t *testing.T) {
 	d := &desk{t: t}
 	llm := []string{"llm:call"}

@@ -48,14 +48,14 @@ type Caller struct {
 	Tenant string
 	Held   []string // scopes of the caller's credential
 	Now    time.Time
-	// Owns reports whether the caller owns a session of a release before 0.5,
-	// whose id does not show the owner. A nil func returns false.
+	// Owns reports whether the caller owns a session of a release before 0.5, whose id
+	// does not show the owner. If it is nil, the caller owns no such session.
 	Owns func(session string) bool
 	// View reads other aggregates than the command's own. If it is nil, the state on
 	// which the command is decided is read.
 	View View
-	// Consistent returns the reason why limits contradict the ceilings or refer
-	// to names that do not exist, or nil. A nil func accepts all limits.
+	// Consistent returns the reason why limits contradict the ceilings or refer to names
+	// that do not exist, or nil. If it is nil, limits are not checked for that.
 	Consistent func([]guard.Limit) error
 }
 
@@ -158,8 +158,8 @@ func Parse(kind string, args []byte) (*Command, error) {
 }
 
 // Decide returns the event to record, or an error. If an argument is the reason, the
-// error begins with its name. s must hold the events of the command's aggregate; it is
-// not changed.
+// error usually begins with its name. s must hold the events of the command's aggregate;
+// it is not changed.
 func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 	if by.View == nil {
 		by.View = s
@@ -167,8 +167,8 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 	return c.decide(s, &by)
 }
 
-// inPerson lists the kinds that give authority or act for a principal. A virtual
-// key cannot be used for them, whatever its scopes.
+// inPerson lists the kinds of calls that a principal must make in person: a virtual key
+// cannot be used for them, whatever its scopes. Most of them give authority.
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
 	KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session"}
 
@@ -176,8 +176,8 @@ var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_co
 // key.
 func InPerson(kind string) bool { return slices.Contains(inPerson, kind) }
 
-// explained returns the Fact with this name and data, or an error if the reason is
-// empty.
+// explained returns the Fact with this name and data, or an error if the reason is empty
+// or blank.
 func explained(reason, name string, data canon.Document) (Fact, error) {
 	if strings.TrimSpace(reason) == "" {
 		return none, errors.New("reason: say why")

@@ -113,8 +113,9 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends everything that was granted with a principal's credentials before this
-// event, because someone who stole the credentials may have granted it.
+// endAll ends the keys, consents, delegations and session grants that a principal gave
+// before this event, because someone who stole the principal's credentials may have
+// given them.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason, lamport)
 	s.Delegations.endOf(d.Principal, lamport)
@@ -169,7 +170,7 @@ func (x span) at(lamport uint64, now string) bool {
 	return x.from <= lamport && (x.to == 0 || lamport < x.to) && (x.expires == "" || now == "" || now < x.expires)
 }
 
-// Dump returns the canonical form of the state, sorted lines of JSON, which is
+// Dump returns the canonical form of the state, lines of JSON in a fixed order, which is
 // part of the view policy.state.
 func (s *State) Dump() []byte {
 	b := s.dumpIdentities(nil)

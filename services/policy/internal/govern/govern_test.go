@@ -15,8 +15,8 @@ import (
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
-// call is a governing call in a test: its caller, and the arguments of all verbs in one
-// struct.
+// call is a governing call in a test: facts about its caller, and the arguments of all
+// verbs in one struct.
 type call struct {
 	CallID string                    `json:"-"`
 	Tenant string                    `json:"-"`

@@ -67,7 +67,8 @@ func (x *Keys) endConsent(id string, lamport uint64) {
 	}
 }
 
-// withdraw ends a consent, and revokes the key that was made under it.
+// withdraw ends the consent to a key, and revokes the key if it acts for the principal
+// that withdraws.
 func (x *Keys) withdraw(d *events.VirtualKeyConsentWithdrawn, lamport uint64) {
 	x.endConsent(d.ID, lamport)
 	if k := x.made[d.ID]; k != nil && k.Actor == d.Principal && k.revoked == "" {
@@ -91,7 +92,7 @@ func (x *Keys) endOf(principal, reason string, lamport uint64) {
 }
 
 // fact returns the facts about a key for a call, and the maker of the key, whose
-// suspension invalidates it.
+// suspension invalidates it. maker is "" if the key is invalid already.
 func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker string) {
 	f = &guard.KeyFact{ID: id}
 	k := x.made[id]
@@ -109,8 +110,8 @@ func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker
 	return f, k.Maker
 }
 
-// matchModel reports whether a model matches a pattern, in which * matches any
-// characters except a slash.
+// matchModel reports whether a model matches a pattern of path.Match, in which * matches
+// any characters except a slash. A malformed pattern matches no model.
 func matchModel(pattern, model string) bool {
 	ok, err := path.Match(pattern, model)
 	return err == nil && ok
@@ -241,7 +242,8 @@ type withdrawConsentArgs struct {
 	ID string `json:"id"`
 }
 
-// withdrawConsent ends a consent of the caller and the key made under it.
+// withdrawConsent ends the caller's consent to a key, and revokes the key with this id
+// if it acts for the caller.
 func withdrawConsent(s *State, c *Caller, a *withdrawConsentArgs) (Fact, error) {
 	k, waits := s.Keys.made[a.ID], s.Keys.consents[a.ID]
 	if (waits == nil || waits.Principal != c.Actor) && (k == nil || k.Actor != c.Actor || k.revoked != "") {

@@ -36,8 +36,8 @@ type setLimitsArgs struct {
 	Limits []guard.Limit `json:"limits"`
 }
 
-// setLimits replaces all limits. They must be valid and consistent with the
-// ceilings.
+// setLimits replaces all limits. They must be valid and pass the caller's check
+// Consistent, if there is one.
 func setLimits(_ *State, c *Caller, a *setLimitsArgs) (Fact, error) {
 	if err := guard.CheckLimits(a.Limits); err != nil {
 		return none, err

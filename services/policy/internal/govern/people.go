@@ -11,7 +11,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// The types of principals. Only persons vote and review.
+// Two of the types of principals. Only persons vote and review.
 const (
 	Person = "person"
 	Agent  = "agent"
@@ -125,7 +125,8 @@ func (p *People) others(actor string, now time.Time) bool {
 	return false
 }
 
-// suspendedSince returns when the current suspension began.
+// suspendedSince returns when the current suspension began, or "" if the principal is
+// not suspended.
 func (p *People) suspendedSince(principal string) string {
 	at := ""
 	for _, l := range slices.Backward(p.principals[principal]) {
@@ -143,9 +144,9 @@ type registerArgs struct {
 }
 
 // DualControl reports whether a registration needs the approval of a second person: it
-// makes a principal a person, or makes a person something else, and another registered
-// person can approve it. args are the arguments of the call. If they cannot be decoded,
-// DualControl returns true; the schema denies such a call in any case.
+// makes a principal a person, or makes a person something else, and a person other than
+// actor is registered (see others). args are the arguments of the call. If they cannot
+// be decoded, DualControl returns true; the schema denies such a call in any case.
 func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
 	var a registerArgs
 	return json.Unmarshal(args, &a) != nil || p.dual(&a, actor, now)
@@ -181,8 +182,8 @@ type principalArgs struct {
 	Reason    string `json:"reason"`
 }
 
-// suspend denies every later call of a principal. Principals cannot suspend
-// themselves.
+// suspend denies every call of a principal until it is resumed or registered again.
+// Principals cannot suspend themselves.
 func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
 	if a.Principal == c.Actor {
 		return none, errors.New("principal: principals cannot suspend themselves")

@@ -29,8 +29,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestFoldedAlone shows that events of other services change nothing, that
-// malformed events are errors, and that other events are ignored.
+// TestFoldedAlone shows that events of other services change nothing, that malformed
+// events are errors unless their data is not read, and that other events are ignored.
 func TestFoldedAlone(t *testing.T) {
 	var s State
 	before := string(s.Dump())
@@ -52,9 +52,9 @@ func TestFoldedAlone(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoIsMeant shows that a call is rejected if it is about something that does
-// not exist, belongs to another principal, or lasts too long, and that the error names
-// the argument.
+// TestOnlyWhoIsMeant shows that a call is rejected if an argument names something that
+// does not exist or that belongs to another principal, or is otherwise invalid, and that
+// the error names the argument.
 func TestOnlyWhoIsMeant(t *testing.T) {
 	d := &desk{t: t}
 	own := func(string) bool { return true }

@@ -27,9 +27,9 @@ func (t *Tokens) revoke(d *events.TokenRevoked, lamport uint64) {
 	t.list = append(t.list, Identity{Kind: "revocation", ID: d.ID, Principal: d.Principal, Expires: d.Before, From: lamport})
 }
 
-// Revoked reports whether the credential of a call was revoked: its token by id,
-// or all tokens of its actor if the call was proposed before that revocation.
-// proposed is a time in contract.TimeFormat.
+// Revoked reports whether the credential of a call was revoked: its token by id, or all
+// credentials of its actor if the call was not proposed after that revocation. proposed
+// is a time in contract.TimeFormat.
 func (t *Tokens) Revoked(token, actor, proposed string) bool {
 	return token != "" && t.revoked[token] || t.ended[actor] != "" && proposed <= t.ended[actor]
 }

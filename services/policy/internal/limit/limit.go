@@ -46,8 +46,8 @@ type Request struct {
 	Force   bool // approvers have permitted the call to exceed limits
 }
 
-// Outcome is the end of a call that may have a reservation. Usage determines the amounts
-// that are finally charged.
+// Outcome is the end of a call that may have a reservation. Status and Usage determine
+// the amounts that are finally charged.
 type Outcome struct {
 	CallID string
 	Status string
@@ -66,11 +66,11 @@ func (s *State) IsOpen(call string) bool { _, ok := s.open[call]; return ok }
 // call has none.
 func (s *State) Session(call string) string { return s.open[call].Session }
 
-// Decide decides about the requests in order and settles the outcomes. It returns
-// one event with all changes, which has no entries if nothing changes, and one
-// fact for each request. Settlements come first, so requests may use amounts that
-// are released in the same event. A second request or outcome of a call changes
-// nothing. Decide does not change s.
+// Decide decides about the requests in order and settles the outcomes. It returns one
+// event with all changes, which has no entries if nothing changes, and one fact for each
+// request. Settlements come first, so requests may use amounts that are released in the
+// same event. A request of a call that holds a reservation, and an outcome of a call
+// that holds none, change nothing. Decide does not change s.
 func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, outcomes []Outcome) (events.BudgetChanged, []guard.BudgetFact) {
 	ev := events.BudgetChanged{Now: max(contract.Time(now), s.now)}
 	delta := map[key]int64{}
@@ -122,8 +122,9 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 	return ev, facts
 }
 
-// charge returns the charges of a request to every account that applies to it, or the
-// refusal of the first limit that it would exceed.
+// charge returns the charges of a request to every account that applies to it. If the
+// request is not forced and would exceed a limit, charge returns the refusal of the
+// first such limit instead.
 func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map[key]int64) ([]events.Charge, *guard.BudgetFact) {
 	var charges []events.Charge
 	for i := range limits {
@@ -148,8 +149,8 @@ func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map
 	return charges, nil
 }
 
-// refuse returns the refusal by a limit, with the reason code for its kind and
-// the end of its window.
+// refuse returns the refusal by a limit, with the reason code for its kind and, if its
+// windows are calendar windows, the end of the current one.
 func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guard.BudgetFact {
 	f := &guard.BudgetFact{Accounts: []string{acc}, Amounts: a, Escalate: l.OnExceed == "escalate", Refused: contract.ReasonBudgetExceeded}
 	rate := l.Measure == "calls" && slices.Contains([]string{"second", "minute", "hour"}, l.Window)
@@ -169,14 +170,13 @@ func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guar
 
 // used returns how much of a reserved amount remains charged after the call has ended:
 // nothing if the call never started, and the whole amount if it is unknown how the call
-// ended.
+// ended. If only the caller reported the usage, attested determines the charge.
 //
-// A measured value is charged unchanged, even if it is zero. Without measured values,
-// tokens, money and compute are charged as reported, and any other measure as reserved
-// unless a value was reported. If an executor lists what it measured and does not list
-// compute or egress, that measure could not be measured: it is charged as reserved or as
-// reported, whichever is greater. Executors before release 0.5 listed nothing; their
-// compute is charged as reported.
+// Tokens, millionths of a dollar and compute are charged as reported, and any other
+// measure as reserved unless a value was reported. If the executor lists what it
+// measured, compute and egress differ: a listed one is charged as reported, even if it
+// is zero; one that is not listed could not be measured, and is charged as reserved or
+// as reported, whichever is greater. Executors before release 0.5 listed nothing.
 func used(o Outcome, c events.Charge, measure string) int64 {
 	switch o.Status {
 	case contract.Denied, contract.Expired:

@@ -47,9 +47,9 @@ func (b *book) want(got, want string) {
 	}
 }
 
-// TestWindows shows that every unit has calendar windows. An implementation that
-// compares only the day of the month would not reset a daily limit between 3
-// March and 3 April.
+// TestWindows shows that a limit is reset in the next window of each calendar unit, and
+// in the same month of the next year, and that an earlier time does not open a previous
+// window again.
 func TestWindows(t *testing.T) {
 	for unit, next := range map[string]time.Time{
 		"second": noon.Add(time.Second), "minute": noon.Add(time.Minute), "hour": noon.Add(time.Hour),
@@ -101,9 +101,9 @@ func TestSettle(t *testing.T) {
 	b.want(b.one(noon, forced), "")
 }
 
-// TestMeasured shows that measured values are charged, that the reservation is charged
-// for values that could not be measured, and that outcomes of releases that do not list
-// measures are charged as in those releases.
+// TestMeasured shows that measured values are charged, that at least the reservation is
+// charged for values that could not be measured, and that outcomes of releases that do
+// not list measures are charged as in those releases.
 func TestMeasured(t *testing.T) {
 	for _, c := range []struct {
 		measure  string

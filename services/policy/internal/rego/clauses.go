@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
-// Clauses returns the rules named answer as clauses for the consistency check. It
-// reads their syntax and evaluates nothing.
+// Clauses returns the rules named answer in the package binnacle.p1 as clauses for the
+// consistency check. It reads their syntax and evaluates nothing.
 func (e *Engine) Clauses() []cpi.Clause {
 	var out, last []cpi.Clause
 	chain := 0
@@ -79,8 +79,8 @@ func clause(r *ast.Rule) cpi.Clause {
 	return c
 }
 
-// References returns the constant names that the modules of a bundle compare
-// parts of their input with, in equations and membership tests.
+// References returns the constant names that the modules of a bundle compare parts of
+// their input with, in tests of equality, inequality and membership.
 func (e *Engine) References() []cpi.Reference {
 	var out []cpi.Reference
 	for _, name := range slices.Sorted(maps.Keys(e.modules)) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// hostileBundles returns modules and data that have crashed or blocked parsers
-// and compilers.
+// hostileBundles returns modules and data that could crash or block parsers and
+// compilers.
 func hostileBundles() map[string]map[string][]byte {
 	const head = "package binnacle.p1\n\nimport rego.v1\n\n"
 	rule := func(expr string) map[string][]byte {

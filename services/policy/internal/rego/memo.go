@@ -15,8 +15,9 @@ import (
 // the whole member is read.
 type reads map[string]reads
 
-// readsOf returns what the modules read, including what they read only under
-// conditions. ok is false if they use the input as a whole.
+// readsOf returns what the modules read, including what they read only under conditions.
+// ok is false if they use the input as a whole, or a member of it whose name is not
+// constant.
 func readsOf(modules map[string]*ast.Module) (r reads, ok bool) {
 	r, ok = reads{}, true
 	var v *ast.GenericVisitor
@@ -102,7 +103,8 @@ type memo struct {
 	kept map[string]guard.Answer
 }
 
-// The limits of the cache. When it is full, it is emptied.
+// The greatest number of cached answers, and the greatest length of a key in bytes. A
+// full cache is emptied before the next answer is added.
 const (
 	maxAnswers   = 4096
 	maxAnswerKey = 2 << 10

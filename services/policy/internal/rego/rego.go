@@ -40,8 +40,9 @@ const Timeout = 250 * time.Millisecond
 // larger ones are rejected.
 const MaxBundle = 4 << 20
 
-// impure lists builtins whose result does not depend on the input alone, or whose
-// evaluation cannot be interrupted.
+// impure lists builtins that bundles cannot use: their result does not depend on the
+// input alone, their evaluation cannot be interrupted, or they only produce output.
+// Compile also removes those that OPA declares as nondeterministic.
 var impure = []string{"http.send", "net.lookup_ip_addr", "opa.runtime", "rand.intn", "time.now_ns", "uuid.rfc4122", "trace", "print",
 	"net.cidr_expand", "numbers.range_step", "strings.render_template", "regex.globs_match"}
 
@@ -95,9 +96,10 @@ func upgraded(doc []byte) ([]byte, error) {
 	return Build(files, "", nil)
 }
 
-// Compile prepares a bundle, which is a gzipped tar in OPA's bundle format, for
-// evaluation. It returns an error for rules that do not compile or that use
-// unavailable builtins. It does not verify signatures; Verify does.
+// Compile prepares a bundle, which is a gzipped tar in OPA's bundle format or a document
+// of release 0.1, for evaluation. It returns an error for a malformed bundle, and for
+// rules that do not compile or that use unavailable builtins. It does not verify
+// signatures; Verify does.
 func Compile(ctx context.Context, doc []byte) (*Engine, error) {
 	b, err := read(doc)
 	if err != nil {

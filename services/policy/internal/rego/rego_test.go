@@ -35,8 +35,8 @@ func ask(t *testing.T, e *Engine, f *guard.Facts, args string) guard.Answer {
 	return e.Answer(t.Context(), NewInput(f, &contract.Tool{}, []byte(args)))
 }
 
-// TestAnswer shows the answer that results from one rule per case. Every invalid answer
-// is a denial.
+// TestAnswer shows the answer that results from the rules of each case. Every invalid
+// answer is a denial.
 func TestAnswer(t *testing.T) {
 	for src, want := range map[string]guard.Answer{
 		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"}`:                     {Verdict: "ALLOW", Reason: "RULE_X"},
@@ -67,8 +67,8 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestRefused shows that bundles that do not depend on their input alone, or can
-// never answer, do not compile.
+// TestRefused shows that bundles do not compile if they do not depend on their input
+// alone, read facts that do not exist, have errors, are truncated, or are too large.
 func TestRefused(t *testing.T) {
 	for src, word := range map[string]string{
 		`answer := http.send({"url": "http://x", "method": "get"})`:                             "http.send",
@@ -99,7 +99,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLoops shows that endless evaluations are stopped and result in a DENY.
+// TestLoops shows that evaluations that take too long are stopped and result in a DENY.
 func TestLoops(t *testing.T) {
 	for _, src := range []string{
 		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if count([1 | some i in numbers.range(1, 1000000000); some j in numbers.range(1, 100000000); i * j < 0]) >= 0`,
@@ -216,7 +216,7 @@ func TestInputSchema(t *testing.T) {
 }
 
 // TestMemo compares cached answers with evaluations, for bundles that read their input
-// in all the ways that Rego permits.
+// in different ways.
 func TestMemo(t *testing.T) {
 	const no = `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if not `
 	yes := "\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"}"

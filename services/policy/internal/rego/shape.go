@@ -31,8 +31,9 @@ func checkShape(name string, text []byte) error {
 	return nil
 }
 
-// checkRego scans a module once, without recursion, and skips strings and
-// comments.
+// checkRego returns an error for brackets nested deeper than canon.MaxDepth, and for a
+// module in which "else" occurs more than maxElse times. It scans the module once,
+// without recursion, and skips strings and comments.
 func checkRego(text []byte) error {
 	depth, branches := 0, 0
 	for i := 0; i < len(text); i++ {
@@ -62,8 +63,8 @@ func checkRego(text []byte) error {
 	return nil
 }
 
-// endOf returns the index of the quote that ends the string, or of the last byte
-// if none does.
+// endOf returns the index of the quote that ends the string. For a string that is not
+// terminated, it returns the index of the end of the line or of the last byte.
 func endOf(text []byte, i int, quote byte) int {
 	for ; i < len(text); i++ {
 		switch {

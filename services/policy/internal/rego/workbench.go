@@ -44,9 +44,9 @@ type TestResult struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// Test runs the rules named test_… in the files, with a timeout of ten seconds
-// each. It returns an error only if a file cannot be parsed or the runner cannot
-// start.
+// Test runs the rules named test_… in the .rego files, with a timeout of ten seconds
+// each; other files are not loaded. It returns an error only if a file cannot be parsed
+// or the runner cannot start.
 func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
 	modules := map[string]*ast.Module{}
 	for name, src := range files {

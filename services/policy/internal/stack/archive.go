@@ -38,8 +38,8 @@ func (a *Archive) AddTool(t *contract.Tool) {
 
 // Basis returns the documents that a recorded decision names, and the rules by which the
 // release that recorded it applied schemas. It fails with contract.ErrErased if the
-// content of a document was erased, and with another error if a document was never in
-// force.
+// content of a document was erased, and with another error if a document or the tool
+// document is not in the archive.
 func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts) (Basis, error) {
 	b := Basis{Digests: d.Policies, Rules: rulesOf(e)}
 	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {

@@ -37,13 +37,13 @@ type Basis struct {
 	Rules    toolschema.Rules // how the tool's input schema is applied
 }
 
-// Call is the input of a decision about one call. Only Args come from the caller;
-// Facts are collected by policy.
+// Call is the input of a decision about one call. Args come from the caller; Facts are
+// collected by policy.
 type Call struct {
 	ID      string
 	IdemKey string
 	Facts   guard.Facts
-	Args    []byte // canonical JSON; nil = cannot be read
+	Args    []byte // JSON; nil = cannot be read
 	// Explain records the answer and the matching rule of each document for
 	// Steps, at the cost of a second evaluation of each bundle.
 	Explain bool
@@ -61,8 +61,8 @@ type Evaluation struct {
 // call. All decisions are made with it: new ones, replayed ones, simulated ones and
 // explained ones. If the tool is unknown or its input schema rejects the args, no other
 // document is evaluated. The answer of layer P1 is that of the first bundle whose answer
-// has a verdict. An error in a document is a DENY by that document, so Evaluate returns
-// no error.
+// has a verdict; for a delegated call, it is joined with the answer for the delegator.
+// An error in a document is a DENY by that document, so Evaluate returns no error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
 	in := &e.inputs
@@ -202,9 +202,9 @@ func both(a, b guard.Answer) guard.Answer {
 
 var checker toolschema.Checker
 
-// checkArgs returns the answer of the input schema. model is not nil if args are
-// a request to a model. Args must be canonical, because two readers of an object
-// with a duplicate name could read different values.
+// checkArgs returns the answer of the input schema. model is the result of LLMArgs.
+// Except by the rules of release 0.1, args must be canonical, because two readers of an
+// object with a duplicate name could read different values.
 func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.Rules) guard.Answer {
 	reason := contract.ReasonSchemaViolation
 	switch {

@@ -33,8 +33,9 @@ func HistoryOf(events []*contract.Event) (History, error) {
 	return out, nil
 }
 
-// InForce returns the document in force for a layer and name, and the document with a
-// different digest that it replaced. Either is nil if there is none.
+// InForce returns the document in force for a layer and name, and the one that was in
+// force before: the last one with another digest, or one that was retired. Either is nil
+// if there is none.
 func (h History) InForce(layer, name string) (now, before *contract.Activated) {
 	for _, x := range h {
 		a := x.Activated

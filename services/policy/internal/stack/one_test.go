@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestOneEvaluate shows that no code outside this package joins the answers of
-// documents, so that new, recorded, simulated and explained decisions are made by
-// the same code.
+// TestOneEvaluate shows that, in the folders listed below, only this package joins the
+// answers of documents, so that new, recorded, simulated and explained decisions are
+// made by the same code.
 func TestOneEvaluate(t *testing.T) {
 	joins := []string{"Judge", "Decide", "Redecide", "Explain"}
 	here, files := map[string]bool{}, 0

@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// TestSchema shows that decoding a request summary rejects everything that its
+// TestSchema shows for several examples that decoding a request summary rejects what its
 // schema rejects, since the schema itself is not evaluated.
 func TestSchema(t *testing.T) {
 	if !canon.IsCanonical([]byte(llm.Schema)) {

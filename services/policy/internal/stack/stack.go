@@ -114,9 +114,10 @@ type Tools interface {
 	Digest() string
 }
 
-// Basis returns the documents that a call with these facts is decided by now. It
-// adds to the facts the digests of the tool and of the catalog, and the approved
-// digest if it differs from the tool's.
+// Basis returns the documents that a call with these facts is decided by now. It adds to
+// the facts the digests of the tool and of the catalog. It also adds the approved digest
+// if it differs from the tool's, or "none" if the ceilings require an approval that the
+// tool lacks.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned = ""
 	tool, digest := tools.Lookup(f.Kind)

@@ -23,8 +23,8 @@ func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	return cpi.Validate(&c)
 }
 
-// Lines returns every rule of the stack as one line of text, for comparing two
-// stacks.
+// Lines returns the stack as lines of text, for comparing two stacks: one for the
+// ceilings, one for each rule of a bundle and one for each overlay.
 func (s *Stack) Lines() []string {
 	var out []string
 	if s.ceilings != nil {

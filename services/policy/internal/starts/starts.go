@@ -128,8 +128,9 @@ type Call struct {
 }
 
 // Expired returns the calls whose window had ended at now, oldest first. A call that has
-// not started is returned once a second, until the event that starts or expires it is
-// applied. An expired call is returned every five seconds until its outcome is applied.
+// not started is returned at most once a second, until the event that starts or expires
+// it is applied. An expired call is returned at most every five seconds until its
+// outcome is applied.
 func (v *View) Expired(now time.Time) []Call {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 )
 
 // AddFacts adds to the facts of a call what governing calls have put in force, and
-// whether the ledger is complete. Actor, kind, delegation and time must be set already.
+// whether the ledger is complete. Actor, OnBehalfOf, Kind, Delegation and Now must be
+// set already.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))

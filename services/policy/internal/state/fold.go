@@ -35,10 +35,9 @@ var folds = map[string]func(*State, *contract.Event) error{
 // and replay select events by it.
 func Reads(name string) bool { return folds[name] != nil || govern.Folds(name) }
 
-// Apply applies one event; events with other names change nothing. It does not
-// retain the bytes of e. It returns an error if a policy document cannot be read,
-// after which the state must not be used: later decisions would rest on the wrong
-// documents.
+// Apply applies one event; events with other names change nothing. It returns an error
+// if an event or a policy document cannot be read, after which the state must not be
+// used: later decisions would rest on the wrong documents.
 func (st *State) Apply(e *contract.Event) error {
 	if f := folds[e.Name]; f != nil {
 		return f(st, e)

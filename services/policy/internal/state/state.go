@@ -21,9 +21,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// State is the view policy.state. The zero value is the empty state; Open and
-// Keys must be set before the first Apply. Apply must be called by one goroutine
-// at a time; the other methods may be called concurrently with it.
+// State is the view policy.state. The zero value is the empty state; Open and Keys must
+// be set before the first Apply. Apply must be called by one goroutine at a time; the
+// other methods, except Redecide, may be called concurrently with it.
 type State struct {
 	// Open returns the content of a policy document. It fails with
 	// contract.ErrErased or ErrEncrypted if the content cannot be read.
@@ -116,10 +116,10 @@ func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) st
 	return stack.Evaluate(ctx, b, c)
 }
 
-// Redecide evaluates the call of the recorded decision d again, with the
-// documents that d names; e is the event that recorded d. args are nil if they
-// cannot be read. It fails with contract.ErrErased if the content of a policy was
-// erased.
+// Redecide evaluates the call of the recorded decision d again, with the documents that
+// d names; e is the event that recorded d. args are nil if they cannot be read. It fails
+// with contract.ErrErased if the content of a policy was erased, and with another error
+// if a document is not known or the facts cannot be decoded.
 func (st *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
 	c := stack.Call{ID: d.CallID, Args: args, Explain: explain}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {
@@ -138,8 +138,8 @@ type InForce struct {
 	Body []byte `json:"body"`
 }
 
-// InForce returns the policy documents in force, in order of layer and precedence. Body
-// is nil if the content cannot be read, for example because it was erased.
+// InForce returns the policy documents in force, in the order of stack.Stack.InForce.
+// Body is nil if the content cannot be read, for example because it was erased.
 func (st *State) InForce() []InForce {
 	s := st.Stack()
 	out := []InForce{}
@@ -151,8 +151,8 @@ func (st *State) InForce() []InForce {
 	return out
 }
 
-// Dump returns the canonical form of the view, sorted lines of JSON. Two states
-// after the same events have the same dump.
+// Dump returns the canonical form of the view, lines of JSON in a fixed order. Two
+// states after the same events have the same dump.
 func (st *State) Dump() []byte {
 	b := st.Catalog.Dump()
 	st.Read(func(v *View) { b = v.dump(b) })

@@ -27,7 +27,7 @@ func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 type ledger struct {
 	t        *testing.T
 	st       State
-	contents map[string][]byte // contents by commitment; a content that is not in the map is erased
+	contents map[string][]byte // contents by commitment; nil = erased
 	lamport  uint64
 }
 
@@ -122,9 +122,9 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestTruncation shows that every call is denied after an event that the ledger is
+// TestTruncation shows that the fact Truncated is set after an event that the ledger is
 // truncated, whichever service recorded it, and that an epoch that no root key opened
-// does not end this.
+// does not clear it.
 func TestTruncation(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("gateway", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
@@ -253,8 +253,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestLabelledOnlyWhere shows that Labelled is false until a tool or session has
-// labels.
+// TestLabelledOnlyWhere shows that Labelled is false until a tool or session has labels,
+// or a tool receives a secret.
 func TestLabelledOnlyWhere(t *testing.T) {
 	tool := func(change func(*contract.Tool)) *contract.Tool {
 		x := &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`), Egress: []string{"h.example"}}
