@@ -134,10 +134,10 @@ func decode(r interface{ Read([]byte) (int, error) }, doc any) error {
 	return strictjson.Decode(raw, doc)
 }
 
-// local restricts a handler to requests from this host that no web page sent. The peer
-// must have a loopback address, the Host header must be localhost or a loopback address,
-// which also stops DNS rebinding, and there must be no Origin header. Other requests get
-// status 403.
+// local restricts a handler to requests from this host, and rejects those with which a
+// web page could read the response or change the level. The peer must have a loopback
+// address, the Host header must be localhost or a loopback address, which stops DNS
+// rebinding, and there must be no Origin header. Other requests get status 403.
 func local(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !loopback(r.RemoteAddr) || !(strings.EqualFold(hostOf(r.Host), "localhost") || loopback(r.Host)) || r.Header.Get("Origin") != "" {

@@ -24,9 +24,10 @@ func server(t *testing.T) *Server {
 	}
 }
 
-// TestPeers shows that any peer can read metrics and health, and that details, the
-// configuration and the log level are restricted to peers on the same host that are not
-// web pages. It also checks that a valid level is set and an invalid one is rejected.
+// TestPeers shows that any peer can read metrics and health, that the details of
+// /readyz, the configuration and the log level are restricted to peers on the same host,
+// and that requests with another host or an origin are rejected. It also checks that a
+// valid level is set and an invalid one is rejected.
 func TestPeers(t *testing.T) {
 	s := server(t)
 	h := s.Handler()
