@@ -1,8 +1,8 @@
 // Package blob stores content that does not fit into an event, as an object named by its
 // commitment. The objects of events are in the stream BLOBS, where the server refuses a
 // second write under a name; cached objects are in the stream CACHE, where they expire.
-// Content is checked against the name when it is read. An event refers to content by
-// contract.Content, inline or as an object.
+// Open and Kept check content against its name; Object does not. An event refers to
+// content by contract.Content, inline or as an object.
 package blob
 
 import (
@@ -166,7 +166,8 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 
 // Open returns the content, decrypted and checked against its commitment. It returns
 // contract.ErrErased if the object was erased or its content key destroyed, and
-// contract.ErrEncrypted if the content is encrypted and the service has no content keys.
+// contract.ErrEncrypted if the content is encrypted and the service has no content keys
+// or does not know the algorithm.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {

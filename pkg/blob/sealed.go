@@ -27,7 +27,7 @@ const (
 // Seal returns a reference to content encrypted under the tenant's current key, and the
 // object to be stored with Put. The object is nil if the ciphertext is inline in the
 // reference. Seal returns ErrTooLarge for content above MaxSize, and an error if the
-// service has no content keys.
+// service has no content keys or the current one cannot be fetched.
 func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
 		return contract.Content{}, nil, errors.New("this service holds no content keys")
