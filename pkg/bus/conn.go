@@ -19,7 +19,7 @@ import (
 // Dialer names the server to connect to: by URL, or in process.
 type Dialer struct {
 	URL    string
-	CA     string // PEM file of the certificate authority; empty: the system's authorities, if URL begins with tls://
+	CA     string // PEM file of the certificate authority; empty: the system's authorities, if the connection uses TLS
 	Server nats.InProcessConnProvider
 }
 
@@ -87,7 +87,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	return c, err
 }
 
-// fail sends the first error to Fatal and drops later ones.
+// fail sends err to Fatal, or drops it while an earlier error waits there.
 func (c *Conn) fail(err error) {
 	select {
 	case c.Fatal <- err:
@@ -114,7 +114,8 @@ func (c *Conn) reconnected() {
 	c.changed = make(chan struct{})
 }
 
-// Made returns the time of the last connect or reconnect.
+// Made returns the time of the last reconnect or, before the first one, of the call of
+// Connect.
 func (c *Conn) Made() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,8 +173,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// Tail returns a stream's last sequence. It repeats the request until the server
-// responds or ctx is done.
+// Tail returns a stream's last sequence. It repeats the request until it succeeds or ctx
+// is done.
 func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
 	for warned := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, time.Second)
@@ -275,8 +276,8 @@ func (c *Conn) sequence(ctx context.Context, stream string, req map[string]any) 
 	return strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
 }
 
-// single reports whether the stream has one replica. It queries the number of replicas
-// once after each connect or reconnect.
+// single reports whether the stream has one replica. It caches the number of replicas
+// until the next reconnect.
 func (c *Conn) single(ctx context.Context, stream string) (bool, error) {
 	epoch, _ := c.Epoch()
 	c.mu.Lock()

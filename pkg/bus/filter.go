@@ -88,7 +88,7 @@ func Filters(service string, events ...string) []string {
 	return out
 }
 
-// Subjects of the streams other than the ledger.
+// Subjects of the streams TRANSIENT and CHECKPOINTS.
 
 // TransientSubject returns the subject under which a service sends frames with the given
 // id to an instance.

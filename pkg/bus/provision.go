@@ -34,7 +34,8 @@ func streams(replicas int) []jetstream.StreamConfig {
 
 // Provision creates missing streams and consumers, and changes the number of replicas of
 // existing streams. js is a connection of the provisioning identity. It returns an error
-// if a stream exists with other settings. Provision may be repeated.
+// if a stream exists with other settings of those that sameSettings compares. Provision
+// may be repeated.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {

@@ -111,8 +111,9 @@ func (c *config) limits() {
 	c.line("jetstream: { store_dir: %q, max_mem: 512M, max_file: %s%s }", c.o.StoreDir, c.o.MaxFile, sync)
 }
 
-// mesh renders the account that owns the streams, with an export to each service of
-// every subject that the service may use.
+// mesh renders the account that owns the streams. It exports to each service every
+// subject that the service may use in this account, and to the account MIRROR what
+// mirrors need.
 func (c *config) mesh(decls []Declaration) {
 	c.line("  MESH: {")
 	c.line("    jetstream: enabled")

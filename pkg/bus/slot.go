@@ -14,7 +14,7 @@ import (
 )
 
 // Slot is an instance's lease of its name. The message of the lease contains the
-// instance, a nonce of the process, and the host and id of the process.
+// instance, a nonce of this lease, and the host and id of the process.
 type Slot struct {
 	Instance string
 	conn     *Conn
@@ -29,7 +29,7 @@ const slotFree = "free"
 // service.
 type RunningError struct {
 	Service string
-	Holders []string // "INSTANCE on HOST, process PID", one per slot
+	Holders []string // one per slot: "INSTANCE on HOST, process PID", or only INSTANCE for a lease of an earlier release
 }
 
 // Error returns a message that names the running instances and their processes, and
@@ -143,9 +143,9 @@ func (s *Slot) put(ctx context.Context, body string) error {
 	return err
 }
 
-// Keep renews the lease until ctx is done, then frees the slot and returns nil. It
-// returns an error if another process has taken the slot: the instance must stop, since
-// its name may be in use already.
+// Keep renews the lease until ctx is done, then tries to free the slot and returns nil.
+// It returns an error if another process has taken the slot: the instance must stop,
+// since its name may be in use already.
 func (s *Slot) Keep(ctx context.Context) error {
 	t := time.NewTicker(SlotTTL / 4)
 	defer t.Stop()

@@ -94,7 +94,7 @@ func KeyFilters() []string {
 }
 
 // Control is the reader from which an instance that starts effects receives the
-// cancellations of calls and the freezes of the mesh.
+// cancellations of calls, and the events that freeze and unfreeze the mesh.
 var Control = Reader{Name: "control", Stream: Events, Filters: append(Filters("", contract.EventCancelRequested), FreezeFilters()...)}
 
 // FreezeFilters returns the filters of the events that freeze and unfreeze the mesh.
@@ -135,8 +135,8 @@ func AllowedInSession(tenant, executor, session string) string {
 	return Filter{Tenant: tenant, Service: "policy", Event: contract.EventAllowed + "_" + executor, Key: session}.String()
 }
 
-// Allows reports whether a subject is that of an event that allows a call to the
-// executor.
+// Allows reports whether a subject has the event name that allows a call to the
+// executor. It does not check the service, which must be policy.
 func Allows(subject, executor string) bool {
 	return strings.Contains(subject, "."+contract.EventAllowed+"_"+executor+".")
 }

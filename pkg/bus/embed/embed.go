@@ -14,9 +14,10 @@ import (
 
 // Start starts a server in this process from the text that bus.ServerConfig returned,
 // and returns when it is ready for connections. It returns an error if the configuration
-// is invalid or the server is not ready within 10 seconds. If files is not nil, the
-// server uses its certificate for clients, and reloads it when the files change. To stop
-// the server, close every connection, then call Shutdown and WaitForShutdown.
+// is invalid or the server is not ready within 10 seconds. If files is not nil and the
+// configuration has TLS, the server uses the certificate of files for clients, and
+// reloads it when the files change. To stop the server, close every connection, then
+// call Shutdown and WaitForShutdown.
 func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {
