@@ -36,10 +36,11 @@ type entry struct {
 	digest string
 }
 
-// Apply applies one event to the view, and ignores events that Filters do not select. It
-// also ignores a registration or retirement by a service other than the tool's executor,
-// and one of a kind that another executor has registered and not retired. It returns an
-// error if the data of the event is malformed.
+// Apply applies one event to the view, and ignores events with other names than those of
+// Filters. It also ignores an approval by a service other than policy, a registration or
+// retirement by a service other than the tool's executor, and one of a kind that another
+// executor has registered and not retired. It returns an error if the data of an event
+// with one of those names is malformed.
 func (c *Catalog) Apply(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventToolApproved:
@@ -94,7 +95,7 @@ func (c *Catalog) approve(e *contract.Event) error {
 
 // Approved returns the digest of the tool document under which the kind may be called:
 // the approved digest and true if policy approved one, otherwise the digest that was
-// registered first and false. The digest is "" if no tool was registered for the kind.
+// registered first and false. The digest is "" if there is neither.
 func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -124,7 +125,8 @@ func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	return &e.tool, e.digest
 }
 
-// Digest returns the digest of Dump, which identifies the state of the whole catalog.
+// Digest returns the digest of Dump. It identifies the registered tools with their first
+// and approved digests.
 func (c *Catalog) Digest() string {
 	c.mu.RLock()
 	d := c.digest
@@ -152,7 +154,8 @@ func (c *Catalog) Tools() []contract.Tool {
 	return out
 }
 
-// Dump returns the canonical form of the view: one JSON line per kind, sorted by kind.
+// Dump returns the canonical form of the registered tools: one JSON line per tool,
+// sorted by kind.
 func (c *Catalog) Dump() []byte {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
