@@ -62,8 +62,9 @@ func TestSettingsAreTheFields(t *testing.T) {
 	}
 }
 
-// TestPrecedence shows that flags take precedence over variables, then the file, the
-// configuration folder and the default, and that each value has its origin.
+// TestPrecedence shows that a flag takes precedence over a variable, a variable over the
+// file, and the file and the configuration folder over the default, and that each value
+// has its origin.
 func TestPrecedence(t *testing.T) {
 	file := write(t, "gateway:\n  capture: hashed\n  listen: 127.0.0.1:1\n")
 	folder := t.TempDir()
@@ -104,9 +105,9 @@ func TestPrecedence(t *testing.T) {
 	check("/policy/bundles", `["a","b,c"]`, "flag --policy")
 }
 
-// TestValues shows that each kind of value is decoded into its Go type, that relative
-// paths are resolved against the file's folder, and that a program gets only the members
-// that it reads.
+// TestValues shows that values of most kinds are decoded into their Go types, that
+// relative paths are resolved against the file's folder, and that a program gets only
+// the members that it reads.
 func TestValues(t *testing.T) {
 	file := write(t, `
 reload: {interval: 1m30s}
@@ -136,8 +137,9 @@ llm-router:
 	}
 }
 
-// TestProblems shows that each invalid member is reported with its pointer, line, value
-// and expected form, and that one error reports all of them.
+// TestProblems shows that one error reports every invalid member of a file, with
+// pointer, value and expected form where they are known, and that malformed YAML, an
+// invalid flag and a missing file are errors.
 func TestProblems(t *testing.T) {
 	for text, want := range map[string][]string{
 		"gatway: {}":                     {"1: /gatway: unknown member; known here are data, keys, tenant"},

@@ -64,7 +64,7 @@ var (
 		}}
 	addressKind = Kind{Name: "address", schema: map[string]any{"type": "string", "pattern": `^\S*:[0-9]+$`}, check: text("want host:port, such as 127.0.0.1:8080", address)}
 	// adminKind is an address, or the word off. The error message mentions quotation
-	// marks, because YAML 1.1 reads a bare off as false.
+	// marks, because readers of YAML 1.1, unlike this one, read a bare off as false.
 	adminKind = Kind{Name: "address or `off`", schema: map[string]any{"type": "string", "pattern": `^(off|\S*:[0-9]+)$`},
 		check: text("want host:port, such as 127.0.0.1:9464, or off in quotation marks", func(s string) bool { return s == "off" || address(s) })}
 	urlKind    = Kind{Name: "URL", schema: map[string]any{"type": "string", "pattern": "^https?://[^/\\s]+"}, check: text("want a URL that begins with https:// or http://", httpURL)}
@@ -157,8 +157,8 @@ func httpURL(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// natsURL reports whether s is a comma-separated list of URLs with scheme nats or tls,
-// the form that nats.Connect accepts.
+// natsURL reports whether s is a comma-separated list of URLs with scheme nats or tls
+// and a host, a form that nats.Connect accepts.
 func natsURL(s string) bool {
 	for one := range strings.SplitSeq(s, ",") {
 		u, err := url.Parse(one)
@@ -211,8 +211,8 @@ func secret(v any) string {
 	return ""
 }
 
-// shown returns a value as one line of text for messages and listings: strings
-// unchanged, nil as "", other values as JSON.
+// shown returns a value as text for messages and listings: strings unchanged, nil as "",
+// other values as one line of JSON.
 func shown(v any) string {
 	switch v := v.(type) {
 	case nil:

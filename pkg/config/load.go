@@ -23,8 +23,8 @@ type Problem struct {
 	File    string // path of the file; "" if the value is not from a file
 	Line    int    // line in the file, counted from 1; 0 if unknown
 	Pointer string // JSON pointer of the member (RFC 6901); "" for the whole document
-	Value   string // the value as text; "" if it may hold a secret, or is from a file and longer than 80 bytes
-	Message string // the expected form of the value
+	Value   string // the invalid value as text; "" if there is none, if it may hold a secret, or if it is from a file and longer than 80 bytes
+	Message string // what is wrong, or the expected form of the value
 }
 
 // Error implements error. Its form is FILE:LINE: POINTER: "VALUE": MESSAGE, without the
@@ -88,8 +88,8 @@ type Value struct {
 	Origin string // "flag --x", "variable X", "file F:3", "folder F", "default"
 }
 
-// Text returns the value as one line of text. A private value is a URL, of which Text
-// returns only scheme, host and port.
+// Text returns the value as text. A private value is a URL, of which Text returns only
+// scheme, host and port, and a mark for a part left out after them; see withoutPath.
 func (v *Value) Text() string {
 	s := shown(v.Value)
 	if v.Private {
@@ -108,8 +108,8 @@ func (v *Value) Shown() any {
 }
 
 // withoutPath returns a URL without its user, path, query and fragment, which may hold
-// secrets. "/…" marks that something was left out after the host. The empty text remains
-// empty, and any other text that is not an absolute URL becomes "…".
+// secrets. "/…" marks that something was left out after the host. The empty text
+// remains empty, and any other text that is not a URL with a host becomes "…".
 func withoutPath(s string) string {
 	u, err := url.Parse(s)
 	switch {
@@ -149,8 +149,8 @@ func (l *Loaded) Origin(pointer string) string {
 // Load reads the configuration of a program. A flag takes precedence over an environment
 // variable, then the file, the configuration folder and the default. The whole file is
 // checked, including members that the program does not read. If the file cannot be read,
-// Load returns the error of package os. If values are invalid, the error joins a
-// *Problem for each; see Problems.
+// Load returns the error of package os. Invalid values are errors that join one *Problem
+// for each (see Problems); if the file has any, the other sources are not checked.
 func Load(s Source) (*Loaded, error) {
 	f, err := readFile(s.File)
 	if err != nil {
@@ -339,7 +339,7 @@ func readFile(path string) (*document, error) {
 		}
 	})
 	// visit iterates over maps, in random order; errors are reported in the order of
-	// the file.
+	// their lines.
 	slices.SortStableFunc(failed, func(a, b error) int { return Problems(a)[0].Line - Problems(b)[0].Line })
 	return f, errors.Join(failed...)
 }
@@ -354,8 +354,9 @@ func placed(err error, path string) error {
 	return p
 }
 
-// visit calls yield for each value below tree except nulls: with its setting if the
-// member is known, and with a *Problem if the member is unknown or its value invalid.
+// visit calls yield for each member below tree that is in Settings and not null, with a
+// *Problem if its value is invalid. It also calls yield, with a *Problem only, for each
+// unknown member and for each section that is not an object.
 func (f *document) visit(tree map[string]any, at string, yield func(*Setting, any, *Problem)) {
 	for name, v := range tree {
 		pointer := at + "/" + strictjson.Token(name)
