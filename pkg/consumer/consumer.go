@@ -19,12 +19,12 @@ import (
 // Run processes the messages of a service's work consumer w until ctx ends. It calls
 // process for at most limit messages at once; process must call Ack, Nak or Term on each
 // delivery. While process runs, the server receives a progress report three times per
-// w.AckWait. Acknowledgements are sent up to 10 ms late; if one is lost, the server
-// delivers the message again.
+// w.AckWait. An Ack is sent up to 10 ms late; if it is lost, the server delivers the
+// message again.
 //
 // process receives a context that does not end with ctx, so that it can finish its work.
-// Run returns nil when ctx has ended and every call of process has returned. It retries
-// without limit while the durable does not exist or the server does not respond.
+// Run returns nil when ctx has ended and every call of process has returned. Until ctx
+// ends, it retries while the durable does not exist or the server does not respond.
 func Run(ctx context.Context, c *bus.Conn, service string, w bus.Work, limit int, process func(context.Context, *Delivery)) error {
 	durable := w.Consumer(service)
 	p := &pool{process: process, filters: w.Filters, every: w.AckWait / 3, slots: make(chan struct{}, limit), idle: make(chan jetstream.Msg)}
@@ -107,8 +107,8 @@ func (p *pool) take(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// work processes m and then any further messages that arrive within restFor of the last
-// one. Reusing the goroutine saves the growth of a new stack for each message.
+// work processes m and then further messages, until none arrives for restFor or ctx
+// ends. Reusing the goroutine saves the growth of a new stack for each message.
 func (p *pool) work(ctx context.Context, m jetstream.Msg) {
 	rest := time.NewTimer(restFor)
 	defer rest.Stop()
