@@ -43,8 +43,8 @@ type Keys struct {
 const life = 15 * time.Second
 
 // Ring fetches the content keys and caches them for life. It implements blob.Keys and is
-// safe for concurrent use. If the keys cannot be fetched, its methods return the error
-// of the query.
+// safe for concurrent use. If the keys cannot be fetched or decrypted, its methods
+// return an error.
 type Ring struct {
 	// Client sends Query to the vault-broker.
 	Client *rpc.Client
@@ -93,8 +93,9 @@ func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
 	return k.Current, k.Keys[k.Current], nil
 }
 
-// Key returns the key with the given id, or contract.ErrErased if it was destroyed. The
-// caller must not change the bytes.
+// Key returns the key with the given id. It returns contract.ErrErased if the fetched
+// keys do not include it: it was destroyed, or it was created after they were fetched.
+// The caller must not change the bytes.
 func (r *Ring) Key(ctx context.Context, id string) ([]byte, error) {
 	k, err := r.keys(ctx)
 	if err != nil {
