@@ -3,9 +3,9 @@
 // which the caller may replace before it appends the event.
 //
 // The lamport value orders events by cause: it exceeds that of every event that the
-// instance has read. An event that belongs to an aggregate or to a receipt chain is
-// created here and stored by package handle or package outcome, with an expected
-// sequence.
+// instance has passed to See. An event that belongs to an aggregate or to a receipt
+// chain is created here and stored elsewhere with an expected sequence, in most cases by
+// package handle or package outcome.
 package emit
 
 import (

@@ -16,8 +16,8 @@ func emitter() *Emitter {
 }
 
 // TestNew shows that an event has its cause's tenant, caller, session, call and
-// correlation id, and that its lamport is greater than that of its cause and all values
-// passed to See.
+// correlation id, that its lamport is greater than that of its cause, and that See does
+// not set the clock back.
 func TestNew(t *testing.T) {
 	m := emitter()
 	cause := &contract.Event{ID: "p-1", Tenant: "acme", Actor: "ann", Client: "sdk", Session: "s-1", CallID: "c-1", Origin: "gw1", Lamport: 41, TraceCtx: "00-a-b-01"}
@@ -41,8 +41,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestTick shows that concurrent calls of Tick return distinct values that are greater
-// than every value passed to See.
+// TestTick shows that concurrent calls of Tick return distinct values, each greater than
+// the value that the same goroutine passed to See.
 func TestTick(t *testing.T) {
 	m := emitter()
 	var mu sync.Mutex
