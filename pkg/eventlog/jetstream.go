@@ -58,7 +58,8 @@ func (l JetStream) Start(subject, id string, data []byte) func(context.Context) 
 }
 
 // own handles a duplicate response: it returns seq if the stored event equals this
-// writer's event, otherwise a *TakenError.
+// writer's event, otherwise a *TakenError. It returns another error if the stored event
+// cannot be read.
 func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	en, err := l.Get(ctx, seq)
 	if err != nil {
@@ -76,7 +77,7 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) {
 		// A single server checks the expected sequence before the id, so a resend after
-		// a lost response conflicts too: look for our own event.
+		// a lost response conflicts too: check whether the last event is our own.
 		last, err := l.Last(ctx, filter)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return 0, err
@@ -96,7 +97,8 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 }
 
 // publish sends the request up to attempts times while its result is unknown. The
-// message id makes that safe, since the server stores one message per id.
+// message id makes that safe: within the stream's duplicate window, the server stores
+// one message per id.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error
 	for i := range attempts {

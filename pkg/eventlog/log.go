@@ -3,9 +3,9 @@
 // There are two ways to write. Append stores an event once under its id, without a
 // condition on other events. AppendExpect stores it only if no event that matches a
 // filter was stored after a given sequence, which serializes the writers of an aggregate
-// or of a receipt chain (optimistic concurrency). An error other than ErrConflict and
-// ErrIDConflict means that it is unknown whether the event was stored: repeat the append
-// with the same bytes and id.
+// or of a receipt chain (optimistic concurrency). After an error other than ErrConflict
+// and ErrIDConflict the event may or may not be stored: repeat the append with the same
+// bytes and id.
 //
 // JetStream is the implementation on a server, package memlog the one for tests; both
 // pass the suite of package logtest. Views do not use Scan: they read with package
@@ -30,11 +30,12 @@ type Entry struct {
 	Data    []byte // the stored bytes
 }
 
-// Errors of Log. After any error of an append except ErrConflict and ErrIDConflict, its
-// result is unknown: repeat it with the same bytes and id.
+// Errors of Log. After any error of an append except ErrConflict and ErrIDConflict, the
+// event may or may not be stored: repeat the append with the same bytes and id.
 var (
 	// ErrConflict means that the expected sequence is not the last one; reload and
-	// decide again.
+	// decide again. If a response was lost and another event followed, the loaded events
+	// may include the one that was appended.
 	ErrConflict = errors.New("ledger: the expected last event is not the last one")
 	// ErrIDConflict means that another event was stored under this message id first.
 	ErrIDConflict = errors.New("ledger: id_conflict: another event holds this message id")
@@ -47,8 +48,8 @@ var (
 
 // Retry calls f until it returns nil or an error other than ErrUnavailable, and returns
 // that result. It logs a warning for each failed attempt. If ctx ends first, Retry
-// returns the error of ctx. It is for the reads and appends of a service that starts,
-// which must not end because the server is restarting.
+// returns the error of ctx. It is for reads and appends that must not fail because the
+// server is restarting, such as those of a service that starts.
 func Retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
@@ -71,16 +72,18 @@ func Retry(ctx context.Context, f func() error) error {
 // on return, to the degree of the ledger's durability mode.
 type Log interface {
 	// Append stores data once under subject. If the same bytes are sent again under the
-	// same id, it returns the first sequence; other bytes under that id return
-	// ErrIDConflict.
+	// same subject and id, it returns the first sequence; another subject or other bytes
+	// under that id return ErrIDConflict. A server recognizes an id for the stream's
+	// duplicate window only.
 	Append(ctx context.Context, subject, id string, data []byte) (seq uint64, err error)
-	// Start begins an Append and returns at once; wait returns its result. Appends that
-	// one goroutine starts are stored in that order, unless an attempt is repeated.
+	// Start begins an Append without waiting for the response; wait returns its result.
+	// Appends that one goroutine starts are stored in that order, unless an attempt is
+	// repeated.
 	Start(subject, id string, data []byte) (wait func(context.Context) (seq uint64, err error))
 	// AppendExpect stores data if the last event that matches filter has the sequence
 	// expect (0: no event matches), and returns ErrConflict otherwise. If it is repeated
-	// after a lost response, it finds its own event and returns that sequence. Like
-	// Append it may return ErrIDConflict.
+	// after a lost response and its own event is still the last match, it returns that
+	// event's sequence. Like Append it may return ErrIDConflict.
 	AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (seq uint64, err error)
 	// Last returns the newest entry matching filter, or ErrNotFound.
 	Last(ctx context.Context, filter string) (Entry, error)

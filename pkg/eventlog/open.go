@@ -12,8 +12,9 @@ import (
 // tenant, such as audit.
 const Every = bus.EveryEvent
 
-// Open decodes a stored entry. It is the only way from a stored message to an event
-// (scripts/measure-code fails if there is another one), and checks in this order that
+// Open decodes a stored entry. Outside pkg/core, Open and OpenBytes are the only functions
+// that decode a stored event; scripts/measure-code fails if there is another one. Open
+// checks in this order that
 //
 //   - the entry is no larger than the server accepts, bus.MaxMessage;
 //   - its subject matches one of filters, which determine the tenants, producers, event
@@ -55,8 +56,8 @@ func OpenBytes(data []byte, filters ...string) (*contract.Event, error) {
 	return e, nil
 }
 
-// accepts returns an error unless an event of this size may be stored under subject, and
-// one of filters selects it.
+// accepts returns an error unless size is at most bus.MaxMessage and one of filters
+// selects subject.
 func accepts(subject string, size int, filters []string) error {
 	if size > bus.MaxMessage {
 		return fmt.Errorf("an event of %d bytes, more than %d", size, bus.MaxMessage)

@@ -10,7 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// event returns a valid event with its encoding, changed by change.
+// event returns a valid event, to which it applies change if that is not nil, and its
+// encoding.
 func event(t testing.TB, change func(*contract.Event)) (*contract.Event, []byte) {
 	t.Helper()
 	e := &contract.Event{ID: "a-1", Name: contract.EventAllowed, Target: "judge", Version: contract.VersionOf(contract.EventAllowed), Source: "policy/policy-1", Tenant: "t",

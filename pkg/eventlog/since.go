@@ -16,8 +16,8 @@ const Disorder = 5 * time.Minute
 
 // Since returns a sequence from which a reader finds every event of time t or later, and
 // possibly some earlier ones. It is for reads for which the time of an event is known,
-// but not its sequence. It reads a number of entries that is logarithmic in the length
-// of the ledger. Entries that are not events are skipped.
+// but not its sequence. It reads a number of events that is logarithmic in the length of
+// the ledger, and skips the entries before each of them that are not events.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	newest, err := l.Last(ctx, Every)
 	if errors.Is(err, ErrNotFound) {
@@ -27,8 +27,8 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 		return 0, err
 	}
 	t = t.Add(-Disorder)
-	// Every event with a sequence below lo is older than t; those from high on may be
-	// newer.
+	// Every event with a sequence below lo is older than the time that the caller
+	// passed, which is now t plus Disorder; those from high on may be newer.
 	lo, high := uint64(1), newest.Seq+1
 	for lo < high {
 		mid := lo + (high-lo)/2

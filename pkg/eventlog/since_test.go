@@ -11,10 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestSince checks that no event of the given time or later is stored before the
-// sequence that Since returns, although the times of events are up to a minute out of
-// order and some entries are not events. It also checks that few events after that
-// sequence are much older.
+// TestSince checks that for the time of an event, Since returns a sequence that is not
+// after the event and at most 50 before it, although the times of events are up to a
+// minute out of order and some entries are not events.
 func TestSince(t *testing.T) {
 	log := &memlog.Log{}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

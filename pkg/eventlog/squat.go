@@ -24,8 +24,8 @@ const maxSquatted = 16
 // event under the message id wins. Any service can publish under any id, so the stored
 // entry counts only if genuine returns true for it; otherwise Contend tries the next id,
 // which is the same for every writer. Contend returns the result of try. It returns
-// ErrIDConflict if a genuine event was stored first, and another error if maxSquatted
-// ids are taken.
+// ErrIDConflict if a genuine event was stored first, and another error if the stored
+// entry cannot be read or maxSquatted ids are taken.
 func Contend(ctx context.Context, l Log, id string, genuine func(*contract.Event) bool, try func(id string) (uint64, error)) (uint64, error) {
 	for range maxSquatted {
 		seq, err := try(id)

@@ -1,4 +1,5 @@
-// Package logtest is the test suite that every implementation of eventlog.Log passes.
+// Package logtest is the test suite for implementations of eventlog.Log, with a counting
+// ledger and a message for other tests.
 package logtest
 
 import (
@@ -11,7 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Run checks the contract of eventlog.Log. open returns an empty log for each test.
+// Run tests appends, conflicts and reads of an implementation of eventlog.Log. open
+// returns an empty log for each test.
 func Run(t *testing.T, open func(t *testing.T) eventlog.Log) {
 	for _, c := range []struct {
 		name string

@@ -96,8 +96,8 @@ func (l *Log) Start(subject, id string, data []byte) func(context.Context) (uint
 func (l *Log) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
 	seq, duplicate, err := l.Publish(subject, id, data, &Expect{filter, expect})
 	if err != nil {
-		// If this repeats an append whose response was lost, its own event is the last
-		// one.
+		// If this repeats an append whose response was lost, its own event may be the
+		// last one.
 		if last, e := l.Last(ctx, filter); e == nil && last.Subject == subject && bytes.Equal(last.Data, data) {
 			return last.Seq, nil
 		}
