@@ -43,9 +43,9 @@ func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	}
 }
 
-// body returns a call's body: from the store if it is stored, or else from the instance
-// of service that proposed the call. The bytes are checked against the commitment in the
-// call.
+// body returns a call's body: from the call or the store if it is stored, or else from
+// the instance of service that proposed the call. The bytes are checked against the
+// commitment in the call. It waits at most bodyWait.
 func (x *Executor) body(ctx context.Context, service, instance string, c *contract.Call) ([]byte, error) {
 	if c.Body == nil {
 		return nil, errors.New("the call has no body")

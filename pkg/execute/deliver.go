@@ -14,8 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// maxDeliver is the maximum number of deliveries of an allowed event. At the next
-// delivery, an unclaimed call is recorded as dead_lettered.
+// maxDeliver is the number of deliveries of an allowed event in which its call may be
+// claimed and run. At the next delivery, an unclaimed call with a valid intent is
+// recorded as dead_lettered.
 const maxDeliver = 8
 
 // Errors of Executor.one that process handles specially: it terminates work that failed
@@ -72,9 +73,9 @@ func (x *Executor) open(d *consumer.Delivery) (*item, error) {
 	return w, nil
 }
 
-// one processes one allowed event until its call has an outcome. It returns nil if there
-// is nothing left to do, errRunning or errPoison for process, or an error after which
-// the work is to be delivered again.
+// one processes one allowed event. It returns nil if there is nothing left to do because
+// the call has an outcome or policy ends it, errRunning or errPoison for process, or an
+// error after which the work is to be delivered again.
 func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	w, err := x.open(d)
 	if err != nil {
@@ -149,7 +150,7 @@ func (w *item) refuse(err error) error {
 	switch {
 	case errors.Is(err, guard.ErrExpired):
 		return nil // policy records the expiry
-	case w.dead(): // a new key would have arrived by now, so the signature will never verify
+	case w.dead(): // a new key would have arrived by now, so the intent will never be accepted
 		return errors.Join(errPoison, err)
 	}
 	return err
@@ -157,8 +158,9 @@ func (w *item) refuse(err error) error {
 
 // start claims the call and runs it, and returns the claim and the result. Work that was
 // delivered too often is claimed but not run. If an earlier delivery claimed the call,
-// the result is unknown, except that a call that ReRunable permits is run again. start returns a nil event if there is nothing to record because
-// another party ends the call.
+// the result is unknown, except that a call that ReRunable permits is run again. start
+// returns a nil event and no error if there is nothing to record: the call has an
+// outcome, or policy ends it.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	if h.Claim == nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // run executes a claimed call: it prepares the Work, calls the handler and validates the
-// handler's output. It always returns a result: frozen if the mesh is frozen, and one
-// with error code internal if the handler panics.
+// handler's output. It always returns a result: frozen if a freeze withholds the call,
+// and a failure if the handler panics, with error code internal unless ctx has ended.
 func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
 	if x.withheld(a) {
 		return frozen
@@ -81,9 +81,10 @@ func within(ctx context.Context, a *contract.Allowed) (context.Context, context.
 	return context.WithDeadline(ctx, t)
 }
 
-// interrupted changes the result of a call whose context ended before the handler
-// succeeded: its status and error become cancelled, failed (executor_stopped) or
-// timed_out, depending on the cause.
+// interrupted changes the result of a call whose context has ended, unless its status is
+// succeeded: status and error become cancelled, failed (executor_stopped) or timed_out,
+// depending on the cause. An empty status does not count as succeeded. A result with
+// status timed_out is unchanged if the deadline passed.
 func interrupted(ctx context.Context, res *Result) {
 	if res.Status == contract.Succeeded {
 		return
@@ -123,7 +124,7 @@ func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyR
 
 // fact starts to append the named event about a running call, with the call's secrets
 // removed from data. The returned function waits until the event is stored in the
-// ledger.
+// ledger, or returns an error.
 func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context) (uint64, error) {
 	data, err := w.Redactor().JSON(data)
 	if err == nil {

@@ -90,8 +90,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestExcused shows that a claim excuses an expired intent and no other fault: a forged
-// decision on a claimed call is not run.
+// TestExcused shows that a claim excuses an expired intent and no other fault, such as a
+// forged decision.
 func TestExcused(t *testing.T) {
 	claimed := outcome.History{Claim: &contract.Event{}}
 	forged := errors.New("decision: signature does not verify")

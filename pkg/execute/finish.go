@@ -26,9 +26,9 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 		slog.Warn("outcome superseded", "call", a.Call.ID)
 		err = nil
 	}
-	// The events that the handler appended with Work.Fact must be stored in the ledger
-	// before the work is acknowledged. They exist in this process only, so another
-	// delivery could not record them.
+	// The events that the handler appended with Work.Fact exist in this process only, so
+	// another delivery could not record them. The work is therefore acknowledged only
+	// after they are stored or factPatience has passed.
 	patient, cancel := context.WithTimeout(ctx, factPatience)
 	defer cancel()
 	for _, wait := range res.facts {

@@ -16,8 +16,8 @@ import (
 )
 
 // TestFacts checks that a fact about a call is appended again while the ledger is
-// unavailable, for a limited time, and that neither a delay nor a loss changes the
-// outcome.
+// unavailable, for a limited time, and that the outcome is recorded even if the fact is
+// delayed or lost.
 func TestFacts(t *testing.T) {
 	key, err := sign.NewKey(make([]byte, ed25519.SeedSize))
 	if err != nil {

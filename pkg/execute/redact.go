@@ -23,9 +23,9 @@ func (w *Work) Hide(name, value string) {
 // frames.
 func (w *Work) Redactor() *redact.Redactor { return w.hidden.Load() }
 
-// redacted returns r with the secrets that the call received removed from it, or a
-// failed result if they cannot be removed from the output. It changes r.Artifacts in
-// place.
+// redacted returns r with the secrets that the call received removed from its texts and
+// output, or a failed result if they cannot be removed from the output. It changes
+// r.Artifacts in place.
 func (w *Work) redacted(r Result) Result {
 	red := w.Redactor()
 	if red == nil {
