@@ -34,15 +34,16 @@ type Follower struct {
 	Stream   string
 	Consumer string
 	Batch    int // messages per pull request; 0 means 500
-	// Apply is called from one goroutine, in order and exactly once for each entry in
-	// one Run. If it returns an error, Run stops and returns that error, because a view
-	// that skipped an event would be wrong.
+	// Apply is called by one goroutine at a time, in order and, without Restart, exactly
+	// once for each entry in one Run. If it returns an error, Run stops and returns that
+	// error, because a view that skipped an event would be wrong.
 	Apply func(eventlog.Entry) error
 	// Caught is called each time no more entries are pending, after Apply has returned
 	// for the last one. It may be nil.
 	Caught func()
-	// Every, if not 0, makes the follower poll for new entries at about this interval
-	// instead of receiving each one as it is stored; see Poll.
+	// Every, if not 0, makes the follower poll for new entries at about this interval,
+	// and less often while there are none, instead of receiving each one as it is
+	// stored; see Poll.
 	Every time.Duration
 	// Restart, if not nil, returns the sequence to continue from after a reconnection.
 	// It is for streams that do not survive a restart of the server.
@@ -69,7 +70,8 @@ func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) 
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
 // Position returns the stream sequence of the last entry applied. Before the first entry
-// it is one less than the sequence that Run started from, or 0 before Run.
+// it is one less than the sequence that Run started from, or 0 before Run. After Restart
+// it is one less than the sequence that Restart returned.
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
 // Pending returns the lag: the number of matching entries after Position, as of the last
@@ -138,9 +140,10 @@ func (f *Follower) caught() {
 	f.once.Do(func() { close(f.ready) })
 }
 
-// settle calls caught if the consumer has nothing to deliver because every entry is
-// applied. It verifies that before the first call of caught: another instance may have
-// reset the consumer; see missed. It returns the error of the NATS request.
+// settle calls caught when the consumer has nothing to deliver. Before the first call it
+// verifies that every entry has been applied, and does nothing otherwise: another
+// instance may have reset the consumer; see missed. It returns the error of the NATS
+// request.
 func (f *Follower) settle(ctx context.Context) error {
 	select {
 	case <-f.ready:
@@ -295,8 +298,8 @@ func (r *reading) fail(err error) {
 type delivery struct{ consumer, stream, pending uint64 }
 
 // take applies one delivery. It drops deliveries that were sent before the last reset.
-// If the consumer sequence jumps, a message was lost: take signals the gap and drops
-// everything until the gap is repaired.
+// If the consumer sequence jumps, or another instance has moved the consumer, entries
+// were missed: take signals the gap and drops everything until the gap is repaired.
 func (r *reading) take(subject string, data []byte, d delivery) {
 	// A delivery shows that none was lost since the reset, but not that no other instance
 	// has reset the consumer to a later entry. No lock is held while the stream is read.
@@ -353,7 +356,7 @@ func (r *reading) stop() {
 	r.halted = true
 }
 
-// applying reports whether Apply is under way.
+// applying reports whether Apply may be under way: whether the lock is held.
 func (r *reading) applying() bool {
 	if !r.mu.TryLock() {
 		return true

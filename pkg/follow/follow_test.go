@@ -18,8 +18,9 @@ import (
 
 var reader = bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.*.a.>"}}
 
-// TestRestart shows that a follower applies every event once and in order although the
-// server, which stores consumers in memory, is restarted.
+// TestRestart shows that two followers, one before and one after a restart of the
+// server, together apply every event once and in order. The server stores consumers in
+// memory.
 func TestRestart(t *testing.T) { bothWays(t, testRestart) }
 
 // bothWays runs a test with a follower that receives each event as it is stored, and
@@ -150,7 +151,7 @@ func testMoved(t *testing.T, every time.Duration) {
 	}
 }
 
-// TestStolen shows that messages delivered to pull requests without a subscription are
+// TestStolen shows that messages delivered to pull requests of another connection are
 // detected as missing and delivered again.
 func TestStolen(t *testing.T) { bothWays(t, testStolen) }
 
@@ -212,9 +213,9 @@ func testStolen(t *testing.T, every time.Duration) {
 	t.Logf("%d deliveries were stolen", stolen.Load())
 }
 
-// TestPoll shows that Poll returns only after every event that was stored when it was
-// called has been applied, with many events and concurrent callers. Without a server it
-// returns an error.
+// TestPoll shows that Poll returns only after the event that its caller appended before
+// has been applied, with many events and concurrent callers. Without a server it returns
+// an error.
 func TestPoll(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})

@@ -176,7 +176,8 @@ func (p *poller) ended(ctx context.Context) error {
 	}
 }
 
-// answer closes the channels of the callers that wait in Poll, so that Poll returns.
+// answer closes the channels of the callers that wait in Poll, which then check the
+// position again.
 func (p *poller) answer() {
 	for _, w := range p.waiting {
 		close(w)
