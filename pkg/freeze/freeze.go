@@ -38,9 +38,10 @@ func (z *State) On() bool { return z.id.Load() != nil }
 func (z *State) Known() bool { return z.known.Load() }
 
 // Apply applies the event at a sequence of the control reader and reports whether it
-// freezes or unfreezes the mesh. An event that is older than one already applied does not
-// change the state: the control reader starts before the sequence that Load finds. Apply
-// acknowledges a freeze in a goroutine of its own, which retries until ctx ends.
+// freezes or unfreezes the mesh. An event that is older than one already applied does
+// not change the state: the control reader may start before the sequence that Load
+// finds. Apply acknowledges a freeze in a goroutine of its own, which retries until ctx
+// ends.
 func (z *State) Apply(ctx context.Context, seq uint64, e *contract.Event) bool {
 	z.Emit.See(e.Lamport)
 	if e.Name != contract.EventMeshFrozen && e.Name != contract.EventMeshUnfrozen {
@@ -96,7 +97,8 @@ func (z *State) Load(ctx context.Context) error {
 
 // acknowledge appends freeze_acknowledged, which states that this instance starts no
 // more effects: the claim of every effect that did start has a lower sequence than this
-// event. The event's id depends on freeze and instance only, so it is stored once.
+// event. The event's id depends on freeze and instance only, so the ledger stores it
+// once within its duplicate window.
 func (z *State) acknowledge(ctx context.Context, e *contract.Event) {
 	var f struct{ ID string }
 	if err := json.Unmarshal(e.Data, &f); err != nil {
