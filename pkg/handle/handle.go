@@ -21,8 +21,8 @@ const tries = 32
 // the event that decide returns, on condition that no matching entry has been stored
 // since. After a conflict it starts again, so decide may be called several times and
 // must have no side effects; it returns nil if there is nothing to record. Do returns
-// the appended event, or nil. Its error is that of decide or of the ledger; it wraps
-// eventlog.ErrConflict after too many conflicts.
+// the appended event, or nil. Its error is that of decide, of Event.Encode or of the
+// ledger; it wraps eventlog.ErrConflict after too many conflicts.
 func Do(ctx context.Context, l eventlog.Log, filter string, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	return DoFrom(ctx, l, filter, 1, decide)
 }
