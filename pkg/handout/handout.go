@@ -46,8 +46,8 @@ var (
 )
 
 // lent is the durable that holds the allowed calls of callers. Each message stays
-// pending until its call has an outcome, so that the NATS server stores the deadlines
-// and no instance has to.
+// pending until its call has ended or expired, so that the NATS server stores the
+// deadlines and no instance has to.
 var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)}, AckWait: 10 * time.Second, MaxAckPending: 65536}
 
 // Work returns the durable that a service with a Lender must declare.
@@ -139,10 +139,11 @@ type ReportError struct{ Field, Problem string }
 func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
 // Close records the outcome that a caller reports of a call, marked as attested by the
-// caller, and returns its effect. started is the claim of the call. Close returns
-// outcome.ErrSuperseded if the call already had an outcome. late is true if the deadline
-// had passed: Close then records the outcome unknown, unless the call has one, and the
-// code that called Close records the report as a separate event.
+// caller, and returns the reported effect. started is the claim of the call. Close
+// returns outcome.ErrSuperseded if the call already has an outcome and late is false.
+// late is true if the deadline has passed: Close then records the outcome unknown,
+// unless the call has one, and the code that called Close records the report as a
+// separate event.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
 	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/freeze"
 )
 
-// TestWithholds shows that an instance hands out no intent before it has read the
-// ledger, and none while a freeze is in force.
+// TestWithholds shows that Withholds returns an error before the instance has read the
+// ledger, and while a freeze is in force.
 func TestWithholds(t *testing.T) {
 	m := &emit.Emitter{Log: &memlog.Log{}, Tenant: "t", Source: "gateway/gw1", Now: time.Now}
 	l := Lender{frozen: freeze.State{Emit: m, Instance: "gw1"}}
