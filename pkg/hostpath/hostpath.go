@@ -19,7 +19,7 @@ import (
 // usual lists names of folders that are common at the root of a host.
 var usual = []string{"Users", "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "private", "proc", "root", "run", "sbin", "srv", "state", "sys", "tmp", "usr", "var", "work"}
 
-// roots returns the common root folders and those of this host.
+// roots returns the common root folders and the names in the root folder of this host.
 var roots = sync.OnceValue(func() []string {
 	out := slices.Clone(usual)
 	list, err := os.ReadDir("/")
@@ -34,10 +34,11 @@ var roots = sync.OnceValue(func() []string {
 
 var absolute = regexp.MustCompile(`(^|[^A-Za-z0-9_./~-])(/[A-Za-z0-9_.@+~-]+(?:/[A-Za-z0-9_.@+~-]*)+)`)
 
-// Strip returns text with every absolute path of a host that has at least two elements
-// replaced by its last element. Other text that looks like a path, such as the path of a
-// URL or a JSON pointer, is unchanged unless its first element is the name of a root
-// folder.
+// Strip returns text with each absolute path that begins with the name of a root folder
+// replaced by its last element. It recognizes paths with at least two slashes whose
+// names consist of letters, digits and the characters _ . @ + ~ and -. Other text that
+// looks like a path, such as the path of a URL or a JSON pointer, is unchanged unless it
+// has this form.
 func Strip(text string) string {
 	if !strings.Contains(text, "/") {
 		return text
