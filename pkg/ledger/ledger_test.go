@@ -11,7 +11,7 @@ import (
 )
 
 // TestReadHead checks that ReadHead parses the three lines of a checkpoint and returns
-// ErrHead for any other text.
+// ErrHead for malformed ones.
 func TestReadHead(t *testing.T) {
 	root := translog.LeafHash([]byte("x"))
 	b64 := base64.StdEncoding.EncodeToString(root[:])
@@ -30,8 +30,7 @@ func TestReadHead(t *testing.T) {
 	}
 }
 
-// TestTree checks that the root over any number of entries is that of RFC 6962, section
-// 2.1.
+// TestTree checks that the root over 1 to 70 entries is that of RFC 6962, section 2.1.
 func TestTree(t *testing.T) {
 	var root func(entries [][]byte) translog.Hash
 	root = func(entries [][]byte) translog.Hash {
