@@ -17,7 +17,7 @@ import (
 
 const (
 	every   = 500 * time.Millisecond // pause between rounds of probes
-	patient = time.Second            // timeout of a probe, and of a dial
+	patient = time.Second            // timeout of a dial, and of the exchange of a probe after it
 	drain   = 10 * time.Second       // time that open connections have to end at shutdown
 )
 
@@ -25,7 +25,7 @@ const (
 // concurrent use.
 type pool struct {
 	resolve func(context.Context) ([]string, error)
-	secure  atomic.Bool // the last ready gateway used TLS
+	secure  atomic.Bool // probes try TLS before plain text
 
 	mu    sync.Mutex
 	all   []string
@@ -50,8 +50,8 @@ func (p *pool) watch(ctx context.Context) {
 	}
 }
 
-// round resolves and probes the gateways once. All gateways are probed concurrently,
-// each for at most patient per attempt, and a change of state is logged.
+// round resolves and probes the gateways once. All gateways are probed concurrently, and
+// a change of state is logged.
 func (p *pool) round(ctx context.Context) {
 	try, cancel := context.WithTimeout(ctx, patient)
 	addrs, err := p.resolve(try)
@@ -117,7 +117,8 @@ func exchange(addr string, secure bool) string {
 	return line
 }
 
-// any reports whether a gateway was ready at its last probe.
+// any reports whether a gateway was ready at its last probe and has not refused a
+// connection since.
 func (p *pool) any() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -142,7 +142,7 @@ func TestBalancerKeepsHalves(t *testing.T) {
 
 // TestBalancerProbesTLS checks that gateways with TLS are probed over TLS, so that
 // draining is detected and at most one failed handshake is logged, and that the next
-// probe detects a change between plain text and TLS.
+// probe detects a change from TLS to plain text.
 func TestBalancerProbesTLS(t *testing.T) {
 	var draining atomic.Bool
 	var plain atomic.Int64

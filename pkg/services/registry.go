@@ -17,7 +17,7 @@ const (
 	Provision = "provision"
 )
 
-// Verbs of the queries for views.
+// Verbs that the queries for several views share.
 const (
 	viewVerb = "view"
 	// KeysVerb is the verb of the query for the view of the key registry, which package

@@ -41,8 +41,8 @@ func Token(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
 
-// misfit returns an error for the first value in doc that cannot be decoded into t, or
-// nil. at is the pointer of doc.
+// misfit returns an error for a value in doc that cannot be decoded into t, or nil if
+// there is none. at is the pointer of doc.
 func misfit(doc []byte, t reflect.Type, at string) *Error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

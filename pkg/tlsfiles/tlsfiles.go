@@ -58,9 +58,9 @@ func (f *Files) load() error {
 	return nil
 }
 
-// Certificate is a function for tls.Config.GetCertificate. It returns the current
-// certificate of the files, or the last usable one while the files cannot be used. The
-// error is always nil.
+// Certificate is a function for tls.Config.GetCertificate. It checks the files at most
+// once per pollEvery, and returns the certificate of the last check at which they were
+// usable. The error is always nil.
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,9 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Checker validates arguments and outputs against the schemas of tools. It compiles each
-// schema once per digest of the tool document, and is safe for concurrent use. The zero
-// value is ready to use.
+// Checker validates arguments and outputs against the schemas of tools. It caches the
+// compiled schemas by the digest of the tool document, and is safe for concurrent use.
+// The zero value is ready to use.
 type Checker struct{ compiled sync.Map }
 
 // Rules selects the schema rules of a release. Replay repeats a recorded decision by the
@@ -32,7 +32,8 @@ const (
 	// Closed applies since release 0.2: an object schema that does not mention
 	// additional members allows none, and formats are checked.
 	Closed Rules = iota
-	// Open applies to release 0.1: members that a schema does not mention are allowed.
+	// Open applies to release 0.1: members that a schema does not mention are allowed,
+	// and formats are not checked.
 	Open
 )
 
@@ -208,10 +209,10 @@ func (c *Checker) compile(key string, schema []byte, r Rules) (*jsonschema.Schem
 	return s, nil
 }
 
-// shut forbids unknown members in every object schema that lists members and does not
-// mention additional ones. A subschema in allOf or a similar keyword, or in $defs, lists
-// only a part of the members, so the schema that uses it is closed instead: place is
-// false for such a subschema.
+// shut forbids unknown members in every schema that may describe an object and does not
+// mention additional members. A subschema in allOf or a similar keyword, or in $defs,
+// lists only a part of the members, so the schema that uses it is closed instead: place
+// is false for such a subschema.
 func shut(node any, place bool) {
 	m, ok := node.(map[string]any)
 	if !ok {
@@ -286,9 +287,10 @@ func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("reference to %s is not allowed", url)
 }
 
-// Defaults returns args with the schema's defaults for absent members, at every level of
-// nested objects and lists. It returns an error if schema or args are not JSON. The
-// result is for the executor; the digest of the args is that of the caller's args.
+// Defaults returns args with the schema's defaults for absent members, at every level
+// that the keywords properties and items describe. It returns an error if schema or args
+// are not JSON. The result is for the executor; the digest of the args is that of the
+// caller's args.
 func Defaults(schema, args []byte) ([]byte, error) {
 	if !bytes.Contains(schema, []byte(`"default"`)) {
 		return args, nil
@@ -311,7 +313,8 @@ func decode(b []byte, v *any) error {
 	return d.Decode(v)
 }
 
-// fill adds defaults to value in place, at every level that schema describes.
+// fill adds defaults to value in place, at every level that the keywords properties and
+// items of schema describe.
 func fill(schema, value any) {
 	s, _ := schema.(map[string]any)
 	switch v := value.(type) {

@@ -5,7 +5,7 @@
 // The sender of a message is the service named in its subject, because NATS permissions
 // restrict each service to subjects with its own name; the content of a message is not
 // trusted to name its sender. A Stream accepts frames from one service only, and a
-// query is answered only if its sender is among the services that Serve names.
+// query is handled only if its sender is among the services that Serve names.
 package transient
 
 import (
@@ -215,7 +215,8 @@ func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
 }
 
 // Post sends binary frame n to another instance's inbox without waiting until it is
-// stored. If the frame is lost, Stream.Next returns ErrGap to the receiver.
+// stored. If the frame is lost, Stream.Next returns ErrGap to the receiver when a later
+// frame arrives.
 func (b *Box) Post(to, id string, n int64, data []byte) error {
 	return b.conn.NC.Publish(bus.TransientSubject(b.tenant, b.service, to, id), binaryFrame(n, data))
 }
@@ -438,8 +439,8 @@ func (s *Stream) Close() {
 	}
 }
 
-// Encode returns v as JSON and leaves documents inside v unchanged: json.Marshal would
-// escape <, > and &, which canonical JSON does not.
+// Encode returns v as JSON. Unlike json.Marshal it does not escape <, > and &, so that
+// canonical documents inside v stay unchanged.
 func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -100,8 +100,8 @@ func Keys(service string) Declaration {
 	})
 }
 
-// Key returns the key document of an event that publishes or revokes a key. ok is false
-// for any other event, and if the document cannot be decoded.
+// Key returns the key document of an event by which Provision publishes or revokes a
+// key. ok is false for any other event, and if the document cannot be decoded.
 func Key(e *contract.Event) (k contract.TrustKey, ok bool) {
 	if e.Service() != services.Provision || e.Name != contract.EventKeyPublished && e.Name != contract.EventKeyRevoked {
 		return k, false

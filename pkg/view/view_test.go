@@ -76,8 +76,8 @@ func TestFold(t *testing.T) {
 }
 
 // TestKeys shows that the view has the state of the key registry, that it ignores events
-// that are not key events of provision, and that it continues after a document that the
-// registry rejects.
+// that are not key events of provision, and that a document that the registry rejects
+// changes nothing and is no error.
 func TestKeys(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {

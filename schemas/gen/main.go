@@ -4,9 +4,9 @@
 // with -lock gen adds the digests of new files.
 //
 // gen supports the subset of JSON Schema that the mesh's schemas use. For events, these
-// are objects of strings, integers, booleans, arrays of strings, arrays of titled
-// objects, and "object" without properties for a document that is stored unchanged; for
-// queries, see goFile.typeOf. Any other schema is an error.
+// are objects of strings, integers, optional booleans, arrays of strings, arrays of titled
+// objects, and required members of type "object" without properties for a document that is
+// stored unchanged; for queries, see goFile.typeOf. Any other schema is an error.
 package main
 
 import (

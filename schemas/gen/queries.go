@@ -113,8 +113,8 @@ func readQueries(root fs.FS, codes map[string]bool) (*querySet, error) {
 	return set, nil
 }
 
-// check returns an error if the members of a file contradict each other or its name, or
-// a required one is missing.
+// check returns an error if the members of a file contradict each other or its name, if
+// a required one is missing, or if an error code is not in codes.
 func (q *querySchema) check(service, verb string, codes map[string]bool) error {
 	_, hasResponse := q.Properties["response"]
 	_, hasRequest := q.Properties["request"]

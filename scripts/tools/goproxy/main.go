@@ -1,6 +1,7 @@
-// Command goproxy runs net/http/httputil.ReverseProxy, which flushes every write to the
-// client, and reads each request body completely first. Benchmarks use it as the lower
-// bound of the cost of a gateway in Go. Usage: goproxy ADDR UPSTREAM.
+// Command goproxy runs a net/http/httputil.ReverseProxy that flushes every write to the
+// client; it reads each request body completely before it forwards the request.
+// Benchmarks use it as the lower bound of the cost of a gateway in Go. Usage: goproxy
+// ADDR UPSTREAM.
 package main
 
 import (

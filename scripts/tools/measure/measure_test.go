@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFiguresFail shows that the enforced figure for decoders of events counts each kind
-// of decoder outside its home, and none in its home or in tests.
+// TestFiguresFail shows that the enforced figures for decoders and literals count each
+// kind of finding outside its home, and none in its home or in tests.
 func TestFiguresFail(t *testing.T) {
 	const decodes = `
 func a(b []byte) { _, _ = contract.DecodeEvent(b) }

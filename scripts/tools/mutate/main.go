@@ -1,7 +1,7 @@
 // Command mutate runs the mutation tester gremlins over packages, one after the other,
-// and prints which mutants the tests of each package detect. It exits with 1 if the tests
-// of a package detect less than 80 %. scripts/mutate runs it from the root of the
-// repository.
+// and prints how many mutants the tests of each package detect, and which they do not. It
+// exits with 1 if the tests of a package detect less than 80 %. scripts/mutate runs it from
+// the root of the repository.
 //
 // gremlins by itself would report wrong figures here for three reasons, which the comment
 // on shim describes. So mutate runs it with a PATH in which the command go is mutate

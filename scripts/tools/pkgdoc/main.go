@@ -1,6 +1,7 @@
 // Command pkgdoc writes docs/reference/packages: a page for each group of packages, with
-// their package comments as go doc prints them. It runs from the root of the repository.
-// It fails if a package has no comment or if a group has no packages.
+// their package comments as Markdown, and an index. It runs from the root of the
+// repository. It fails if a package in a group has no comment or if a group has no
+// packages.
 package main
 
 import (
