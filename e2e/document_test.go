@@ -20,9 +20,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestDocument uses every operation of the gateway with success, and many with an error,
-// and checks each request and response against the OpenAPI document that the gateway
-// serves. It fails if the document has an operation that nothing here uses.
+// TestDocument uses every operation of the gateway with success, and many with an error.
+// It checks each response, and each request that succeeds, against the OpenAPI document
+// that the gateway serves. It fails if the document has an operation that nothing here
+// uses with success.
 func TestDocument(t *testing.T) {
 	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true})
 	d := harness.Checked(t, m)
@@ -128,7 +129,7 @@ func (u *user) as(token string) *user {
 	return &user{u.t, m}
 }
 
-// member returns a member of a JSON response.
+// member returns a member of a JSON response, which must be a string.
 func (u *user) member(r *harness.Response, name string) string {
 	u.t.Helper()
 	var doc map[string]any
@@ -285,7 +286,7 @@ func (u *user) form(pack []byte) {
 // object matches a reference to a content object, with its commitment and size.
 var object = regexp.MustCompile(`"commitment":"(sha256:[0-9a-f]+)"(?:,"encryption":\{[^}]*\})?,"media_type":"[^"]*","size":(\d+),"store":"object"`)
 
-// tree makes the 256 entries that a full tile needs, and reads the log.
+// tree adds more than the 256 entries that a full tile needs, and reads the log.
 func (u *user) tree() {
 	var wg sync.WaitGroup
 	for range 8 {

@@ -16,9 +16,9 @@ import (
 )
 
 // TestEchoedKeys uses a provider that returns the API key of the request in every
-// encoding, in errors, responses, streams and headers. For the second call the
-// llm-router has the key in its cache. It checks that no encoding of the key occurs in a
-// response, on the ledger or in a log.
+// encoding, in errors, responses, streams and headers. After the first call the
+// llm-router has the key in its cache. The test checks that no encoding of the key
+// occurs in a response, on the ledger or in a log.
 func TestEchoedKeys(t *testing.T) {
 	const key = "sk-echo/0123456789+ABCDEFGHIJ=z"
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -144,7 +144,7 @@ func TestFidelity(t *testing.T) {
 	if u := outcomes(t, m, "s-usage")[0]["effect"].(map[string]any)["usage"].(map[string]any); u["output_tokens"] != 9.0 || u["cached_tokens"] != 5.0 {
 		t.Errorf("usage %v", u)
 	}
-	// Ambiguous JSON is rejected.
+	// Ambiguous JSON and incomplete requests are rejected.
 	for _, twice := range []string{`{"model":"openai/m-good","model":"openai/m-missing","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":"openai/m-good","MODEL":"m-missing","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":"openai/m-good","mod\u0065l":"x","messages":[{"role":"user","content":"x"}]}`,
@@ -165,7 +165,7 @@ func TestClientLeaves(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
 			for i, c := range []struct {
 				name, body string
-				after      string // the client disconnects after it has received this text
+				after      string // the client disconnects after it has received this text; empty = once the provider has received the request
 			}{
 				{"mid-stream", `{"model":"openai/m-pace","stream":true,"messages":[{"role":"user","content":"x"}]}`, `"word `},
 				{"before the first byte of a stream", `{"model":"openai/m-hang","stream":true,"messages":[{"role":"user","content":"x"}]}`, ""},
@@ -227,8 +227,8 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// TestRouting checks fallbacks, virtual models, retries, the choice of keys, and circuit
-// breakers.
+// TestRouting checks aliases, virtual models, fallbacks, retries, the choice of keys,
+// and circuit breakers.
 func TestRouting(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{
 		"breaker": map[string]any{"failures": 3, "open_ms": 1500},
@@ -330,8 +330,8 @@ func TestRouting(t *testing.T) {
 	if r, _ := ask("vllm/x-flaky", "s-flaky", false); r.StatusCode != 200 {
 		t.Errorf("retry: %d", r.StatusCode)
 	}
-	// The two keys are used alternately. A key that the provider rejects is suspended,
-	// and its new value is used without a restart.
+	// Each of the two keys is used for half of the calls. After one of them has been
+	// replaced at the provider and in the vault, calls succeed without a restart.
 	keys := map[string]int{}
 	for range 10 {
 		ask("twokeys/k-good", "s-keys", false)
@@ -407,8 +407,9 @@ func TestHedge(t *testing.T) {
 }
 
 // TestColdKeys shows that secrets that are fetched concurrently for one call are not
-// mixed up: a list of the models of two providers with keys is complete and quick, and a
-// hedged request whose keys are not cached yet succeeds.
+// mixed up: a hedged request whose keys are not cached yet succeeds, and a list of the
+// models of several providers with keys is complete. Both together take at most five
+// seconds.
 func TestColdKeys(t *testing.T) {
 	_, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 60, "fallbacks": []any{map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-good"}}}})
 	for name, start := range harness.Topologies {

@@ -80,9 +80,9 @@ func newTally(t testing.TB) (*tally, string) {
 	return l, path
 }
 
-// TestEgressBudget shows that the bytes that LLM calls send, with retries and hedges and
-// over two llm-routers, are counted exactly and charged to an egress budget, and that
-// the charges persist across restarts.
+// TestEgressBudget shows that the bytes that LLM calls send, with retries and hedges
+// and, with one process per service, over two llm-routers, are counted exactly and
+// charged to an egress budget, and that the charges persist across restarts.
 func TestEgressBudget(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 )
 
 // TestStreamsEnd shows that when the caller's authority ends, a streamed response ends
-// with an error event within three seconds, at either of two gateways, and that the text
-// sent until then and its usage are on the ledger.
+// with an error event within three seconds, at either of two gateways, and that the call
+// is recorded as cancelled, with its usage.
 func TestStreamsEnd(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})

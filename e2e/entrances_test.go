@@ -36,7 +36,8 @@ func hostileJSON(n int) map[string]string {
 	}
 }
 
-// survives runs a program that may fail but must not crash.
+// survives runs a program that may fail but must neither crash nor run for more than two
+// minutes.
 func survives(t *testing.T, what string, cmd *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer
@@ -98,7 +99,7 @@ func TestHostileEntrances(t *testing.T) {
 				t.Fatal(err)
 			}
 			survives(t, "verify archive "+name, run("", "verify", ix))
-			// Build a pack in which every file is the hostile document.
+			// Build a pack in which every file is the beginning of the hostile document.
 			var pack bytes.Buffer
 			w := tar.NewWriter(&pack)
 			for _, f := range []string{"checkpoint", "events.jsonl", "manifest.json", "signature.json", "attestation.json", "trust.jsonl", "receipts.jsonl", "decisions.jsonl", "inclusion.jsonl"} {
@@ -191,8 +192,8 @@ func hostileFrames(t *testing.T, m *harness.Mesh) {
 					t.Fatal(err)
 				}
 			}
-			// Each service receives data that is not an event, and an event whose data
-			// is hostile.
+			// Publish data that is not an event, and an event whose data is hostile,
+			// under a subject of the service.
 			deep := strings.Repeat("[", 400<<10) + strings.Repeat("]", 400<<10)
 			event := `{"actor":"a","client":"c","callid":"c-hostile","data":` + deep + `,"datacontenttype":"application/json","id":"x","lamport":"1","origin":"gw1","session":"s-hostile","source":"` + service + `/x-1","specversion":"1.0","subject":"s-hostile","tenant":"default","time":"2026-01-01T00:00:00.000Z","type":"dev.binnacle.` + service + `.effect_recorded.v1"}`
 			for _, b := range []string{doc, event} {

@@ -152,8 +152,9 @@ func TestBudget(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFreeze shows that a freeze stops every call, even allowed calls that have not
-// started, and that every executor acknowledges it and starts nothing afterwards.
+// TestFreeze shows that calls fail while the mesh is frozen, that executors and policy
+// acknowledge the freeze, and that no call that an executor starts after its
+// acknowledgement succeeds.
 func TestFreeze(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -188,8 +189,7 @@ func TestFreeze(t *testing.T) {
 			if out, err := m.CLI("freeze", "--reason", "again"); err == nil {
 				t.Error("frozen twice", out)
 			}
-			// An executor that is started while the mesh is frozen does not start a call
-			// either.
+			// Start an executor again while the mesh is frozen.
 			if name == "processes" {
 				m.Kill("session-runner")
 				m.Restart("session-runner")
@@ -223,9 +223,9 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestDrift shows that a pack whose program or description has changed since its
-// approval is denied and not listed until the change is approved, and that output that
-// violates its schema is not returned to the caller.
+// TestDrift shows that a pack whose description has changed since its approval is
+// denied, and not listed with that description, until the change is approved, and that
+// output that violates its schema is not returned to the caller.
 func TestDrift(t *testing.T) {
 	packs := t.TempDir()
 	install := func(from, description, output string) {
@@ -379,8 +379,8 @@ func TestLabels(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// A policy instance that has not applied the events with the labels reads them from
-	// the ledger before it allows a call.
+	// After a restart, the labels still restrict the calls of their sessions and of no
+	// others.
 	m.Kill("binnacle")
 	m.Restart("binnacle")
 	m.WaitReady()

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestHostileRequests sends 10,000 random requests. Each must result in a typed error or
-// an outcome, no process may crash, and the ledger must verify.
+// TestHostileRequests sends up to 10,000 random requests. Each must result in a typed
+// error or an outcome. Afterwards the mesh must serve calls, and the ledger must verify.
 func TestHostileRequests(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	kinds := []string{"tool.noop", "tool.nоop", "tool.noop\u200b", "TOOL.NOOP", "tool.*", "tool.", ".", "policy.freeze ", "policy.vote", "policy.activate", "llm.chat", "vault.put", "judge.score",
@@ -118,8 +118,8 @@ func TestForgedIntents(t *testing.T) {
 	other = *allowed[0]
 	other.ID, other.Session, other.Key = "d-session", "s-else", "s-else"
 	put(policy, &other)
-	// Publish a decision with the signature of another one, and an intent for a call
-	// that was never proposed.
+	// Publish a decision for a call that was never proposed, with the signature of
+	// another decision.
 	var a, b contract.Allowed
 	if err := contract.Decode(allowed[0].Data, &a); err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ var howtos = map[string]howto{
 	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 }
 
-// TestHowTos runs every page of docs/how-to, each with a mesh of its own.
+// TestHowTos runs every page of docs/how-to, each in a shell and a folder of its own.
 func TestHowTos(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(harness.Root(), "docs/how-to/*.md"))
 	if err != nil || len(pages) < len(howtos) {
@@ -277,8 +277,8 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 	}
 }
 
-// alone is the setup for pages that start a mesh themselves: every port on the page is
-// replaced by a free one.
+// alone is the setup for pages that start a mesh themselves: the ports that the pages
+// use are replaced by free ones.
 func alone(t *testing.T, _ string) ([]string, []string) {
 	var replace []string
 	for _, port := range []string{"8080", "8081", "4222", "4223", "4224", "6222", "6223", "6224", "9090", "9091", "9464"} {

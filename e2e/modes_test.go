@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// exposed returns those of the given folders, and of the files in them, that users other
-// than the owner may read, write or enter. It omits files inside the folder of the NATS
-// server, which is private.
+// exposed returns those of the given files and folders, and of the entries of the
+// folders, that users other than the owner may read, write or enter. It omits files
+// inside the folder of the NATS server, which is private.
 func exposed(t *testing.T, paths ...string) (out []string) {
 	t.Helper()
 	n := 0
@@ -47,8 +47,8 @@ func exposed(t *testing.T, paths ...string) (out []string) {
 
 // TestModes shows that a mesh works under a permissive and under a restrictive umask,
 // and that other users cannot read the files that it or its commands write: keys,
-// tokens, the vault, views, exports, archives, backups and restored files. File modes
-// that were made more permissive are repaired at the next start.
+// tokens, the vault, views, exports, backups and restored files. File modes that were
+// made more permissive are repaired at the next start.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		for name, start := range harness.Topologies {

@@ -73,7 +73,7 @@ func TestVirtualKeys(t *testing.T) {
 			if status, _ := chat(spent, "demo/echo"); status != 200 {
 				t.Error("the demo costs nothing")
 			}
-			// Check the spend by window, by tag and by key.
+			// Check the spend by key and model and by tag, and the statistics.
 			var rows []struct {
 				By    map[string]string `json:"by"`
 				Spent int64             `json:"usd_micros"`
@@ -262,8 +262,8 @@ func TestOverspend(t *testing.T) {
 	}
 }
 
-// bill returns the greatest number of tokens that a provider can bill for a received
-// request.
+// bill returns the greatest number of output tokens that a provider can bill for a
+// received request. most is that number for one output without a limit in the request.
 func bill(t *testing.T, r *harness.Seen, most int64) int64 {
 	var q struct {
 		Max      int64           `json:"max_tokens"`

@@ -59,9 +59,9 @@ var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.
 
 // TestNewService adds an executor service to a copy of the repository by editing at most
 // four places, which CONTRIBUTING.md lists. It shows that a mesh built from the copy
-// executes a call of the service, whose receipt the service signs, and that the ledger
-// replays and verifies. The tests that compare lists with the registry must pass, and
-// fail if docker-compose.yaml is left unchanged.
+// executes a call of the service, whose receipt the service signs, that the session's
+// pack verifies, and that the ledger replays. The tests that compare lists with the
+// registry must pass, and fail if docker-compose.yaml is left unchanged.
 func TestNewService(t *testing.T) {
 	if len(newServicePlaces) > 4 {
 		t.Fatalf("%d places", len(newServicePlaces))
@@ -142,7 +142,8 @@ func checkTouched(t *testing.T, status string) {
 	}
 }
 
-// callNewService proposes a call of the new kind and checks the events of the call.
+// callNewService proposes a call of the new kind, and checks the session's pack, the
+// receipt with its key, and replay.
 func callNewService(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	out, err := m.CLI("call", "beacon.flash", `{"word":"fair"}`, "--session", "s-beacon")

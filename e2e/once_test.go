@@ -11,8 +11,8 @@ import (
 )
 
 // TestRunsOnce shows that of audit, vault-broker and provision only one instance can
-// run. A second instance exits at once and names the first one; an instance that starts
-// after the first was killed takes over when the first one's lease has expired.
+// run. A second instance exits within six seconds and names the first one; an instance
+// that starts after the first was killed takes over.
 func TestRunsOnce(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := func(name string, start func()) {

@@ -32,7 +32,7 @@ import (
 // TestQueries checks the requests and responses of every query between the services of a
 // running mesh against its schema. The test itself sends the queries that a short
 // session does not cause, with the identities of services, so that every query is
-// checked.
+// checked. For two of them, only the request is.
 func TestQueries(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
 	w := watchQueries(t, m)
@@ -179,8 +179,8 @@ func lists(t *testing.T, gateway *rpc.Client, session string) {
 }
 
 // do sends a query and fails the test unless the result has this error code; "" means
-// success. The response of a query that is answered from a view must have the view's
-// position.
+// success. A response must have the state of a view if the query is answered from one,
+// and otherwise none; KeysViewQuery is exempt.
 func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code string) A {
 	t.Helper()
 	r, err := rpc.Do(t.Context(), c, q, req)

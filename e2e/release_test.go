@@ -97,7 +97,7 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	info, err := os.Lstat(from)
 	if err != nil || !info.Mode().IsRegular() {
-		return // the file was removed, but the removal is not committed yet
+		return // the file was removed, but the removal is not committed yet, or it is not a regular file
 	}
 	body, err := os.ReadFile(from)
 	if err == nil {

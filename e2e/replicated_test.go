@@ -122,8 +122,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh accepts calls again, ends the probe, and prints for how long
-// it did not.
+// down waits until the mesh accepts calls again, ends the probe, and prints the time
+// since it was called.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)

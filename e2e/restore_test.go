@@ -155,9 +155,9 @@ func TestRestoredContentKeys(t *testing.T) {
 }
 
 // composeModes shows that on compose the volumes of keys, of audit and of the vault are
-// accessible only to the respective service. Modes that were made more permissive are
-// reported when the service starts, and repaired if the service may change them; the
-// command init repairs volumes of keys.
+// accessible only to the user as which the services run. Modes that were made more
+// permissive are reported when the service starts, and repaired if the service may
+// change them; the command init repairs volumes of keys.
 func composeModes(t *testing.T, m *harness.Mesh) {
 	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the files of the NATS server are inside this volume
 		t.Errorf("the ledger's volume: %v %v", i.Mode(), err)

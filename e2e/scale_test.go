@@ -60,7 +60,8 @@ func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 // end stops the load and waits for the calls in progress.
 func (l *load) end() { l.stop(); l.wg.Wait() }
 
-// check fails t if a call failed since the last check, or if none was made.
+// check waits until more than 20 further calls have ended, for at most 20 seconds. It
+// fails t if a call failed since the last check.
 func (l *load) check(t *testing.T, during string) {
 	t.Helper()
 	from := l.done.Load()
@@ -120,9 +121,9 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 }
 
 // TestComposeScale shows that two instances of each scalable service work behind one
-// port. New connections are not directed to a dead gateway; keys of services, of the
-// root and of approvers can be rotated and revoked under load without a failed call; and
-// a service of which only one instance may run cannot run twice.
+// port. New connections are not directed to a dead gateway; keys of services and of the
+// root can be rotated, and keys of services and of approvers revoked, under load without
+// a failed call; and a service of which only one instance may run cannot run twice.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
 	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2")
@@ -212,8 +213,9 @@ func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
 	l.check(t, "the rotation of the root")
 }
 
-// keysArePrivate shows that each volume of keys holds the keys of one service, and that
-// only the service's user can read them.
+// keysArePrivate shows that the volume of keys of a service holds neither the identity
+// of another service nor a root key or the token key, and that only the owner can read
+// its files.
 func keysArePrivate(t *testing.T, m *harness.Mesh) {
 	for _, s := range append([]string{"nats", "provision"}, harness.Services...) {
 		dir, err := filepath.EvalSymlinks(filepath.Join(m.Dir, "volumes", s))

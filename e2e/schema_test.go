@@ -74,7 +74,7 @@ func checkSchemas(t *testing.T, m *harness.Mesh) {
 		case seen[id] > 0:
 		case compiled[stem+":v"+strconv.Itoa(n+1)] != nil: // an older version of a schema, which is no longer written
 		case strings.Contains(id, "key_revoked"), strings.Contains(id, "tool_retired"), strings.Contains(id, "start_expired"), strings.Contains(id, "secret_refused"), strings.Contains(id, "ledger_truncated"), strings.Contains(id, "log_epoch_opened"), strings.Contains(id, "response_cached"):
-			// does not occur in a healthy run
+			// the scripts do not cause these events
 		case strings.Contains(id, "config_reloaded"): // recorded only in TestConfigured
 		case m.Name != "compose" || !strings.Contains(id, "cancel"):
 			t.Errorf("no event of %s on the ledger: the scripts miss it", id)

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// scripts runs every script in testdata/script against a mesh, and then those in
-// testdata/alone. The scripts are the same for every topology.
+// scripts runs every script in testdata/script against a mesh, then those in
+// testdata/alone, and then checks the schemas of the events on the ledger. The scripts
+// are the same for every topology.
 func scripts(t *testing.T, m *harness.Mesh) {
 	sdk := sdkDir(t)
 	for _, dir := range []string{"script", "alone"} {

@@ -78,8 +78,8 @@ func leaks(t *testing.T, m *harness.Mesh, value string) {
 	}
 }
 
-// watchProcesses reads the command line and the environment of every process until ctx
-// is done, and reports whether any contained the value.
+// watchProcesses reads the command line and the environment of every other process until
+// one contains the value or ctx is done, and reports whether one did.
 func watchProcesses(ctx context.Context, value string) bool {
 	self := strconv.Itoa(os.Getpid())
 	for ctx.Err() == nil {

@@ -18,8 +18,7 @@ import (
 )
 
 // TestSlowClient shows that if a client stops reading, the mesh stops reading the
-// provider's stream and its memory does not grow, and that a client that reads slowly
-// receives the whole response.
+// provider's stream, and that the client receives the whole response when it continues.
 func TestSlowClient(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -48,8 +47,8 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestEndless shows that an endless stream does not exhaust memory, that it ends with an
-// error, and that the text sent until then is on the ledger.
+// TestEndless shows that an endless stream ends with an error after 24 MiB, and that the
+// outcome has the digest of the text sent until then.
 func TestEndless(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -122,7 +121,7 @@ func TestCapture(t *testing.T) {
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				m := start(t, harness.Options{LLM: doc, Capture: mode})
 				const secret = "the quick brown fox"
-				big := strings.Repeat("lorem ", 20000) // larger than the content that an event can hold, and than a NATS message
+				big := strings.Repeat("lorem ", 20000) // larger than the content that an event can hold; ten times this text is larger than a NATS message
 				for _, body := range []string{`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + `"}]}`, `{"model":"openai/m-good","stream":true,"messages":[{"role":"user","content":"` + secret + `"}]}`,
 					`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + strings.Repeat(big, 10) + `"}]}`} {
 					r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-capture"), body)
@@ -230,7 +229,7 @@ func erased(t *testing.T, m *harness.Mesh) {
 }
 
 // destroyKey destroys a content key: the administrator requests it, and the principal
-// keeper approves it. It returns the outcome of the call.
+// keeper approves it. It returns the state of the call, as JSON, after it has ended.
 func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	t.Helper()
 	who := bearer(m, "s-destroy")

@@ -228,7 +228,8 @@ func refusesPlain(t *testing.T, addr string) {
 	}
 }
 
-// refusesPlainNATS checks that the NATS server rejects a client without TLS.
+// refusesPlainNATS checks that the NATS server rejects a client without TLS. It does
+// nothing if addr is empty.
 func refusesPlainNATS(t *testing.T, addr string) {
 	t.Helper()
 	if addr == "" {

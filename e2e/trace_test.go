@@ -18,8 +18,8 @@ import (
 )
 
 // TestTraces shows that one trace includes the client, the mesh and the provider, that
-// spans follow the GenAI conventions of OpenTelemetry, that every event of the call has
-// the trace context, and that /metrics has a counter for the model.
+// spans follow the GenAI conventions of OpenTelemetry, that at least five events of the
+// call have the trace context, and that /metrics has a counter for the model.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}

@@ -56,7 +56,7 @@ func TestUpstream(t *testing.T) {
 					t.Errorf("%s: %d %s", model, r.Status, r.Body)
 				}
 			}
-			// The ledger holds the text of the whole stream.
+			// The ledger holds the text of a response.
 			out, err := m.CLI("events", "list", "--session", "s-up", "--type", "effect_recorded", "--json")
 			if err != nil || !strings.Contains(out, `You said: which way`) {
 				t.Fatal(out, err)

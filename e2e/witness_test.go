@@ -119,13 +119,13 @@ func TestFork(t *testing.T) {
 		if err != nil || !strings.Contains(string(b), c.lie) || !strings.Contains(string(b), string(head.Body)) {
 			t.Errorf("%s: the proof does not hold both heads (%v)", name, err)
 		}
-		// The witness continues with the first history and cosigns its growth.
+		// The witness still accepts the first history.
 		lie = ""
 		if out, err := look(state); err != nil {
 			t.Errorf("%s: %s %v", name, out, err)
 		}
 	}
-	// The witness rejects a checkpoint without audit's signature.
+	// The witness rejects a checkpoint whose signature is not valid.
 	lie = strings.Replace(string(head.Body), "\n"+rows[1]+"\n", "\n9999\n", 1)
 	if _, err := look("unsigned"); err == nil || strings.Contains(err.Error(), "FORK") {
 		t.Error("an unsigned head is taken:", err)
