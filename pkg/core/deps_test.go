@@ -15,9 +15,9 @@ import (
 
 const module = "github.com/binnacle-mesh/binnacle/pkg/core"
 
-// allowed lists, for each package of the trusted core, the standard packages that
-// it may import. Every addition enlarges what a reviewer must trust, and needs a
-// reason in its commit.
+// allowed lists, for each package of the trusted core, the packages outside the trusted
+// core that it may import, all from the standard library. Every addition enlarges what a
+// reviewer must trust, and needs a reason in its commit.
 var allowed = map[string][]string{
 	"canon":               {"bytes", "errors", "fmt", "math", "slices", "strconv", "unicode/utf16", "unicode/utf8"},
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt", "strings"},
@@ -32,8 +32,9 @@ var allowed = map[string][]string{
 	"cmd/binnacle-verify": {"encoding/json", "errors", "flag", "fmt", "io", "io/fs", "os", "strings"},
 }
 
-// TestImports shows that every package of the trusted core imports only what
-// allowed lists, and that allowed lists every package.
+// TestImports shows that every package of the trusted core, apart from its tests,
+// imports only other packages of the trusted core and what allowed lists, and that
+// allowed lists every package.
 func TestImports(t *testing.T) {
 	for pkg, std := range allowed {
 		for path, imports := range importsOf(t, pkg) {
@@ -96,12 +97,12 @@ func importsOf(t *testing.T, dir string) map[string][]string {
 	return out
 }
 
-// TestMakers scans the whole repository and checks that only the trusted core constructs
-// decisions, intents, receipts and trust keys, except that package keyring may build
-// unsigned trust keys. It also checks that only pkg/execute and policy's expiry of
-// unstarted calls consume allowed_* subjects. The one exception is the gateway: it reads
-// the intents of calls that their callers execute, and hands them out only through
-// handout.Lender.
+// TestMakers scans the Go files of the repository that are not tests, and checks that
+// only the trusted core constructs decisions, intents, receipts and trust keys, except
+// that package keyring may build unsigned trust keys. It also checks that only
+// pkg/execute and policy's expiry of unstarted calls consume allowed_* subjects. The one
+// exception is the gateway: it reads the intents of calls that their callers execute,
+// and hands them out only through handout.Lender.
 func TestMakers(t *testing.T) {
 	sealed := map[string][]string{
 		"Decision":        {"pkg/core/"},

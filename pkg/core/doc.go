@@ -12,8 +12,8 @@
 // a verifier on another machine computes the same result from the same input.
 // Only evidence and cmd/binnacle-verify read files.
 //
-// The module has no require block, and TestImports fails when a package imports
-// anything that its list does not contain. A new package belongs here only if a
-// stranger needs it to verify a record; everything else belongs in pkg or in a
+// The module has no require block, and TestImports fails when a package imports anything
+// outside the trusted core that its list does not contain. A new package belongs here
+// only if a stranger needs it to verify a record; everything else belongs in pkg or in a
 // service.
 package core

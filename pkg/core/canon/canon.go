@@ -2,19 +2,19 @@
 // Canonicalization Scheme) defines it: one byte sequence for each value. Digests
 // and signatures of the whole project are computed over these bytes.
 //
-// Transform canonicalizes JSON from any source. Append and Read write and read
-// the project's own documents, each of which lists its members once, in ascending
-// order; Read accepts only the bytes that Append writes. A Shape checks canonical
-// bytes against a JSON Schema. All of them use the same canonical bytes for a value;
-// the tests compare them for every document of package contract.
+// Transform canonicalizes JSON from any source. Append and Read write and read the
+// project's own documents, each of which lists its members once, in ascending order;
+// Read accepts only the bytes that Append writes. A Shape checks canonical bytes against
+// a JSON Schema. All of them use the same canonical bytes for a value; the tests of
+// package contract compare Append, Read and Transform for its documents.
 //
 // encoding/json is not used: it accepts duplicate names, replaces invalid UTF-8
 // and matches names without regard to case, so two readers could decode different
 // documents from the same signed bytes.
 //
 // The package does no I/O and uses no reflection. Its functions may be called
-// concurrently. A new kind of member is a method of Codec, in codec.go, with a
-// case in TestCodec.
+// concurrently. A new kind of member is a method of Codec or, if it needs a type
+// parameter, a function, in codec.go, with a case in TestCodec.
 package canon
 
 import (
@@ -30,7 +30,8 @@ import (
 
 // MaxDepth is the number of objects and arrays that may be nested in each other. The
 // functions of this package that read JSON reject input that is nested more deeply, so
-// that recursion is bounded. Writing does not check the depth.
+// that recursion is bounded; Shape.Check does not count the objects that the shape
+// describes. Writing does not check the depth.
 const MaxDepth = 128
 
 // Error reports where and why input is not acceptable JSON, or not in canonical
@@ -41,7 +42,7 @@ type Error struct {
 }
 
 // Error returns the reason and the offset on one line. TestErrorTexts checks this text
-// for every function that reads JSON.
+// for Transform, Read, Members and Shape.Check.
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
 // Transform appends the canonical form of the JSON text src to dst and returns the
@@ -62,15 +63,15 @@ func Transform(dst, src []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// IsCanonical reports whether b is exactly one JSON value in its canonical form.
-// It allocates a copy of b, and does not retain b.
+// IsCanonical reports whether b is exactly one JSON value in its canonical form. It
+// allocates memory for the canonical form, and does not retain b.
 func IsCanonical(b []byte) bool {
 	c, err := Transform(make([]byte, 0, len(b)), b)
 	return err == nil && string(c) == string(b)
 }
 
-// parser reads JSON in any valid form from src, and its methods append the
-// canonical form to a destination.
+// parser reads JSON in any valid form from src. Its methods that take dst append the
+// canonical form to it.
 type parser struct {
 	src []byte
 	pos int

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestRFC8785Sample checks the samples of RFC 8785 sections 3.2.2 and 3.2.3.
+// TestRFC8785Sample checks the sample of RFC 8785 section 3.2.2, sorted as in section
+// 3.2.3.
 func TestRFC8785Sample(t *testing.T) {
 	in := `{"numbers":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],"string":"\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/","literals":[null,true,false]}`
 	want := `{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}`

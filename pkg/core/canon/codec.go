@@ -1,10 +1,9 @@
 package canon
 
-// Document is a value with a canonical form. It lists its members once, in
-// ascending order of their names; Append and Read use the same list, so that
-// they always agree. Optional members (the methods Opt…) are absent
-// when empty: absence is the only form of "no value" in a document, and a present
-// but empty optional member is an error.
+// Document is a value with a canonical form. It lists its members once, in ascending
+// order of their names; Append and Read use the same list, so that they always agree. An
+// optional member (the methods Opt…, and the functions OptDoc and List) is absent if it
+// has no value; an empty string, zero, false or an empty array in its place is an error.
 //
 // Canonical calls one method of c for each member, with a pointer to the field
 // that holds the value. It makes the same calls in the same order for every
@@ -21,10 +20,11 @@ func Append(dst []byte, d Document) []byte {
 }
 
 // Read fills d from b, which must hold the canonical bytes of d and nothing else.
-// Another order, a duplicate or unknown name, white space, another form of a
-// string or number, and an empty optional member are errors, so that one document
-// has one digest. d must be the zero value; after an error its content is
-// undefined. Strings are copied; raw members alias b.
+// Another order, a duplicate or unknown name, white space, another form of a string or
+// number, and an empty optional member are errors, so that one document has one digest;
+// only the values of Data members are not checked to be canonical. d must be the zero
+// value; after an error its content is undefined. Strings are copied; raw members alias
+// b.
 func Read(b []byte, d Document) error {
 	c := Codec{scanner: scanner{in: b}, reading: true}
 	c.object(d)
@@ -33,8 +33,9 @@ func Read(b []byte, d Document) error {
 
 // Members calls f for each member of the canonical object doc, in order, with the quoted
 // name and the value, both byte for byte as in doc. The two slices alias doc. Members
-// returns an error if doc is not an object. Of the values it checks only that brackets
-// and quotes balance.
+// returns an error if doc is not an object; f may have been called before. Of names and
+// values it checks only that brackets and quotes balance and the nesting is not too
+// deep.
 func Members(doc []byte, f func(name, value []byte)) error {
 	s := scanner{in: doc, depth: 1}
 	s.expect('{')
@@ -55,10 +56,10 @@ func Members(doc []byte, f func(name, value []byte)) error {
 	return s.end("data after the document")
 }
 
-// Codec is one pass over a document, which either writes or reads. Each method
-// handles one member: k is the member's name and v points to its value, which a
-// writing pass writes and a reading pass sets. A reading pass stops at its first
-// error, and its later calls change nothing. A Codec is used by one goroutine.
+// Codec is one pass over a document, which either writes or reads. Each method with a
+// parameter k handles one member: k is the member's name, and the second argument is its
+// value, which a writing pass writes and a reading pass sets. A reading pass stops at
+// its first error, and its later calls change nothing. A Codec is used by one goroutine.
 type Codec struct {
 	scanner // reads the input in a reading pass
 	w       Writer

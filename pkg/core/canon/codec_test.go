@@ -69,8 +69,9 @@ func TestCodec(t *testing.T) {
 	}
 }
 
-// TestStrings checks that every byte below 0x80, some characters above it, and their
-// escapes are written in canonical form and read back.
+// TestStrings checks the canonical form of every character below 0x80 and of some
+// strings with other characters. It shows that Transform produces this form from
+// escapes, and that Read accepts no other escape of a character below 0x80.
 func TestStrings(t *testing.T) {
 	for c := range 0x80 {
 		s := "a" + string(rune(c)) + "z"
@@ -108,8 +109,8 @@ func TestStrings(t *testing.T) {
 }
 
 // TestTransform shows that white space is removed, members are sorted by UTF-16 code
-// units, and numbers are written in canonical form, and that IsCanonical rejects any
-// other form.
+// units, and numbers are written in canonical form, and that IsCanonical rejects some
+// other forms.
 func TestTransform(t *testing.T) {
 	for in, want := range map[string]string{
 		" \t\r\n{ \"b\" : [ 1 , 2 ] , \"a\" : { } } ": `{"a":{},"b":[1,2]}`,
@@ -163,8 +164,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestShapeEdges checks, for each rule of a shape, a value at the limit that satisfies
-// it and one just beyond that does not.
+// TestShapeEdges checks values at the limits of the rules of a shape, and values just
+// beyond them.
 func TestShapeEdges(t *testing.T) {
 	digest, time := &Shape{Kind: StringKind, Form: DigestForm}, &Shape{Kind: StringKind, Form: TimeForm}
 	hex := strings.Repeat("0123456789abcdef", 4)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCutShort shows that every function that reads JSON returns an error for each
-// proper prefix of a document, and does not read past its end.
+// TestCutShort shows that Read, Members, IsCanonical and Check reject each proper prefix
+// of a document, and do not read past its end.
 func TestCutShort(t *testing.T) {
 	doc := Append(nil, benchRow())
 	shaped := []byte(`{"a":"x\n\"é","b":3,"c":true,"d":[{"x":-1}],"e":"two","f":{"z":[1,{"k":"v\\"}]}}`)

@@ -65,7 +65,7 @@ type nested struct{ data []byte }
 func (n *nested) Canonical(c *Codec) { c.Raw("data", &n.data) }
 
 // TestReadDepth shows that Read and Members reject a member that is nested too deeply,
-// and do not recurse to detect it.
+// even one with 2^20 levels.
 func TestReadDepth(t *testing.T) {
 	doc := func(n int) []byte {
 		return []byte(`{"data":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`)

@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads canonical JSON from front to back. After the first error its
-// methods read nothing and return zero values.
+// scanner reads canonical JSON from front to back. After the first error, which is in
+// err, pos and the results of the methods have no meaning.
 type scanner struct {
 	in    []byte
 	pos   int
 	first bool // no member of the object at pos has been read yet
-	depth int  // number of objects and arrays that are open at pos
+	depth int  // number of arrays, and in a Codec also of objects, that are open at pos
 	err   error
 }
 
@@ -132,9 +132,9 @@ func (s *scanner) raw() []byte {
 	return s.in[from:to]
 }
 
-// bounds finds the string at pos and moves past its closing quote. If the string
-// holds an escape, it stops at the first byte instead, and the caller continues
-// with escaped.
+// bounds returns the range of the content of the string at pos, and moves past its
+// closing quote. If the content holds an escape, escapes is true and pos is the first
+// byte of the content instead; the caller continues with escaped.
 func (s *scanner) bounds() (from, to int, escapes bool) {
 	s.expect('"')
 	if s.err != nil {
@@ -216,9 +216,9 @@ func (s *scanner) closing(from int) int {
 	return end
 }
 
-// unescape reads the escape in, of at least one byte, that follows a backslash.
-// It returns the byte that is encoded and the length of the escape, which is 0 if
-// RFC 8785 prescribes another form.
+// unescape reads the escape in, of at least one byte, that follows a backslash. It
+// returns the byte that is encoded and the length of the escape, which is 0 if the
+// escape is invalid or RFC 8785 prescribes another form.
 func unescape(in []byte) (b byte, n int) {
 	if b = unescaped[in[0]]; b != 0 && b != '/' {
 		return b, 1

@@ -31,7 +31,7 @@ type Shape struct {
 	Kind    Kind
 	Members []Member // members of an object, sorted by name; other members are errors
 	Item    *Shape   // shape of the items of an array
-	Enum    []string // values that a string may have; empty = any
+	Enum    []string // values that a string may have, written with the escapes of canonical JSON; empty = any
 	Form    byte     // form that a string must have
 	Min     int64    // smallest permitted integer, if Bounded
 	Bounded bool     // whether Min applies
@@ -55,8 +55,8 @@ func (s *Shape) Check(b []byte) error {
 }
 
 // checker compares canonical JSON with a shape. In its methods, the parameter what is
-// the name of the value in errors. The parameter empty reports whether the value may be
-// empty; the value of an optional member may not.
+// the name of the value in errors. The parameter empty permits an empty string or array,
+// zero and false; it is false for the values of optional members.
 type checker struct{ scanner }
 
 func (c *checker) value(s *Shape, what string, empty bool) {
@@ -102,9 +102,9 @@ func (c *checker) integer(s *Shape, what string, empty bool) {
 	}
 }
 
-// object reads an object with exactly the members of the shape. Members are
-// expected in the order of the shape, so a misplaced or unknown member ends the
-// loop before the closing brace.
+// object reads an object with the members of the shape, of which only optional ones may
+// be absent. Members are read in the order of the shape, so a misplaced or unknown
+// member remains unread before the closing brace.
 func (c *checker) object(s *Shape, what string) {
 	outer := c.first
 	c.expect('{')

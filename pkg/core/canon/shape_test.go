@@ -16,8 +16,7 @@ var someShape = &Shape{Kind: ObjectKind, Members: []Member{
 	{"h", false, &Shape{Kind: StringKind, Form: TimeForm}},
 }}
 
-// TestShape checks values that have a shape, and values that differ from it in
-// one respect.
+// TestShape checks values that have a shape, and values that do not.
 func TestShape(t *testing.T) {
 	hex := strings.Repeat("0a", 32)
 	for _, ok := range []string{

@@ -10,7 +10,7 @@ const MaxInt = 1<<53 - 1
 // caller passes member names in ascending order and in ASCII, which is not
 // checked. A document that is also read implements Document instead.
 type Writer struct {
-	B     []byte // the bytes written so far; the object is complete after End
+	B     []byte // the bytes written so far, without the object's closing brace
 	comma bool   // the next member needs a comma before it
 }
 

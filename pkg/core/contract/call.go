@@ -57,8 +57,8 @@ func (x *Call) Canonical(c *canon.Codec) {
 // of the key follows it.
 const KeyClient = "key/"
 
-// Contents returns the contents that the call refers to: the args, and the body
-// if there is one. The result shares no memory with the call.
+// Contents returns the contents that the call refers to: the args, and the body if there
+// is one. The slice is new; its contents share Encryption with those of the call.
 func (x *Call) Contents() []Content {
 	if x.Body == nil {
 		return []Content{x.Args}

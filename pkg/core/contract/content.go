@@ -12,13 +12,14 @@ import (
 )
 
 // InlineMax is the size in bytes of the largest content that is stored inside an event.
-// Larger content, and content that is not UTF-8, is an object in the store.
+// Larger content, and content that is not UTF-8, is an object in the store, unless it is
+// withheld.
 const InlineMax = 16 << 10
 
 // The values of Content.Store: the places where content can be stored.
 const (
-	StoreInline   = "inline"   // in the reference itself, as Salt and Text
-	StoreObject   = "object"   // the object named by the commitment holds salt ‖ bytes
+	StoreInline   = "inline"   // in the reference itself, as Salt and Text, or as Text alone if it is encrypted
+	StoreObject   = "object"   // the object named by the commitment holds salt ‖ bytes, or their ciphertext
 	StoreWithheld = "withheld" // nowhere; only the commitment is recorded
 )
 
@@ -98,18 +99,18 @@ func NewContent(salt, content []byte, mediaType string) Content {
 // followed by the content, in a newly allocated slice.
 func Object(salt, content []byte) []byte { return append(append([]byte(nil), salt...), content...) }
 
-// Errors of Content.Open. ErrErased means that salt or object no longer exist,
-// ErrEncrypted that the content must first be decrypted with its content key.
+// Errors of Content.Open. ErrErased means that salt or object do not exist, ErrEncrypted
+// that the content must first be decrypted with its content key.
 var (
 	ErrErased    = errors.New("content is erased")
 	ErrEncrypted = errors.New("content is encrypted")
 )
 
-// Open returns the content after it has checked it against commitment and size.
-// For StoreObject and StoreWithheld the caller passes the object's bytes, which
-// the result aliases; nil means that the object does not exist. Open returns
-// ErrErased if salt or object do not exist, ErrEncrypted if the content is
-// encrypted, and another error if the content does not match commitment and size.
+// Open returns the content after it has checked it against commitment and size. For
+// StoreObject and StoreWithheld the caller passes the object's bytes, which the result
+// aliases; nil means that the object does not exist. Open returns ErrErased if salt or
+// object do not exist, ErrEncrypted if the content is encrypted, and another error if
+// the content is malformed or does not match commitment and size.
 func (c *Content) Open(object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return nil, ErrEncrypted

@@ -121,8 +121,8 @@ func TestEnvelopeChecks(t *testing.T) {
 	}
 }
 
-// TestSpellings shows that type, schema and lamport are accepted in one form
-// only.
+// TestSpellings shows that type, schema, lamport, specversion and content type are
+// accepted in one form only.
 func TestSpellings(t *testing.T) {
 	b, err := benchEvent().Encode()
 	if err != nil {

@@ -2,11 +2,11 @@
 // event envelope and the data inside it. docs/reference/ledger-format.md
 // describes the same documents for implementers in other languages.
 //
-// Each document lists its members once, in its Canonical method. Bytes writes by
-// that list and Decode reads by it. Decode accepts only the canonical bytes (RFC
-// 8785, with empty optional members absent). Signed documents (Decision, Receipt,
-// TrustKey) are made only inside the trusted core, by guard.Decide, receipt.Issue
-// and trust.Publish; TestMakers scans the repository for other makers.
+// Each document lists its members once, in its Canonical method. Bytes writes by that
+// list and Decode reads by it. Decode accepts only the canonical bytes (RFC 8785, with
+// empty optional members absent). Decisions, receipts and trust keys are signed only
+// inside the trusted core, by guard.Decide, receipt.Issue and trust.Publish; TestMakers
+// scans the repository for other makers.
 //
 // Released documents never change: a new member needs a new version of the event
 // schema under schemas/events, and is optional here, so that older events still
@@ -94,9 +94,9 @@ func (e *Event) Encode() ([]byte, error) {
 	return canon.Append(make([]byte, 0, 640+len(e.Data)), e), nil
 }
 
-// Canonical implements canon.Document. Name, Version and Lamport have no members of
-// their own: when c reads, Canonical derives them from the members type, dataschema and
-// lamport.
+// Canonical implements canon.Document. Name and Version are parts of the members type
+// and dataschema, and Lamport is a decimal string. When c reads, Canonical derives the
+// fields from type and lamport, and checks dataschema.
 func (e *Event) Canonical(c *canon.Codec) {
 	var schema, lamport, typ string
 	if !c.Reading() {
@@ -275,10 +275,10 @@ func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
 // zero value. Raw members alias b.
 func Decode(b []byte, d canon.Document) error { return canon.Read(b, d) }
 
-// PeekCallID returns the callid attribute of canonical event bytes without
-// decoding them, or "" if none begins in the first 4 KiB. Use it to select events
-// from a scan; decode the events that are acted on, since the bytes are not
-// checked.
+// PeekCallID returns the callid attribute of canonical event bytes without decoding
+// them, or "" if none begins in the first 4 KiB, or if b ends within it. Use it to
+// select events from a scan; decode the events that are acted on, since the bytes are
+// not checked.
 func PeekCallID(b []byte) string {
 	const key = `","callid":"`
 	i := bytes.Index(b[:min(len(b), 4096)], []byte(key))

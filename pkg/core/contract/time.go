@@ -34,8 +34,8 @@ func ParseTime(s string) (time.Time, error) {
 
 func errTime(s string) error { return fmt.Errorf("time %q is not in the form %s", s, TimeFormat) }
 
-// separated reports whether every character of s that is not a digit in TimeFormat is at
-// its position.
+// separated reports whether s has the length of TimeFormat, and its separators at their
+// positions.
 func separated(s string) bool {
 	return len(s) == len(TimeFormat) && s[4] == '-' && s[7] == '-' && s[10] == 'T' && s[13] == ':' && s[16] == ':' && s[19] == '.' && s[23] == 'Z'
 }

@@ -47,8 +47,8 @@ func (k *TrustKey) Canonical(c *canon.Codec) {
 }
 
 // Activated is the data of policy.policy_activated. After this event the document is in
-// force and replaces the one with the same layer and name. Bundle refers to the policy's
-// bytes, so that replay can evaluate the policy again.
+// force and replaces the one with the same layer and name, unless Retired is set. Bundle
+// refers to the policy's bytes, so that replay can evaluate the policy again.
 type Activated struct {
 	Bundle     Content `json:"bundle"`
 	Digest     string  `json:"digest"`               // SHA-256 of the bundle's bytes

@@ -53,7 +53,7 @@ type Segment struct {
 
 // OpenArchive reads the index of the archive in a folder and verifies nothing in it. It
 // returns an error of the file system, or an error for an index that is larger than 64
-// MiB, nested too deeply, or not of ArchiveFormat.
+// MiB, nested too deeply, malformed, or not of ArchiveFormat.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {

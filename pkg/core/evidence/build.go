@@ -40,9 +40,9 @@ type Source struct {
 }
 
 // Build writes the pack of src, signed with key. The same source and key produce the
-// same bytes. It returns an error if src has no events, if they are not canonical,
-// distinct events of the session, or if the checkpoint has no valid lamport line;
-// otherwise it returns the error of the writer. It does not verify the pack.
+// same bytes. It returns an error if src has no events, if they are not distinct events
+// of the session in canonical form, if the checkpoint has no valid lamport line, or if
+// the tar file cannot be written. It does not verify the pack.
 func Build(to io.Writer, src Source, key *sign.Key) error {
 	files, err := render(&src, key)
 	if err != nil {
@@ -144,9 +144,9 @@ type derived struct {
 	contents  []contract.Content
 }
 
-// derive reads the events in the order of the ledger. It returns an error if an event is
-// not in canonical form, is not of this tenant and session, or has the id of an earlier
-// one. It verifies no signatures.
+// derive reads the events in the order of the ledger. It returns an error if an event or
+// its data is not in canonical form, or if the event is not of this tenant and session,
+// or has the id of an earlier one. It verifies no signatures.
 func derive(tenant, session string, events []Stored, version int) (*derived, error) {
 	d := &derived{tip: receipt.Genesis(tenant, session), graph: proofgraph.Graph{Version: version}}
 	ids := map[string]bool{}

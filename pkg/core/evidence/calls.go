@@ -26,10 +26,9 @@ type callState struct {
 	recorded bool
 }
 
-// checkCalls checks the events of a session in the order of the ledger: proposal
-// before decision, decision before start, start before outcome, each at most once
-// and signed by the service that may sign it. It returns the number of calls
-// without an outcome.
+// checkCalls checks the events of a session in the order of the ledger: proposal before
+// decision, decision before start, start before outcome, each at most once and from the
+// service that may produce it. It returns the number of calls without an outcome.
 func checkCalls(m *Manifest, d *derived, sys *system) (open int, err error) {
 	calls := map[string]*callState{}
 	tip := receipt.Genesis(m.Tenant, m.Session)
@@ -163,7 +162,8 @@ func executedBy(owner string) string {
 // checkDecision returns an error unless the signature of the decision verifies, the
 // decision is about the proposed call and its caller, its intent is for the caller if
 // and only if that was proposed, and the policies that it names were activated. After an
-// escalation, the votes that it counts must be recorded.
+// escalation, the votes in its facts must be recorded, and an ALLOW requires that the
+// escalation was settled.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -217,8 +217,8 @@ func known(policies map[string]bool, layer, digests string) bool {
 	return true
 }
 
-// checkVotes checks that every vote that the decision counts is recorded, and
-// that nothing is allowed before the escalation was settled.
+// checkVotes checks that every vote in the facts of the decision is recorded, and that
+// nothing is allowed before the escalation was settled.
 func checkVotes(c *callState, d *contract.Decision) error {
 	votes, err := votesOf(d.Facts)
 	if err != nil {

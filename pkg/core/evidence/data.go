@@ -82,8 +82,8 @@ type approvals struct{ list []guard.ApprovalFact }
 // "approvals".
 func (a *approvals) Canonical(c *canon.Codec) { canon.List(c, "approvals", &a.list) }
 
-// votesOf returns the votes that a decision counted. Other members of the facts
-// are ignored, so that a verifier accepts facts of later releases.
+// votesOf returns the votes that a decision was computed from. Other members of the
+// facts are ignored, so that a verifier accepts facts of later releases.
 func votesOf(facts []byte) ([]guard.ApprovalFact, error) {
 	var a approvals
 	var bad error

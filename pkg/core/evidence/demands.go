@@ -143,9 +143,9 @@ func (k *keptHead) at(tree *translog.Frontier) {
 	}
 }
 
-// check returns an error unless one of audit's keys signed the kept checkpoint, the
-// ledger whose last checkpoint is head extends it, and head commits to a map of tips if
-// the kept one does.
+// check returns an error unless a checkpoint key of audit that is not revoked signed the
+// kept checkpoint, the ledger whose last checkpoint is head is of the same log and
+// extends it, and head commits to a map of tips if the kept one does.
 func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 	if k == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 )
 
 // escalation is a call that two people approved, one of them with a signing key of his
-// own. Tests change it before it is signed.
+// own. Tests change it after his vote is signed and before the call is allowed.
 type escalation struct {
 	votes  []contract.Approval
 	facts  guard.Facts

@@ -283,8 +283,8 @@ func often(all, short int) int {
 	return all
 }
 
-// TestEveryByte shows that no pack is accepted of which a byte was changed, the end was
-// cut off at a block, or a byte was appended.
+// TestEveryByte shows that no pack is accepted of which one bit of a byte was flipped,
+// the end was cut off at a block, or a byte was appended.
 func TestEveryByte(t *testing.T) {
 	w := bound(t, 1)
 	pack := build(t, w.source("s-a"), w.keys["audit"])

@@ -34,15 +34,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// The values of the manifest's member "format". A pack from which payloads were
-// withheld has FormatRedacted, so that a verifier without support for redaction
-// rejects it.
+// The values of the manifest's member "format". A pack with events from which inline
+// payloads were withheld has FormatRedacted, so that a verifier without support for
+// redaction rejects it.
 const (
 	Format         = "binnacle-evidence-pack/v1"
 	FormatRedacted = "binnacle-redacted-pack/v1"
 )
 
-// The paths of the files in a pack. The tar file is sorted by path.
+// The paths of the files in a pack, apart from pathTip. The tar file is sorted by path.
 const (
 	pathAttestation  = "attestation.dsse.json"
 	pathCheckpoint   = "checkpoint"
@@ -56,7 +56,7 @@ const (
 	pathProofs       = "proofs.jsonl"
 	pathReceipts     = "receipts.jsonl"
 	pathSystem       = "system.jsonl" // trust and policy events, in the order of the ledger
-	dirContents      = "contents/"    // salt ‖ bytes of each content stored as an object
+	dirContents      = "contents/"    // salt ‖ bytes of contents that are stored as objects
 )
 
 // Manifest lists the files of a pack with their digests. Audit signs it, so its

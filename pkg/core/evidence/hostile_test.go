@@ -153,7 +153,7 @@ func TestHostile(t *testing.T) {
 	}
 	within(t, "a deep index", little, open(dir), "nesting deeper")
 
-	// A file that is larger than the size limit of a pack.
+	// A file that is larger than the limit passed to readFile.
 	big := filepath.Join(t.TempDir(), "big.tar")
 	f, err := os.Create(big)
 	if err == nil {

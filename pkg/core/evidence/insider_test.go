@@ -21,10 +21,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// The code in this file simulates an insider who holds the keys of every service,
-// changes any event of the ledger, and signs decisions, receipts, checkpoints and
-// manifests again. The forged packs may verify, but two independent verifiers must
-// return the same verdict about each.
+// The code in this file simulates an insider who holds the root key and the keys of
+// every service, changes any event of the ledger, and signs decisions, receipts,
+// checkpoints and manifests again. The forged packs may verify, but two independent
+// verifiers must return the same verdict about each.
 
 type object = map[string]any
 

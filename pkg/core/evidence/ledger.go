@@ -60,8 +60,8 @@ func (r *LedgerReport) String() string {
 		r.Origin, r.TreeSize, r.RootHash, r.Sessions, r.Receipts, r.Attested, tips, r.Open)
 }
 
-// Opener opens an exported ledger at its start. It is called twice, since a
-// ledger is verified in two passes, and must return the same bytes each time.
+// Opener opens an exported ledger at its start. It is called for each of the two passes
+// of a verification, and must return the same bytes each time.
 type Opener func() (io.ReadCloser, error)
 
 // VerifyLedger verifies an exported ledger against the key id of the trusted root: the
@@ -75,11 +75,11 @@ func opener(b []byte) Opener {
 	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 }
 
-// VerifyLedgerFrom verifies like VerifyLedger, but reads from open and also
-// checks the demands. The first pass verifies the checkpoint over all lines with
-// the keys that the lines publish, in memory that does not grow with the ledger.
-// The second pass checks the calls, and stores the event ids and the state of each
-// session and call.
+// VerifyLedgerFrom verifies like VerifyLedger, but reads from open and also checks the
+// demands. The first pass verifies the checkpoint over all lines with the keys that the
+// lines publish; its memory grows only with the keys and policies in the ledger. The
+// second pass checks the calls, and stores the ids of the sessions' events and the state
+// of each session and call.
 func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerReport, error) {
 	l, err := authenticate(open, rootKID, demands)
 	if err != nil {
@@ -130,8 +130,8 @@ type authentic struct {
 	has  bool // whether the checkpoint commits to a map of tips
 }
 
-// authenticate runs the first pass over the export: it verifies the checkpoint over all
-// lines, and the demands.
+// authenticate runs the first pass over the export: it checks the schema of every event,
+// and verifies the checkpoint over all lines, and the demands.
 func authenticate(open Opener, rootKID string, demands Demands) (*authentic, error) {
 	r, err := open()
 	if err != nil {
@@ -243,7 +243,7 @@ type walk struct {
 	workers []*worker
 }
 
-// batchSize is the number of events that are sent to a worker at once.
+// batchSize is the greatest number of events that are sent to a worker at once.
 const batchSize = 64
 
 // worker checks the sessions that are assigned to it, in a goroutine of its own.
@@ -282,7 +282,9 @@ func newWalk(l *authentic) *walk {
 	return w
 }
 
-// add processes one line in the second pass.
+// add processes one line in the second pass. It passes the event to the worker of its
+// session, if it has one, and returns an error if an earlier event of a session has the
+// same id.
 func (w *walk) add(n uint64, b []byte) error {
 	e, err := openEvent(bytes.Clone(b))
 	if err != nil || e.Session == "" {

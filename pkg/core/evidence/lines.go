@@ -9,12 +9,12 @@ import (
 
 // Limits on the input of a verifier, so that a hostile file causes an error and does not
 // exhaust the memory. A pack is held in memory as a whole. For a ledger or an archive,
-// the verifier holds a bounded number of lines, the event ids, and the state of each
-// session and call. It stores the ids and the states only after it has verified the
-// checkpoint over all lines.
+// the verifier holds a bounded number of lines, the keys and policies, the ids of the
+// sessions' events, and the state of each session and call. It stores these ids and
+// states only after it has verified the checkpoint over all lines.
 const (
 	MaxPack = 2 << 30  // greatest size of a pack in bytes
-	MaxLine = 16 << 20 // greatest size of one event in bytes; the mesh's servers accept 1 MB
+	MaxLine = 16 << 20 // greatest size of one event and its newline in bytes; the mesh's servers accept 1 MB
 )
 
 var errLine = fmt.Errorf("a line of more than %d bytes", MaxLine)

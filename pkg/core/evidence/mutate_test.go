@@ -11,7 +11,7 @@ import (
 )
 
 // spot is the position of one value in a JSON tree. The function set replaces the value,
-// and gone removes it.
+// and gone removes it or, in an array, sets it to null.
 type spot struct {
 	path string
 	v    any
@@ -127,7 +127,8 @@ func (f *forgery) place(v object, what string) {
 	}
 }
 
-// mutateLedger changes the ledger before all signatures are made again.
+// mutateLedger changes the ledger before all signatures are made again, or lets stored
+// change the bytes of one event after that.
 func (f *forgery) mutateLedger() {
 	var own []int
 	for i, e := range f.ledger {
@@ -182,7 +183,7 @@ func (f *forgery) spelling() func([]byte) []byte {
 	return func(b []byte) []byte { return bytes.Replace(b, []byte(s.old), []byte(s.repl), n) }
 }
 
-// mutateNote changes the lines of the checkpoint before it is signed.
+// mutateNote changes the extension lines of the checkpoint before it is signed.
 func (f *forgery) mutateNote(lines []string) []string {
 	f.did = append(f.did, "note")
 	lines = slices.Clone(lines)

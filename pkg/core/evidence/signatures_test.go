@@ -25,7 +25,7 @@ const signatureFile = "../../../schemas/conformance/signatures.json"
 // only in tests.
 type sigVector struct {
 	About     string          `json:"about"`
-	Domain    string          `json:"domain,omitempty"`   // first line of the message; "" = the message has its own domain separation
+	Domain    string          `json:"domain,omitempty"`   // first line of the message; "" = none, or the message has its own domain separation
 	Document  json.RawMessage `json:"document,omitempty"` // the signed document without its member "sig"
 	Message   string          `json:"message"`            // hex bytes of the signed message
 	Seed      string          `json:"seed"`               // hex seed of the key (RFC 8032 section 5.1.5)

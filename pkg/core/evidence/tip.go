@@ -45,8 +45,8 @@ func NewTipProof(t translog.Tip, path []translog.Hash) *TipProof {
 	return &TipProof{Events: int64(t.Events), Path: HexPath(path), Receipts: int64(t.Receipts), Tip: "sha256:" + hex.EncodeToString(t.Digest[:])}
 }
 
-// tipOf returns the value that the map of tips holds for a session with these
-// counts.
+// tipOf returns the value that the map of tips holds for a session with this last
+// receipt and these counts, or an error if digest is malformed.
 func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
 	b, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:"))
 	if err != nil || len(b) != len(t.Digest) {

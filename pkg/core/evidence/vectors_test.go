@@ -24,8 +24,8 @@ type vector struct {
 	pack  []byte
 }
 
-// vectors returns the published set: valid packs, and invalid packs for each kind of
-// tampering that the tests know.
+// vectors returns the published set: valid packs, and invalid packs that were changed in
+// many different ways.
 func vectors(t *testing.T) (root string, all []vector) {
 	w := sample(t, 3)
 	add := func(ok bool, about string, pack []byte) {

@@ -34,9 +34,9 @@ type Report struct {
 	Tip       string `json:"tip"`                 // TipBound or TipAttested
 }
 
-// Verify checks everything in the pack against rootKID, the key id of the root
-// that the reader trusts. It returns an error that names the first fault. The
-// result depends only on the arguments, and pack is not changed.
+// Verify checks everything in the pack except the cosignatures against rootKID, the key
+// id of the root that the reader trusts. It returns an error that names a fault. The
+// report depends only on the arguments, and pack is not changed.
 func Verify(pack []byte, rootKID string) (*Report, error) {
 	v, err := openPack(pack)
 	if err == nil {
@@ -100,8 +100,8 @@ func (v *verification) authenticate(rootKID string) (err error) {
 	return checkSeals(v.m, v.preimage, v.files, v.sys.reg)
 }
 
-// place verifies the checkpoint, and that every event is in the log that the checkpoint
-// covers.
+// place verifies the checkpoint, that every event is in the log that the checkpoint
+// covers, and that this log extends the earlier checkpoint, if the pack has one.
 func (v *verification) place() (err error) {
 	if v.events, err = lines(v.files[pathEvents]); err != nil {
 		return in(pathEvents, err)
@@ -155,7 +155,8 @@ func (v *verification) follow() (*Report, error) {
 	return rep, nil
 }
 
-// checkFiles compares the files with the list in the manifest.
+// checkFiles checks the format that the manifest names, and compares the files with the
+// list in the manifest.
 func checkFiles(m *Manifest, files map[string][]byte) error {
 	if m.Format != Format && m.Format != FormatRedacted {
 		return fmt.Errorf("%s: format %q is neither %s nor %s", pathManifest, m.Format, Format, FormatRedacted)
@@ -317,8 +318,8 @@ func openNote(note []byte, reg *trust.Registry, lamport uint64) (head *translog.
 }
 
 // checkGrowth verifies that the checkpoint extends the earlier checkpoint in the pack,
-// and returns the size of the earlier one. It returns 0 if the pack has no earlier
-// checkpoint.
+// and commits to a map of tips if the earlier one does. It returns the size of the
+// earlier one, or 0 if the pack has no earlier checkpoint.
 func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.Registry, lamport uint64) (size int64, err error) {
 	b, ok := files[pathConsistency]
 	if !ok {

@@ -43,8 +43,8 @@ func gate(in *Inputs) string {
 	return reason
 }
 
-// gateMesh denies every call while the mesh cannot decide: without ceilings, with
-// events missing from the ledger, or for another tenant.
+// gateMesh denies every call while there are no ceilings or events are missing from the
+// ledger, and calls of another tenant.
 func gateMesh(in *Inputs) string {
 	switch {
 	case in.P0 == nil:
@@ -133,7 +133,8 @@ func gateDue(in *Inputs) string {
 	return ""
 }
 
-// gateCeilings denies calls that the P0 ceilings forbid.
+// gateCeilings denies calls that the P0 ceilings forbid, and calls that the caller would
+// execute itself without being permitted to.
 func gateCeilings(in *Inputs) string {
 	switch {
 	case matchAny(in.P0.ForbiddenKinds, in.Facts.Kind):

@@ -3,10 +3,11 @@
 // ceilings, makes the execution intent of an allowed call, and verifies decisions
 // and intents. No other package makes a Decision or an ExecutionIntent.
 //
-// The order of a decision is fixed: gates, then the layers (input schema, P0, P1,
-// P2, dual control), then the feasibility of the sandbox, then the limits, then
-// the votes. A DENY at any step is final. A missing or malformed input results
-// in a DENY, so that a fault in a caller of this package never permits an effect.
+// The order of a decision is fixed: gates, then the layers (input schema, P0, P1, P2,
+// dual control), then whether the call can be executed within their limits, then the
+// budget limits, then the votes. A DENY at any step is final. A missing or malformed
+// input results in a DENY, so that a fault in a caller of this package never permits an
+// effect.
 //
 // Every function is a pure function of its arguments. The package
 // evaluates no policy language and no JSON Schema and reads no storage; their
@@ -21,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Inputs holds the inputs of a decision. The package neither changes nor retains the
-// values that the fields refer to.
+// Inputs holds the inputs of a decision. The package does not change the values that the
+// fields refer to, but an intent shares slices with them.
 type Inputs struct {
 	CallID   string
 	IdemKey  string // empty = the call's id

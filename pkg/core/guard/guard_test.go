@@ -172,9 +172,9 @@ func keys(k *sign.Key) guard.KeyAt {
 	}
 }
 
-// TestCheckIntent shows that no signed field can be changed, and that an intent
-// cannot be used by another executor, or for another session, tenant, call or
-// time.
+// TestCheckIntent shows that none of the tested fields of a decision can be changed, and
+// that an intent cannot be used by another executor, for another session, tenant or
+// call, or after its window.
 func TestCheckIntent(t *testing.T) {
 	k := key(t, "policy")
 	work := func() *contract.Allowed {
@@ -207,7 +207,7 @@ func TestCheckIntent(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	// The signature covers every member.
+	// Each of these changes invalidates the decision.
 	for name, change := range map[string]func(d *contract.Decision){
 		"actor": func(d *contract.Decision) { d.Actor = "bob" }, "verdict": func(d *contract.Decision) { d.Verdict = contract.Deny },
 		"reason": func(d *contract.Decision) { d.ReasonCode = "X" }, "expires": func(d *contract.Decision) { d.Intent.Expires = contract.Time(now.Add(time.Hour)) },

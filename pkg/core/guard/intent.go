@@ -52,8 +52,8 @@ type KeyAt func(kid, owner, use string, lamport uint64) (public []byte, err erro
 
 // VerifyDecision returns an error unless policy signed the decision with a key that was
 // valid at the decision's Lamport time, and the decision's digests and intent match its
-// other fields. It does not check that the policies the decision names were in force;
-// package evidence does.
+// other fields. It does not check the policies that the decision names; package evidence
+// checks that they were activated.
 func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 	pub, err := keys(d.KID, "policy", contract.UseDecision, uint64(d.Lamport))
 	if err != nil {

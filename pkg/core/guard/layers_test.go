@@ -97,8 +97,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestParts shows that Explain lists the parts in the order in which they are
-// applied, and that its verdict equals Judge's.
+// TestParts checks which parts Explain lists and in which order, and that its verdict
+// equals Judge's.
 func TestParts(t *testing.T) {
 	layers := []guard.Step{{Part: guard.PartSchema}, {Part: guard.PartRules, Name: "r", Verdict: contract.Allow}}
 	for name, c := range map[string]struct {

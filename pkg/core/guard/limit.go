@@ -106,8 +106,9 @@ func (l *Limit) checkTerms() (field, want string) {
 
 // Accounts returns the accounts of the limit that a call is charged to,
 // "<limit>/<level>:<subject>", or none if the limit does not apply to the call. A call
-// on behalf of another principal is charged to both principals. Limit.Subject may name a
-// session by its id or by its owner's name for it; the account always has the id.
+// on behalf of another principal is charged to both principals at the level agent.
+// Limit.Subject may name a session by its id or by its owner's name for it; the account
+// always has the id.
 func (l *Limit) Accounts(f *Facts) []string {
 	switch l.Level {
 	case "organization":

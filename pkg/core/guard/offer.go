@@ -28,12 +28,13 @@ func CheckObligation(o string) error {
 	return fmt.Errorf("obligation %q: want tool.withhold:NAME, or content.flag, content.redact or content.block with a class, pii, secret or all", o)
 }
 
-// Offers returns the obligations that follow from the tools that a request offers
-// to a model: ceilings and overlays that would deny every call of a tool require
-// that the tool is withheld. A tool is matched by its offered name, and by the
-// part of the name after that of a server. A name that ends in ".*" stands for
-// tools that the request does not list, such as those of an MCP server or of a
-// stored prompt; it is withheld if any tool is denied.
+// Offers returns the obligations that follow from the tools that a request offers to a
+// model: a tool must be withheld if the ceilings forbid its kind, or if an overlay has a
+// DENY rule for the kind without classes and labels. A tool is matched by its offered
+// name, and by the part of the name after that of a server. A name that ends in ".*"
+// stands for tools that the request does not list, such as those of an MCP server or of
+// a stored prompt; it is withheld if any tool is denied. Offers does not consider
+// Overlay.Only.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {
@@ -81,8 +82,8 @@ func kindsOf(tool string) []string {
 	return out
 }
 
-// denies reports whether the overlay denies every call of a kind, for every class
-// and label.
+// denies reports whether the overlay has a rule that denies a kind for every class and
+// label.
 func (o *Overlay) denies(kind string, match func([]string, string) bool) bool {
 	return slices.ContainsFunc(o.Rules, func(r OverlayRule) bool {
 		return r.Verdict == contract.Deny && len(r.Classes) == 0 && len(r.Labels) == 0 && match(r.Kinds, kind)

@@ -1,9 +1,8 @@
-// Package proofgraph builds the causal graph over the events of a session: for
-// each event, the events that it follows from. Builders that read the same events
-// produce the same bytes, so the digest of a graph identifies it, and evidence
-// packs commit to that digest. It imports only canon, contract and sign. A new
-// kind of node needs a new version of the graph, because released packs must keep
-// their digests.
+// Package proofgraph builds the causal graph over the events of a session: for each
+// event, the events that it follows from. Builders that read the same events produce the
+// same bytes, so the digest of a graph identifies it, and evidence packs commit to that
+// digest. It imports only canon, contract, sign and the standard library. A new kind of
+// node needs a new version of the graph, because released packs must keep their digests.
 package proofgraph
 
 import (
@@ -22,7 +21,7 @@ const (
 	Effect        = "EFFECT"
 	TrustEvent    = "TRUST_EVENT"
 	Checkpoint    = "CHECKPOINT"     // the signed tree head that covers every node before it
-	MergeDecision = "MERGE_DECISION" // a decision that follows from the votes on an escalated call
+	MergeDecision = "MERGE_DECISION" // an ALLOW that follows from the votes on an escalated call
 )
 
 // Node is one event in the graph, or the checkpoint that completes it.
@@ -50,8 +49,8 @@ func (n *Node) Canonical(c *canon.Codec) {
 	c.Str("session", &n.Session)
 }
 
-// kinds maps event names to kinds of nodes. Other events are an ATTESTATION of
-// the service that produced them.
+// kinds maps event names to kinds of nodes. Other events are an ATTESTATION of the
+// service that produced them, unless Add makes them a MERGE_DECISION.
 var kinds = map[string]string{
 	contract.EventCallProposed: Intent, contract.EventSecretRequested: Intent,
 	contract.EventEffectStarted: Effect, contract.EventEffectRecorded: Effect,

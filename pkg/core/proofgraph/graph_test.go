@@ -100,8 +100,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestLines shows that each node is one line of canonical JSON, which reads back
-// to an equal node.
+// TestLines shows that each node is one line of canonical JSON, which reads back with
+// the same id and digest.
 func TestLines(t *testing.T) {
 	g := script(t, 2, allowed)
 	lines := strings.SplitAfter(string(Lines(g.Nodes)), "\n")

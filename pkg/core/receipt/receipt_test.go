@@ -103,10 +103,10 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestCheck makes one change at a time to a record and checks the error, if any. The
-// receipt is signed again after the change, as a dishonest executor could do. A receipt
-// that is changed and not signed again fails, too, and so does a record without a
-// decision.
+// TestCheck makes one change at a time to a record or its decision and checks the error,
+// if any. The receipt is signed again after a change of the record, as a dishonest
+// executor could do. A receipt that is changed and not signed again fails, too, and so
+// does a record without a decision.
 func TestCheck(t *testing.T) {
 	key, keys := signer(t)
 	type rec = contract.Recorded

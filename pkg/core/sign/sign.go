@@ -1,11 +1,11 @@
 // Package sign signs and verifies with Ed25519 (RFC 8032) and domain separation,
 // and computes the SHA-256 digests by which documents refer to bytes.
 //
-// The signed bytes are the domain line, a newline, and the RFC 8785 bytes of
-// every field of the document except the signature. The domain prevents a
-// signature over one type of document from being valid for another. The key id is
-// one of the signed fields, so a signature cannot be attributed to another key. A
-// new type of signed document gets a domain constant here.
+// The bytes that Sign signs are the domain line, a newline, and the RFC 8785 bytes of
+// every field of the document except the signature. The domain prevents a signature over
+// one type of document from being valid for another. The key id is one of the signed
+// fields, so a signature cannot be attributed to another key. A new type of document
+// that Sign signs gets a domain constant here.
 package sign
 
 import (
@@ -30,8 +30,8 @@ const (
 	DomainManifest = "binnacle evidence manifest v1"
 )
 
-// ErrSignature is returned for every signature that does not verify, whatever the
-// reason.
+// ErrSignature is returned for every signature that does not verify with a well-formed
+// key, whatever the reason.
 var ErrSignature = errors.New("signature does not verify")
 
 // Key is an Ed25519 key pair. KID is derived from the public key. A Key is

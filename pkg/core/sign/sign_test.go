@@ -48,8 +48,9 @@ func TestRFC8032(t *testing.T) {
 	}
 }
 
-// TestPreimage shows that a signature covers the domain line and the body, and
-// that the same bytes split differently do not verify.
+// TestPreimage shows that a signature covers the domain line and the body, and that it
+// does not verify with another domain or body, or if bytes are moved from one to the
+// other.
 func TestPreimage(t *testing.T) {
 	k, err := NewKey(make([]byte, 32))
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 )
 
 // TestNoSuchProof shows that if no proof exists for the arguments, none is computed and
-// none verifies.
+// none verifies, and that consistency proofs with a hash too few or too many do not
+// verify.
 func TestNoSuchProof(t *testing.T) {
 	m := mem{}
 	var roots []Hash

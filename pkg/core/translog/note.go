@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Checkpoint is a signed tree head in the form of C2SP tlog-checkpoint.
-// Extensions are the lines after the root hash, each of the form "name value".
+// Checkpoint is a signed tree head in the form of C2SP tlog-checkpoint. Extensions are
+// the lines after the root hash; those of this project have the form "name value".
 type Checkpoint struct {
 	Origin     string
 	Size       uint64
@@ -61,8 +61,8 @@ func (c *Checkpoint) Sign(key *sign.Key) []byte {
 	return fmt.Appendf(nil, "%s\n— %s %s\n", text, c.Origin, base64.StdEncoding.EncodeToString(sig))
 }
 
-// plain reports whether text is UTF-8 without control characters other than
-// newlines, which C2SP signed-note requires.
+// plain reports whether text is UTF-8 without ASCII control characters other than
+// newlines, as C2SP signed-note requires.
 func plain(text []byte) bool {
 	return utf8.Valid(text) && bytes.IndexFunc(text, func(r rune) bool { return r < 0x20 && r != '\n' || r == 0x7f }) < 0
 }

@@ -13,14 +13,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// The map of tips is a Merkle map from (tenant, session) to the tip of the
-// session's receipt chain. A checkpoint commits to the root of the map, so that
-// the evidence of a session cannot omit its last receipts. The map is a compact
-// sparse Merkle tree over 256-bit keys. A subtree without keys has the hash of 32
-// zero bytes; a subtree with one key is the leaf of that key; a larger subtree is
-// TipNode of its two halves, split by the next bit of the key, most significant
-// bit first. Shape and root therefore depend only on the content, not on the
-// order of insertion.
+// The map of tips is a Merkle map from (tenant, session) to the tip of the session's
+// receipt chain. A checkpoint commits to the root of the map, so that the evidence of a
+// session cannot omit its last receipts. The map is a compact sparse Merkle tree over
+// 256-bit keys. The hash of a subtree without keys is 32 zero bytes; that of a subtree
+// with one key is the leaf hash of that key; that of a larger subtree is TipNode of its
+// two halves, split by the next bit of the key, most significant bit first. Shape and
+// root therefore depend only on the content, not on the order of insertion.
 
 // tipsLine is the name of a checkpoint's extension line "tips 1 <base64 root>"; 1
 // is the version of the map.
@@ -94,7 +93,8 @@ func tipsRoot(leaves []TipLeaf, depth int) Hash {
 const maxTipPath = 256
 
 // climb computes a root from the hash at, which is at the end of path, and the sibling
-// hashes in path. It returns ErrProof for a path that no map has.
+// hashes in path. It returns ErrProof for a path that is too long, or that ends in an
+// empty subtree next to a single key.
 func climb(key, at Hash, path []Hash) (Hash, error) {
 	if n := len(path); n > maxTipPath || n > 0 && path[n-1] == (Hash{}) && at != (Hash{}) {
 		return Hash{}, ErrProof // a subtree with a single key is a leaf, so its sibling cannot be empty

@@ -52,7 +52,7 @@ func TestRFC6962Roots(t *testing.T) {
 	}
 }
 
-// TestRFC6962Proofs compares audit paths and consistency proofs with the
+// TestRFC6962Proofs compares three audit paths and a consistency proof with the
 // published ones.
 func TestRFC6962Proofs(t *testing.T) {
 	m := mem{}
@@ -90,8 +90,9 @@ func TestRFC6962Proofs(t *testing.T) {
 	}
 }
 
-// TestProofs shows that every proof of every tree of up to 65 leaves verifies. With
-// another leaf, index or old root, with a longer path or a changed hash, it does not.
+// TestProofs shows that every proof of every tree of up to 65 leaves verifies. An
+// inclusion proof does not verify with another leaf or index or with a longer path, and
+// a consistency proof not with another old root or a changed hash.
 func TestProofs(t *testing.T) {
 	m := mem{}
 	roots := []Hash{EmptyRoot()}
@@ -222,8 +223,8 @@ func TestDuplicateLeaves(t *testing.T) {
 	}
 }
 
-// TestFrontier shows that a Frontier has the same root as the stored tree at
-// every size.
+// TestFrontier shows that a Frontier has the same root as the stored tree at every size
+// below 300.
 func TestFrontier(t *testing.T) {
 	m, f := mem{}, Frontier{}
 	for n := uint64(0); n < 300; n++ {

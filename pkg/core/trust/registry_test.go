@@ -107,7 +107,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// TestCurrent shows that the newest valid key is returned.
+// TestCurrent shows that the newest valid key of the owner for the use is returned.
 func TestCurrent(t *testing.T) {
 	r, root, old := registry(t)
 	next := key(t, "policy-2")
@@ -168,8 +168,8 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestEpoch shows that only a root key can open a log epoch, only one after the
-// first, and only for its own mesh.
+// TestEpoch shows that only provision with a root key can open a log epoch, only one
+// after the first, and only for its own mesh.
 func TestEpoch(t *testing.T) {
 	r, root, policy := registry(t)
 	for name, c := range map[string]struct {

@@ -1,11 +1,11 @@
 // Package trust is the registry of public keys. It is built from the ledger's
-// key_published and key_revoked events, and returns, for any Lamport time, which
-// owner a key belonged to and what it could be used for.
+// key_published and key_revoked events, and reports, for any Lamport time, whether a key
+// belonged to an owner and could be used for a purpose.
 //
-// Time is the Lamport time of the ledger and not the clock, so that two readers
-// of one ledger agree on whether a signature was valid. The only key that a
-// reader must know beforehand is the id of the first root key; every other key is
-// signed by a root key that was valid before. The package holds public keys only.
+// Time is the Lamport time of the ledger and not the clock, so that two readers of one
+// ledger agree on whether a signature was valid. All that a reader must know beforehand
+// is the id of the first root key; every other key is signed by a root key that was
+// valid before. The package holds public keys only.
 package trust
 
 import (

@@ -4,9 +4,9 @@
 // checks are in package evidence; this command reads flags and files and prints
 // the report.
 //
-// Exit codes: 0 verified, or help requested; 1 verification failed, with the reason
-// on standard error; 2 wrong usage, no trusted root, a file that does not exist, or a
-// report that cannot be written.
+// Exit codes: 0 verified, or help requested; 1 verification failed, with the reason on
+// standard error; 2 wrong usage, no trusted root, a witness file or kept checkpoint that
+// cannot be read, evidence that does not exist, or a report that cannot be written.
 package main
 
 import (
