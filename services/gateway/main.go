@@ -2,7 +2,7 @@
 // REST APIs.
 //
 // Its state is views of the ledger, so several instances may run at a time behind one
-// load balancer; virtual keys, revocations and sessions apply on each of them. Only MCP
+// load balancer; virtual keys, revocations and sessions apply on each of them. MCP
 // sessions, and secrets whose calls wait for a decision, belong to one instance.
 // Package gateway implements the service, which can also run in the process of the whole
 // mesh; this file reads the configuration that docs/reference/configuration.md

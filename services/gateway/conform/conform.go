@@ -57,9 +57,10 @@ type gate struct {
 }
 
 // step is either a request with its expected response, or the name of a check in
-// proofs.go. In its strings, "{{name}}" is replaced by a value: tool, model, run (unique
-// to this run), session:<name> (a session of this run), or a value that an earlier step
-// saved. The string "{{args}}" as a whole is replaced by the tool's arguments.
+// proofs.go. In the path, headers and body of the request and in the regular
+// expressions, "{{name}}" is replaced by a value: tool, model, run (unique to this run),
+// session:<name> (the name of a session of this run), or a value that an earlier step
+// saved. In the body, the string "{{args}}" is replaced by the tool's arguments.
 type step struct {
 	Check   string `json:"check"`
 	Request struct {
@@ -196,8 +197,9 @@ func inJSON(s string) string {
 	return string(b[1 : len(b)-1])
 }
 
-// step sends the request of s and checks the response. It records the session id and the
-// receipt id of the response, and the headers that s saves.
+// step sends the request of s and checks the response. If s names a session, step
+// records the session id and the receipt id of the response. It saves the headers that s
+// lists.
 func (p *probe) step(ctx context.Context, s *step) error {
 	q := &s.Request
 	body := []byte(q.Raw)

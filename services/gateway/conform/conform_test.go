@@ -11,7 +11,8 @@ import (
 )
 
 // TestDepthOfAnswers checks that a step fails if the response nests deeper than
-// canon.MaxDepth, whatever else it contains, and that a response at the limit passes.
+// canon.MaxDepth, even if it meets the expectations, and that a response at the limit
+// passes.
 func TestDepthOfAnswers(t *testing.T) {
 	for depth, want := range map[int]string{canon.MaxDepth - 1: "", canon.MaxDepth: "nesting deeper than 128", 100_000: "nesting deeper than 128"} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -23,8 +23,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
-// checks maps the names of checks that need more than one response to their functions.
-// The checks of one session use the session "main", in which the gates of L1 make calls.
+// checks maps the names of checks that a request with its expected response cannot
+// express to their functions. Those about one session use the session "main", in which
+// the gates of L1 make calls.
 var checks = map[string]func(context.Context, *probe) error{
 	"receipts": checkReceipts, "receipt-chain": checkChain, "receipt-signatures": checkSignatures, "sessions": checkSessions, "proofgraph": checkGraph,
 	"checkpoint": checkCheckpoint, "inclusion": checkInclusion, "consistency": checkConsistency, "tiles": checkTiles, "ledger": checkLedger,

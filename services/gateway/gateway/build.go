@@ -51,8 +51,8 @@ type parts struct {
 	queries     *queries.Client
 }
 
-// Outside holds the gateway's connections to other services. It does not include the
-// ledger. Tests replace these connections.
+// Outside holds the connections to other services that tests replace. It includes
+// neither the ledger nor the inbox of env.
 type Outside struct {
 	Queries *rpc.Client // queries other services
 	// Open subscribes to the frames that the service from sends for a call. Frames that

@@ -86,7 +86,7 @@ var freeForm = map[string]string{
 
 // TestNoBareMaps checks that every schema of the document names its members or a type,
 // unless freeForm lists it, and that freeForm lists no other schemas. The description of
-// each schema in freeForm must give the reason.
+// each schema in freeForm must be long enough to give the reason.
 func TestNoBareMaps(t *testing.T) {
 	d := readDocument(t)
 	found := map[string]bool{}
@@ -112,8 +112,8 @@ func TestNoBareMaps(t *testing.T) {
 	}
 }
 
-// bare returns the places of the schemas in schema, including schema itself, that name
-// neither members nor a type. at is the place of schema.
+// bare returns the places of the schemas in schema, including schema itself, that have
+// no type or are objects that name no members. at is the place of schema.
 func bare(schema any, at string) (out []string) {
 	m, ok := schema.(map[string]any)
 	if !ok {

@@ -99,8 +99,9 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It serves requests once it receives outcomes from the
-// ledger. When ctx is done it accepts no further requests; it returns when the requests
-// in progress have their responses, or after ten seconds.
+// ledger. When ctx is done or a background task has failed, it accepts no further
+// requests; it returns when the requests in progress have their responses, or after ten
+// seconds.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
@@ -179,8 +180,8 @@ func (s *Service) apply(en eventlog.Entry) error {
 }
 
 // background starts the goroutines that run concurrently with the requests until ctx is
-// done: the follower of the views, the ledger probe, the cleanup of MCP sessions and, if
-// configured, the lender and the webhook.
+// done: the follower of the views, the ledger probe, the cleanup of MCP sessions, the
+// lender if the instance has a signing key, and the webhook if one is configured.
 func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	conn := s.env.Conn
 	g.Go(func() error { return s.view.Run(ctx, 1) })

@@ -81,8 +81,8 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 
 // Verify checks the signature, issuer, audience, lifetime and tenant of a token, and
 // returns its JWT claims, with "-" for a missing client. It rejects a token without a
-// subject, and a token without an id or a time of issue, because it could not be
-// revoked.
+// subject. It also rejects a token without an id or a time of issue, because it could
+// not be revoked, and an id of more than 128 bytes.
 func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	var c Claims
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },
@@ -105,8 +105,8 @@ func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	return &c, nil
 }
 
-// ID returns the id of a token without verifying the token, or raw if raw is not a
-// token.
+// ID returns the id of a token without verifying the token, or raw if raw is not a token
+// with an id.
 func ID(raw string) string {
 	var c Claims
 	if _, _, err := jwt.NewParser().ParseUnverified(raw, &c); err != nil || c.ID == "" {

@@ -31,8 +31,9 @@ type Service struct {
 	prop *propose.Proposer
 }
 
-// Declaration implements run.Service. The service executes calls, proposes nested calls,
-// and reads the outcomes of nested calls, cancellations and freezes.
+// Declaration implements run.Service. The service executes calls and proposes nested
+// calls. It reads the outcomes and escalations of nested calls, and cancellations and
+// freezes.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.Control}}
 }
@@ -44,7 +45,8 @@ var scoreTool = contract.Tool{
 }
 
 // Run implements run.Service. It receives outcomes of nested calls until the last
-// judgement has ended, so that no judgement fails because the service stops.
+// judgement has ended, so that judgements in progress when ctx ends can complete in the
+// time that package execute grants them.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}

@@ -97,8 +97,8 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 
 const contentKeySize = 32
 
-// newContentKey creates the next key and returns its id and value. The key is durable on
-// return. The caller must hold contentMu.
+// newContentKey creates the next key and returns its id and value. The key is durable if
+// the error is nil. The caller must hold contentMu.
 func (s *Service) newContentKey() (string, []byte, error) {
 	n := 1
 	if ids := s.keys.Names(""); len(ids) > 0 {

@@ -22,7 +22,8 @@ import (
 )
 
 // TestContentKeys checks that content keys are released only to permitted services, that
-// a destroyed key is removed from the file, and that its id is not used again.
+// a destroyed key is still missing after the stores are opened again, and that its id is
+// not used again.
 func TestContentKeys(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -41,7 +41,7 @@ import (
 type Config struct {
 	Dir      string // folder of the encrypted files
 	KEK      []byte // key-encryption key, 32 bytes
-	SealSeed []byte // X25519 private key to which values are sealed; its public key is published
+	SealSeed []byte // X25519 private key that opens sealed values; its public key is published
 }
 
 // Service implements run.Service. It releases a secret only for a decision that it has
@@ -74,7 +74,8 @@ var putTool = contract.Tool{
 func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTools...) }
 
 // Run implements run.Service. It opens the stores before it reports that it is ready,
-// since no request can be handled without them. If that fails, the error names the file.
+// since no request can be handled without them. If they cannot be opened, the error
+// begins with "vault: ".
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	var err error
@@ -193,8 +194,9 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 }
 
 // check returns the requested values and their fingerprints for the ledger. If the
-// request must be refused, it returns the reason as refusal. It uses the decision on the
-// ledger and not the request, because any service can send a request.
+// request must be refused, it returns the reason as refusal. Which values may be
+// released follows from the decision on the ledger, because any service can send a
+// request. It returns an error if the ledger cannot be read.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
 	a, allowed, err := s.decision(ctx, e, seq)
 	if err != nil {
@@ -236,7 +238,7 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 
 // decision returns the decision that allowed the call of a request, and the sequence of
 // its event. seq is the sequence of the request. decision returns nil if policy has not
-// allowed the call.
+// allowed the call, or if the event is malformed. It does not verify the decision.
 func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64) (*contract.Allowed, uint64, error) {
 	p, at, err := outcome.CallOf(e, e.Service()).Allowed(ctx, s.env.Emit.Log, seq)
 	if errors.Is(err, eventlog.ErrNotFound) {

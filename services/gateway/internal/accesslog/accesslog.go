@@ -1,4 +1,4 @@
-// Package accesslog writes one log line for each request.
+// Package accesslog writes the log lines of requests, and of tool calls over MCP.
 package accesslog
 
 import (

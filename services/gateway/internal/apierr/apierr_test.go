@@ -86,7 +86,7 @@ func TestCommitted(t *testing.T) {
 }
 
 // TestShapes checks an error in the shape of each API, as a document and as the last
-// event of a stream, and the error type for each HTTP status.
+// event of a stream, and the error types for nine HTTP statuses.
 func TestShapes(t *testing.T) {
 	e := &Error{Status: 429, Type: "rate_limit_error", Code: "denied", Message: "slow down", Param: "/x", Pointer: "/args/x", ReasonCode: "R", Hint: "wait", CallID: "c-1", DecisionID: "d-c-1", ReceiptID: "r-c-1"}
 	for kind, c := range map[string]struct{ doc, event string }{
@@ -113,8 +113,9 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestOfOutcome checks the error for each way in which a call can end: its status, its
-// type, and the seconds after which it can be repeated.
+// TestOfOutcome checks the errors for outcomes with different statuses, error codes and
+// reason codes: the status, the type, and the seconds after which the call can be
+// repeated.
 func TestOfOutcome(t *testing.T) {
 	for name, c := range map[string]struct {
 		status, code, reason string // status and error code of the effect, reason code of the receipt

@@ -22,12 +22,12 @@ type Error struct {
 	Status  int    `json:"-"`
 	Message string `json:"message"`           // what is wrong and how to mend it
 	Type    string `json:"type"`              // OpenAI's error type
-	Code    string `json:"code"`              // error code; docs/reference/errors.md lists them
+	Code    string `json:"code"`              // error code; docs/reference/errors.md lists those of Binnacle, tools may add their own
 	Param   string `json:"param,omitempty"`   // place of the error: a JSON pointer into the body, "body", or the name of a header or parameter
 	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of an argument that does not match the tool's schema
 
-	ReasonCode string `json:"reason_code,omitempty"` // policy's reason for a denial; docs/reference/reasons.md lists them
-	Hint       string `json:"hint,omitempty"`        // what the caller can do about a denial
+	ReasonCode string `json:"reason_code,omitempty"` // policy's reason code; docs/reference/reasons.md lists the built-in ones
+	Hint       string `json:"hint,omitempty"`        // what the caller can do about a denial or an escalation
 	CallID     string `json:"call_id,omitempty"`
 	DecisionID string `json:"decision_id,omitempty"`
 	ReceiptID  string `json:"receipt_id,omitempty"`

@@ -50,9 +50,9 @@ func TestVotes(t *testing.T) {
 	}
 }
 
-// TestWebhook checks that the webhook receives an escalation with a signature, that it
-// receives the escalation again after a failure, and that it receives neither an expired
-// escalation nor a message that is not an escalation.
+// TestWebhook checks that the webhook receives an escalation with a signature, that the
+// message is redelivered if the webhook fails, and that the webhook receives neither an
+// expired escalation nor a message that is not an escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent

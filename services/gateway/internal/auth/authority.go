@@ -17,19 +17,19 @@ import (
 )
 
 // Authority is the view of the state of credentials: virtual keys, suspensions,
-// revocations and session grants. It is checked for every request, and continuously
-// during calls to models, MCP requests and streams of events. It does not hold
-// permissions: policy decides on each call. It is safe for concurrent use; its zero
-// value is an empty view.
+// revocations and session grants. It is checked for every request with a credential, and
+// continuously during calls to models, MCP requests and streams of events. It does not
+// decide which calls a caller may make: policy decides on each call. It is safe for
+// concurrent use; its zero value is an empty view.
 type Authority struct {
 	mu        sync.RWMutex
 	keys      map[string]*virtualKey // by digest
 	byID      map[string]*virtualKey
 	suspended map[string]bool
 	revoked   map[string]bool               // ids of revoked tokens
-	ended     map[string]time.Time          // by principal: credentials issued at or before this time are revoked
+	ended     map[string]time.Time          // by principal: tokens issued at or before this time are revoked
 	grants    map[string]map[string]grantor // by session and by the principal that may use it
-	changed   chan struct{}                 // closed at the next change; nil if no goroutine waits for one
+	changed   chan struct{}                 // closed at the next change; nil if nextChange was not called since the last one
 }
 
 // virtualKey is a virtual key that has not been revoked, with its times decoded.

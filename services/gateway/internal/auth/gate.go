@@ -104,8 +104,9 @@ func (s *Gate) caughtUp() bool {
 const maxKnown = 10000
 
 // Caller returns the authenticated caller of a request. It verifies the credential
-// unless Enter has done so. Without a valid credential the error has status 401. If
-// scope is not empty and the caller does not have it, the error is that of ScopeMissing.
+// unless Enter has done so. Without a valid credential the error has status 401; until
+// the ledger has been read to its end it has status 503. If scope is not empty and the
+// caller does not have it, the error is that of ScopeMissing.
 func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 	who, ok := c.Get(CallerKey).(*Caller)
 	if !ok {
@@ -146,7 +147,7 @@ func Credential(h http.Header) (string, bool) {
 
 // Keys under which values are stored in an echo.Context.
 const (
-	CallerKey = "caller" // *Caller, set once the credential is verified
+	CallerKey = "caller" // *Caller, set once Enter has admitted the request
 	RouteKey  = "route"  // true, set if a route matched
 )
 
@@ -186,8 +187,9 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// governed reports whether a request may become a call, on which policy decides. That is
-// every request except GET requests and requests to /mcp and /log/cosignatures.
+// governed reports whether a request is treated as one that may become a call, on which
+// policy decides. That is every request except GET requests and requests to /mcp and
+// /log/cosignatures.
 func governed(c echo.Context) bool {
 	return c.Request().Method != http.MethodGet && c.Path() != "/mcp" && c.Path() != "/log/cosignatures"
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Need describes the credential that a route requires. It is checked before the body is
-// read.
+// Need describes the credential and the form of body that a route requires. The
+// credential is checked before the body is read.
 type Need struct {
 	Caller bool     // a valid credential is required
 	Calls  bool     // the caller needs at least one scope that allows calls
@@ -15,7 +15,7 @@ type Need struct {
 	Opaque bool     // the body need not be a JSON document
 }
 
-// Needs that most routes use.
+// Needs that name no particular scope.
 var (
 	Open    = Need{}
 	Known   = Need{Caller: true}

@@ -60,8 +60,8 @@ func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pendin
 }
 
 // deliver reads the session's events from sequence from on, or from the time of the
-// proposal if from is 0, and delivers the newest one that changes the state of the call.
-// It returns the sequence at which the next read begins.
+// proposal if from is 0, and delivers the newest one that changes the state of the call,
+// unless that is its expiry. It returns the sequence at which the next read begins.
 func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64) (next uint64, err error) {
 	if from == 0 {
 		at, err := contract.ParseTime(e.Time)

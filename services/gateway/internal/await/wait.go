@@ -1,8 +1,9 @@
 // Package await waits for calls from their proposal to their outcome. Every API of the
-// gateway calls Waiter.Wait with a Sink and translates the Result into its response. The
-// Sink receives the part of a response that arrives before the outcome. The package
-// writes nothing to the ledger and does not depend on HTTP. A new kind of response is a
-// new Sink; a new reason for a wait to end is a new State.
+// gateway that proposes calls waits by Waiter.Wait with a Sink, and the Result is
+// translated into its response. The Sink receives the part of a response that arrives
+// before the outcome. The package writes nothing to the ledger and does not depend on
+// HTTP. A new kind of response is a new Sink; a new reason for a wait to end is a new
+// State.
 package await
 
 import (
@@ -17,7 +18,7 @@ import (
 )
 
 // Source delivers the events of one call; propose.Pending implements it. Only the first
-// value of each channel counts, and no channel is closed.
+// outcome counts, and no channel is closed.
 type Source interface {
 	Outcome() <-chan propose.Outcome
 	Escalated() <-chan contract.Escalated
@@ -64,11 +65,11 @@ const (
 	Ended     State = iota + 1 // the outcome is on the ledger and the sink is complete
 	Allowed                    // the intent of the call may be handed out
 	Started                    // the intent was handed out before
-	Escalated                  // the call waits for approval, and the wait ended before the decision
-	Failed                     // the proposal is not on the ledger
-	Silent                     // the ledger does not respond
+	Escalated                  // the call was escalated, and the wait ended before the outcome
+	Failed                     // the proposal could not be recorded
+	Silent                     // the ledger does not respond, or has recovered and no executor has started the call
 	Overdue                    // no outcome within the bounds of the wait
-	Left                       // the context is done: the client disconnected or its credential became invalid
+	Left                       // the context is done, for example because the client disconnected or its credential became invalid
 	Gone                       // the sink reported that the client disconnected
 	Broken                     // a part of the response was lost
 )
@@ -107,13 +108,14 @@ type Waiter struct {
 
 	// Progress reports whether the ledger contains an event that shows that the call has
 	// started or ended. Wait calls it only shortly after the ledger has recovered, when
-	// the queues of executors may not work yet. It is nil for a call that no executor is
-	// expected to start.
+	// the queues of executors may not work yet. If it is nil, the wait does not end
+	// because the call has not started.
 	Progress func(context.Context) bool
 }
 
-// Wait waits until the call of src ends or a bound of the wait is reached. The outcome
-// in the result is durable. If ctx is done, the wait ends but the call continues.
+// Wait waits until the call of src ends or another State is reached, at the latest at a
+// bound of the wait. The outcome in the result is durable. If ctx is done, the wait ends
+// but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()

@@ -222,8 +222,7 @@ func TestWaitWithFrames(t *testing.T) {
 	}
 }
 
-// TestFirstOutcomeCounts checks that a second outcome, which can only be forged, is
-// ignored.
+// TestFirstOutcomeCounts checks that a second outcome, such as a forged one, is ignored.
 func TestFirstOutcomeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()

@@ -59,7 +59,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// deadlines is a connection that records its read deadline.
+// deadlines is a response writer that records the read deadline of its connection.
 type deadlines struct {
 	http.ResponseWriter
 	at  time.Time

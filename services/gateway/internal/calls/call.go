@@ -34,8 +34,8 @@ type Tools interface {
 	Drifted(t *contract.Tool, digest string) bool
 }
 
-// API proposes calls and serves the routes under which a call of any kind can be
-// proposed. Its fields are set before its first use.
+// API proposes calls and serves the routes for calls of any kind and for judgements. Its
+// fields are set before its first use.
 type API struct {
 	*Maker
 	*Runner

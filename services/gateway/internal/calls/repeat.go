@@ -193,8 +193,8 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 
 // OutcomeOf returns the outcome of the call c, which the event e proposed. If it is not
 // recorded yet, OutcomeOf waits for it until ctx is done or queries.Timeout has passed,
-// and then returns nil. The error is that of Silent if the ledger does not respond
-// during the wait.
+// and then returns nil. It returns the error of a failed query, or that of Silent if the
+// ledger does not respond during the wait.
 func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.Call) (*contract.Recorded, error) {
 	last, err := s.Queries.Last(ctx, c.ID)
 	if err != nil {

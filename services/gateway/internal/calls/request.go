@@ -23,21 +23,20 @@ import (
 // before its first use; it is safe for concurrent use.
 type Maker struct {
 	Tenant      string
-	CallTimeout time.Duration // maximum wait for a call if the request has no TimeoutHeader
+	CallTimeout time.Duration // timeout of a call if the request has no TimeoutHeader
 	Sessions    *sessions.Resolver
 	Labels      *labels.Reader
 	Queries     *queries.Client
 	Tools       Tools
 }
 
-// TimeoutHeader is the request header with the maximum time, in seconds, that the caller
-// waits for a call. The call must start within that time, and is stopped when the time
-// has passed.
+// TimeoutHeader is the request header with the timeout of a call in seconds. The call
+// must start within that time, and is stopped when the time has passed. The wait for the
+// outcome may be up to Margin longer.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
-// TimeoutOf returns the maximum time that the caller of a request waits: the value of
-// TimeoutHeader, 1 to 600 seconds, or CallTimeout without that header. Any other value
-// is an error (400).
+// TimeoutOf returns the timeout of a request's call: the value of TimeoutHeader, 1 to
+// 600 seconds, or CallTimeout without that header. Any other value is an error (400).
 func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 	v := h.Get(TimeoutHeader)
 	if v == "" {

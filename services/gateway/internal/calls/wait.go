@@ -90,8 +90,8 @@ const Margin = 5 * time.Second
 // escalated and the wait ends without an outcome; with async, the wait ends as soon as
 // the call is escalated. If ctx is done before the outcome is received and the call was
 // not escalated, Await cancels the call and returns ctx.Err(). If a call was proposed
-// earlier under the same Idempotency-Key, Await waits for that call instead, and does
-// not cancel it.
+// earlier under the same Idempotency-Key, Await instead waits for that call up to
+// r.Timeout, ignores async, and does not cancel the call.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")

@@ -65,7 +65,7 @@ const conformanceWithin = 2 * time.Minute
 // Run handles POST /api/v1/conformance/run. It runs the gates against this gateway with
 // the caller's own credential, so the calls of the gates are the caller's calls and are
 // recorded like all others. The response is 429 during another run at this gateway, and
-// 503 if the run takes longer than conformanceWithin.
+// 503 if the run takes longer than conformanceWithin or its report cannot be stored.
 func (s *API) Run(c echo.Context) error {
 	var req ConformanceRequest
 	who, _, err := s.Gate.Into(c, &req)

@@ -1,6 +1,6 @@
 // Package decide serves the decision-only API: callers that execute calls themselves
 // receive the signed decision with its intent, and report the outcome. The gateway
-// executes nothing here; it records the caller to which an intent was handed out
+// executes nothing here; it records that an intent was handed out to its caller
 // (handout.Lender).
 package decide
 
@@ -54,9 +54,10 @@ type API struct {
 // Lender claims calls for their callers and records their reports; handout.Lender
 // implements it.
 type Lender interface {
-	// HandOut claims the call that e allows. On return the claim is on the ledger. The
-	// error is handout.ErrClaimed if the call was claimed before, handout.ErrFrozen
-	// while the mesh is frozen, and guard.ErrExpired if the intent has expired.
+	// HandOut claims the call that e allows. If the error is nil, the claim is on the
+	// ledger. The error is handout.ErrClaimed if the call was claimed before,
+	// handout.ErrFrozen while the mesh is frozen, and guard.ErrExpired if the intent has
+	// expired.
 	HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error
 	// Withholds returns the reason why no intent can be handed out now, such as
 	// handout.ErrFrozen, or nil.
@@ -214,8 +215,8 @@ func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request
 }
 
 // claim claims the call that e proposed for its caller, and returns the event that
-// allows it. On return the claim is on the ledger. If the call was claimed before, its
-// results are those of resume.
+// allows it. If the error is nil, the claim is on the ledger. If the call was claimed
+// before, its results are those of resume.
 func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, res *await.Result, async bool) (*contract.Event, bool, error) {
 	var a contract.Allowed
 	if err := contract.Decode(res.Event.Data, &a); err != nil {
@@ -268,9 +269,10 @@ func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior
 	return nil, false, calls.Pending(r)
 }
 
-// again returns the decision of a call whose intent was handed out before. The effect
-// may have begun, or the first response may have been lost. While the mesh is frozen,
-// again returns an error instead.
+// again returns the event that allowed a call whose intent was handed out before. The
+// effect may have begun, or the first response may have been lost. While the lender
+// withholds intents, for example because the mesh is frozen, again returns an error
+// instead.
 func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bool, error) {
 	if err := s.Lender.Withholds(); errors.Is(err, handout.ErrFrozen) {
 		return nil, false, frozen(r)

@@ -133,7 +133,7 @@ func (s *API) Report(c echo.Context) error {
 }
 
 // lent returns the event that allowed the call of an intent, and its data. The error is
-// 404 unless the caller proposed the call in order to execute it.
+// 404 unless the caller proposed the call in order to execute it and policy allowed it.
 func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contract.Event, *contract.Allowed, error) {
 	missing := apierr.NotFound("not found: no intent " + intent + " was handed out to you")
 	call := guard.CallID(intent)

@@ -37,7 +37,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Tenant is the tenant of the mesh, and Executor the executor of its tools.
+// Tenant is the tenant of the mesh, and Executor the executor of its tools except those
+// whose kinds begin with "llm.".
 const (
 	Tenant   = "t"
 	Executor = "session-runner"
@@ -52,7 +53,8 @@ type Call struct {
 }
 
 // Mesh is a gateway with its ledger and the test's replacements of the other services.
-// After it has served its first request, it is safe for concurrent use.
+// Its methods except Register are safe for concurrent use while the test does not change
+// its fields.
 type Mesh struct {
 	testing.TB
 	Ledger  *Ledger

@@ -147,7 +147,8 @@ type Reader struct {
 // Inherit adds labels to a proposal: those of the sessions to whose content docs refer,
 // and those of the session of the call previous, whose response the request continues. A
 // call judge.score also inherits the labels of the session that it judges. Inherit
-// returns an error if there are more than maxNamed references.
+// returns an error if there are more than maxNamed references, or if labels cannot be
+// read.
 func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
 	var ids []string
 	for _, d := range docs {

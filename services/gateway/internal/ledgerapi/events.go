@@ -99,7 +99,7 @@ func (s *API) Entries(c echo.Context) error {
 }
 
 // span is the range of sequences that a request reads, both ends included. If to is 0,
-// the range ends with the last entry.
+// the range has no end.
 type span struct{ from, to uint64 }
 
 func spanOf(c echo.Context) (p span, err error) {

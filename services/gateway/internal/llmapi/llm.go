@@ -59,20 +59,21 @@ type Frames interface {
 	Close()
 }
 
-// ProviderRequest is a request in the format of the provider's API, which is sent to the
-// provider unchanged. That API defines its members; model is provider/model, an alias or
+// ProviderRequest is a request in the format of a provider's API, which the gateway
+// forwards unchanged. That API defines its members; model is provider/model, an alias or
 // a virtual model.
 type ProviderRequest map[string]json.RawMessage
 
-// ProviderResponse is the response of the provider, unchanged. The provider's API
-// defines its members.
+// ProviderResponse is a response in the format of the API of the request, which defines
+// its members. The gateway relays it unchanged.
 type ProviderResponse map[string]json.RawMessage
 
 // Handler returns the handler of the API for a kind of request to language models. The
-// request is sent to the provider unchanged; the args of the call are a summary of it.
-// Errors have the shape of the API: Anthropic's for messages, or else OpenAI's. If the
-// request's Idempotency-Key was used before, the first response is sent again once its
-// call has ended. A stream cannot be sent again, because its frames are not recorded.
+// gateway forwards the request unchanged; the args of the call are a summary of it.
+// Errors have the shape of the API: Anthropic's for messages and their token counts, or
+// else OpenAI's. If the request's Idempotency-Key was used before, the first response is
+// sent again once its call has ended. A stream cannot be sent again, because its frames
+// are not recorded.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)
@@ -136,7 +137,7 @@ func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller)
 const maxBetas = 32
 
 // betas returns the beta features that the header Anthropic-Beta of a request names, at
-// most maxBetas.
+// most maxBetas. It omits names longer than body.MaxName.
 func betas(h http.Header) (out []string) {
 	for _, v := range h.Values("Anthropic-Beta") {
 		for b := range strings.SplitSeq(v, ",") {
@@ -175,9 +176,9 @@ const llmTimeout = 10 * time.Minute
 const cacheHeader = "X-Binnacle-Cache"
 
 // Models handles GET /v1/models and GET /v1/models/{id}. If the llm-router's list is
-// stale and the caller may call models, a call llm.models refreshes the list first. With
-// the header Anthropic-Version the responses and errors have the shape of Anthropic's
-// API. The response is 404 for an unknown id.
+// stale and the caller has the scope llm:call, a call llm.models refreshes the list
+// first. With the header Anthropic-Version the responses and errors have the shape of
+// Anthropic's API. The response is 404 for an unknown id.
 func (s *API) Models(c echo.Context) error {
 	anthropic := c.Request().Header.Get("Anthropic-Version") != ""
 	if anthropic {

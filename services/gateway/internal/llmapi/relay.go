@@ -25,8 +25,9 @@ import (
 // that the outcome is durable and that its receipt can be fetched. A call is cancelled
 // if its client disconnects, or if its caller is suspended or the caller's credential is
 // revoked or, for a stream, expires. Unless it has an Idempotency-Key, it is also
-// cancelled if the ledger stops responding, or if no executor starts it after the ledger
-// has recovered. Only frames of the call's executor are received.
+// cancelled if the ledger stops responding before the first frame, or if no executor
+// starts it after the ledger has recovered. Only frames of the call's executor are
+// received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")

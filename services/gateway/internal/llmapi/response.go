@@ -152,7 +152,8 @@ func (a *response) end(r *contract.Recorded) error {
 // stream's API, so that the stream cannot be mistaken for a complete one.
 func (a *response) fail(e *apierr.Error) error { return a.write(e.Event(a.r.Kind)) }
 
-// broken ends a response some of whose frames were lost.
+// broken ends a response that cannot be completed, for example because frames were lost
+// or malformed.
 func (a *response) broken(err error) error {
 	msg := "the live stream broke; what was recorded is on the ledger under the receipt id"
 	if !errors.Is(err, transient.ErrGap) {

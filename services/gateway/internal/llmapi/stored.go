@@ -82,8 +82,9 @@ func (s *API) InputItems(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// Item is one item of the input of a stored response, in the form of OpenAI's API, with
-// an id. Its other members are those that the caller sent.
+// Item is one item of the input of a stored response, in the form of OpenAI's API. It
+// has the members that the caller sent; a missing id, type or status is added, and the
+// text of a message becomes a content part.
 type Item map[string]any
 
 // ItemPage is a part of the input of a stored response.
@@ -221,8 +222,9 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 	return nil
 }
 
-// storedResponse returns the llm-router's entry for a stored response, or the zero value
-// if there is none. The response may belong to another caller.
+// storedResponse returns the llm-router's entry for a stored response. Its Call is empty
+// if there is none or the response was deleted. The response may belong to another
+// caller.
 func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
 	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }

@@ -34,7 +34,8 @@ type API struct {
 	Labels   *labels.Reader
 	Tools    Catalog
 
-	// Logged is called after each tool call.
+	// Logged is called after each tool call that was passed to Calls.Await, with its
+	// error.
 	Logged func(who *auth.Caller, call string, began time.Time, err error)
 
 	mcps mcpSessions
@@ -112,7 +113,8 @@ func (s *API) mcpServer(id string) *mcp.Server {
 }
 
 // mcpCall proposes a tool call, waits for its outcome and returns its result. If the
-// call fails, the result is that of toolError.
+// call fails, the result is that of toolError. An error in the session or in a header,
+// or the end of ctx, is returned as an error.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {

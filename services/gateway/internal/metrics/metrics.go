@@ -59,8 +59,8 @@ func New() *Metrics {
 	return m
 }
 
-// Register adds the gateway's metrics to a registry. New has added them to the registry
-// that Handler serves.
+// Register adds the gateway's metrics, except the lags, to a registry. New has added
+// them to the registry that Handler serves.
 func (m *Metrics) Register(to prometheus.Registerer) {
 	to.MustRegister(m.calls, m.latency, m.requests, (*models)(m))
 }

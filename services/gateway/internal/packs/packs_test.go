@@ -19,8 +19,7 @@ func register(m *edgetest.Mesh, kind, description string) {
 }
 
 // TestPacks checks that packs are listed and returned, and that a tool whose document
-// changed is omitted until the new document is approved, and returned only with
-// unapproved=true.
+// changed is not listed, and is returned only with unapproved=true.
 func TestPacks(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a", "llm.chat")
 	register(m, "tool.b", "as approved")

@@ -1,6 +1,7 @@
 // Package queries sends the gateway's queries to other services, and converts their
-// responses and errors into responses and errors of the API. A query has no effect, so
-// it is not a call; each route checks the scope that its query requires.
+// responses and errors into responses and errors of the API. A query is not a call:
+// except for audit.CosignQuery it has no effect. Each route checks the scope that its
+// query requires.
 package queries
 
 import (
@@ -106,8 +107,8 @@ func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error
 // errGone reports that the client has disconnected.
 var errGone = errors.New("the caller is gone")
 
-// Collect returns the items that a query returns. The slice is never nil. Errors are
-// those of Error.
+// Collect returns the items that a query returns. Without an error the slice is not nil.
+// Errors are those of Error.
 func Collect[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) ([]I, error) {
 	all, err := rpc.Collect(c.Request().Context(), s.Client, q, req)
 	if err != nil {

@@ -55,7 +55,7 @@ func request() (echo.Context, *httptest.ResponseRecorder) {
 	return echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec), rec
 }
 
-// TestErrors checks the HTTP status for each error code of a service and for a service
+// TestErrors checks the HTTP status for three error codes of a service and for a service
 // that does not respond, with each function that sends queries.
 func TestErrors(t *testing.T) {
 	missing, down := rpc.Errorf(contract.CodeNotFound, "not found: no such thing"), errors.New("no running instance")
@@ -99,8 +99,8 @@ func TestLines(t *testing.T) {
 	_ = Lines(ctx, one(part, transient.ErrGap), audit.ReceiptsQuery, audit.ReceiptsRequest{})
 }
 
-// TestEventOfCall checks that Last returns the newest event of a call, or nil if there
-// is none, and that Event returns an error if audit does not respond.
+// TestEventOfCall checks that Last returns the event in audit's response, or nil if
+// there is none, and that Event returns an error if audit does not respond.
 func TestEventOfCall(t *testing.T) {
 	e := &contract.Event{ID: "p-c-1", Source: "gateway/gw1", Name: contract.EventCallProposed, Version: contract.VersionOf(contract.EventCallProposed), Key: "s-1", Session: "s-1", CallID: "c-1",
 		Tenant: "t", Actor: "alice", Client: "-", Origin: "gw1", Time: "2026-01-01T00:00:00.000Z", Lamport: 1, Data: []byte("{}")}

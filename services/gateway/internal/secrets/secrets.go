@@ -29,7 +29,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API stores secrets. Its exported fields are set before its first use.
+// API proposes the calls that store secrets, and holds their values. Its exported fields
+// are set before its first use.
 type API struct {
 	Tenant string
 	Gate   *auth.Gate
@@ -55,8 +56,8 @@ type SecretResponse struct {
 
 // Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
 // sealed to the key of the vault-broker, which fetches it once the call is allowed. If
-// the call waits for approval, the response is 202, and the value is held until one
-// minute after the end of the time to vote.
+// the call waits for approval, the response is 202, and the value is held until it is
+// fetched, at most until one minute after the end of the time to vote.
 func (s *API) Put(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Vault)
 	if err != nil {
@@ -167,9 +168,9 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 	return v, ok && time.Now().Before(v.until)
 }
 
-// Serve serves the query by which the vault-broker fetches a held value, at most once.
-// The error is not_found if no value is held for the call, and denied until the call is
-// allowed.
+// Serve serves the query by which the vault-broker fetches a held value, which is then
+// dropped. The error is not_found if no value is held for the call, and denied until the
+// call is allowed.
 func (s *API) Serve() {
 	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		v, ok := s.values.get(q.CallID)

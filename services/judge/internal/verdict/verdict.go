@@ -27,8 +27,9 @@ type Criterion struct {
 	Description string `yaml:"description"`
 }
 
-// ParseRubric parses a rubric in YAML. It returns an error that names the member if a
-// member is unknown, missing or invalid. max must be greater than min.
+// ParseRubric parses a rubric in YAML. It returns an error if a member is unknown or has
+// a wrong type, if name or criteria is missing, if model contains no slash, or if max is
+// not greater than min. The members of a criterion may be empty.
 func ParseRubric(doc string) (*Rubric, error) {
 	var r Rubric
 	dec := yaml.NewDecoder(strings.NewReader(doc))
@@ -71,10 +72,11 @@ type Verdict struct {
 	Citations     []string `json:"citations,omitempty"`
 }
 
-// Read parses the judging model's reply. The verdict is invalid if the reply is not the
-// required JSON object, the score is missing or out of range, the justification is
-// missing, or no event is cited. A citation of an event that is not in ids, the event
-// ids of the transcript, also makes it invalid.
+// Read parses the judging model's reply. The verdict is invalid if the reply does not
+// begin with the required JSON object, the score is missing or out of range, the
+// justification is missing, or no event is cited. A citation of an event that is not in
+// ids, the event ids of the transcript, also makes it invalid. Text after the object is
+// ignored.
 func Read(r *Rubric, reply string, ids []string) Verdict {
 	bad := func(format string, args ...any) Verdict { return Verdict{Invalid: fmt.Sprintf(format, args...)} }
 	var doc struct {

@@ -118,8 +118,9 @@ func (s *Store) write() error {
 }
 
 // MoveTo moves the values whose names begin with prefix to another store, under their
-// names without the prefix. It does not replace values there. It can be repeated after a
-// failure: each value is durable in the other store before it is removed from this one.
+// names without the prefix. A value whose name exists there is only removed here. After
+// a failure, MoveTo can be repeated once both stores are opened again: each value is
+// durable in the other store before it is removed from this file.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
