@@ -23,7 +23,7 @@ import (
 // story is the recorded history of a call, from proposal to outcome.
 type story struct {
 	CallID string       `json:"call_id"`
-	Nodes  []chapter    `json:"nodes"` // in ledger order
+	Nodes  []chapter    `json:"nodes"` // in ledger order, after the causes outside the call
 	Edges  [][2]string  `json:"edges"` // pairs of event ids, parent first
 	Rules  []guard.Step `json:"rules"` // the results of the policy layers in the last decision
 }

@@ -136,7 +136,8 @@ func (b *base) keys() (err error) {
 	return nil
 }
 
-// save stores the current state of w's mesh in b.
+// save stores the current state of w's mesh in b, without the messages of memory
+// streams.
 func (b *base) save(w *world) {
 	w.bus.mu.Lock()
 	defer w.bus.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 )
 
 // Bus is the simulated NATS server: the streams in memory, their consumers, and the
-// connections. It has no goroutines and no timers. The scheduler releases operations,
-// deliveries and expirations, one at a time.
+// connections. It has no goroutines and no timers: the scheduler decides when operations
+// and deliveries are released and when something expires.
 type Bus struct {
 	kick chan struct{} // signals that an operation has arrived
 
@@ -55,7 +55,7 @@ type stream struct {
 	cons    map[string]*consumer
 
 	maxAge  time.Duration
-	latest  bool // stores at most one message per subject
+	latest  bool // whether it is configured to store at most one message per subject
 	refuses bool // rejects a second message of a subject
 	memory  bool // memory storage, lost when the server dies
 }
@@ -64,7 +64,7 @@ func newBus() *Bus {
 	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}}
 }
 
-// streamConfig holds the settings of a stream that the simulated server supports.
+// streamConfig holds the settings of a stream that the simulated server reads.
 type streamConfig struct {
 	Name       string        `json:"name"`
 	Subjects   []string      `json:"subjects"`
@@ -153,7 +153,7 @@ func (o *op) key() string {
 }
 
 // api returns the name of the JetStream API call that an operation requests, such as
-// "STREAM.INFO.EVENTS".
+// "STREAM.INFO.EVENTS", and whether it requests one.
 func (o *op) api() (string, bool) {
 	if call, ok := strings.CutPrefix(o.subject, bus.APIPrefix+"."); ok {
 		return call, true
@@ -232,7 +232,8 @@ func failure(status, code int, text string) []byte {
 	return fmt.Appendf(nil, `{"error":{"code":%d,"err_code":%d,"description":%q}}`, status, code, text)
 }
 
-// publish stores a message and returns the acknowledgement.
+// publish stores a message and returns the acknowledgement, or the server's error if the
+// message is rejected.
 func (s *stream) publish(o *op) []byte {
 	var expect *memlog.Expect
 	if v, ok := o.header["Nats-Expected-Last-Subject-Sequence"]; ok {
@@ -368,7 +369,7 @@ type read struct {
 	Batch int    `json:"batch"`
 }
 
-// find returns the messages that a direct-get request selects.
+// find returns the sequences of the messages that a direct-get request selects.
 func (s *stream) find(q read) []uint64 {
 	if q.Last != "" {
 		return some(s.last(q.Last))

@@ -33,7 +33,7 @@ type answer struct {
 	err    error
 }
 
-// send sends a request to a running gateway. It runs in a client's goroutine.
+// send sends a request to a gateway, which may be dead. It runs in a client's goroutine.
 func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return edge.dial(ctx) }}
 	defer t.CloseIdleConnections()
@@ -74,7 +74,8 @@ func (w *world) edges() (out []*listener) {
 	return out
 }
 
-// ask sends a request and runs the scheduler until its response has arrived.
+// ask sends a request and runs the scheduler until its response has arrived, for at most
+// two minutes of simulated time.
 func (w *world) ask(r request) answer {
 	var a answer
 	var done atomic.Bool

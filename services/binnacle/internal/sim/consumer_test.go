@@ -27,7 +27,7 @@ type consumer struct {
 	dseq    uint64   // number of the last delivery
 	waiting []*pull
 	open    map[uint64]*delivery // work delivered and not acknowledged, by sequence
-	recent  []uint64             // most recent acknowledgements, which are lost if the server dies
+	recent  []uint64             // most recent acknowledgements, which may be lost if the server dies
 }
 
 // pull is a request for messages.
@@ -166,7 +166,8 @@ func (c *consumer) send(p *pull, seq uint64, times int) {
 		reply: fmt.Sprintf("$JS.ACK.%s.%s.%d.%d.%d.%d.%d", c.stream.name, c.name, times, seq, c.dseq, c.stream.at[seq-1].UnixNano(), c.pending())})
 }
 
-// available returns the next message to deliver: redeliveries come first.
+// available returns the next message to deliver, or 0 if there is none: redeliveries
+// come first.
 func (c *consumer) available() (seq uint64, again bool) {
 	if c.work {
 		now := time.Now()
@@ -192,7 +193,7 @@ func (c *consumer) ready() bool {
 }
 
 // over reports whether a pull request has received all its messages, or its client has
-// disconnected.
+// no subscription for it any more.
 func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
 // deliver sends one message of work to the pull request that pick selects, or up to n
@@ -306,7 +307,8 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 }
 
 // fail simulates the death of the server: connections end, and memory streams, the
-// delivery counts of work, and the acknowledgements that forget selects are lost.
+// readers' consumers, the delivery counts of work, and the acknowledgements that forget
+// selects are lost.
 func (b *Bus) fail(forget func(n int) int) {
 	b.timed()
 	for _, l := range b.links {

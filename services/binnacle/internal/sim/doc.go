@@ -1,5 +1,6 @@
 // Package sim simulates a mesh deterministically. It runs the real services gateway,
-// policy, the executors, vault-broker and audit on an in-memory substitute for the NATS
-// server, and a seed determines the order of all events on the ledger. DESIGN.md
-// describes what is simulated and what is checked. The package contains only tests.
+// policy, vault-broker and audit, and a session-runner without sandboxes, on an
+// in-memory substitute for the NATS server, and a seed determines the order of all
+// events on the ledger. DESIGN.md describes what is simulated and what is checked. The
+// package contains only tests.
 package sim

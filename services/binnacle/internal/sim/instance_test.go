@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// instance is one simulated process of the mesh: one real service, started by run.Serve.
-// It runs until kill.
+// instance is one simulated process of the mesh: one service, started by run.Serve, or
+// the provisioner. It runs until kill, or until it ends by itself.
 type instance struct {
 	w      *world
 	kind   string

@@ -60,7 +60,8 @@ func differing(t *testing.T, b batch, seeds []uint64) []uint64 {
 	})
 }
 
-// TestTwice runs one seed twice and prints the first difference between the transcripts.
+// TestTwice runs one seed twice. If the transcripts have a different line, it fails and
+// prints the first one.
 func TestTwice(t *testing.T) {
 	b := newBase(t)
 	first, again := schedule(t, b, *seedFlag, true), schedule(t, b, *seedFlag, true)

@@ -56,7 +56,7 @@ func (w *world) heardTruth() {
 	}
 }
 
-// checkpoint returns the newest signed tree head.
+// checkpoint returns the newest signed tree head, or nil if there is none.
 func (w *world) checkpoint() []byte {
 	s := w.bus.streams[bus.Checkpoints]
 	if en := s.get(s.last("log." + tenant + ".checkpoint")); en != nil {
@@ -208,7 +208,8 @@ func (w *world) replay() {
 	}
 }
 
-// parts returns the lines of two dumps at which they first differ.
+// parts returns the lines of two dumps at which they first differ, or their numbers of
+// lines if one begins with the other.
 func parts(live, again string) string {
 	a, b := strings.Split(live, "\n"), strings.Split(again, "\n")
 	for i := range min(len(a), len(b)) {
@@ -219,7 +220,8 @@ func parts(live, again string) string {
 	return fmt.Sprintf("live %d lines, again %d", len(a), len(b))
 }
 
-// redecide repeats the decision that an event records.
+// redecide repeats the decision in an event allowed or effect_recorded, if there is one.
+// It returns an error if the result differs from the recorded one.
 func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]*contract.Content) error {
 	var d *contract.Decision
 	switch e.Name {

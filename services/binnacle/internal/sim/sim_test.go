@@ -108,7 +108,8 @@ func (w *world) play() {
 	w.settled()
 }
 
-// quiet reports whether no work is pending.
+// quiet reports whether all instances are ready and no call, reservation or work is
+// pending.
 func (w *world) quiet() bool {
 	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0
 }

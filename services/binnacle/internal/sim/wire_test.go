@@ -198,8 +198,8 @@ func (l *link) unsub(args []string) {
 	l.subs = slices.Delete(l.subs, i, i+1)
 }
 
-// published returns the message that follows its protocol line, or nil if it has not
-// arrived completely.
+// published returns the message that follows its protocol line, and its length in bytes,
+// or nil if it has not arrived completely.
 func published(l *link, verb string, args []string, rest []byte) (*op, int, error) {
 	o := &op{link: l, subject: args[0]}
 	sizes := 1

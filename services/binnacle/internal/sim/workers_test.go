@@ -46,7 +46,7 @@ const (
 	defectEnv = "BINNACLE_SIM_DEFECT"
 )
 
-// TestWorker runs a batch for TestSchedules, in a separate process.
+// TestWorker runs a batch in a separate process, which spawn has started.
 func TestWorker(t *testing.T) {
 	raw := os.Getenv(batchEnv)
 	if raw == "" {
@@ -149,7 +149,7 @@ type state struct {
 }
 
 // TestSchedules checks that no invariant is broken in many schedules, each with a
-// different seed. They run in one process per core.
+// different seed. The flag workers sets how many processes run them at once.
 func TestSchedules(t *testing.T) {
 	s := state{From: *seedFlag, Next: *seedFlag, Ahead: map[uint64]uint64{}, Sum: result{Statuses: map[string]int{}}, Bad: map[uint64]string{}}
 	if *stateFlag != "" {

@@ -73,7 +73,8 @@ type fault struct {
 	after  bool // after the release instead of before it
 }
 
-// drawPlan chooses the deaths of a run at random; at least one service dies.
+// drawPlan chooses the deaths of a run at random; the first one in the plan is that of
+// an instance.
 func drawPlan(r *rand.Rand) []fault {
 	plan := []fault{{at: 1 + r.IntN(60), after: r.IntN(2) == 0}}
 	for range r.IntN(4) {
@@ -127,7 +128,8 @@ func (w *world) hear() {
 	}
 }
 
-// violate records that an invariant does not hold. It is safe for concurrent use.
+// violate records that an invariant does not hold, at most ten times per run. It is safe
+// for concurrent use.
 func (w *world) violate(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,8 +155,10 @@ type action struct {
 const tick = time.Microsecond
 
 // step waits until every goroutine is blocked, checks new events, and releases one
-// action, which the seed selects. If there is nothing to release, or the seed selects a
-// pause, step advances the simulated time instead, at most to until.
+// action, which the seed selects, or every action during the first start. If there is
+// nothing to release, step advances the simulated time instead, until an operation
+// arrives or something is due, at most to until. If the seed selects a pause, it
+// advances the time by at most 20 ms instead.
 func (w *world) step(until time.Time) {
 	// Each release has a different time, so that timers which goroutines start do not
 	// expire at the same time, in an order that the runtime chooses.
@@ -198,8 +202,8 @@ func (w *world) step(until time.Time) {
 	w.rest(next.Sub(now))
 }
 
-// burst releases everything that can be released. It is used for the first start, in
-// which the order does not matter.
+// burst releases everything that can be released. It is used where the order does not
+// matter: for the first start and in TestContract.
 func (w *world) burst() {
 	for _, l := range w.bus.links {
 		for ; len(l.in) > 0; l.in = l.in[1:] {
@@ -342,9 +346,9 @@ func (w *world) run(o *op) {
 	}
 }
 
-// lost kills an instance that renews a slot which another instance has taken. Otherwise
-// the instance would end when it receives the response, and the order of its last
-// operations would depend on its goroutines.
+// lost kills an instance that renews a slot which another instance has taken, and
+// reports whether it did. Otherwise the instance would end when it receives the
+// response, and the order of its last operations would depend on its goroutines.
 func (w *world) lost(o *op) bool {
 	if !strings.HasPrefix(o.subject, "slot.") {
 		return false
@@ -373,7 +377,8 @@ func (b *Bus) size() uint64 {
 	return 0
 }
 
-// repeat delivers unacknowledged work again, as a real server may do.
+// repeat makes unacknowledged work of a consumer, with the probability of that fault,
+// due for delivery again, as a real server may do.
 func (w *world) repeat(c *consumer, now time.Time) {
 	if w.calm || !c.work || len(c.open) == 0 || w.rng.Float64() >= w.odds.again {
 		return
@@ -456,7 +461,8 @@ func (w *world) kill(in *instance, where string) {
 // permanently when it reads it twice.
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
-// revive restarts killed instances that are due.
+// revive restarts the instances that were killed or ended by themselves, once they are
+// due.
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {
@@ -474,8 +480,8 @@ func (w *world) revive() {
 	}
 }
 
-// until runs the scheduler until the condition holds, for at most limit of simulated
-// time, and reports whether it holds.
+// until runs the scheduler until the condition holds or an invariant is broken, for at
+// most limit of simulated time, and reports whether the condition holds.
 func (w *world) until(limit time.Duration, cond func() bool) bool {
 	end := time.Now().Add(limit)
 	for time.Now().Before(end) && !w.broken() {
@@ -516,7 +522,7 @@ func (w *world) stop() {
 	time.Sleep(15 * time.Minute) // goroutines that no service waits for end by their deadlines
 }
 
-// report returns the output about a failed run.
+// report returns the broken invariants of a run, one per line.
 func (w *world) report() string {
 	return strings.Join(w.bad, "\n")
 }
