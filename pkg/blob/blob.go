@@ -60,8 +60,9 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 }
 
 // Keep caches content, always as an object in the stream CACHE, which is not evidence.
-// The object expires after ttl, or after one second if ttl is shorter. Kept reads it.
-// The errors of Keep are those of Commit.
+// The object expires after ttl, or after one second if ttl is shorter; if the stream is
+// full, it may be removed earlier. Kept reads it. The errors of Keep are those of
+// Commit.
 func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -72,7 +73,7 @@ func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl 
 }
 
 // Kept returns content that Keep stored, checked against its commitment. It returns
-// contract.ErrErased after the content has expired.
+// contract.ErrErased if the content has expired or was removed.
 func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.object(ctx, cache, c)
 	if err != nil {
@@ -116,7 +117,7 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 		_, err := s.Conn.JS.Publish(ctx, s.subject(at, c.Commitment, n), part, opts...)
 		var api *jetstream.APIError
 		if errors.As(err, &api) && api.ErrorCode == 10077 {
-			err = nil // the name exists: the stored object is this one, or readers detect the difference
+			err = nil // the part was refused, in general because the name exists: the stored object is this one, or readers detect the difference
 		}
 		if err != nil {
 			return fmt.Errorf("store content: %w", err)
