@@ -171,7 +171,8 @@ func (s *Slot) Keep(ctx context.Context) error {
 	}
 }
 
-// Live returns the instances of a service that hold a slot now.
+// Live returns the instances of a service whose lease of a slot is stored: it has
+// neither expired nor been freed.
 func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
 	var out []string
 	for n := 1; n <= maxSlots; n++ {
