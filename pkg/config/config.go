@@ -12,9 +12,9 @@
 // which rewrites the schema and the page. A test compares the fields with the rows.
 package config
 
-// Config is the configuration document. Each field has a row in Settings with the same
-// JSON pointer, which describes it. Fields that the running program does not read are
-// zero.
+// Config is the configuration document. Each member that is not a section has a row in
+// Settings with the same JSON pointer, which describes it. Members that the running
+// program does not read are zero.
 type Config struct {
 	Data          string        `json:"data"`
 	Keys          string        `json:"keys"`
