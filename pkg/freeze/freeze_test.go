@@ -97,9 +97,9 @@ func TestLoadOutage(t *testing.T) {
 	})
 }
 
-// TestAcknowledge shows that an instance acknowledges a freeze once, after it is in
-// force, even if it receives the event several times, and that Apply reports false for
-// other events.
+// TestAcknowledge shows that a freeze is in force when Apply returns, that an instance
+// acknowledges it once even if it receives the event several times, and that Apply
+// reports false for other events.
 func TestAcknowledge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}
