@@ -29,8 +29,8 @@ type Emitter struct {
 	lamport atomic.Uint64
 }
 
-// See advances the Lamport clock to at least l. Readers of the ledger call it for every
-// event, so that later events of the instance have a greater lamport.
+// See advances the Lamport clock to at least l. Readers of the ledger call it for the
+// events that they process, so that later events of the instance have a greater lamport.
 func (m *Emitter) See(l uint64) {
 	for {
 		old := m.lamport.Load()
