@@ -1,8 +1,7 @@
-// Command llm-router executes calls to language models by sending them to their
-// providers. Its only state is caches, so several instances may run at a time; budgets
-// apply to the sum of their calls. This file reads the configuration that
-// docs/reference/configuration.md describes and starts package llmrouter, which can also
-// run in the process of the whole mesh.
+// Command llm-router executes calls to language models. Several instances may run at a
+// time, since none has state that the others need; budgets apply to the sum of their
+// calls. This file reads the llm document that the configuration contains or names, and
+// starts package llmrouter, which can also run in the process of the whole mesh.
 package main
 
 import (

@@ -22,9 +22,9 @@ const acceptsKey = "accepts"
 // anyLabel stands for every label. Providers that run in this process accept it.
 const anyLabel = "*"
 
-// accepted returns the data labels that each provider and each model name accepts. A
-// name that may be routed to several providers accepts only the labels that all of them
-// accept.
+// accepted returns the data labels that providers and model names accept. A provider
+// without labels has no entry. A name that may be routed to several providers accepts
+// only the labels that all of them accept.
 func (s *Service) accepted() *events.DataAccepted {
 	by := map[string][]string{}
 	for _, p := range registry.Locals() {
@@ -81,7 +81,8 @@ func both(a, b []string) []string {
 	return out
 }
 
-// publishAccepted records the labels that each model name accepts, if they have changed.
+// publishAccepted records the labels that providers and model names accept, if they have
+// changed.
 func (s *Service) publishAccepted(ctx context.Context, env *run.Env) error {
 	data := contract.Bytes(s.accepted())
 	filter := bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.DataAcceptedName, Key: acceptsKey}.String()

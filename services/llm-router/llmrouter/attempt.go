@@ -23,19 +23,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// attempt is one request to one provider. It is used by one goroutine. Hedged attempts
-// of a call run concurrently and share the call; call.mu guards the totals that they
-// update.
+// attempt is one try of a call with one candidate. It is used by one goroutine, except
+// that the transport may call affordEgress. Hedged attempts of a call run concurrently
+// and share the call; call.mu guards the totals that they update.
 type attempt struct {
 	c      *call
 	up     *upstream
 	cand   route.Candidate
-	api    *dialect.API // API in which the request is sent; nil until run has selected it
+	api    *dialect.API // API in which the request is sent; nil until run has selected it, and for a provider in this process
 	ans    answer
 	began  time.Time
 	ev     events.AttemptFinished
 	usage  ir.Usage
-	said   int // bytes of output that were forwarded
+	said   int // size of the output so far, in bytes
 	output []byte
 	seen   scan.Seen // findings in the response
 	held   amounts   // amounts reserved for this attempt in call.billed
@@ -118,9 +118,9 @@ func codeFor(ctx context.Context, err error) string {
 	return fault.Internal
 }
 
-// record appends the attempt to the ledger and adds its usage to the call's totals. If
-// the provider may have billed the attempt but reported no usage, the usage is
-// estimated.
+// record adds the attempt to the call's events and its usage to the call's totals. If
+// the provider reported no usage, it is estimated for an attempt that succeeded, had
+// output, or was cancelled after the response had begun.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	passed := a.said > 0 || a.ev.Status == contract.Cancelled && a.ev.HTTPStatus > 0

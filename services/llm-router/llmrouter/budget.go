@@ -10,7 +10,7 @@ import (
 type amounts struct{ tokens, micros, egress int64 }
 
 // worst returns the maximum that the attempt can be billed for. It does not include
-// bytes.
+// bytes, nor the price of a model that is not in the price table.
 func (a *attempt) worst() amounts {
 	if a.up.Local() != nil {
 		return amounts{}
@@ -70,8 +70,8 @@ func (a *attempt) settle(f *provider.Failure) {
 	a.c.usage.EgressBytes += sent
 }
 
-// release subtracts the reservation of an attempt that was not sent, and returns the
-// zero amounts for a.held.
+// release subtracts the tokens and the price that are reserved for an attempt that was
+// not sent, and returns the zero amounts for a.held.
 func (a *attempt) release() amounts {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()

@@ -17,11 +17,12 @@ import (
 )
 
 // CacheConfig configures the cache of responses. A response is reused for a request of
-// the same caller that is identical byte for byte and permits a cached response.
+// the same caller and virtual key whose body is identical byte for byte, after the
+// guards, and that permits a cached response.
 type CacheConfig struct {
-	Store string `json:"store,omitempty"`  // memory (default): in this instance; object: in the mesh's object store, shared by all instances and kept across restarts, at most 1 GiB
+	Store string `json:"store,omitempty"`  // memory (default): in this instance; object: in the mesh's object store, shared by all instances and kept across restarts, at most 1 GiB; responses to calls that are not recorded as plain text are always in memory
 	TTLMS int64  `json:"ttl_ms,omitempty"` // lifetime of a cached response; 0 = 1 hour
-	MaxMB int64  `json:"max_mb,omitempty"` // size limit of the store memory; 0 = 64
+	MaxMB int64  `json:"max_mb,omitempty"` // limit on the memory that an instance uses for the cache, in MiB; 0 = 64
 }
 
 // cache holds responses up to a total size in bytes and evicts the least recently used
@@ -162,8 +163,8 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	c.w.Fact(events.ResponseCachedName, contract.Bytes(&events.ResponseCached{Commitment: stored.Commitment, Expires: contract.Time(k.until), Key: k.key, MediaType: k.media, Model: k.model, Size: stored.Size}))
 }
 
-// applyCached adds a response in the object store to this instance's cache. Every
-// instance does so, including the one that stored the response.
+// applyCached adds a response in the object store to this instance's cache, unless it
+// has expired. Every instance does so, including the one that stored the response.
 func (s *Service) applyCached(e *contract.Event) error {
 	var d events.ResponseCached
 	if err := contract.Decode(e.Data, &d); err != nil {

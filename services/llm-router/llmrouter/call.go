@@ -33,7 +33,7 @@ type call struct {
 	args llm.Args
 	body []byte
 	out  *out
-	now  time.Time // time of w.Event; the creation time in responses is derived from it
+	now  time.Time // time of w.Event; the creation time of a response whose provider sent none
 	key  struct {
 		id   string
 		tags []string
@@ -62,7 +62,7 @@ func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller
 
 // answer checks the request, returns a cached response if the args permit it and there
 // is one, and otherwise tries the candidates of the plan in order. Nothing is sent to a
-// provider before every check has passed.
+// provider before read, owned and clean have succeeded.
 func (c *call) answer(ctx context.Context) execute.Result {
 	if bad := c.read(ctx); bad != nil {
 		return *bad
@@ -137,8 +137,8 @@ func (c *call) read(ctx context.Context) *execute.Result {
 }
 
 // plan returns the candidates for the requested model, in the order in which they are
-// tried. If there are none, it returns a failure that states whether the name is invalid
-// or the provider unknown.
+// tried. If there are none, it returns a failure: fault.ModelNotFound if the name has
+// the form provider/model, or else fault.InvalidInput.
 func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 	plan := c.s.Plan(c.args.Model, route.Query{Session: c.w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: c.s.latency.of}, c.s.has)
 	if len(plan) > 0 {
@@ -170,9 +170,9 @@ func (c *call) result() execute.Result {
 	return r
 }
 
-// failed ends the call with an error. If a stream has not begun, the caller receives an
-// error response: the provider's own body if it is in the caller's API and need not be
-// hidden, or else an llm.Fault.
+// failed ends the call with an error. If the caller receives frames and no response has
+// begun, it sends an error response: the provider's own body if that is valid JSON in
+// the caller's API and need not be hidden, or else an llm.Fault.
 func (c *call) failed(f *provider.Failure) execute.Result {
 	r := c.result()
 	r.Status, r.ErrorCode, r.ErrorMessage = contract.Failed, f.Code, f.Message
@@ -214,8 +214,8 @@ func passHeaders(to map[string]string, from http.Header) {
 }
 
 // follow tries the candidates of a plan in order. It returns nil on success, or else the
-// failure that ends the call. The row of a failure in fault.Table determines the next
-// step.
+// failure that ends the call. After a failure, its row in fault.Table, the triggers of
+// the next candidate and the limits of Retry determine what is tried next.
 func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Failure {
 	var last *provider.Failure
 	for i := 0; i < len(plan); i++ {
@@ -260,7 +260,7 @@ func (c *call) backoff(ctx context.Context, try int, retryAfter time.Duration) b
 }
 
 // wait returns the time to wait after a try, counted from 1: the time that the provider
-// requires, plus a random time below a limit that begins at retry.base_ms and doubles
+// requires, plus a random time up to a limit that begins at retry.base_ms and doubles
 // with each try, but at most retry.max_ms in all. It returns false if the provider
 // requires more than that.
 func (r Retry) wait(try int, retryAfter time.Duration) (time.Duration, bool) {
@@ -278,7 +278,8 @@ func (r Retry) wait(try int, retryAfter time.Duration) (time.Duration, bool) {
 
 // race sends the call to candidate i and, if hedging is on and no content is received
 // within its delay, to the next candidate as well. It returns nil if either succeeds, or
-// else the last failure, and the index of the candidate that ended last.
+// else the failure of the one that ended last. The index is that of the candidate whose
+// result is returned.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
 	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
 	if hedge == 0 || i+1 >= len(plan) {
@@ -316,7 +317,8 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 }
 
 // estimate sets usage that the provider did not report, at four bytes per token; said is
-// the size of the output in bytes. It never lowers a count.
+// the size of the output in bytes. The tokens of earlier responses are added to the
+// input. It never lowers a count.
 func (c *call) estimate(u *ir.Usage, said int) {
 	u.In = max(u.In, int64(len(c.body))/4+c.args.History)
 	u.Out = max(u.Out, int64(said+3)/4)

@@ -31,8 +31,8 @@ func callerOf(kind string) *dialect.Caller {
 var estimate = &dialect.API{Name: "estimate"}
 
 // apiFor returns the API in which a call is sent to a provider: the caller's own if the
-// provider offers it, or else one into which the call can be translated, or nil if there
-// is none.
+// provider offers it, or else one into which the call can be translated, estimate for a
+// count of tokens, or nil if there is none.
 func apiFor(p *provider.Provider, c *dialect.Caller) *dialect.API {
 	if a := p.Native(c.Kind); a != nil {
 		return a

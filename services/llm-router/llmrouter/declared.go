@@ -6,7 +6,7 @@ import (
 )
 
 // Views returns the declaration of the view of attempts. Replay compares its digest,
-// since its content grows with every attempt.
+// since its content may be large.
 func Views() []view.Declaration {
 	return []view.Declaration{view.Of(services.LLMRouter, services.ViewUsage, attemptsReader, func(*view.Origin) (view.State, error) {
 		var u Usage

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// embeddings returns a caller's embeddings request translated for api. Errors begin with
-// the invalid member.
+// embeddings returns a caller's embeddings request translated for api. It returns an
+// error if the input is tokens instead of text.
 func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	in := gjson.GetBytes(body, "input")
 	var texts []string

@@ -99,8 +99,8 @@ type filter struct {
 	args   map[lane][]byte       // arguments received so far, by tool call
 }
 
-// lane identifies text that is scanned as a whole: all text of one type in a choice, or
-// the arguments of one tool call.
+// lane identifies text that is scanned together: text of one type in a choice, or the
+// arguments of one tool call.
 type lane struct {
 	choice, call int // call is the index of the tool call, or -1 if the text is not part of one
 	typ          string

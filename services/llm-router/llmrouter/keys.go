@@ -85,8 +85,8 @@ func newRotation(names []string, b route.Break) *rotation {
 }
 
 // pick returns the next usable key for a model, or a failure with the time after which
-// one may be usable. The failure is RateLimited if a key is at its rate limit, and
-// ProviderUnavailable if all breakers are open.
+// one may be usable. The failure is RateLimited if at least one key is at its rate
+// limit, or else ProviderUnavailable.
 func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,8 +118,9 @@ func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure)
 	return "", &provider.Failure{Code: fault.ProviderUnavailable, Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
 }
 
-// rest excludes a key from requests to a model until the given time. For the key's
-// breaker, the request was neither a success nor a failure.
+// rest excludes a key from requests to a model until the given time, or until more than
+// 4096 exclusions are stored and all are removed. For the key's breaker, the request was
+// neither a success nor a failure.
 func (r *rotation) rest(name, model string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +139,8 @@ func (r *rotation) report(name string, f func(*route.Breaker)) {
 }
 
 // latencies holds a smoothed time to the first byte for each provider/model, in
-// microseconds. A new value counts for a fifth. It is safe for concurrent use; a
-// concurrent update may be lost.
+// microseconds. Each value after the first counts for a fifth. It is safe for concurrent
+// use; a concurrent update may be lost.
 type latencies struct{ m sync.Map }
 
 func (l *latencies) of(id string) int64 {

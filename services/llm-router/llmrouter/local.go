@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// local executes the attempt with a provider that runs in this process. Guards apply as
-// they do to any other provider.
+// local executes the attempt with a provider that runs in this process. The output
+// guards apply to its answer, too.
 func (a *attempt) local(ctx context.Context) error {
 	l := a.up.Local()
 	if !slices.Contains(l.Models, a.cand.Model) {

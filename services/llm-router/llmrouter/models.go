@@ -30,10 +30,10 @@ func (l *modelList) stale() bool {
 	return time.Since(l.at) > listLife
 }
 
-// discover fetches the list of models of every provider, for at most ten seconds, and
-// returns the number of models that are then known. If a provider fails, its earlier
-// list is kept and the call still succeeds. It runs as a call, because it uses the
-// providers' keys.
+// discover fetches the lists of models of all providers that are reached over HTTP, for
+// at most ten seconds, and returns the number of models that are then known. If a
+// provider fails, its earlier list is kept and the call still succeeds. It runs as a
+// call, because it uses the providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -15,10 +15,11 @@ import (
 )
 
 // out sends a call's response to its caller, in frames to the gateway instance that
-// waits for them. The first frame is sent at once. Later bytes are collected for 10 to
-// 50 ms, longer the more calls are in progress, because the cost is per message. At most
-// llm.Window bytes may be sent that the caller has not yet read: a write beyond that
-// blocks, and so slows down the provider. It is safe for concurrent use.
+// waits for them. The first frame is sent at once. Because the cost is per message, a
+// further frame is sent when it is full or when 10 to 50 ms have passed since the last
+// one, longer the more calls are in progress. At most llm.Window bytes may be sent that
+// the caller has not yet read: a write beyond that blocks, and so slows down the
+// provider. It is safe for concurrent use.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
@@ -38,9 +39,10 @@ type out struct {
 	err      error // first error; later writes return it
 }
 
-// The frames of one call are sent at least 10 ms apart if up to a hundred calls are in
-// progress, and 50 ms if there are five hundred or more: readers do not notice the
-// delay, and the number of messages per second stays limited.
+// Frames of one call that are not full are sent at least 10 ms apart if up to a hundred
+// calls are in progress, and 50 ms if there are five hundred or more; only the last is
+// sent at once. Readers do not notice the delay, and the number of messages per second
+// stays limited.
 const (
 	minGather = 10 * time.Millisecond
 	maxGather = 50 * time.Millisecond
@@ -189,9 +191,9 @@ func (o *out) flush(end []byte) {
 	o.held = nil
 }
 
-// admit blocks until n more bytes fit into the window. It returns errStalled if the
-// caller reads nothing for stallAfter, or the error of o.ctx if that ends first. o.mu
-// must be held.
+// admit blocks until n more bytes fit into the window. It returns errStalled if no
+// credit is received for stallAfter, the error of o.ctx if that ends first, or an error
+// for a credit that is not a number. o.mu must be held.
 func (o *out) admit(n int64) error {
 	o.sent += n
 	for o.sent-o.credited > llm.Window {

@@ -29,9 +29,9 @@ func (s *Service) sends() int64 {
 	return n
 }
 
-// publish records the maximum usage and cost of a request to each model name, if they
-// have changed, so that policy can compare them with budgets. Models that run in this
-// process cost nothing.
+// publish records the limits and prices of each model name, if they have changed, so
+// that policy can compute the maximum usage and cost of a request and compare it with
+// budgets. Models that run in this process cost nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}
 	for _, l := range registry.Locals() {

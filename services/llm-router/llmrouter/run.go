@@ -32,9 +32,10 @@ func headOf(c *route.Candidate, media string) *llm.Head {
 	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: c.ID()}}
 }
 
-// run executes the attempt: it selects the API, writes the request, reserves its maximum
-// cost, selects a key, waits for a place at the provider, and forwards the response. An
-// error that is not a *provider.Failure was not caused by the provider.
+// run executes the attempt. For a provider that is reached over HTTP, it selects the
+// API, writes the request, reserves its maximum cost, selects a key, waits for a place
+// at the provider, and forwards the response; an estimate needs no request. An error
+// that is not a *provider.Failure was not caused by the provider.
 func (a *attempt) run(ctx context.Context) error {
 	if a.up.Local() != nil {
 		return a.local(ctx)
@@ -76,8 +77,8 @@ func (a *attempt) unreadable(err error, why string) error {
 }
 
 // send waits for a place at the provider, fetches the value of the named key, sends the
-// request and forwards the response. It returns the value of the key also after an
-// error, so that report can discard a rejected value.
+// request and forwards the response. If the request fails after the key was fetched, it
+// returns the value with the error, so that report can discard a rejected value.
 func (a *attempt) send(ctx context.Context, key string, body []byte) (value string, err error) {
 	c, up := a.c, a.up
 	if err := up.gate.Enter(ctx, c.w.Event.Actor); err != nil {
@@ -111,8 +112,7 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 }
 
 // report updates the state of the key that a request used according to the request's
-// result. A request that ended because its call ended counts neither as a success nor as
-// a failure.
+// result. If ctx is done, the request counts neither as a success nor as a failure.
 func (a *attempt) report(ctx context.Context, name, value string, err error) {
 	says := fault.Healthy
 	var f *provider.Failure
@@ -184,7 +184,7 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 }
 
 // translate returns a provider's response in the caller's API, and records its usage and
-// id, which translated embeddings do not have. A response that is already in that API is
+// id, except for translated embeddings. A response that is already in that API is
 // returned unchanged.
 func (a *attempt) translate(body []byte) ([]byte, error) {
 	if a.native() {

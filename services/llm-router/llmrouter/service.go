@@ -47,8 +47,8 @@ type Config struct {
 	ClientTools []ClientTool `json:"client_tools"`
 }
 
-// ReadConfig parses the llm document. Its errors name the invalid member by its JSON
-// pointer.
+// ReadConfig parses the llm document. The error about a member that is unknown or of the
+// wrong type names it by its JSON pointer.
 func ReadConfig(doc []byte) (cfg Config, err error) {
 	if err := canon.CheckDepth(doc); err != nil {
 		return cfg, err
@@ -97,8 +97,7 @@ func newUpstream(p *provider.Provider, b route.Break) *upstream {
 	return &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets, b)}
 }
 
-// registry holds the kinds of providers. Outside package providers, no code refers to a
-// kind by name.
+// registry holds the kinds of providers. This package refers to no kind by name.
 var registry = providers.All
 
 // Declaration implements run.Service. The service consumes work, reads control events
@@ -118,8 +117,8 @@ func llmTool(kind, description string) contract.Tool {
 		InputSchema: contract.Raw(llm.Schema), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: providerKeys}}}
 }
 
-// tools returns the tools that the service registers: one for each API that callers use,
-// ownTools, and forwardTool.
+// tools returns the tools that the service registers besides those in ClientTools: one
+// for each API that callers use, ownTools, and forwardTool.
 func (s *Service) tools() []contract.Tool {
 	var out []contract.Tool
 	for _, c := range callers {
@@ -141,8 +140,9 @@ var ownTools = []contract.Tool{
 const kindModels = llm.Models
 
 // Run implements run.Service. It checks the configuration, registers the tools,
-// publishes prices and accepted data labels, and executes calls until ctx is done. If
-// the configuration is invalid, it returns an error that names the member.
+// publishes prices and accepted data labels, and executes calls until ctx is done or an
+// error occurs. If the configuration is invalid, it returns an error that names the
+// member.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if err := s.configure(); err != nil {
@@ -185,8 +185,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// configure creates the providers, sets the defaults of absent members and checks the
-// configuration.
+// configure creates the providers, sets the defaults of Retry and checks the
+// configuration, except for the client tools, which Run checks.
 func (s *Service) configure() error {
 	// All providers share one client, so that connections are reused. The transport has
 	// no Proxy function: prompts are sent to the configured address only, whatever the

@@ -99,9 +99,9 @@ func (s *stream) end() error {
 	return s.finish(append(end, s.enc.Finish()...))
 }
 
-// maxStreamed is the maximum size of a stream, in bytes of text and arguments plus
-// eventSize for each event: they are kept in memory until they are recorded as one
-// document.
+// maxStreamed is the maximum size of a stream that is kept in memory: the bytes of text
+// and arguments, eventSize for each event, and the bytes received before the first
+// content.
 const (
 	maxStreamed = 24 << 20
 	eventSize   = 32
@@ -165,9 +165,9 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 	return e, nil, res.Cut(err)
 }
 
-// raw returns the bytes of an event as received, except for members that edit removes.
-// In some APIs the last event contains the whole response, which raw stores as the
-// document to record.
+// raw returns the bytes of an event as received, except for what edit removes. In some
+// APIs the last event contains the whole response, which raw stores as the document to
+// record.
 func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	if s.ev.ResponseID == "" {
 		s.ev.ResponseID = responseID(e.Data)
@@ -242,7 +242,7 @@ func (s *stream) finish(end []byte) error {
 }
 
 // keep builds the document to record from the content that was forwarded, unless the
-// provider sent one. It is also used for a stream that broke.
+// provider sent one or nothing was forwarded. It is also used for a stream that broke.
 func (s *stream) keep() {
 	if s.output == nil && s.shown {
 		r := s.sum.Response()
@@ -268,7 +268,7 @@ func whole(types []string, data []byte) ([]byte, bool) {
 var usageNull = []byte(`,"usage":null`)
 
 // edit removes from an event the members that are present only because the router
-// requested usage.
+// requested usage. It returns nil if nothing else remains.
 func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 	if !s.inject {
 		return raw

@@ -37,7 +37,8 @@ func (u *Usage) Apply(e *contract.Event) error {
 	return u.state.Apply(e)
 }
 
-// answer returns the stored response with an id, or the zero Answer if there is none.
+// answer returns the stored response with an id, or the zero Answer if there is none. If
+// the response was deleted, only Deleted is set.
 func (u *Usage) answer(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -45,7 +46,7 @@ func (u *Usage) answer(id string) usage.Answer {
 }
 
 // item returns the response that contains the item with an id, or the zero Answer if
-// there is none.
+// there is none. If the response was deleted, only Deleted is set.
 func (u *Usage) item(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -61,16 +62,15 @@ func (u *Usage) Digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// answer returns the stored response with an id after the view has caught up with the
-// ledger, or the zero Answer if there is none. An attempt is on the ledger before its
-// call's outcome, so any response that a caller has received is found. The error is that
-// of reading the ledger.
+// answer is as Usage.answer, after the view has caught up with the ledger. An attempt is
+// on the ledger before its call's outcome, so the view has seen each response that a
+// caller has received in full. The error is that of reading the ledger.
 func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
 	err := s.view.Poll(ctx)
 	return s.usage.answer(id), err
 }
 
-// serveUsage registers the queries for usage and cost, and returns the follower that
+// serveUsage registers the queries that read the view, and returns the follower that
 // updates the view and the cache. The caller must run it.
 func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	view := follow.New(env.Conn, env.Instance, attemptsReader, func(en eventlog.Entry) error {
