@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// TestFilter shows that findings in text and in arguments of tool calls are detected
-// however the stream is split, and that arguments remain a valid document.
+// TestFilter shows that findings in a text in two pieces, and in arguments of tool calls
+// that are divided anywhere, are detected, and that arguments remain a valid document.
 func TestFilter(t *testing.T) {
 	g := scan.Guard{}
 	if err := g.Add("email", scan.Redact); err != nil {

@@ -51,7 +51,7 @@ func (c capture) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("captured")
 }
 
-// bodies holds a request for each kind of call, with members of every type.
+// bodies holds one request for each kind of call.
 var bodies = map[string]string{
 	llm.Chat: `{"model":"p/m","messages":[{"role":"system","content":"be brief"},{"role":"user","content":[{"type":"text","text":"look","cache_control":{"type":"ephemeral"}},{"type":"image_url","image_url":{"url":"data:image/png;base64,QUJD","detail":"low"}}]},` +
 		`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"upper","arguments":"{\"text\":\"a\"}"}}]},{"role":"tool","tool_call_id":"c1","content":"A"}],` +

@@ -53,8 +53,8 @@ func (u *Usage) item(id string) usage.Answer {
 	return u.state.Item(id)
 }
 
-// Digest returns the SHA-256 of the view's canonical form, as "sha256:" and hexadecimal
-// digits. Views at the same position have the same digest.
+// Digest returns the SHA-256 of the view's dump, as "sha256:" and hexadecimal digits.
+// Views at the same position have the same digest.
 func (u *Usage) Digest() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

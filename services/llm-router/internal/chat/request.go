@@ -103,7 +103,7 @@ type tool struct {
 }
 
 // ParseRequest decodes a request. Errors begin with the path of the invalid member, as
-// in "messages[0].role: ". Members that the dialect does not define are in Extra.
+// in "messages[0]: role: ". Members that the dialect does not define are in Extra.
 func ParseRequest(doc []byte) (*ir.Request, error) {
 	m, err := ir.Split(doc)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package claude describes which members the generations of Claude models accept, at any
-// provider. Sources: https://platform.claude.com/docs/en/build-with-claude/thinking and
-// effort.
+// provider. Sources: the pages thinking and effort of
+// https://platform.claude.com/docs/en/build-with-claude/.
 package claude
 
 import (
@@ -87,7 +87,8 @@ func (m Model) Thinking(effort string, budget int64) (string, int64) {
 	return "", 0
 }
 
-// effortOf returns the lowest effort whose budget is at least as large as the given one.
+// effortOf returns the lowest effort whose budget is at least as large as the given one,
+// or xhigh if there is none.
 func effortOf(budget int64) string {
 	for _, b := range budgets {
 		if budget <= b.tokens {

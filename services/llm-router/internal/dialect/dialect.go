@@ -75,13 +75,13 @@ type API struct {
 	// Fault decodes an error: the body of a response with an error status or, with
 	// status 0, an error within a stream. header returns a header field of the response.
 	Fault func(status int, header func(name string) string, body []byte) *ir.Fault
-	// Embed translates embeddings. If it is nil, the API can receive embeddings requests
-	// only in its own format.
+	// Embed translates embeddings. If it is nil, embeddings requests in another format
+	// cannot be translated into this API.
 	Embed *Embedding
 
 	Several  bool // it can return several answers to one request (n)
 	LogProbs bool // it can return the log probabilities of tokens
-	Hints    bool // it accepts OpenAI's members on billing, storage and priority
+	Hints    bool // it accepts the members of OpenAI's API that hints lists
 	Trails   bool // events may follow the one that ends the answer, so the stream is read to its end
 	Items    bool // its responses contain items with ids, to which later requests can refer
 	// AskUsage is the path of the request member that must be true for a stream to
@@ -120,8 +120,9 @@ type Frame struct {
 	Store    bool
 }
 
-// Caller describes an API that callers use. Without Parse, its requests can only be sent
-// to providers that offer the same API.
+// Caller describes an API that callers use. Without Parse, its requests are sent only to
+// providers that offer the same API, unless Embeds is set and the provider has a
+// translation of embeddings.
 type Caller struct {
 	Kind        string // kind of the calls that requests become
 	Description string // description of the call's kind in the tool catalog
@@ -143,10 +144,11 @@ type Caller struct {
 // and priority. A request without them is still valid.
 var hints = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
-// binding lists request members that, in some API, add tools, raise limits or continue a
-// conversation. The names are in lower case, without hyphens and underscores. Fit
-// rejects such a member if the caller's dialect does not define it, because policy and
-// the budget have not read it and the provider's API may apply it.
+// binding lists request members that, in some API, select the model or determine the
+// prompt, the tools, the limits, or the number or form of answers. The names are in
+// lower case, without hyphens and underscores. Fit rejects such a member if the caller's
+// dialect does not define it, because policy and the budget have not read it and the
+// provider's API may apply it.
 var binding = set("additionalmodelrequestfields background bestof cachedcontent candidatecount container contents conversation extrabody functioncall functiondeclarations functions generationconfig " +
 	"inferenceconfig input maxcompletiontokens maxgenlen maxnewtokens maxoutputtokens maxtokencount maxtokens maxtokenstosample mcpservers messages model models n numpredict numreturnsequences options " +
 	"outputconfig outputformat plugins preset previousresponseid prompt reasoning reasoningconfig route searchparameters stream system systeminstruction thinking thinkingbudget thinkingconfig toolchoice " +
@@ -162,9 +164,10 @@ func set(names string) map[string]bool {
 
 var plainName = strings.NewReplacer("_", "", "-", "")
 
-// Fit returns an error if the API cannot express the request, or if its response would
-// lack what the request requires. It removes members that have no meaning in the API.
-// Errors begin with the invalid member.
+// Fit returns an error for a request with a member in binding, a tool without a name, or
+// a number of answers or log probabilities that the API cannot return. It removes the
+// members in hints if the API does not accept them. Errors begin with the invalid
+// member.
 func (a *API) Fit(r *ir.Request) error {
 	for m := range r.Extra {
 		if binding[plainName.Replace(strings.ToLower(m))] {
@@ -190,8 +193,8 @@ func (a *API) Fit(r *ir.Request) error {
 	return nil
 }
 
-// Request returns the body of a request, or the error of Fit or Build. It may remove
-// members of r that have no meaning in this API.
+// Request returns the body of a request, or the error of Fit or Build. As Fit does, it
+// may remove members of r.
 func (a *API) Request(r *ir.Request) ([]byte, error) {
 	if err := a.Fit(r); err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ func extra(names ...string) map[string]json.RawMessage {
 }
 
 // TestFit shows that Fit rejects a request that the API cannot express, with an error
-// that names the member, and that it rejects an unknown member that another API would
-// interpret as a limit, a tool or a conversation.
+// that names the member, and that it rejects a member in binding, however the name is
+// written.
 func TestFit(t *testing.T) {
 	yes, no := true, false
 	small, big := &API{}, &API{Several: true, LogProbs: true, Hints: true}
@@ -50,8 +50,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestHints shows that members on billing and storage are kept in requests to APIs that
-// define them, and removed from requests to other APIs.
+// TestHints shows that the members in hints are kept in requests to APIs that accept
+// them, and removed from requests to other APIs.
 func TestHints(t *testing.T) {
 	for _, defined := range []bool{true, false} {
 		r := &ir.Request{Extra: extra(append(slices.Clone(hints), "x_odd")...)}

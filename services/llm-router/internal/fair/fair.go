@@ -1,6 +1,6 @@
 // Package fair limits how many requests run at once. It queues the others by caller and
-// serves the queues round-robin, so that a thousand requests of one caller do not delay
-// the first of another.
+// serves the queues round-robin, so that the first request of one caller does not wait
+// until all requests of another have run.
 package fair
 
 import (
@@ -80,7 +80,8 @@ func (g *Gate) drop(owner string) {
 	}
 }
 
-// Leave releases a place. The next owner's oldest request gets it.
+// Leave releases a place. The oldest request of the next owner gets it, if any is
+// queued.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

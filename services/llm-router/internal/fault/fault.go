@@ -77,7 +77,7 @@ const (
 type Billing int
 
 const (
-	Free    Billing = iota // the provider did not receive the request, or refused it
+	Free    Billing = iota // the provider did not receive the request
 	IfTaken                // only if the provider may have accepted the request
 	Billed                 // always
 )
@@ -100,7 +100,7 @@ type Row struct {
 	Edge    Edge
 	Billing Billing
 	Status  string // status of the attempt on the ledger: contract.Failed or contract.Cancelled
-	Hidden  bool   // the caller does not receive the provider's message, which is about the router's key
+	Hidden  bool   // the caller receives neither the body of the provider's response nor the fields of its error, which are about the router's key
 	Means   string // explanation for the documentation: when the code is used
 }
 

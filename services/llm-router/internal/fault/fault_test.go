@@ -16,8 +16,9 @@ import (
 
 // TestTable compares each row of the table with a line of text: whether the attempt is
 // retried after a status, what the plan does next, the trigger, the key, the caller's
-// status for a provider's 0, 400, 500 and 529, and whether the attempt is free if the
-// provider did not, and did, accept the request.
+// status for a provider's 0, 400, 500 and 529, whether the attempt is free if the
+// provider did not, and did, accept the request, the attempt's status, and whether the
+// provider's error is hidden.
 func TestTable(t *testing.T) {
 	want := map[string]string{
 		RateLimited:         "again:yes next:0 rate_limit key:3 edge:429,429,429,429 free:true,false failed",

@@ -123,8 +123,8 @@ func (m *Media) DataURL() string {
 	return "data:" + m.MIME + ";base64," + m.Data
 }
 
-// FromURL returns the media for a URL. A data URL in base64 (RFC 2397) is decoded into
-// its media type and its data; any other is kept as a URL and not fetched.
+// FromURL returns the media for a URL. A data URL in base64 (RFC 2397) is split into its
+// media type and its data, still in base64; any other is kept as a URL and not fetched.
 func FromURL(url string) *Media {
 	if rest, ok := strings.CutPrefix(url, "data:"); ok {
 		if head, data, ok := strings.Cut(rest, ","); ok {
@@ -211,7 +211,7 @@ func (u *Usage) Merge(n Usage) {
 	u.Known = u.Known || n.Known
 }
 
-// Kinds of events of a stream, each with the fields of Event that it uses.
+// Kinds of events of a stream, each with the main fields of Event that it uses.
 const (
 	Begin     = "begin"      // ID, Model
 	Delta     = "delta"      // Part.Type text, refusal, thinking; Part.Text

@@ -74,8 +74,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMembers shows that each member can be taken once and that the others remain. An
-// error names the member and contains no type name of Go.
+// TestMembers shows that taking a member removes it and that the others remain. An error
+// names the member and contains no type name of Go.
 func TestMembers(t *testing.T) {
 	m, err := Split([]byte(`{"a":1,"b":null,"c":"x","d":[1]}`))
 	if err != nil {

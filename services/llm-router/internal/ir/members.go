@@ -12,7 +12,7 @@ import (
 type Members map[string]json.RawMessage
 
 // Split decodes a JSON object into its members, which are copies of the bytes in doc. It
-// returns an error if doc is not an object.
+// returns nil for null, and an error for any other doc that is not an object.
 func Split(doc []byte) (Members, error) {
 	var m Members
 	if err := json.Unmarshal(doc, &m); err != nil {
@@ -74,8 +74,8 @@ func (m Members) TakeAll(pairs ...any) error {
 // Obj is a JSON object under construction.
 type Obj map[string]any
 
-// Put sets a member, unless v is nil, empty or the zero value of a type that requests
-// use: such a member is absent from the request.
+// Put sets a member, unless v stands for an absent one: nil, or a zero or empty value of
+// a type in unsaid.
 func (o Obj) Put(name string, v any) {
 	if !unsaid(v) {
 		o[name] = v

@@ -2,8 +2,8 @@ package ir
 
 // Turns reorders a stream so that interleaved tool calls follow one another. The guards
 // require that, and so do APIs whose pieces of arguments carry no index. Until the
-// arguments of the current call are a complete object, or the answer ends, all other
-// events are queued. The zero value is ready to use.
+// arguments of the current call are a complete object, or the answer ends, the other
+// content of the first choice is queued. The zero value is ready to use.
 type Turns struct {
 	open    int  // index of the current call
 	taken   bool // there is a current call

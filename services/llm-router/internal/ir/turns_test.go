@@ -49,7 +49,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsLoseNothing interleaves calls at random and shows that no event is lost.
+// TestTurnsLoseNothing interleaves calls at random and shows that no arguments are lost
+// or follow another call's beginning.
 func TestTurnsLoseNothing(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -285,8 +285,8 @@ func buildChoice(r *ir.Request) ir.Obj {
 	return choice
 }
 
-// bounds sets the maximum length of the answer and either thinking or sampling, which
-// exclude each other. It returns the first members of output_config.
+// bounds sets the maximum length of the answer and at most one of thinking and sampling,
+// which exclude each other. It returns the first members of output_config.
 func bounds(o ir.Obj, r *ir.Request) (output ir.Obj) {
 	output = ir.Obj{}
 	limit := r.MaxTokens

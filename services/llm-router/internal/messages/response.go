@@ -173,7 +173,7 @@ type event struct {
 	} `json:"usage"`
 }
 
-// Decoder decodes the events of one stream and adds up its usage. The zero value is
+// Decoder decodes the events of one stream and combines their usage. The zero value is
 // ready to use.
 type Decoder struct {
 	calls map[int]int // index of the tool call, by index of the block
@@ -186,7 +186,8 @@ type Decoder struct {
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event. It ignores the name, since the data contains the
-// type. It returns nothing for an event of an unknown type.
+// type. It returns nothing for an event of an unknown type, and an error for a block of
+// an unknown type.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -264,8 +265,8 @@ func (d *Decoder) piece(e *event) []ir.Event {
 	return nil
 }
 
-// end decodes the stop reason and the total usage. Amounts that the event omits keep the
-// value of message_start.
+// end decodes the stop reason and the total usage. Input amounts that the event omits
+// keep the value of message_start.
 func (d *Decoder) end(e *event) (out []ir.Event) {
 	if e.Delta != nil && e.Delta.Stop != "" {
 		out = append(out, ir.Event{Kind: ir.End, Finish: finish(e.Delta.Stop), StopSeq: e.Delta.StopSeq})

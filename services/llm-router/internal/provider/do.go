@@ -64,7 +64,9 @@ const (
 	longest = 2 * time.Minute
 )
 
-// idle cancels a request if nothing is received within wait. A nil idle does nothing.
+// idle cancels a request if touch is not called within wait. Answer.Next calls touch
+// after each event of a stream; nothing calls it while another body is read. A nil idle
+// does nothing.
 type idle struct {
 	t    *time.Timer
 	wait time.Duration
@@ -82,8 +84,8 @@ func (i *idle) stop() {
 	}
 }
 
-// errSilent is the cause of cancellation if the provider sends nothing within a time
-// limit.
+// errSilent is the cause of cancellation when a configured time limit, first_byte_ms or
+// idle_ms, has ended.
 var errSilent = errors.New("nothing came")
 
 // milliseconds converts a configured time limit; 0 means the default.
@@ -131,7 +133,7 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 }
 
 // receive sets the stream or the body of a from the response. It returns a *Failure for
-// an error status, and for a body that is too large, nested too deep or incomplete.
+// a status from 300, and for a body that is too large, nested too deep or incomplete.
 func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.Response) error {
 	if resp.StatusCode >= 300 {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))

@@ -103,8 +103,8 @@ func TestEgress(t *testing.T) {
 	check("a list", &e)
 }
 
-// TestEgressRefused shows that a request that exceeds the budget is not sent, not even
-// when the transport would repeat it after an idle connection was closed.
+// TestEgressRefused shows that a request that exceeds the budget is not sent, and that
+// the transport cannot get the body again if sending it again would exceed the budget.
 func TestEgressRefused(t *testing.T) {
 	p, l := serve(t, func(http.ResponseWriter, *http.Request) {})
 	e := Egress{Afford: func(n int64) bool { return n < 1000 }}
@@ -131,8 +131,8 @@ func TestEgressRefused(t *testing.T) {
 	}
 }
 
-// TestEgressEnds shows that a provider that responds early, or not at all, receives no
-// uncounted bytes after the attempt has ended.
+// TestEgressEnds shows that a body cannot be read after the attempt has ended, and that
+// a provider that does not respond receives no uncounted bytes.
 func TestEgressEnds(t *testing.T) {
 	var late Egress
 	req, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/", nil)

@@ -21,16 +21,16 @@ import (
 // its code in fault.Table determines its consequences.
 type Failure struct {
 	Code    string        // one of the codes in package fault
-	Status  int           // the provider's HTTP status; 0 without a response
+	Status  int           // the provider's HTTP status, or one that the router assigned; 0 = none
 	Message string        // explanation for people; contains no key
 	Retry   time.Duration // wait that the provider requires; 0 = none
-	Fault   *ir.Fault     // the provider's own error, if it sent one
+	Fault   *ir.Fault     // the provider's own error, or one that the router wrote for the caller; may be nil
 	Body    []byte        // body of the provider's response, with the key removed
 	Headers http.Header
 	Taken   bool // the provider may have accepted the request, and may bill it
 }
 
-// Error implements error. The message names the provider and contains no key.
+// Error implements error. The message contains no key.
 func (f *Failure) Error() string { return f.Message }
 
 // Row returns the consequences of the failure: how the call continues, and the effects
@@ -80,8 +80,8 @@ func (p *Provider) cut(ctx context.Context, err error) *Failure {
 	return p.begun(fault.Cut, " cut its answer before the end")
 }
 
-// Malformed returns the failure of a response that cannot be decoded. The message is the
-// provider's name followed by what.
+// Malformed returns the failure of a response that cannot be decoded or is too large.
+// The message is the provider's name followed by what.
 func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malformed, " "+what) }
 
 // Said returns the failure of a stream in which the provider sent an error.
@@ -137,6 +137,6 @@ func atMost(ns float64) time.Duration {
 	return time.Duration(min(max(ns, 0), float64(maxRetry)))
 }
 
-// scrub removes a provider's key, in every encoding that package redact covers, from
-// text that the provider sent.
+// scrub removes a provider's key, in every encoding that package redact covers, from a
+// text.
 func scrub(s, key string) string { return (*redact.Redactor)(nil).With("provider-key", key).String(s) }

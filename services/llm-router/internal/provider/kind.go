@@ -34,7 +34,7 @@ type Kind struct {
 	// the address is BaseURL followed by the API's path.
 	URL func(c *Config, a *dialect.API, model string, stream bool) string
 	// Authorize adds credentials to a request, whose body is not attached yet; key is
-	// the value of a secret. It is not called if the provider has no secrets. nil means
+	// the value of a secret. It is not called for a request without a key. nil means
 	// Bearer.
 	Authorize func(ctx context.Context, req *http.Request, c *Config, key string, body []byte) error
 	// Lists reports whether GET BaseURL/models returns the provider's models.
@@ -45,8 +45,8 @@ type Kind struct {
 	// NewBounds reports whether the provider supports the current name of the request
 	// member that limits an answer. Other kinds receive the older member as well.
 	NewBounds bool
-	// RequestID is the response header field with the id of the request. If it is empty,
-	// the field is X-Request-Id.
+	// RequestID is a response header field with the id of the request, in addition to
+	// X-Request-Id. It is empty if there is none.
 	RequestID string
 	// Passes lists the response header fields that are forwarded to callers, in lower
 	// case. An entry that ends with a hyphen is a prefix.

@@ -1,9 +1,9 @@
 // Package provider sends requests to providers of language models and reads their
 // responses. It sets addresses and header fields, enforces time limits and interprets
 // error responses. A Kind, which each provider's package exports, describes the
-// properties of a provider, and a dialect.API those of an API; this package names
-// neither a provider nor an API. Every error of a request is a *Failure, whose code has
-// a row in package fault. No error or log line contains a key.
+// properties of a provider, and a dialect.API those of an API; the code of this package
+// names neither a provider nor an API. Every error of Provider.Do is a *Failure, whose
+// code has a row in package fault. No error or log line contains a key.
 package provider
 
 import (
@@ -29,8 +29,8 @@ type Config struct {
 	Secrets    []string          `json:"secrets,omitempty"`       // names of its keys in the vault, used in rotation; each begins with "llm."
 	Models     []string          `json:"models,omitempty"`        // models to list in addition to those that the provider lists
 	Limit      int               `json:"limit,omitempty"`         // maximum number of concurrent requests; 0 = 256
-	FirstMS    int64             `json:"first_byte_ms,omitempty"` // maximum time until the first byte of a response; 0 = 120000
-	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time without data during a response; 0 = 120000
+	FirstMS    int64             `json:"first_byte_ms,omitempty"` // maximum time until the header of a response; 0 = 120000
+	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time between two events of a stream, and for the body of any other response; 0 = 120000
 	Headers    map[string]string `json:"headers,omitempty"`       // header fields to add to each request; must contain no secret
 	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }

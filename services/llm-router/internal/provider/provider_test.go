@@ -84,7 +84,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestFailures shows which failure is returned for each way in which a request can fail.
+// TestFailures shows which failure is returned for various ways in which a request can
+// fail.
 func TestFailures(t *testing.T) {
 	deep := strings.Repeat("[", canon.MaxDepth+1) + strings.Repeat("]", canon.MaxDepth+1)
 	var reply atomic.Pointer[http.HandlerFunc]

@@ -20,12 +20,13 @@ import (
 // of the kinds.
 var vendors = []string{"aws-sdk", "amazon", "amzn", "apim", "google", "goog", "claude", "vllm", "mistral"}
 
-// dialects lists the packages that implement one API and may name its vendor. All other
-// code outside this folder is shared.
+// dialects lists the packages for the API or the models of one vendor, which may name
+// it. All other code outside this folder, except package irtest, is shared.
 var dialects = []string{"internal/chat/", "internal/messages/", "internal/responses/", "internal/claude/"}
 
-// TestSharedCodeNamesNoProvider parses every file of the shared code and shows that no
-// identifier, literal or import names a provider. Comments and struct tags may name one.
+// TestSharedCodeNamesNoProvider parses every file of the shared code except tests and
+// shows that no identifier, literal or import names a provider. Comments and struct tags
+// may name one.
 func TestSharedCodeNamesNoProvider(t *testing.T) {
 	names := append([]string{}, vendors...)
 	for _, k := range All.Kinds() {
@@ -115,8 +116,8 @@ func TestNamingFinds(t *testing.T) {
 	}
 }
 
-// TestEveryKind shows that each kind can be configured and found by its name, and that
-// its APIs have the functions that they require.
+// TestEveryKind shows that each kind, except those that run in this process, can be
+// configured by its name, and that its APIs have the functions that they require.
 func TestEveryKind(t *testing.T) {
 	for _, k := range All.Kinds() {
 		if k.Local != nil {

@@ -166,8 +166,8 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	return &ir.Choice{Mode: "tool", Name: c.Name}, nil
 }
 
-// ParseInput decodes the member input: a text, or a list of items. The items of one turn
-// of the model become one message.
+// ParseInput decodes the member input: a text, or a list of items. Consecutive items of
+// the model become one message, as do consecutive results of tools.
 func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil

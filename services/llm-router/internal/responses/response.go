@@ -134,7 +134,7 @@ type Frame struct {
 	Store    bool
 }
 
-// echoed lists the members of a request that its response repeats.
+// echoed lists the members of a request that its response repeats unchanged.
 var echoed = []string{"instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "temperature",
 	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"}
 

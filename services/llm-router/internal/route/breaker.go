@@ -33,7 +33,7 @@ func (b *Breaker) Allow(now time.Time) bool {
 }
 
 // Open returns the time until which the breaker rejects requests. It returns the zero
-// time if the breaker is closed, or may allow a probe at now.
+// time if the breaker is closed, or if the open period has ended at now.
 func (b *Breaker) Open(now time.Time) time.Time {
 	if b.until.IsZero() || !now.Before(b.until) {
 		return time.Time{}
@@ -48,8 +48,8 @@ func (b *Breaker) Success() { *b = Breaker{Break: b.Break} }
 // for example because the caller disconnected.
 func (b *Breaker) Undecided() { b.probe = false }
 
-// Failure counts a failure at now. It opens the breaker when the configured number of
-// consecutive failures is reached.
+// Failure counts a failure at now. It opens the breaker, or extends the open period, if
+// the number of consecutive failures has reached the configured one.
 func (b *Breaker) Failure(now time.Time) {
 	b.probe = false
 	failures, open := b.Failures, time.Duration(b.OpenMS)*time.Millisecond

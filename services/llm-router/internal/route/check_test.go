@@ -6,7 +6,7 @@ import (
 )
 
 // TestCheckMembers shows that each invalid member is rejected with its path, and that a
-// table without the member is accepted.
+// valid table and an empty one are accepted.
 func TestCheckMembers(t *testing.T) {
 	has := func(p string) bool { return p == "a" || p == "b" }
 	two := []Target{{Model: "a/m"}, {Model: "b/m", Weight: 2}}

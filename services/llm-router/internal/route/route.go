@@ -34,7 +34,7 @@ type Rule struct {
 type Virtual struct {
 	Name     string   `json:"name"`               // name in requests; contains no slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
-	Sticky   bool     `json:"sticky,omitempty"`   // requests of a session use the same target, so that prompt caches are effective
+	Sticky   bool     `json:"sticky,omitempty"`   // with strategy weighted, requests of a session with the same tags try the same target first, so that prompt caches are effective
 	Targets  []Target `json:"targets"`
 }
 
@@ -193,12 +193,12 @@ func (t *Table) virtual(name string) *Virtual {
 // failure of the preceding candidate has one of its triggers.
 type Candidate struct {
 	Provider, Model string
-	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the first candidate
+	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the first target of the requested model
 	Triggers        []string // failures of the preceding candidate after which it is tried; empty = any
 }
 
-// ID returns provider/model, the key under which the candidate's prices, latencies and
-// data labels are stored.
+// ID returns provider/model, the key under which the candidate's prices and latencies
+// are stored.
 func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
 
 // Query holds the inputs of a plan other than the model's name. The caller supplies
@@ -212,7 +212,8 @@ type Query struct {
 
 // Plan returns the candidates for a model, in the order in which they are tried. want is
 // the model's name in the request. It returns none if neither the name nor a fallback
-// for it refers to a provider that has reports.
+// for it refers to a provider that has reports, or to a virtual model with a target that
+// fits the tags.
 func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Candidate {
 	out := t.resolve(want, q, nil, has)
 	name := want

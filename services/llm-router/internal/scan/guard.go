@@ -157,7 +157,8 @@ func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 	return string(t), b
 }
 
-// numberMost is the maximum length of a number or an IBAN that contains blanks, in bytes.
+// numberMost is an upper bound of the length of a number or an IBAN that contains
+// blanks, in bytes.
 const numberMost = 2 * ibanMost
 
 // maxKey is the maximum number of bytes that are buffered until the end of a private key
@@ -186,8 +187,9 @@ func safe(t []byte, from int) int {
 	return min(i, f.open)
 }
 
-// openKey returns the index at which a private key without an end begins. It returns -1
-// if there is none, or if it is longer than maxKey.
+// openKey returns the index at which the last PEM block, which may be a private key,
+// begins if its end is missing. It returns -1 if there is none, or if maxKey bytes or
+// more follow.
 func openKey(t []byte) int {
 	k := bytes.LastIndex(t, pemBegin)
 	if k < 0 || len(t)-k >= maxKey {

@@ -1,6 +1,5 @@
-// Package scan finds personal data and secrets in text by their format. It is pure and
-// reads the text once. Data without a format of its own, such as names and addresses of
-// people, is not found.
+// Package scan finds personal data and secrets in text by their format. It is pure. Data
+// without a format of its own, such as names and addresses of people, is not found.
 package scan
 
 import (
@@ -22,8 +21,8 @@ type Finding struct {
 	Start, End int
 }
 
-// longest is the maximum length, in bytes, of a finding that is neither a token nor a
-// private key. The longest are email addresses.
+// longest is an upper bound of the length, in bytes, of a finding that is neither a
+// token nor a private key. The longest are email addresses.
 const longest = 256
 
 // find scans a text for findings that begin at from or later. They are in order and do
@@ -50,7 +49,7 @@ func find(text []byte, from int) *finder {
 	return f
 }
 
-// leads maps each byte to the kind of finding that may begin there; 0 means none.
+// leads maps each byte to the check that find makes at that byte; 0 means none.
 var leads = func() (l [256]byte) {
 	l['@'], l['-'], l['+'] = leadAt, leadDash, leadNumber
 	for c := '0'; c <= '9'; c++ {
@@ -230,9 +229,10 @@ func digit(c byte) bool { return c >= '0' && c <= '9' }
 var socialSecurity = []uint8{3, 2, 4}
 
 // number returns the class and the length of the number at the beginning of t: a phone
-// number if it has a plus sign (E.164), a credit card number if its check digit is valid
-// (ISO/IEC 7812), or a US social security number if its digits have that grouping. If
-// class is "", the next n bytes need not be scanned again.
+// number if it has a plus sign and 8 to 15 digits (E.164), a credit card number if it
+// has 13 to 19 digits and its check digit is valid (ISO/IEC 7812), or a US social
+// security number if its digits have that grouping. Digits that are all equal are no
+// credit card number. If class is "", the next n bytes need not be scanned again.
 func number(t []byte) (class string, n int) {
 	var x numeral
 	x.read(t)
@@ -326,7 +326,8 @@ func (f *form) match(t []byte) (n int, open bool) {
 }
 
 // webToken returns the length of the JSON Web Token (RFC 7519) at the beginning of t, or
-// 0: three parts, of which the first is a JSON object. open is as for token.
+// 0: three parts, of which the first begins as the base64url of a JSON object. open is
+// as for token.
 func webToken(t []byte) (n int, open bool) {
 	const least = 10
 	if !bytes.HasPrefix(t, []byte("eyJ")) {
@@ -355,8 +356,8 @@ const (
 )
 
 // iban returns the length of the IBAN (ISO 13616) at the beginning of t, or 0 if there
-// is none. It checks the country code and the check digits. An IBAN may contain single
-// blanks.
+// is none. It checks the check digits, but only the form of the country code. An IBAN
+// may contain single blanks.
 func iban(t []byte) int {
 	if len(t) <= ibanLeast || !capital(t[0]) || !capital(t[1]) || !digit(t[2]) || !digit(t[3]) {
 		return 0

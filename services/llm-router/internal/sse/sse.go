@@ -23,8 +23,9 @@ type Event struct {
 	Raw  []byte // all bytes of the event, with the blank line after it
 }
 
-// Reader reads the events of one stream. It is not safe for concurrent use. Comments,
-// and fields other than event and data, are preserved in Raw only.
+// Reader reads the events of one stream. It is not safe for concurrent use. In an event,
+// comments and fields other than event and data are preserved in Raw only. Blocks
+// without data are dropped.
 type Reader struct {
 	r    *bufio.Reader
 	raw  []byte
@@ -36,8 +37,8 @@ type Reader struct {
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // Next returns the next event that has data. It returns io.EOF if the stream ends
-// between two events, io.ErrUnexpectedEOF if it ends inside one, and ErrTooLarge for an
-// event larger than MaxEvent.
+// between two events, io.ErrUnexpectedEOF if it ends inside one, ErrTooLarge for an
+// event larger than MaxEvent, and any other error of the underlying reader.
 func (s *Reader) Next() (Event, error) {
 	s.raw, s.data = s.raw[:0], s.data[:0]
 	name, lines := "", 0

@@ -1,6 +1,6 @@
 // Package usage computes the view of attempts: the success rate, latency, tokens and
-// cost of models in any window of time. It is pure; replaying the same events gives the
-// same state.
+// cost of models in a window of time, and the owners of stored responses. It is pure;
+// replaying the same events gives the same state.
 package usage
 
 import (
@@ -52,7 +52,8 @@ type sum struct {
 }
 
 // hist is a histogram of durations in milliseconds. Each bucket is 5 % wider than the
-// one before, so that a percentile is within 2.5 % of the exact value.
+// one before, so that a percentile, apart from rounding to milliseconds, is within 2.5 %
+// of the exact value.
 type hist map[int]int64
 
 const growth = 1.05
@@ -72,7 +73,7 @@ func (h hist) add(o hist) {
 }
 
 // at returns the percentile for part, a number from 0 to 1: the middle of the bucket
-// that contains it.
+// that contains it. It returns 0 for an empty histogram.
 func (h hist) at(part float64) int64 {
 	total := int64(0)
 	for _, n := range h {
@@ -115,7 +116,8 @@ func (s *State) begin(minute string) string {
 }
 
 // advance sets the hour of the newest attempt and merges cells that are now old enough
-// for a longer period. It returns an error if the hour cannot be parsed.
+// for a longer period. It does nothing for an hour that is not later. It returns an
+// error if a later hour cannot be parsed.
 func (s *State) advance(hour string) error {
 	if hour <= s.newest {
 		return nil
@@ -235,8 +237,8 @@ func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 	s.put(a.ResponseID, r)
 }
 
-// put records a response by an id. If a provider used the id for two principals, neither
-// may use it.
+// put records a response by an id. If the id is that of another principal's response,
+// the entry is marked as deleted, so that neither may use it.
 func (s *State) put(id string, a Answer) {
 	old, ok := s.ids[id]
 	if !ok {
@@ -252,15 +254,16 @@ func (s *State) put(id string, a Answer) {
 	}
 }
 
-// itemKey returns the key of an item in State.ids, which differs from that of any
-// response.
+// itemKey returns the key of an item in State.ids. Its prefix distinguishes it from the
+// ids of responses.
 func itemKey(id string) string { return "item " + id }
 
 // Item returns the response that contains an item, or the zero Answer if there is none.
+// If the response was deleted, only Deleted is set.
 func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
 
 // Answer returns a stored response by its id, or the zero Answer if there is none or it
-// has been removed as one of the oldest.
+// has been removed as one of the oldest. If it was deleted, only Deleted is set.
 func (s *State) Answer(id string) Answer { return s.ids[id] }
 
 func (h hist) quantiles() events.Quantiles {
@@ -340,7 +343,7 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 	}
 }
 
-// Dimensions lists the dimensions by which Spend can group. A call with several tags
+// Dimensions lists the dimensions by which Spend can group. An attempt with several tags
 // counts under each of them.
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
@@ -387,8 +390,8 @@ func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	return out, nil
 }
 
-// Dump returns the canonical form of the state: sorted JSON lines, so that equal states
-// have equal bytes. Replay compares it with that of the live view.
+// Dump returns the state as sorted JSON lines, so that equal states have equal bytes.
+// Replay compares its digest with that of the live view.
 func (s *State) Dump() []byte {
 	var lines []string
 	for k, c := range s.within(time.Time{}, time.Time{}) {
@@ -426,7 +429,8 @@ func (s *State) Dump() []byte {
 	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
-// counts returns a map as a canonical JSON object, with the keys in ascending order.
+// counts returns a map as a JSON object, with the members in the order of the map's
+// keys.
 func counts[K cmp.Ordered](m map[K]int64) []byte {
 	w := canon.Object(nil)
 	for _, k := range slices.Sorted(maps.Keys(m)) {

@@ -40,7 +40,7 @@ var Provider = provider.Kind{
 	Name: "bedrock", Trace: "aws.bedrock", APIs: []*dialect.API{API}, Needs: "region", Prepare: prepare, Authorize: authorize, RequestID: "X-Amzn-Requestid",
 }
 
-// prepare sets the base URL for the region, which is required.
+// prepare requires a region, and sets the base URL for it if the configuration has none.
 func prepare(c *provider.Config) error {
 	if c.Region == "" {
 		return errors.New("region: bedrock needs one, e.g. us-east-1")

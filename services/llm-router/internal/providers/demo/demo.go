@@ -1,6 +1,7 @@
 // Package demo is the built-in provider "demo". It has one deterministic model, echo,
-// which returns the last user message, so that a new mesh can answer calls without a
-// key. The ids of its answers contain "demo". It is pure.
+// which returns the last user message up to the request's limit, so that a new mesh can
+// answer calls without a key. The ids of its chat completions contain "demo". It is
+// pure.
 package demo
 
 import (

@@ -42,7 +42,8 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestNames shows that the id of an answer identifies the demo in every API.
+// TestNames shows that the id of a chat completion identifies the demo, and that the
+// error for another model names the one that exists.
 func TestNames(t *testing.T) {
 	if got := Provider.Local.ID("chatcmpl-1-2"); got != "chatcmpl-demo-1-2" {
 		t.Error(got)

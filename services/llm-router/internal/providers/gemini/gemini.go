@@ -106,8 +106,8 @@ func declare(tools []ir.ToolDef) (decls []ir.Obj) {
 	return decls
 }
 
-// generation returns the member generationConfig: sampling, limits and the format of the
-// answer.
+// generation returns the member generationConfig: sampling, limits, the format of the
+// answer, log probabilities and thinking.
 func generation(r *ir.Request) ir.Obj {
 	g := ir.Obj{}
 	g.Put("temperature", r.Temperature)
@@ -437,8 +437,8 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	return append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
 }
 
-// ParseFault decodes an error (google.rpc.Status as JSON), either alone or in a list, as
-// in streams. A retryDelay in its details becomes RetryMS.
+// ParseFault decodes an error (google.rpc.Status as JSON), either alone or as the first
+// item of a list. A retryDelay in its details becomes RetryMS.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {
@@ -451,7 +451,7 @@ func ParseFault(status int, body []byte) *ir.Fault {
 			} `json:"details"`
 		} `json:"error"`
 	}
-	if strings.HasPrefix(strings.TrimSpace(string(body)), "[") { // an error in a stream is in a list
+	if strings.HasPrefix(strings.TrimSpace(string(body)), "[") { // an error response to a request for a stream may be a list
 		var list []json.RawMessage
 		if json.Unmarshal(body, &list) == nil && len(list) > 0 {
 			body = list[0]
