@@ -46,7 +46,7 @@ func filesOf(config string) (cert, key string) {
 }
 
 // clientTLS returns the paths of the clients' certificate and key in the configuration
-// file that the command line names.
+// file that the command line names with -c or --config, or "".
 func clientTLS(args []string) (cert, key string) {
 	if i := slices.IndexFunc(args, func(a string) bool { return a == "-c" || a == "--config" }); i >= 0 && i+1 < len(args) {
 		return filesOf(args[i+1])

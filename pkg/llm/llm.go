@@ -59,7 +59,7 @@ type Args struct {
 	In       int64    `json:"hold_input"`             // upper bound of input tokens; included in Hold
 	Messages int64    `json:"messages"`               // number of messages or inputs
 	Model    string   `json:"model"`                  // name of the model, as given by the caller
-	Params   Raw      `json:"params"`                 // top-level members that are numbers, booleans or short strings
+	Params   Raw      `json:"params"`                 // other top-level members that are numbers, booleans or short strings, without texts for the model
 	Previous string   `json:"previous,omitempty"`     // id of the response this one continues
 	Refs     []string `json:"references,omitempty"`   // ids of stored items that the input refers to
 	Stream   bool     `json:"stream,omitempty"`       // the caller requests an event stream

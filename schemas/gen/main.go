@@ -1,7 +1,8 @@
-// Command gen generates Go types for the schemas of events and queries, constants for the
-// names of events and for error and reason codes, and the reference pages of all of them.
-// It also checks that released schemas have not changed: LOCK holds their digests, and
-// with -lock gen adds the digests of new files.
+// Command gen generates Go types for the schemas of events and queries, the tables with
+// which the trusted core checks events, constants for the names of events and for error
+// and reason codes, and the reference pages. It also checks that released event schemas
+// have not changed: LOCK holds their digests, and with -lock gen adds the digests of new
+// files.
 //
 // gen supports the subset of JSON Schema that the mesh's schemas use. For events, these
 // are objects of strings, integers, optional booleans, arrays of strings, arrays of titled

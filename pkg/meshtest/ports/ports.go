@@ -9,8 +9,8 @@ import (
 )
 
 // Free returns a free loopback address for a server that starts later. Its port is below
-// the range of ports for outgoing connections, since such a connection could take the
-// port before the server listens.
+// Linux's default range of ports for outgoing connections, since such a connection could
+// take the port before the server listens.
 func Free(t testing.TB) string {
 	t.Helper()
 	for range 100 {
