@@ -156,7 +156,7 @@ func TestFirstPerson(t *testing.T) {
 	proves(t, m)
 }
 
-// TestUpgradedAuthority shows that on the ledger of every earlier release the
+// TestUpgradedAuthority shows that on the recorded ledgers of earlier releases the
 // administrator is registered as a person, so that a second person can be registered and
 // vote, and that sessions keep their ids and owners.
 func TestUpgradedAuthority(t *testing.T) {

@@ -168,9 +168,9 @@ func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Ev
 }
 
 // In an earlier version, the receiver of a sealed value accepted the first value that it
-// received, from any service. Each identity reads the ledger while secrets are stored
-// and used, and sends forged values, end frames and errors to every inbox at which a
-// secret is expected.
+// received, from any service. Each identity other than the legitimate senders reads the
+// ledger while secrets are stored and used, and sends forged values, end frames and
+// errors to every inbox at which a secret is expected.
 var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	const value = "a-true-value-of-thirty-3-bytes-xx"
 	if m.NATS == "" {

@@ -62,8 +62,8 @@ func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	}
 }
 
-// shut lists GET requests that a token with read access may send, and that must be
-// rejected after the token is revoked.
+// shut lists paths whose GET requests must be rejected if the credential has expired or
+// been revoked, or if its principal is suspended.
 var shut = []string{"/api/v1/events", "/api/v1/ledger", "/helm/receipts", "/api/v1/search?actor=admin", "/api/v1/proofgraph/sessions", "/api/v1/identities", "/api/v1/policies",
 	"/api/v1/packs", "/v1/models", "/api/v1/trust/keys", "/log/checkpoint", "/api/v1/views/gateway", "/api/v1/llm/stats"}
 
@@ -311,7 +311,7 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 		t.Errorf("an agent votes: %d %s", r.Status, r.Body)
 	}
 	must(t, vote(own), 403, "KEY_NOT_IN_PERSON")
-	must(t, vote(m.Token), 200, "") // one vote per person
+	must(t, vote(m.Token), 200, "") // the only valid vote
 	// Registering a person needs the approval of a second person.
 	persons(t, m, "bob-125")
 	must(t, govern(t, m, m.Token, "register_principal", map[string]any{"principal": "fake-125", "type": "person"}), 202, "pending_approval")

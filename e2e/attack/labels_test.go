@@ -46,8 +46,8 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 	}
 	r.JSON(t, &doc)
 
-	// Requests of the session itself, and of sessions that refer to its outputs in each
-	// possible way, are denied.
+	// Requests of the session itself, and of sessions that refer to it or its outputs by
+	// each kind of id or by a commitment, are denied.
 	if got := chat("s-12l-secret", "remote/model", "sum it up"); !strings.Contains(got, denied) {
 		t.Errorf("the tainted session's own request: %s", got)
 	}
@@ -71,8 +71,9 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		}
 	}
 
-	// Another session that continues a stored response of the labelled session gets the
-	// label. The demo provider runs in the mesh and accepts every label.
+	// If another session continues a stored response of the labelled session, its
+	// request to a remote model is denied. The demo provider runs in the mesh and
+	// accepts every label.
 	r = send("/v1/responses", "s-12l-secret", `{"model":"demo/echo","input":"remember"}`)
 	var stored struct{ ID string }
 	r.JSON(t, &stored)

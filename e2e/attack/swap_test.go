@@ -74,7 +74,7 @@ func write(t *testing.T, path string, b []byte) {
 }
 
 // In this attack, a user with write access to the folder of packs replaces packs in
-// every way after their digests were computed, during runs and between runs. The
+// several ways after their digests were computed, during runs and between runs. The
 // registered program must run every time, under its digest. On compose the folder is one
 // of the host, mounted read-only into the session-runner; the packs in the image are
 // read-only.

@@ -71,8 +71,8 @@ func (r row) line() string {
 	return b.String()
 }
 
-// load calls f from n concurrent clients for the duration d. It returns the latency of
-// each call and the calls per second, or the first error.
+// load calls f from n concurrent clients for the duration d. It returns the latencies of
+// the calls, sorted, and the calls per second, or the first error.
 func load(n int, d time.Duration, f func(client int) error) (lat []time.Duration, rate float64, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -335,7 +335,7 @@ func onOneCore(f func()) time.Duration {
 }
 
 // replayRate measures the speed of replay and verification on the ledger that the
-// earlier parts have written.
+// earlier measurements of this mesh have written, and the export of one session.
 func replayRate(t *testing.T, m *harness.Mesh) {
 	out, err := m.CLI("replay", "--json")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // TestComposeLongStart shows that `docker compose up --wait` waits while audit rebuilds
-// its view, although a single failed health check would already end the wait. -history
-// is the number of events.
+// its view, although a single failed health check would already end the wait. The number
+// of events is that of -history, but at most 200,000.
 func TestComposeLongStart(t *testing.T) {
 	events := min(*longest, 200_000)
 	m := harness.Compose(t, harness.Options{Noop: true, Within: 10 * time.Minute})

@@ -262,8 +262,8 @@ func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, 
 	return took, err
 }
 
-// cpu returns the CPU time that the process has used, in microseconds, or 0 if it has no
-// process id.
+// cpu returns the CPU time that the process has used, and its child processes if
+// children is set, in microseconds. It returns 0 if there is no process id.
 func (w *rivalAt) cpu(t *testing.T) int64 {
 	if w.pid == 0 {
 		return 0
@@ -363,8 +363,8 @@ func portkey(t *testing.T, up string) rivalAt {
 		header: map[string]string{"X-Portkey-Provider": "openai", "X-Portkey-Custom-Host": up + "/v1"}}
 }
 
-// paced keeps 512 streams open, each with a chunk every 20 ms, and counts gaps of more
-// than 250 ms.
+// paced opens 512 concurrent streams of 250 chunks, one every 20 ms, and counts gaps of
+// more than 250 ms.
 func paced(t *testing.T, w *rivalAt) {
 	const streams = 512
 	var stalls, chunks, failed atomic.Int64

@@ -25,8 +25,8 @@ var longest = flag.Int("history", 1_000_000, "events of the longest history that
 // curveSessions is the number of sessions of the histories of different lengths.
 const curveSessions = 1000
 
-// growth measures what follows history and what follows the number of sessions: starts,
-// memory, and the first calls into old sessions.
+// growth measures how starts, memory and the first calls into old sessions depend on the
+// length of the history and on the number of sessions.
 func growth(t *testing.T) {
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -46,7 +46,7 @@ func growth(t *testing.T) {
 	}
 }
 
-// behind measures a mesh behind one written history.
+// behind measures a mesh on a ledger with one written history.
 func behind(t *testing.T, events, sessions int) {
 	o := harness.Options{Noop: true, Dir: t.TempDir(), Within: time.Hour}
 	name := func(what string) string { return fmt.Sprintf("%s, %d events, %d sessions", what, events, sessions) }

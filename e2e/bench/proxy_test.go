@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// proxiedRequests is the number of requests that are sent through the proxy between its two
-// measurements.
+// proxiedRequests is the number of requests through the proxy after which it is measured
+// a second time.
 const proxiedRequests = 100_000
 
 // proxied measures the latency that the governing proxy adds to that of its upstream,
