@@ -199,7 +199,8 @@ func remember(get translog.Nodes) translog.Nodes {
 	}
 }
 
-// contents returns the references to contents in an event.
+// contents returns the references to contents in a proposal, an outcome or the
+// activation of a policy. It returns nil for any other event.
 func contents(en eventlog.Entry) []contract.Content {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Package audit maintains the Merkle tree over the ledger, signs checkpoints, indexes
 // sessions and receipts, detects lost history, and exports evidence. Only one instance
-// runs at a time. Its folder can be rebuilt from the ledger, except the last checkpoint.
-// To add a query, register it in serve; to add an index, extend the view.
+// runs at a time. Its folder can be rebuilt from the ledger, except the last checkpoint
+// and the files of closed epochs. To add a query, register it in serve; to add an index,
+// extend the view.
 package audit
 
 import (
@@ -213,7 +214,8 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 
 // compare compares the ledger with the last checkpoint, which is stored in a separate
 // file. It returns an error if the ledger is shorter than the checkpoint or has a
-// different root, which means that entries were lost.
+// different root, which means that entries were lost. It also returns an error if the
+// checkpoint or the tree cannot be read.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {

@@ -132,7 +132,7 @@ const layout = 5
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
 
-// maxPending is the maximum number of entries in one transaction.
+// maxPending is the number of pending entries at which Add flushes them.
 const maxPending = 4000
 
 // Add adds a copy of the next entry to the pending entries. Flush applies them; Add
@@ -229,7 +229,8 @@ type writer struct {
 
 // apply adds an entry to the indexes and returns its Lamport time. An entry that is not
 // a valid event, that its service must not record, or whose id an earlier event has, is
-// recorded as an alarm and otherwise ignored.
+// recorded as an alarm and otherwise ignored. An outcome that cannot be decoded is
+// recorded as an alarm, too; only its id and its time are indexed.
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	alarm := func(what string) (uint64, error) {
 		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)

@@ -44,7 +44,8 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	return events.Witness{Witness: name}, nil
 }
 
-// meeting is the time for which witnesses are offered the same checkpoint.
+// meeting is the time after which witnesses are offered a newer checkpoint even if not
+// all have cosigned the previous one.
 const meeting = time.Minute
 
 // forWitnesses returns the checkpoint that witnesses are to cosign. It returns the same
@@ -96,8 +97,8 @@ func (s *Service) at(size uint64) *point {
 	return nil
 }
 
-// witnessOf returns the name of the witness that signed line for a checkpoint, or a
-// not-found error.
+// witnessOf returns the name of the witness that signed line for a checkpoint. If no
+// witness signed it, the error is not-found.
 func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 	for _, k := range env.Trust.Keys() {
 		name, ok := strings.CutPrefix(k.Owner, "witness:")

@@ -13,8 +13,9 @@ import (
 // settler decides escalated calls a second time once they are settled.
 type settler struct{ *decider }
 
-// take processes one vote. If the vote settled its call, the call is decided again. The
-// result has the same meaning as that of decider.take.
+// take processes one vote. If the vote settles its call, take decides the call again,
+// and the result has the same meaning as that of decider.take. It ignores a vote that
+// settles no call.
 func (s *settler) take(ctx context.Context, m delivery) error {
 	e := m.event
 	var last contract.Approval

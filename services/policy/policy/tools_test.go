@@ -8,8 +8,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// TestToolsHaveCommands shows that each of policy's tools has a function that
-// executes it, and that every argument in the tool's schema is read.
+// TestToolsHaveCommands shows that each of policy's tools, except the four that this
+// package executes itself, has a command in package govern, and that the command reads
+// every argument in the tool's schema.
 func TestToolsHaveCommands(t *testing.T) {
 	own := []string{kindVote, kindActivate, kindRollback, kindRetire}
 	governed := 0

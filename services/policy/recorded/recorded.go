@@ -33,18 +33,18 @@ func NewState(keys guard.KeyAt, open func(*contract.Content) ([]byte, error)) *S
 // the others.
 func (*State) Reads(name string) bool { return state.Reads(name) }
 
-// Apply applies the next event of the ledger. It returns an error if a policy
-// document cannot be read, after which the state must not be used.
+// Apply applies the next event of the ledger. It returns an error if the event or a
+// policy document cannot be read, after which the state must not be used.
 func (s *State) Apply(e *contract.Event) error { return s.in.Apply(e) }
 
-// Dump returns the canonical form of the view, sorted lines of JSON, which replay
-// compares with the live view.
+// Dump returns the canonical form of the view, lines of JSON in a fixed order, which
+// replay compares with the live view.
 func (s *State) Dump() []byte { return s.in.Dump() }
 
-// Redecide takes the recorded decision d again, with the tool document and the
-// policies that d names; e is the event that recorded d. args are nil if they
-// cannot be read. It fails with contract.ErrErased if the content of a policy is
-// not readable.
+// Redecide takes the recorded decision d again, with the tool document and the policies
+// that d names; e is the event that recorded d. args are nil if they cannot be read. It
+// fails with contract.ErrErased if the content of a policy is not readable, and with
+// another error if a document is not known or the facts of d cannot be decoded.
 func (s *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
 	eval, err := s.in.Redecide(ctx, e, d, args, false)
 	if err != nil {
@@ -72,8 +72,8 @@ const PartDecision = stack.PartDecision
 // the empty view.
 type Budget = budget.View
 
-// Starts is the view policy.starts: the allowed calls that have not started yet.
-// The zero value is the empty view.
+// Starts is the view policy.starts: the allowed calls that have not started yet, and the
+// expired calls without an outcome. The zero value is the empty view.
 type Starts = starts.View
 
 // StartsReads reports whether Starts processes events with this name; a caller

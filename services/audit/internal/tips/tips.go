@@ -37,7 +37,7 @@ func (c *Child) Root() Hash { return c.hash }
 type Node [2]Child
 
 // Store stores inner nodes under their places, which Place encodes. Get returns nil for
-// a missing node.
+// a missing node; the caller may change the node that Get returns.
 type Store interface {
 	Get(place []byte) (*Node, error)
 	Put(place []byte, n *Node) error
@@ -162,8 +162,9 @@ func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 }
 
 // Place returns the store's key for the inner node at depth on the path to key: the bits
-// of key before depth, padded with zeros, followed by depth. The nodes on one path have
-// adjacent places, so that a change of one key writes few pages of a database.
+// of key before depth, padded with zeros, followed by depth. The deep nodes on one path
+// have places near each other, so that a change of one key writes few pages of a
+// database.
 func Place(key Hash, depth int) []byte {
 	n := depth / 8
 	b := make([]byte, max(8, n+1), max(8, n+1)+2)

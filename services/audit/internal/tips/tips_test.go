@@ -117,7 +117,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// counted is a store that counts reads and writes.
+// counted is a store that counts reads, writes and deletions.
 type counted struct {
 	memory
 	n int
