@@ -18,7 +18,7 @@ import (
 const samples = "/packs"
 
 // main uses the example packs if no folder of packs is configured and the folder samples
-// exists.
+// exists. With the built-in tool.noop, up to 256 calls run concurrently.
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,

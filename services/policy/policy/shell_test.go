@@ -312,7 +312,8 @@ func (l *ledger) of(name string) []*contract.Event {
 	return out
 }
 
-// outcome returns the status and the reason code of the call's only outcome.
+// outcome returns the status and the reason code of the call's only outcome, or empty
+// strings if it has none.
 func (l *ledger) outcome(call string) (status, reason string) {
 	l.t.Helper()
 	n := 0

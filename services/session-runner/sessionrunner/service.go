@@ -31,8 +31,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// Config is the session-runner's configuration. Without PacksDir and Noop, the service
-// registers no tool.
+// Config is the session-runner's configuration. If neither PacksDir nor Noop is set, the
+// service registers no tool.
 type Config struct {
 	PacksDir   string // folder of executables and their manifests; empty means no packs
 	StateDir   string // folder for temporary files of sandboxes
@@ -150,8 +150,9 @@ func (s *Service) openRunners(ctx context.Context) error {
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
-// handle executes one call. It runs the pack in a sandbox of the required tier and
-// returns the result with its attestation and usage.
+// handle executes one call. It runs the pack in a sandbox that satisfies the required
+// tier, and returns the result with its attestation and usage. The built-in tool.noop
+// returns its arguments without a sandbox.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}

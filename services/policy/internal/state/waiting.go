@@ -50,7 +50,7 @@ type Escalation struct {
 	Expires        string                  `json:"expires"`
 	Rules          []contract.ApprovalRule `json:"rules"`
 	Votes          []contract.Approval     `json:"votes"`
-	Args           json.RawMessage         `json:"args,omitempty"` // canonical JSON; only in the query for a single escalation
+	Args           json.RawMessage         `json:"args,omitempty"` // canonical JSON; the functions of this package leave it empty
 	DecisionDigest string                  `json:"decision_digest"`
 }
 

@@ -122,9 +122,10 @@ func isManifest(name string) bool {
 	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
 }
 
-// Name returns the name of a pack from its file name: "cmd." and the letters, digits and
-// hyphens of the file name without its extension, in lower case. An underscore becomes a
-// hyphen. It returns "" if the file name has no such characters.
+// Name returns the name of a pack from its file name: "cmd." and the ASCII letters,
+// digits and hyphens of the file name without its extension, in lower case. An
+// underscore becomes a hyphen; hyphens at the start and the end are removed. It returns
+// "" if nothing remains.
 func Name(file string) string {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	clean := strings.Map(func(r rune) rune {

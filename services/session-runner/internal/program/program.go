@@ -40,8 +40,8 @@ type MissingInterpreter struct {
 	Reason string
 }
 
-// Error implements error. The message names the interpreter, the reason, and a remedy
-// for the author of the pack.
+// Error implements error. The message names the interpreter and the reason, which in
+// most cases contains a remedy for the author of the pack.
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
@@ -110,7 +110,7 @@ func (p *Program) interpret(body []byte) {
 }
 
 // loader returns the path of the dynamic loader that an ELF program names, or "" if it
-// names none.
+// names none. If the path cannot be read, loader returns a phrase for it.
 func loader(body []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(body))
 	if err != nil {

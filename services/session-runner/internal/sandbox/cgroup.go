@@ -169,8 +169,8 @@ func field(doc, name string) (int64, bool) {
 	return 0, false
 }
 
-// destroy removes the group. It retries for 100 ms, because the folder cannot be removed
-// before the last process has ended.
+// destroy removes the group. It retries for about 100 ms per folder, because a folder
+// cannot be removed before the last process has ended.
 func (c *cgroup) destroy() {
 	for _, dir := range c.dirs {
 		for range 50 {

@@ -30,8 +30,8 @@ type Process struct {
 // system call filter.
 func (Process) Tier() string { return "process" }
 
-// OwnUID implements Runner. A separate user id requires the capability to change the
-// user, and a folder for the locks on user ids.
+// OwnUID implements Runner. A separate user id requires that this process is privileged,
+// and a folder for the locks on user ids.
 func (p Process) OwnUID() bool { return p.UIDs != nil && privileged() }
 
 // initName is the name (argv[0]) under which this program runs as the first process of a
@@ -60,7 +60,8 @@ const (
 )
 
 // Run implements Runner. The program is killed when ctx is done or its time limit has
-// passed. When Run returns, no process, mount or cgroup of the run remains.
+// passed. Run removes the processes, the mounts and the cgroup of the run before it
+// returns.
 func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return Outcome{}, err
@@ -116,8 +117,9 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	return out, failure(&out, werr)
 }
 
-// user sets the user id of a run in doc. It returns the entry for the user id in the
-// attestation, and a function that releases the id.
+// user sets the user id of a run in doc, if this process can change to another one. It
+// returns the entry for the user id in the attestation, and a function that releases the
+// id.
 func (p Process) user(doc *setup) (fact string, release func(), err error) {
 	switch {
 	case p.OwnUID():

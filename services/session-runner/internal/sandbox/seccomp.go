@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filter of tier "process" allows only the listed system calls: computation, files
-// of the sandbox, and sockets, which have no route to any host. It denies keyrings, bpf,
-// ptrace, io_uring, userfaultfd, perf, mounts, namespaces, modules, setting clocks, and
-// file handles. Some calls are allowed or denied by their arguments. System calls newer
-// than newestCall return ENOSYS, so that libraries fall back to older ones.
+// The filter of tier "process" allows only the listed system calls, such as those for
+// memory, processes, time, files of the sandbox, and sockets, which have no route to any
+// host. It denies keyrings, bpf, ptrace, io_uring, userfaultfd, perf, mounts, namespaces,
+// modules, setting clocks, and file handles. Some calls are allowed or denied by their
+// arguments. System calls newer than newestCall return ENOSYS, so that libraries fall
+// back to older ones.
 
 // commonCalls lists the system calls that are allowed on every architecture.
 var commonCalls = []uintptr{
