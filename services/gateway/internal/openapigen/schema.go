@@ -63,7 +63,7 @@ var names = map[reflect.Type]string{
 
 // member describes a member of a type in more detail than its Go type.
 type member struct {
-	of       reflect.Type // type of the member, or of its elements if it is a slice, if the Go type is a raw document
+	of       reflect.Type // if set, replaces the Go type; for a list of raw documents, the type of one document
 	enum     []string
 	nullable bool
 	optional bool // in requests: may be omitted, though the Go tag has no omitempty
