@@ -92,7 +92,7 @@ const (
 )
 
 // plays returns a service with the providers a and b, each of them a server with
-// OpenAI's API and one key, and with b's models as fallbacks of a's.
+// OpenAI's API and one key, and with b/m as the fallback of a/m.
 func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
 	t.Helper()
 	s := &Service{env: &run.Env{Tracer: &tracing.Tracer{}}}
@@ -170,8 +170,8 @@ func (m *made) run(t *testing.T, ctx context.Context) *provider.Failure {
 	return m.follow(ctx, plan)
 }
 
-// TestFollow shows which candidates are tried after each kind of failure, and which
-// attempts are recorded.
+// TestFollow shows which candidates are tried after various failures, and which attempts
+// are recorded.
 func TestFollow(t *testing.T) {
 	ok, limit, broken := says(200, completion), says(429, `{"error":{"message":"slow down"}}`), says(500, `{"error":{"message":"broke"}}`)
 	list := func(h ...http.HandlerFunc) []http.HandlerFunc { return h }
@@ -338,8 +338,8 @@ func TestTranslated(t *testing.T) {
 	}
 }
 
-// TestGuardedStream shows that a finding that is split over several events is not sent
-// to the caller, and that a finding of a blocked class ends the call.
+// TestGuardedStream shows that a finding that is split over two events is redacted,
+// recorded only, or ends the call, as its action requires.
 func TestGuardedStream(t *testing.T) {
 	piece := func(s string) string { return `{"id":"x1","choices":[{"index":0,"delta":{"content":"` + s + `"}}]}` }
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("", piece("mail ada@exa"), piece("mple.org now"), stop, used, done)}, "b": {says(500, "")}})
@@ -358,8 +358,8 @@ func TestGuardedStream(t *testing.T) {
 	}
 }
 
-// TestLeft shows that a call whose caller disconnects is recorded as cancelled, with the
-// content that was sent, and that it does not change the state of the key.
+// TestLeft shows that a call whose caller disconnects is recorded as cancelled, that no
+// other candidate is tried, and that the state of the key does not change.
 func TestLeft(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("silent", first, hello)}, "b": {says(200, completion)}})
 	s := plays(t, u, func(c *Config) { c.Breaker.Failures = 1; c.Providers[0].IdleMS = 60_000 })
@@ -391,7 +391,8 @@ func TestRace(t *testing.T) {
 }
 
 // TestFailed shows what a caller receives after a failure: the status, the retry time,
-// and the provider's message unless it is about the router's key.
+// and the body of the provider's response unless it is about the router's key or not
+// JSON.
 func TestFailed(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	own := `{"error":{"message":"theirs"}}`
@@ -438,7 +439,8 @@ func TestPlanned(t *testing.T) {
 }
 
 // TestWait shows that the wait before a retry is at least the time that the provider
-// requires and at most retry.max_ms, after any number of tries.
+// requires and at most retry.max_ms, after any number of tries, and that invalid limits
+// are rejected.
 func TestWait(t *testing.T) {
 	const ms = time.Millisecond
 	r := Retry{BaseMS: 200, MaxMS: 5000}

@@ -16,7 +16,7 @@ import (
 )
 
 // received holds the parts of a request that a lenient provider could read: members of
-// any API, at any depth, with names in any case.
+// several APIs, with names in any case.
 type received struct {
 	tools   map[string]bool
 	bounds  []int64 // values that limit the length of the answer
@@ -187,8 +187,8 @@ func (r *received) texts(v any, under string) {
 	}
 }
 
-// hostile returns a request made of members that hid a tool or removed a limit in
-// earlier versions.
+// hostile returns a request with random members, among them some that could hide a tool
+// or remove a limit.
 func hostile(r *rand.Rand) (kind, body string) {
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
 	kind = pick(llm.Chat, llm.Responses, llm.Messages, llm.Completions)
@@ -252,10 +252,10 @@ func hostile(r *rand.Rand) (kind, body string) {
 	return kind, "{" + strings.Join(members, ",") + "}"
 }
 
-// TestProvidersSeeWhatPolicySaw encodes generated requests for every provider and reads
-// the result as leniently as a provider might. It checks that policy read each tool in
-// it, that policy reserved the bytes and the maximum cost of the request, and that the
-// caller's limit is not raised.
+// TestProvidersSeeWhatPolicySaw encodes generated requests for providers of several
+// kinds and reads the result as leniently as a provider might. It checks that policy
+// read each tool in it, that policy reserved the bytes and the maximum cost of the
+// request, and that the caller's limit is not raised.
 func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -201,7 +201,8 @@ func TestSends(t *testing.T) {
 }
 
 // TestConfigure shows that the error for an invalid configuration names the member, and
-// that absent members get their defaults.
+// that without a configuration retries have their defaults and demo is the only
+// provider.
 func TestConfigure(t *testing.T) {
 	for want, c := range map[string]Config{
 		`providers[0].name: "demo" is taken`:  {Providers: []provider.Config{{Name: "demo", BaseURL: "http://h"}}},

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// Codes of failures. They are recorded on the ledger as error_code of an attempt and of
-// a call's outcome, and returned to callers: a released code is never renamed.
+// Codes of failures. They may be recorded on the ledger as error_code of an attempt or
+// of a call's outcome, and returned to callers: a released code is never renamed.
 const (
 	RateLimited         = contract.CodeRateLimited
 	Timeout             = contract.CodeUpstreamTimeout

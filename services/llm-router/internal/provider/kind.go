@@ -43,7 +43,8 @@ type Kind struct {
 	// requires. They are sent to every provider, since one may relay for another.
 	ListHeader map[string]string
 	// NewBounds reports whether the provider supports the current name of the request
-	// member that limits an answer. Other kinds receive the older member as well.
+	// member that limits an answer. Translated requests to other kinds contain the older
+	// member as well.
 	NewBounds bool
 	// RequestID is a response header field with the id of the request, in addition to
 	// X-Request-Id. It is empty if there is none.

@@ -117,8 +117,8 @@ func (p *Provider) TraceName() string {
 	return p.kind.Trace
 }
 
-// OldBound reports whether requests to the provider also need the older member that
-// limits an answer.
+// OldBound reports whether translated requests to the provider also need the older
+// member that limits an answer.
 func (p *Provider) OldBound() bool { return !p.kind.NewBounds }
 
 // Native returns the API that accepts the bodies of a kind of calls unchanged, or nil if
