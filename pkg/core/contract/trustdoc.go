@@ -56,7 +56,7 @@ type Activated struct {
 	Name       string  `json:"name,omitempty"`       // name of the bundle or overlay within its layer
 	Precedence int64   `json:"precedence,omitempty"` // p1 only: bundles are evaluated in ascending order
 	Retired    bool    `json:"retired,omitempty"`    // the document is no longer in force after this event
-	Source     string  `json:"source,omitempty"`     // where the operator loaded the document from
+	Source     string  `json:"source,omitempty"`     // where the document came from, such as "config" or "rollback"
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their

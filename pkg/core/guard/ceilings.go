@@ -17,7 +17,7 @@ import (
 type Ceilings struct {
 	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need approval
 	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"
-	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // no tool runs before policy.approve_tool; otherwise the first digest of each tool counts as approved
+	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // no tool but policy's own runs before policy.approve_tool; otherwise the first digest of each tool counts as approved
 	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves
 	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // kinds that are always denied: exact, or a prefix ending in "*"
 	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, in addition to those of policy.set_limits

@@ -15,7 +15,7 @@ type Facts struct {
 	Actor         string         `json:"actor"`
 	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, if the call was escalated before
 	ArgsDigest    string         `json:"args_digest"`
-	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant
+	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant; empty for a call under a valid delegation
 	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent if none applies
 	CatalogDigest string         `json:"catalog_digest"`
 	Client        string         `json:"client"`
@@ -40,17 +40,17 @@ type Facts struct {
 	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it
 	Resolution    string         `json:"resolution,omitempty"`        // how the escalation was settled: granted, denied or timed_out
 	Resolved      string         `json:"resolved,omitempty"`          // when the escalation was settled
-	ReviewDue     bool           `json:"review_due,omitempty"`        // a break-glass use of the actor is overdue for review
+	ReviewDue     bool           `json:"review_due,omitempty"`        // a break-glass use of the actor or of OnBehalfOf is overdue for review
 	Revoked       bool           `json:"revoked,omitempty"`           // the caller's credential is revoked
 	Roles         []string       `json:"roles,omitempty"`             // roles of the actor
 	Scopes        []string       `json:"scopes"`
 	Session       string         `json:"session"`
 	SessionName   string         `json:"session_name,omitempty"`  // the caller's name for the session
-	SessionOwner  string         `json:"session_owner,omitempty"` // owner of the session; set only if another principal opened it
+	SessionOwner  string         `json:"session_owner,omitempty"` // owner of the session, or "-" if unknown; set only if the actor neither owns the session nor has a grant for it
 	Suspended     bool           `json:"suspended,omitempty"`     // the actor or OnBehalfOf is suspended
 	Tenant        string         `json:"tenant"`
 	Tool          string         `json:"tool"`
-	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest if it is not ToolDigest; "none" if no digest is approved
+	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest if it is not ToolDigest; "none" if the ceilings require an approval that the tool lacks
 	ToolDigest    string         `json:"tool_schema_digest"`
 	Unverified    bool           `json:"unverified,omitempty"` // a signature among the args does not verify
 }

@@ -118,8 +118,8 @@ func gateTool(in *Inputs) string {
 }
 
 // gateDue denies calls with an invalid delegation or with args whose signature does not
-// verify. While a break-glass review of the actor is overdue, it denies every call but
-// the review.
+// verify. While a break-glass review is overdue for the actor or the principal it acts
+// for, gateDue denies every call but the review.
 func gateDue(in *Inputs) string {
 	f := &in.Facts
 	switch {

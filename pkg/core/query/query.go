@@ -14,7 +14,7 @@ import "time"
 type Info struct {
 	Service  string        // service that answers the query; empty for a query that several services answer, until Of sets it
 	Verb     string        // name of the query, unique within the service
-	Callers  []string      // services that may send the query; others receive the error code denied
+	Callers  []string      // services, or groups such as "executors", that may send the query; others receive the error code denied
 	View     string        // view from which the response is read; empty = none
 	Deadline time.Duration // longest time that a client waits for the response; a context may end earlier
 }
