@@ -57,7 +57,7 @@ type Config struct {
 	Webhook    string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
 	Capture    string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
 	Process    *run.Process // provides live configuration and metrics to the services; nil = neither
-	TracesTo   string       // URL of an OpenTelemetry collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
+	TracesTo   string       // URL of an OpenTelemetry collector; empty = that of OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT, or none
 	LLM        llmrouter.Config
 }
 
@@ -129,8 +129,9 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 // Start starts a mesh and returns when its gateway accepts calls; it makes the keys if
 // Dir has none. The mesh stops when ctx is done or Stop is called. Start has no time
 // limit while views are rebuilt, and the time that this takes grows with the ledger. It
-// returns ErrInUse if the folder is in use, and an error that names the views that do
-// not advance if no view of any service advances for run.StartPatience.
+// returns ErrInUse if the folder is in use. If the start makes no progress for
+// run.StartPatience, it returns an error that names the views and instances that are not
+// ready.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -165,9 +166,9 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 }
 
 // await waits until ready is closed. If the mesh ends first, it returns the mesh's
-// error, which is nil if the mesh was stopped. If no view advances for
-// run.StartPatience, it stops the mesh and returns an error that names the views that do
-// not advance.
+// error, which is nil if the mesh was stopped. If the start makes no progress for
+// run.StartPatience, it stops the mesh and returns an error that names the views and
+// instances that are not ready.
 func (m *Mesh) await(ready <-chan struct{}) error {
 	for {
 		select {
@@ -230,10 +231,10 @@ func (m *Mesh) probe(path string) (*http.Response, error) {
 }
 
 // answers waits until /readyz reports that every service has caught up with the ledger.
-// If that is not so although no view has advanced for 15 seconds, for example because
-// the ledger was truncated, it logs a warning and returns nil: the mesh keeps running,
-// and /readyz reports the reason. If ctx or the mesh ends first, answers returns the
-// error of ctx or of the mesh.
+// If that is not so although the start has made no progress for 15 seconds, for example
+// because the ledger was truncated, it logs a warning and returns nil: the mesh keeps
+// running, and /readyz reports the reason. If ctx or the mesh ends first, answers
+// returns the error of ctx or of the mesh, which may be nil.
 func (m *Mesh) answers(ctx context.Context) error {
 	for began := time.Now(); ; {
 		r, err := m.probe("/readyz")

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// ErrInUse is the error of Start and Offline if a running mesh or an earlier Offline has
-// the folder locked.
+// ErrInUse is the error of Start and Offline if another Start or Offline has the folder
+// locked.
 var ErrInUse = errors.New("a mesh runs on this folder")
 
 // lock takes the exclusive lock of a mesh's folder. If the lock is already held, it

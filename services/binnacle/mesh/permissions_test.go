@@ -18,7 +18,8 @@ import (
 
 // TestPermissions checks that no service can publish another service's events, change or
 // empty a stream, take another service's work, or forge events by means of a reply
-// subject. The embedded server has the same generated configuration as an external one.
+// subject; that a client without an identity cannot connect; and that a blob cannot be
+// replaced. The embedded server has the same generated configuration as an external one.
 func TestPermissions(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	admin := b.Connect(t, "provision")

@@ -123,8 +123,9 @@ func (p *Provisioner) progress(ctx context.Context) {
 	go p.Starting.Report(ctx, slog.With("service", services.Provision), services.Provision)
 }
 
-// once creates or updates the streams, the consumers and, if Mirror is set, the mirrors,
-// and acquires the provisioner's slot if it has none. It is idempotent.
+// once creates the missing streams, consumers and, if Mirror is set, mirrors, sets the
+// number of the streams' replicas, and acquires the provisioner's slot if it has none.
+// It may be repeated.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

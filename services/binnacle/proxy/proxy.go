@@ -3,9 +3,9 @@
 // no decisions: it proposes two kinds of calls to the mesh. llm.forward is proposed
 // before a request is forwarded to the provider (the upstream). client.<function> is
 // proposed for each tool call in the response, with the arguments of the tool call. A
-// tool call that is denied or cannot be decided is removed from the response and
-// replaced by a refusal. The client's API key is forwarded, but neither stored nor
-// recorded.
+// tool call that the mesh does not allow, or that cannot be proposed, is removed from
+// the response and replaced by a refusal. The client's API key is forwarded, but neither
+// stored nor recorded.
 package proxy
 
 import (

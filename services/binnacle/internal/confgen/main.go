@@ -118,7 +118,7 @@ func member(variable string) bool {
 }
 
 // code returns a value as Markdown code, followed by the value for the command up if
-// that differs.
+// that differs, or "" for an empty value.
 func code(value, up string) string {
 	switch {
 	case value == "":

@@ -54,11 +54,12 @@ var DefaultCeilings = guard.Ceilings{
 	StartWindowMS: 60_000,
 }
 
-// Init makes the missing parts of the ring in dir: the root key, each service's NATS
-// identity and signing key, the token key, the vault's keys, the signed trust documents
-// and the signed P0 ceilings. It requires the root seed only for signing; the seed may
-// be removed from a complete ring. In a ring of an earlier release it adds the keys of
-// services that were added since.
+// Init makes the ring in dir or, if it is incomplete, its missing parts: the root key,
+// each service's NATS identity and signing key, the token key, the vault's keys, the
+// signed trust documents and the signed P0 ceilings. It requires the root seed only for
+// signing; the seed may be removed from a complete ring. In a complete ring of an
+// earlier release it adds only the NATS identities and, with the root seed, the signing
+// keys of services that were added since.
 func Init(dir, tenant string) (*Ring, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err

@@ -87,8 +87,9 @@ func (r *Ring) fresh(file string) (*sign.Key, error) {
 	return k, r.write(file, []byte(hex.EncodeToString(seed)+"\n"))
 }
 
-// Rotate makes a new signing key for a service. The service uses it once it is
-// published. The old key stays valid until it is revoked.
+// Rotate makes a new signing key for a service. A running service that reads the key
+// from the ring or a copy of it switches to the key some time after its publication. The
+// old key stays valid until it is revoked.
 func (r *Ring) Rotate(service string) (kid string, err error) {
 	s, ok := services.Get(service)
 	if !ok || len(s.Uses) == 0 {
