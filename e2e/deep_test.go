@@ -10,9 +10,9 @@ import (
 )
 
 // TestDeep shows that requests, responses, events and errors that are nested deeply
-// enough to overflow the stack of a recursive parser result in typed errors, that such
-// arguments cause no failure without an error, and that the mesh continues to serve
-// calls.
+// enough to overflow the stack of a recursive parser result in typed errors, that a
+// response with such arguments is returned or fails with an error, and that the mesh
+// continues to serve calls.
 func TestDeep(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	for name, start := range harness.Topologies {

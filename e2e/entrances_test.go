@@ -178,7 +178,7 @@ func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *ex
 }
 
 // hostileFrames publishes hostile frames and events to every service, with the stolen
-// identity of each service.
+// identity of each service, and checks that every process is still running.
 func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
 	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}

@@ -512,8 +512,8 @@ func lineOf(text, word string) string {
 	return ""
 }
 
-// TestWebhook shows that the webhook is called, with a signature, for each call that
-// waits for approval, and that the request is repeated until its response is 2xx.
+// TestWebhook shows that the webhook is called, with a signature, for a call that waits
+// for approval, and that the request is repeated until its response is 2xx.
 func TestWebhook(t *testing.T) {
 	type hit struct {
 		sig  string
@@ -611,8 +611,8 @@ func TestBundleSources(t *testing.T) {
 }
 
 // TestHotReload changes policies under load, two at a time, on three policy instances.
-// It checks that no call fails, and that every call has one decision, which names only
-// policies that were activated before.
+// It checks that every call is executed or denied by these policies, that no call has
+// two decisions, and that a decision names only policies that were activated before.
 func TestHotReload(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")

@@ -168,7 +168,7 @@ func TestForgedIntents(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-forge", `{"n":9}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	// Verification of the ledger fails, and the error names the event.
+	// Verification of the ledger fails, and the error contains the id of a decision.
 	out := filepath.Join(t.TempDir(), "ledger.jsonl")
 	cli(t, m, "export", "--ledger", "--out", out)
 	if s, err := m.CLI("verify", out); err == nil || !strings.Contains(err.Error(), "d-") {

@@ -24,7 +24,7 @@ import (
 //	                  one shell for the page; if text follows, the output must equal
 //	                  it, where "…" matches any text; the exit code must be 0 unless
 //	                  the text is an error of binnacle
-//	```yaml file=F    is written to F
+//	```yaml file=F    is written to F; the same for other languages
 //
 // Any other fence is not run. It must be preceded by a comment that states the reason,
 // and is counted in notRun. A page must not have indented code blocks.

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestVirtualKeys shows that the scopes, the lifetime and the budget of a virtual key
-// are enforced, and that the key's value is stored nowhere.
+// TestVirtualKeys shows that the models, the scopes, the rate, the budget and the
+// lifetime of a virtual key are enforced, and that the key's value is stored nowhere.
 func TestVirtualKeys(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
 	for name, start := range harness.Topologies {

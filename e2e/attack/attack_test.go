@@ -1,6 +1,7 @@
-// Package attack runs attacks from outside against a running mesh. Each attack succeeded
-// against an earlier version; the tests check on every topology that it fails now and
-// that the mesh continues to work. docs/reference/known-failures.md lists the attacks.
+// Package attack attacks a running mesh, as a caller and with stolen identities and
+// keys. Many of the attacks succeeded against an earlier version; the tests check on
+// every topology to which an attack applies that it fails now and that the mesh
+// continues to work. docs/reference/known-failures.md lists the failures and the tests.
 package attack
 
 import (

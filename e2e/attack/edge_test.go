@@ -142,7 +142,7 @@ var _ = register("12.1 nested bodies at every entrance", func(t *testing.T, m *h
 			}
 			switch name {
 			case "brackets", "in a member", "objects", "mixed, closed", "129", "behind a quote":
-				if path == "/api/v1/evidence/verify" { // this route expects a tar file, so it rejects all of these bodies
+				if path == "/api/v1/evidence/verify" { // this route expects a tar file, so its verdict on each of these bodies is FAIL
 					if !strings.Contains(string(r.Body), `"verdict":"FAIL"`) {
 						t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
 					}

@@ -75,7 +75,7 @@ func ledgerPart(t *testing.T, request int) {
 			d.Ack()
 		})
 	})
-	var stored atomic.Pointer[string] // commitment to the request of the current call
+	var stored atomic.Pointer[string] // subject of the stored request of the current call; nil if it is inside the event
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
 		go consumer.Run(ctx, c, "does", does.Work[0], 32, func(ctx context.Context, d *consumer.Delivery) {
 			to := "evt.t.does." + proposes.Instance(1)

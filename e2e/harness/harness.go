@@ -73,11 +73,11 @@ type Options struct {
 	Noop       bool
 	LLM        string   // path of the llm document; empty = none
 	Env        []string // added to the environment of every process
-	Capture    string   // how content is recorded: plain, hashed or off; empty = plain
+	Capture    string   // how content is recorded: plain, encrypted, hashed or off; empty = plain
 	Policies   []string
 	Power      bool
 	Containerd string
-	Packs      string        // folder of packs; empty = bin/packs
+	Packs      string        // folder of packs; empty = bin/packs or, on compose, the packs in the image
 	Webhook    string        // URL that is called for each call that waits for approval
 	TLS        bool          // HTTP and NATS use TLS with certificates of the test, for which Cert returns the authority
 	Dir        string        // state folder; empty = a temporary folder of the test
