@@ -5,7 +5,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // ApprovalRule is one requirement on the approvers of an escalated call. It is
 // met when Quorum distinct approvers with a required role have granted the call.
 type ApprovalRule struct {
-	Quorum    int64    `json:"quorum"`          // distinct approvers; the caller does not count
+	Quorum    int64    `json:"quorum"`          // distinct approvers; neither the caller nor the principal it acts for counts
 	Roles     []string `json:"roles,omitempty"` // each approver must hold one of these; empty = guard.DefaultRole
 	TimeoutMS int64    `json:"timeout_ms"`      // milliseconds from the escalation until the call is denied
 }

@@ -32,7 +32,7 @@ type Source struct {
 	System, Events  []Stored
 	Checkpoint      []byte // signed note, of which Head is the parsed form
 	Head            translog.Checkpoint
-	Objects         map[string][]byte // stored bytes by commitment; an absent object counts as erased
+	Objects         map[string][]byte // salt ‖ bytes by commitment, never ciphertext; an absent object counts as erased
 	Cosignatures    []string          // witnesses' signature lines over the checkpoint; none = no file
 	Earlier         []byte            // signed note of an earlier checkpoint; nil = no file
 	Growth          []translog.Hash   // consistency proof from Earlier to Head

@@ -11,8 +11,8 @@ import (
 // may take to report the outcome.
 const MaxReportWithin = 24 * time.Hour
 
-// callerKinds are the patterns of kinds whose effect is outside the mesh. Callers
-// cannot execute other kinds, whose effect is in the mesh itself.
+// callerKinds are the patterns of the kinds that callers may execute themselves: tools,
+// whose effect is outside the mesh. Callers cannot execute other kinds.
 var callerKinds = []string{"client.*", "tool.*"}
 
 // callerMay reports whether the caller is permitted to execute the call itself.
