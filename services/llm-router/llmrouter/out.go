@@ -48,8 +48,8 @@ const (
 	maxGather = 50 * time.Millisecond
 )
 
-// gather returns the minimum time between two frames of a call, given the number of
-// calls in progress.
+// gather returns the minimum time between two frames of a call that are not full, given
+// the number of calls in progress.
 func gather(calls int64) time.Duration {
 	return min(max(time.Duration(calls)*minGather/100, minGather), maxGather)
 }
@@ -122,9 +122,9 @@ func (o *out) begun() bool {
 	return o.claimed != nil
 }
 
-// write queues bytes for the caller, with secrets redacted, and sends them within
-// maxGather. It blocks while the window is full, and returns the first error of any
-// frame.
+// write queues bytes for the caller, with secrets redacted, to be sent within maxGather.
+// If the caller receives no frames, it only collects them for the cache. It blocks while
+// the window is full, and returns the first error of any frame.
 func (o *out) write(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite testdata/requests.golden")
 // capture is an http.RoundTripper that records each request instead of sending it.
 type capture struct{ out *bytes.Buffer }
 
-// signed matches the parts of a request that depend on the time.
+// signed matches the parts of a signature that depend on the time.
 var signed = regexp.MustCompile(`(Credential=AKID)/\d+(/.*Signature=)[0-9a-f]+`)
 
 func (c capture) RoundTrip(r *http.Request) (*http.Response, error) {

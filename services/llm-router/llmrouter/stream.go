@@ -17,7 +17,7 @@ import (
 )
 
 // stream forwards a provider's stream to the caller. It sends nothing before the first
-// content, so that another candidate can be used if the stream fails until then.
+// content, so that another candidate can be used if the stream fails before that.
 type stream struct {
 	*attempt
 	head  *llm.Head

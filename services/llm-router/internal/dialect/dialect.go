@@ -107,8 +107,8 @@ type Embedding struct {
 }
 
 // Frame holds the members of a response that are determined by the call and not by the
-// provider's answer. ID is the id of the response if the provider assigned none; Body is
-// the request as the caller wrote it.
+// provider's answer. ID is the id of the response if the provider assigned none or the
+// caller's API has OwnID; Body is the request as the caller wrote it.
 type Frame struct {
 	ID       string
 	Model    string // model name in the caller's request

@@ -69,8 +69,8 @@ type Request struct {
 	Metadata         map[string]string
 	CacheKey         string // prompt_cache_key
 
-	// Extra holds members that the dialect does not define. They are sent to the
-	// provider unchanged.
+	// Extra holds members that the dialect does not define. Those that the Fit of the
+	// provider's API accepts are sent to the provider unchanged.
 	Extra map[string]json.RawMessage
 }
 
@@ -149,8 +149,8 @@ type ToolDef struct {
 	Hosted      json.RawMessage // a tool that the provider runs, as the caller wrote it
 }
 
-// Choice determines whether the model must call a tool, and which. An API that lacks a
-// mode uses the nearest one that it has.
+// Choice determines whether the model must call a tool, and which. For an API that lacks
+// a mode, its dialect uses the nearest equivalent.
 type Choice struct {
 	Mode string // auto, none, required, tool
 	Name string // name of the tool, for mode tool

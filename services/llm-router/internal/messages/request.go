@@ -78,8 +78,8 @@ type format struct {
 	Schema json.RawMessage `json:"schema"`
 }
 
-// ParseRequest decodes a request. Errors begin with the path of the invalid member, as
-// in "messages[0].role: ". Members that the dialect does not define are in Extra.
+// ParseRequest decodes a request. An error about a member begins with its path, as in
+// "messages[0].role: ". Members that the dialect does not define are in Extra.
 func ParseRequest(doc []byte) (*ir.Request, error) {
 	m, err := ir.Split(doc)
 	if err != nil {

@@ -19,8 +19,8 @@ type Kind struct {
 	// Trace is gen_ai.provider.name in traces (OpenTelemetry's conventions for
 	// generative AI). If it is empty, the configured name of the provider is used.
 	Trace string
-	// Base is the default base URL, without a slash at the end. If it is empty, the
-	// configuration must set base_url.
+	// Base is the default base URL, without a slash at the end. If it is empty and
+	// Prepare sets none, the configuration must set base_url.
 	Base string
 	// APIs are the APIs that it offers, unless the configuration lists others.
 	APIs []*dialect.API
@@ -163,8 +163,8 @@ func (r *Registry) Locals() []*Provider {
 }
 
 // Passes reports whether a header field of a provider's response is forwarded to
-// callers, such as one with rate limits, times or request ids. The result is the same
-// for every provider, since one may relay for another.
+// callers, such as one with rate limits or times. The result is the same for every
+// provider, since one may relay for another.
 func (r *Registry) Passes(name string) bool {
 	name = strings.ToLower(name)
 	return slices.ContainsFunc(r.passes, func(p string) bool {

@@ -54,9 +54,8 @@ type tool struct {
 	Tools       []json.RawMessage `json:"tools"`
 }
 
-// ParseRequest decodes a request. Instructions become the first message. Errors begin
-// with the path of the invalid member; members that the dialect does not define are in
-// Extra.
+// ParseRequest decodes a request. Instructions become the first message. An error about
+// a member begins with its path; members that the dialect does not define are in Extra.
 func ParseRequest(body []byte) (*ir.Request, error) {
 	m, err := ir.Split(body)
 	if err != nil {

@@ -161,8 +161,8 @@ func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 // blanks, in bytes.
 const numberMost = 2 * ibanMost
 
-// maxKey is the maximum number of bytes that are buffered until the end of a private key
-// is received.
+// maxKey is the length, in bytes, from which the missing end of a private key is no
+// longer awaited.
 const maxKey = 16 << 10
 
 // safe returns the length of the beginning of t that cannot be part of an incomplete
@@ -188,8 +188,8 @@ func safe(t []byte, from int) int {
 }
 
 // openKey returns the index at which the last PEM block, which may be a private key,
-// begins if its end is missing. It returns -1 if there is none, or if maxKey bytes or
-// more follow.
+// begins if its end is missing. It returns -1 if there is none, or if the block already
+// has maxKey bytes.
 func openKey(t []byte) int {
 	k := bytes.LastIndex(t, pemBegin)
 	if k < 0 || len(t)-k >= maxKey {
