@@ -45,10 +45,10 @@ const (
 	lookBack = 1 << 18
 )
 
-// Ledger is one instance's access to the budget ledger. All pending requests are decided
-// together and appended as one event with the expected sequence; the losing writer
-// reloads and retries. Concurrent callers and instances therefore never reserve the same
-// remaining amount. Methods may be called concurrently.
+// Ledger is one instance's access to the budget ledger. Pending requests, at most
+// maxBatch, are decided together and appended as one event with the expected sequence;
+// the losing writer reloads and retries. Concurrent callers and instances therefore
+// never reserve the same remaining amount. Methods may be called concurrently.
 type Ledger struct {
 	emit   *emit.Emitter
 	log    *slog.Logger
@@ -328,9 +328,9 @@ func (b *Ledger) From(tail uint64) uint64 {
 // outcomes is the filter of the events that Outcome processes.
 var outcomes = bus.Filter{Event: contract.EventEffectRecorded}.String()
 
-// Outcome settles the open reservation of a call with its recorded outcome. If another
-// instance made the reservation, Outcome processes only an outcome that policy recorded;
-// that instance or Sweep processes any other.
+// Outcome passes the recorded outcome of a call with an open reservation to Run, which
+// settles the reservation. If another instance made the reservation, Outcome processes
+// only an outcome that policy recorded; that instance or Sweep processes any other.
 func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	call := contract.PeekCallID(en.Data)
 	b.mu.Lock()

@@ -12,8 +12,8 @@ import (
 )
 
 // ReviewWithin is the longest time from the end of a break-glass grant until its review.
-// If the grant has not been reviewed by then, other calls of its actor are denied until
-// it is.
+// If the grant has not been reviewed by then, calls by its actor or on the actor's
+// behalf, other than reviews, are denied until it is.
 const ReviewWithin = 24 * time.Hour
 
 // Freeze holds the event of the freeze in force. In the zero value the mesh is not

@@ -21,9 +21,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State is the result of all governing events. The zero value is empty. Identities that
-// have ended are kept, so that queries can return them as they were at any Lamport time.
-// A State is not safe for concurrent use.
+// State is the result of the governing events that Folds selects. The zero value is
+// empty. Identities that have ended are kept, so that queries can return them as they
+// were at any Lamport time. A State is not safe for concurrent use.
 type State struct {
 	People      People
 	Delegations Delegations

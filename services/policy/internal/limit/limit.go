@@ -33,8 +33,8 @@ type State struct {
 // key identifies an account in one window.
 type key struct{ account, window string }
 
-// account holds the sums of the reserved amounts, and of the amounts that ended calls
-// have used.
+// account holds two sums: that of the reserved amounts, and that of the amounts that
+// remain charged for ended calls.
 type account struct{ reserved, committed int64 }
 
 // Request is a request to reserve amounts for one call. Facts determine which limits

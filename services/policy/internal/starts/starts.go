@@ -42,8 +42,8 @@ const (
 	endingPause = 5 * time.Second
 )
 
-// held is the entry that allowed a call. The entry is decoded only when the call is
-// overdue.
+// held is the entry that allowed a call. The entry is decoded only after it has been in
+// its map for the interval of the map, callPause or endingPause.
 type held struct {
 	entry eventlog.Entry
 	since time.Time // when the entry was added to its map, or last returned by Expired

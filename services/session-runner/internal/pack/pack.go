@@ -1,8 +1,8 @@
 // Package pack finds packs in a folder and reads their manifests. A pack is an
 // executable, a script or a WebAssembly module that reads one JSON document from
-// standard input and writes one to standard output. Its sandbox contains no other file
-// except the interpreter of a script, so executables and interpreters must be statically
-// linked.
+// standard input and writes one to standard output. Its sandbox contains no other
+// program or library except the interpreter of a script, so executables and interpreters
+// must be statically linked.
 package pack
 
 import (

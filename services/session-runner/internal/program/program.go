@@ -33,8 +33,8 @@ type Program struct {
 }
 
 // MissingInterpreter is the error for a program that cannot run because its interpreter
-// or dynamic loader is not available. A sandbox contains only the program and a script's
-// interpreter.
+// or dynamic loader is not available or cannot be used. A sandbox contains no program or
+// library other than the program and a script's interpreter.
 type MissingInterpreter struct {
 	Path   string // path of the interpreter or loader
 	Reason string

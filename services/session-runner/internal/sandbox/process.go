@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Process implements the tier "process": each run has its own namespaces and an empty
+// Process implements the tier "process": each run has its own namespaces and a minimal
 // root. Its fields must not change after the first run. It is safe for concurrent use.
 type Process struct {
 	StateDir string // folder that contains an empty folder for each run in progress
@@ -233,7 +233,7 @@ func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
 
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// enforced returns the entries of the attestation for all restrictions on a run.
+// enforced returns the entries of the attestation for the restrictions on a run.
 func enforced(p *program.Program, cg *cgroup, uid string) []string {
 	out := append([]string{"namespaces:mount,pid,net,ipc,uts", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:allow_list", "descriptors:closed", "no_keyring",
 		"program:sealed", uid, "wall_clock", "output_bytes"}, cg.enforced()...)

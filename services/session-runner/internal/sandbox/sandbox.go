@@ -1,5 +1,5 @@
 // Package sandbox runs one program in tier "process". It re-executes its own program in
-// new namespaces with an empty read-only root and without a network, and that process
+// new namespaces with a minimal read-only root and without a network, and that process
 // then becomes the program of the run. The run is limited by a cgroup if the host allows
 // that and by rlimits in every case. It is killed with all its processes, and its
 // sandbox is destroyed, after each run. Other packages implement Runner for the other

@@ -16,7 +16,8 @@ import (
 // arguments. System calls newer than newestCall return ENOSYS, so that libraries fall
 // back to older ones.
 
-// commonCalls lists the system calls that are allowed on every architecture.
+// commonCalls lists the system calls that are allowed on every architecture, whatever
+// their arguments.
 var commonCalls = []uintptr{
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_LSEEK, unix.SYS_MMAP, unix.SYS_MPROTECT, unix.SYS_MUNMAP, unix.SYS_BRK,
 	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_SIGSUSPEND, unix.SYS_SIGALTSTACK,

@@ -50,7 +50,7 @@ func Open(ctx context.Context) (*Runner, error) {
 }
 
 // Tier implements sandbox.Runner. A module in this tier has no system calls, only the
-// functions of WASI for its input and output.
+// functions of WASI.
 func (*Runner) Tier() string { return "wasi" }
 
 // OwnUID implements sandbox.Runner. It returns true because modules have no user ids
