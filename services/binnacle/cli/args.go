@@ -9,9 +9,9 @@ import (
 )
 
 // normalize rewrites a command line into the form that cobra parses: the names of
-// commands come first, and a long flag with a single dash, which earlier releases
-// accepted, has two dashes. The values of flags and the arguments after "--" are
-// unchanged.
+// commands come first, and each flag has the dashes that pflag requires, since earlier
+// releases accepted a long flag with a single dash. The values of flags, the arguments
+// after "--" and requests for shell completions are unchanged.
 func normalize(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return args

@@ -71,7 +71,7 @@ func TestFormatOf(t *testing.T) {
 }
 
 // TestUsage checks that a wrong command line results in exit code 2 and an error that
-// names the correct form.
+// names the mistake or the correct form.
 func TestUsage(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for line, want := range map[string]string{
@@ -108,8 +108,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestErrorForms checks that an error is written as a document in the requested output
-// format.
+// TestErrorForms checks that an error is written as a document in the requested
+// structured format, and not on standard output in the table format.
 func TestErrorForms(t *testing.T) {
 	for form, want := range map[string]string{
 		"json":  `{"error":{"code":"usage","message":`,

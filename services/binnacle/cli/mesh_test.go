@@ -118,8 +118,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestStreams checks that commands with continuing output print one document per item in
-// the structured formats, as they print one line per item in the table format.
+// TestStreams checks that events list prints a row for each event or one list, and that
+// events tail prints one document per event in the structured formats.
 func TestStreams(t *testing.T) {
 	alone(t)
 	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`

@@ -258,7 +258,8 @@ func TestStory(t *testing.T) {
 }
 
 // TestReplayReport checks that the report about a view that differs contains the first
-// differing line.
+// differing line, and that the report lists at most maxDifferences differences of
+// decisions.
 func TestReplayReport(t *testing.T) {
 	for _, x := range []struct{ live, rebuilt, where string }{
 		{"a\nb\n", "a\nb\n", ""},

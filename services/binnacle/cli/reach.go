@@ -20,7 +20,7 @@ type target struct {
 	ca      string // PEM file of the authorities for the mesh's certificate; empty: the system's
 	token   string // token of the context; empty if no context is used or it has no token
 	context string // name of the context that the address is from; empty if there is none
-	err     error  // error of reading the contexts, if any
+	err     error  // error of finding the context, if the command needs one
 }
 
 // mesh returns the address of the mesh and the credentials for requests. Flags take
@@ -86,8 +86,8 @@ func chosenContext(c *env) (string, *contexts.Context, error) {
 	return name, x, nil
 }
 
-// base returns the mesh's URL without a path. An address without a scheme means plain
-// HTTP.
+// base returns the mesh's URL without a final slash. An address without a scheme means
+// plain HTTP.
 func (c *env) base() string {
 	addr := c.mesh().addr
 	if strings.Contains(addr, "://") {

@@ -45,9 +45,9 @@ DATA/keys and reads the whole ledger first; a ledger that holds everything is re
 }
 
 // recoverLog opens a new log epoch after the ledger has lost events that a checkpoint
-// commits to. It requires the root seed and reads the whole ledger first. It returns an
-// error if the ledger still has all those events, because witnesses would report a new
-// epoch over a healthy log as a fork.
+// commits to. It requires the root seed and first compares the ledger with the
+// checkpoint. It returns an error if the ledger still has all those events, because
+// witnesses could report a new epoch over a healthy log as a fork.
 func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	if o.reason == "" {
 		return fail(exitUsage, "recover wants --reason: it is signed and stays on the ledger")

@@ -24,8 +24,8 @@ func testRoot() *cobra.Command {
 }
 
 // TestTree checks that every command has a short description without a full stop, an
-// example, a function to run and a check of its arguments, and that its help describes
-// all its flags.
+// example and a function to run, that every command without subcommands, except help,
+// checks its arguments, and that the help of each describes all its flags.
 func TestTree(t *testing.T) {
 	n := 0
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
@@ -99,8 +99,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// exampleWords returns the arguments in a line of an example, up to a pipe or
-// redirection, or nil if the line runs another program.
+// exampleWords returns the arguments in a line of an example, up to a redirection, or
+// nil if the line runs another program.
 func exampleWords(line string) []string {
 	line = strings.TrimSuffix(strings.TrimPrefix(line, "source <("), ")")
 	if !strings.HasPrefix(line, "binnacle ") {

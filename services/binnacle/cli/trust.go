@@ -138,7 +138,8 @@ func newTrustAddCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// signCeilings signs a P0 document and stores it in the ring.
+// signCeilings signs a P0 document and stores it in the ring. A member that the file
+// lacks has the value of keyring.DefaultCeilings.
 func signCeilings(c *env, ring *keyring.Ring, file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
