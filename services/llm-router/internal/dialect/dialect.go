@@ -24,7 +24,8 @@ type Decoder interface {
 	// Event decodes one event. It must not retain data. An error that is an *ir.Fault
 	// was sent by the provider; any other means that the event cannot be decoded.
 	Event(name string, data []byte) ([]ir.Event, error)
-	// Done reports whether the stream is complete.
+	// Done reports whether the stream is complete, except for events that may follow in
+	// an API with Trails.
 	Done() bool
 }
 
@@ -43,8 +44,8 @@ type Encoder interface {
 // next call.
 type Source interface{ Next() (sse.Event, error) }
 
-// API describes one API that a provider offers. A function is nil if the API lacks the
-// ability that it provides.
+// API describes one API that a provider offers. A function is nil if the API lacks what
+// it provides, or if its comment gives a default that applies.
 type API struct {
 	// Name identifies the API in the member `apis` of the llm document.
 	Name string
@@ -63,8 +64,8 @@ type API struct {
 	Rank int
 	// Build returns the body of a request that Fit accepted.
 	Build func(*ir.Request) ([]byte, error)
-	// Parse decodes a complete response. Tool calls without an id get one that is
-	// derived from callID.
+	// Parse decodes a complete response. If a response of the API may contain tool calls
+	// without an id, they get one that is derived from callID.
 	Parse func(body []byte, callID string) (*ir.Response, error)
 	// Decoder returns the decoder for one stream.
 	Decoder func(callID string) Decoder
