@@ -65,8 +65,9 @@ func (r *LedgerReport) String() string {
 type Opener func() (io.ReadCloser, error)
 
 // VerifyLedger verifies an exported ledger against the key id of the trusted root: the
-// Merkle root over every line, the schema of every event, every signature, the chain of
-// every session, and the map of tips. If a line fails, the error names it.
+// Merkle root over every line, the schema of every event, the signatures of keys,
+// decisions, votes, receipts and the checkpoint, the chain of every session, and the map
+// of tips. If a line fails, the error names it.
 func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	return VerifyLedgerFrom(opener(export), rootKID, Demands{})
 }

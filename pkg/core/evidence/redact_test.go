@@ -77,7 +77,8 @@ func spoil(t testing.TB, s *Source, i int, old, repl string) {
 }
 
 // TestRedacted shows that a pack from which payloads were withheld still proves
-// everything else, and that false content in place of a payload is detected.
+// everything else, and that wrong leaf hashes and the tested changes to what remains of
+// a redacted event are detected.
 func TestRedacted(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range redactions(t) {

@@ -34,9 +34,10 @@ type Report struct {
 	Tip       string `json:"tip"`                 // TipBound or TipAttested
 }
 
-// Verify checks everything in the pack except the cosignatures against rootKID, the key
-// id of the root that the reader trusts. It returns an error that names a fault. The
-// report depends only on the arguments, and pack is not changed.
+// Verify verifies a pack against rootKID, the key id of the root that the reader trusts.
+// It checks neither cosignatures nor signatures inside policy documents. It returns an
+// error that names a fault. The report depends only on the arguments, and pack is not
+// changed.
 func Verify(pack []byte, rootKID string) (*Report, error) {
 	v, err := openPack(pack)
 	if err == nil {
