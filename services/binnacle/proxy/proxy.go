@@ -42,7 +42,7 @@ type Proxy struct {
 const (
 	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed and may contain tool calls
 	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed chat completion, and of one event of a stream
-	maxCalls = 128      // number of tool calls that are proposed for one choice
+	maxCalls = 128      // limit on the tool calls of one choice, and on those held at once in a stream of the Responses API
 )
 
 // sent lists the paths below /v1 to which POST requests are forwarded after a decision.

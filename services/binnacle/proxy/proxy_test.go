@@ -195,7 +195,7 @@ func TestStream(t *testing.T) {
 }
 
 // TestHeld checks that a tool call is not sent before its choice ends, which is when it
-// is decided, while the text before it is.
+// is decided, and that text is sent before that.
 func TestHeld(t *testing.T) {
 	gate := make(chan struct{})
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -254,7 +254,7 @@ func TestHostile(t *testing.T) {
 }
 
 // TestWaysAround checks that the proxy does not forward redirects, denied tool calls in
-// a response with another 2xx status than 200, or the upstream's own X-Binnacle headers.
+// responses with several 2xx statuses, or the upstream's own X-Binnacle headers.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {

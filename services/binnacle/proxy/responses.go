@@ -15,8 +15,8 @@ import (
 // The Responses API: a response is a list of output items, of which tool calls are one
 // type. A stream has events for each item and, at the end, the whole response.
 
-// passing lists the types of output items that require no action of the client: text,
-// reasoning, and calls of the provider's own tools.
+// passing lists the types of output items that require no action of the client, such as
+// text, reasoning and calls of the provider's own tools.
 var passing = map[string]bool{"message": true, "reasoning": true, "compaction": true, "file_search_call": true, "web_search_call": true,
 	"code_interpreter_call": true, "image_generation_call": true, "mcp_call": true, "mcp_list_tools": true}
 
