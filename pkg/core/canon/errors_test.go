@@ -7,8 +7,8 @@ import (
 )
 
 // errorCases maps an input, after the letter of the function that reads it (see
-// TestErrorTexts), to the expected error text: the reason and its byte offset. "<nil>"
-// stands for no error.
+// TestErrorTexts), to the expected error text: the reason and, except for integers, its
+// byte offset. "<nil>" stands for no error.
 var errorCases = map[string]string{
 	`T `:                                 `json: unexpected end at byte 0`,
 	`T  `:                                `json: unexpected end at byte 1`,

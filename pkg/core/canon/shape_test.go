@@ -41,7 +41,7 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// FuzzShape shows that every input that Check accepts is canonical.
+// FuzzShape checks that every input that Check accepts is canonical.
 func FuzzShape(f *testing.F) {
 	f.Add([]byte(`{"a":"","d":[{"x":1}],"f":{}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
