@@ -110,8 +110,8 @@ func Diff(old, next *Stack) (removed, added []string) {
 // it could not run.
 type TestResult = rego.TestResult
 
-// Test runs the Rego tests (rules named test_…) in a folder with the test runner
-// of OPA. A failed test is a result and not an error.
+// Test runs the Rego tests (rules named test_…) in a folder with the test runner of
+// OPA. It does not load data files. A failed test is a result and not an error.
 func Test(ctx context.Context, path string) ([]TestResult, error) {
 	files, err := bundleFiles(path, true)
 	if err != nil {

@@ -34,7 +34,8 @@ const KindRegister = "policy.register_principal"
 // ends the freeze.
 const KindFreeze = "policy.freeze"
 
-// The maximum durations of a delegation and of a break-glass grant.
+// The maximum duration of a delegation, a session grant or a consent, and that of a
+// break-glass grant.
 const (
 	MaxDelegation = 90 * 24 * time.Hour
 	MaxBreakGlass = 4 * time.Hour

@@ -52,8 +52,9 @@ func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 	return explained(a.Reason, events.MeshUnfrozenName, &events.MeshUnfrozen{ID: s.Freeze.in.ID, Reason: a.Reason})
 }
 
-// Emergencies holds the break-glass grants, during which the escalated calls of
-// an actor run without approval. The zero value is empty.
+// Emergencies holds the break-glass grants, during which the escalated calls of an actor
+// run without approval. Calls that require a second person, and calls on behalf of
+// another principal, still need approval. The zero value is empty.
 type Emergencies struct {
 	grants map[string]*grant // grants by id
 }

@@ -51,7 +51,7 @@ type View struct {
 	waiting   map[string]*Waiting // escalations by call id
 	truncated bool                // whether audit has found the ledger shorter than its last checkpoint
 	lost      string              // digest of the checkpoint that the ledger no longer matches
-	labels    bool                // whether a session or tool has labels
+	labels    bool                // whether a session has labels, or a tool declares labels or receives secrets
 	prices    llmrouter.PricesPublished
 	accepted  llmrouter.DataAccepted
 }
