@@ -49,20 +49,36 @@ type Ring struct {
 	// Client sends Query to the vault-broker.
 	Client *rpc.Client
 
+	fetch func(context.Context) (Keys, error) // replaces the query in tests; nil means none
 	mu    sync.Mutex
 	held  Keys
 	until time.Time
 }
 
-// keys returns the cached keys, or fetches them if they are older than life. The lock is
-// held while they are fetched, so that concurrent callers share one query. The response
-// is sealed to a key that is generated for that query only.
-func (r *Ring) keys(ctx context.Context) (Keys, error) {
+// keys returns the cached keys if they are not older than life and hold accepts them, and
+// otherwise fetches them. The lock is held while they are fetched, so that concurrent
+// callers share one query.
+func (r *Ring) keys(ctx context.Context, hold func(Keys) bool) (Keys, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Now().Before(r.until) {
+	if time.Now().Before(r.until) && hold(r.held) {
 		return r.held, nil
 	}
+	fetch := r.fetch
+	if fetch == nil {
+		fetch = r.query
+	}
+	got, err := fetch(ctx)
+	if err != nil {
+		return Keys{}, err
+	}
+	r.held, r.until = got, time.Now().Add(life)
+	return got, nil
+}
+
+// query fetches the keys from the vault-broker. The response is sealed to a key that is
+// generated for this query only.
+func (r *Ring) query(ctx context.Context) (got Keys, err error) {
 	k, err := seal.NewKey()
 	if err != nil {
 		return Keys{}, err
@@ -75,29 +91,25 @@ func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	if err != nil {
 		return Keys{}, err
 	}
-	var got Keys
-	if err := json.Unmarshal(plain, &got); err != nil {
-		return Keys{}, err
-	}
-	r.held, r.until = got, time.Now().Add(life)
-	return got, nil
+	return got, json.Unmarshal(plain, &got)
 }
 
 // Current returns the id and the bytes of the key for new content. The caller must not
 // change the bytes.
 func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
-	k, err := r.keys(ctx)
+	k, err := r.keys(ctx, func(Keys) bool { return true })
 	if err != nil {
 		return "", nil, err
 	}
 	return k.Current, k.Keys[k.Current], nil
 }
 
-// Key returns the key with the given id. It returns contract.ErrErased if the fetched
-// keys do not include it: it was destroyed, or it was created after they were fetched.
-// The caller must not change the bytes.
+// Key returns the key with the given id. If the cached keys do not include it, they are
+// fetched again, because it may have been created since. Key returns contract.ErrErased
+// if the fetched keys do not include it either: it was destroyed. The caller must not
+// change the bytes.
 func (r *Ring) Key(ctx context.Context, id string) ([]byte, error) {
-	k, err := r.keys(ctx)
+	k, err := r.keys(ctx, func(k Keys) bool { return k.Keys[id] != nil })
 	if err != nil {
 		return nil, err
 	}
