@@ -106,9 +106,15 @@ func (z *State) acknowledge(ctx context.Context, e *contract.Event) {
 		return
 	}
 	ack := z.Emit.New(contract.EventFreezeAcknowledged, "freeze", contract.Bytes(&contract.FreezeAck{FreezeID: f.ID, Instance: z.Instance}), nil)
-	ack.ID, ack.Cause = contract.IDFreezeAck+f.ID+"-"+z.Instance, e.ID
+	ack.Cause = e.ID
+	id := contract.IDFreezeAck + f.ID + "-" + z.Instance
+	own := func(e *contract.Event) bool { return e.Source == ack.Source && e.Name == ack.Name }
 	for ctx.Err() == nil {
-		if _, err := z.Emit.Append(ctx, ack); err == nil || errors.Is(err, eventlog.ErrIDConflict) {
+		_, err := eventlog.Contend(ctx, z.Emit.Log, id, own, func(id string) (uint64, error) {
+			ack.ID = id
+			return z.Emit.Append(ctx, ack)
+		})
+		if err == nil || errors.Is(err, eventlog.ErrIDConflict) {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)

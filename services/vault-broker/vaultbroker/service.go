@@ -183,7 +183,7 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{CallID: req.CallID, DecisionID: req.DecisionID, Secrets: prints, To: req.To}), e)
 	}
 	fact.ID = contract.IDSecretFact + e.ID
-	if _, err := s.env.Emit.Append(ctx, fact); err != nil && !errors.Is(err, eventlog.ErrIDConflict) {
+	if err := s.record(ctx, fact); err != nil {
 		return err
 	}
 	body, err := json.Marshal(answer)
@@ -191,6 +191,23 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 		return err
 	}
 	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
+}
+
+// record appends a fact about a request once: a second delivery of the request finds the
+// fact of the first. An event that another service stored under the message id does not
+// count, since values must not be released without secret_released on the ledger.
+func (s *Service) record(ctx context.Context, fact *contract.Event) error {
+	own := func(e *contract.Event) bool {
+		return e.Service() == fact.Service() && e.Name == fact.Name && e.CallID == fact.CallID && e.Cause == fact.Cause
+	}
+	_, err := eventlog.Contend(ctx, s.env.Emit.Log, fact.ID, own, func(id string) (uint64, error) {
+		fact.ID = id
+		return s.env.Emit.Append(ctx, fact)
+	})
+	if errors.Is(err, eventlog.ErrIDConflict) {
+		return nil
+	}
+	return err
 }
 
 // check returns the requested values and their fingerprints for the ledger. If the

@@ -1,0 +1,67 @@
+package vaultbroker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
+)
+
+// TestRecord checks that the ledger has secret_released exactly once before values are
+// sent, also if the request is delivered again, if it was refused before, and if another
+// service stored an event under the fact's message id.
+func TestRecord(t *testing.T) {
+	for name, before := range map[string]func(m, other *emit.Emitter) *contract.Event{
+		"nothing stored": nil,
+		"released before": func(m, _ *emit.Emitter) *contract.Event {
+			return m.New(events.SecretReleasedName, "s-1", contract.Bytes(&events.SecretReleased{CallID: "c-1"}), nil)
+		},
+		"refused before": func(m, _ *emit.Emitter) *contract.Event {
+			return m.New(events.SecretRefusedName, "s-1", contract.Bytes(&events.SecretRefused{CallID: "c-1"}), nil)
+		},
+		"id taken by another service": func(_, other *emit.Emitter) *contract.Event {
+			return other.New(events.SecretReleasedName, "s-1", contract.Bytes(&events.SecretReleased{CallID: "c-1"}), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := &memlog.Log{}
+			m := &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}
+			other := &emit.Emitter{Log: log, Tenant: "t", Source: "judge/judge-1", Now: time.Now}
+			prepare := func(e *contract.Event) *contract.Event {
+				e.ID, e.CallID, e.Session = contract.IDSecretFact+"e-1", "c-1", "s-1"
+				return e
+			}
+			if before != nil {
+				e := prepare(before(m, other))
+				if _, err := m.Append(t.Context(), e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := &Service{env: &run.Env{Emit: m}}
+			if err := s.record(t.Context(), prepare(m.New(events.SecretReleasedName, "s-1", contract.Bytes(&events.SecretReleased{CallID: "c-1"}), nil))); err != nil {
+				t.Fatal(err)
+			}
+			released := 0
+			for en, err := range log.Scan(t.Context(), "evt.>", 1) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				e, err := eventlog.Open(en, eventlog.Every)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Service() == "vault-broker" && e.Name == events.SecretReleasedName {
+					released++
+				}
+			}
+			if released != 1 {
+				t.Errorf("%d events secret_released", released)
+			}
+		})
+	}
+}
