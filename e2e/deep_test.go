@@ -18,10 +18,6 @@ func TestDeep(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
-			pids := map[string]int{}
-			for _, n := range m.Names() {
-				pids[n] = m.PID(n)
-			}
 			send := func(path, body string) (int, string) {
 				r := post(t.Context(), t, "http://"+m.Addr+path, bearer(m, "s-deep"), body)
 				return r.StatusCode, all(t, r)
@@ -52,8 +48,8 @@ func TestDeep(t *testing.T) {
 				}
 			}
 			for _, n := range m.Names() {
-				if m.PID(n) != pids[n] {
-					t.Errorf("%s was started again", n)
+				if !m.Runs(n) {
+					t.Errorf("%s has ended", n)
 				}
 			}
 			if status, text := send("/v1/chat/completions", `{"model":"openai/m-good","messages":[{"role":"user","content":"x"}]}`); status != 200 {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
@@ -95,14 +96,14 @@ func TestHostileEntrances(t *testing.T) {
 			survives(t, "policy simulate "+name, run("", "policy", "simulate", "limits", file))
 			ix := filepath.Join(dir, "archive")
 			_ = os.MkdirAll(ix, 0o700)
-			if err := os.WriteFile(filepath.Join(ix, "index.json"), []byte(doc), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(ix, evidence.ArchiveFile), []byte(doc), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			survives(t, "verify archive "+name, run("", "verify", ix))
 			// Build a pack in which every file is the beginning of the hostile document.
 			var pack bytes.Buffer
 			w := tar.NewWriter(&pack)
-			for _, f := range []string{"checkpoint", "events.jsonl", "manifest.json", "signature.json", "attestation.json", "trust.jsonl", "receipts.jsonl", "decisions.jsonl", "inclusion.jsonl"} {
+			for _, f := range []string{"attestation.dsse.json", "checkpoint", "cosignatures", "consistency.json", "decisions.jsonl", "events.jsonl", "leaves.jsonl", "manifest.json", "proofgraph.jsonl", "proofs.jsonl", "receipts.jsonl", "system.jsonl"} {
 				_ = w.WriteHeader(&tar.Header{Name: f, Mode: 0o644, Size: int64(len(short) + 1), Format: tar.FormatUSTAR})
 				_, _ = io.WriteString(w, short+"\n")
 			}

@@ -445,13 +445,29 @@ func (m *Mesh) Exited(name string, within time.Duration) int {
 // output of the containers.
 func (m *Mesh) Log() string { return string(m.read(m.log.Name())) }
 
-// Restart starts a process again with the same name, arguments and environment. The
-// caller must have killed the earlier process, because Restart does not end it.
+// Restart starts a process again with the same name, arguments and environment. It kills
+// the process first if it still runs.
 func (m *Mesh) Restart(name string) {
+	if m.Runs(name) {
+		m.Kill(name)
+	}
 	m.mu.Lock()
 	p := m.procs[name]
 	m.mu.Unlock()
 	m.Start(name, p.argv, p.env)
+}
+
+// Runs reports whether the process with the given name, as last started, is running.
+func (m *Mesh) Runs(name string) bool {
+	m.mu.Lock()
+	p := m.procs[name]
+	m.mu.Unlock()
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
 }
 
 // Cert returns the path of the certificate authority of a mesh with TLS. On topologies
