@@ -5,6 +5,7 @@ package catalog
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -39,8 +40,9 @@ type entry struct {
 // Apply applies one event to the view, and ignores events with other names than those of
 // Filters. It also ignores an approval by a service other than policy, a registration or
 // retirement by a service other than the tool's executor, and one of a kind that another
-// executor has registered and not retired. It returns an error if the data of an event
-// with one of those names is malformed.
+// executor has registered and not retired. A malformed registration or retirement has no
+// effect, because any service can store one. The error is that of a malformed approval by
+// policy.
 func (c *Catalog) Apply(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventToolApproved:
@@ -51,7 +53,8 @@ func (c *Catalog) Apply(e *contract.Event) error {
 	}
 	var t contract.Tool
 	if err := contract.Decode(e.Data, &t); err != nil {
-		return err
+		slog.Error("malformed tool document", "event", e.ID, "service", e.Service(), "err", err)
+		return nil
 	}
 	if t.Executor != e.Service() {
 		return nil
@@ -79,8 +82,11 @@ func (c *Catalog) Apply(e *contract.Event) error {
 // approve applies an approval of a tool document. It ignores an approval by a service
 // other than policy.
 func (c *Catalog) approve(e *contract.Event) error {
+	if e.Service() != "policy" {
+		return nil
+	}
 	var a contract.ToolApproved
-	if err := contract.Decode(e.Data, &a); err != nil || e.Service() != "policy" {
+	if err := contract.Decode(e.Data, &a); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -32,7 +32,8 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 }
 
 // TestOwners checks that an executor can register its own tools only, that a kind
-// belongs to the executor that registered it first, and that malformed data is an error.
+// belongs to the executor that registered it first, and that a malformed registration, which any service can store, has
+// no effect.
 func TestOwners(t *testing.T) {
 	var c Catalog
 	mine := tool("session-runner", "tool.echo", "first")
@@ -45,8 +46,13 @@ func TestOwners(t *testing.T) {
 	if got, digest := c.Lookup("tool.other"); got != nil || digest != "none" {
 		t.Errorf("%+v %s", got, digest)
 	}
-	if err := c.Apply(event("session-runner", contract.EventToolRegistered, []byte(`{"kind":1}`))); err == nil {
-		t.Error("a malformed tool is accepted")
+	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired, contract.EventToolApproved} {
+		if err := c.Apply(event("judge", name, []byte(`{"kind":1}`))); err != nil || len(c.Tools()) != 1 {
+			t.Errorf("malformed %s of another service: %v, %d tools", name, err, len(c.Tools()))
+		}
+	}
+	if err := c.Apply(event("policy", contract.EventToolApproved, []byte(`{"kind":1}`))); err == nil {
+		t.Error("a malformed approval of policy is no error")
 	}
 	if err := c.Apply(event("policy", contract.EventAllowed, []byte(`not read`))); err != nil {
 		t.Error(err)

@@ -288,11 +288,21 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type end struct {
-		f *provider.Failure
-		i int
+		f        *provider.Failure
+		i        int
+		panicked any
 	}
 	ends := make(chan end, 2)
-	start := func(i int, rule string) { go func() { ends <- end{c.attempt(ctx, plan[i], rule), i} }() }
+	start := func(i int, rule string) {
+		go func() {
+			e := end{i: i}
+			defer func() {
+				e.panicked = recover() // race panics with it, in the goroutine whose caller recovers
+				ends <- e
+			}()
+			e.f = c.attempt(ctx, plan[i], rule)
+		}()
+	}
 	start(i, "")
 	timer := time.NewTimer(hedge)
 	defer timer.Stop()
@@ -309,6 +319,9 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 				cancel()
 				for ; running > 0; running-- {
 					<-ends
+				}
+				if e.panicked != nil {
+					panic(e.panicked)
 				}
 				return e.f, e.i
 			}

@@ -165,16 +165,7 @@ func Streams(t *testing.T, decoder func() Decoder) {
 		var out []byte
 		var sum ir.Collect
 		for block := range strings.SplitSeq(strings.TrimSpace(string(doc)), "\n\n") {
-			var name, data string
-			for line := range strings.SplitSeq(block, "\n") {
-				if v, ok := strings.CutPrefix(line, "event: "); ok {
-					name = v
-				}
-				if v, ok := strings.CutPrefix(line, "data: "); ok {
-					data = v
-				}
-			}
-			steps, err := d.Event(name, []byte(data))
+			steps, err := d.Event(members(block))
 			for i := range steps {
 				out = append(out, Dump(steps[i])...)
 				sum.Add(&steps[i])
@@ -184,8 +175,30 @@ func Streams(t *testing.T, decoder func() Decoder) {
 			}
 		}
 		out = fmt.Appendf(out, "done: %v\n", d.Done())
+		broken(decoder(), string(doc))
 		return append(out, Dump(sum.Response())...)
 	})
+}
+
+// members returns the event name and the data of a server-sent event.
+func members(block string) (name string, data []byte) {
+	for line := range strings.SplitSeq(block, "\n") {
+		if v, ok := strings.CutPrefix(line, "event: "); ok {
+			name = v
+		}
+		if v, ok := strings.CutPrefix(line, "data: "); ok {
+			data = []byte(v)
+		}
+	}
+	return name, data
+}
+
+// broken decodes a stream without its first event, which must not make the decoder panic.
+func broken(d Decoder, doc string) {
+	_, rest, _ := strings.Cut(strings.TrimSpace(doc), "\n\n")
+	for block := range strings.SplitSeq(rest, "\n\n") {
+		_, _ = d.Event(members(block))
+	}
 }
 
 // Faults decodes testdata/fault-*.json as the body of a response with status 400, and as

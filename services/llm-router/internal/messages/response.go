@@ -2,6 +2,7 @@ package messages
 
 import (
 	"encoding/json"
+	"errors"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
@@ -234,6 +235,9 @@ func (d *Decoder) open(e *event) ([]ir.Event, error) {
 	}
 	switch {
 	case p.Type == ir.ToolCall:
+		if d.calls == nil {
+			return nil, errors.New("a tool call before message_start")
+		}
 		n := len(d.calls)
 		d.calls[e.Index] = n
 		p.Args = ""

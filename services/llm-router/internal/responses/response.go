@@ -2,6 +2,7 @@ package responses
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
@@ -321,6 +322,9 @@ func (d *Decoder) added(e *event) ([]ir.Event, error) {
 	parts, err := parseOutput(e.Item)
 	if err != nil || len(parts) == 0 || parts[0].Type != ir.ToolCall {
 		return nil, err
+	}
+	if d.calls == nil {
+		return nil, errors.New("a tool call before response.created")
 	}
 	n := len(d.calls)
 	d.calls[e.Index] = n

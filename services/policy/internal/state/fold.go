@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -58,15 +59,20 @@ func own(f func(*State, *contract.Event) error) func(*State, *contract.Event) er
 }
 
 // published returns a fold for documents of the llm-router. It ignores events of
-// other services.
+// other services, and malformed ones: policy must not end because of what another
+// service stored.
 func published[T any, P interface {
 	*T
 	canon.Document
 }](set func(*View, P)) func(*State, *contract.Event) error {
 	return func(st *State, e *contract.Event) error {
 		d := P(new(T))
-		if err := contract.Decode(e.Data, d); err != nil || e.Service() != "llm-router" {
-			return err
+		if e.Service() != "llm-router" {
+			return nil
+		}
+		if err := contract.Decode(e.Data, d); err != nil {
+			slog.Error("malformed document of the llm-router", "event", e.ID, "err", err)
+			return nil
 		}
 		st.write(func(v *View) { set(v, d) })
 		return nil
@@ -81,7 +87,7 @@ func toolRegistered(st *State, e *contract.Event) error {
 	if st.Keep {
 		var t contract.Tool
 		if err := contract.Decode(e.Data, &t); err != nil {
-			return err
+			return nil // the catalog ignores it too
 		}
 		st.archive.AddTool(&t)
 	}

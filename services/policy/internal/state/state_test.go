@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -202,6 +203,25 @@ func TestEscalations(t *testing.T) {
 	vote("policy", "c-1", "granted")
 	if _, _, ok := l.st.Escalation("c-1"); ok || l.st.WaitingFor("c-1") != nil || l.st.WaitingFor("c-2") == nil {
 		t.Error("a settled call waits, or another does not")
+	}
+}
+
+// TestMalformed checks that a malformed event that a service other than policy stored
+// changes nothing and is no error, live and in replay: policy would end at every start.
+func TestMalformed(t *testing.T) {
+	for _, l := range []*ledger{newLedger(t, false), newLedger(t, true)} {
+		before := l.st.Dump()
+		for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired, contract.EventToolApproved, llmrouter.PricesPublishedName, llmrouter.DataAcceptedName,
+			contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded, contract.EventLedgerTruncated, contract.EventPrincipalSuspended, contract.EventTokenRevoked} {
+			for _, service := range []string{"judge", "llm-router"} {
+				if err := l.st.Apply(&contract.Event{ID: "e-x", Source: service + "/x-1", Name: name, Data: []byte(`{"x":[]}`)}); err != nil {
+					t.Errorf("%s of %s: %v", name, service, err)
+				}
+			}
+		}
+		if !bytes.Equal(before, l.st.Dump()) {
+			t.Error("the state has changed")
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package bedrock
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -387,6 +388,9 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 		return []ir.Event{{Kind: ir.Begin}}, nil
 	case "contentBlockStart":
 		if t := e.Start.ToolUse; t != nil {
+			if d.calls == nil {
+				return nil, errors.New("a tool call before messageStart")
+			}
 			n := len(d.calls)
 			d.calls[e.Index] = n
 			return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: ir.Part{ID: t.ID, Name: t.Name}}}, nil
