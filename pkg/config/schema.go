@@ -65,8 +65,8 @@ func orNull(schema map[string]any) map[string]any {
 	return schema
 }
 
-// describe returns the member's description for the schema, and whether a running
-// program applies a change.
+// describe returns the member's description for the schema. If a running program applies
+// a change of the member, the description includes a sentence about that.
 func (s *Setting) describe() string {
 	text := strings.ToUpper(s.About[:1]) + s.About[1:] + "."
 	if strings.HasPrefix(s.About, "[") {

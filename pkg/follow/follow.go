@@ -301,8 +301,9 @@ type delivery struct{ consumer, stream, pending uint64 }
 // If the consumer sequence jumps, or another instance has moved the consumer, entries
 // were missed: take signals the gap and drops everything until the gap is repaired.
 func (r *reading) take(subject string, data []byte, d delivery) {
-	// A delivery shows that none was lost since the reset, but not that no other instance
-	// has reset the consumer to a later entry. No lock is held while the stream is read.
+	// The first delivery after a reset has consumer sequence 1 even if another instance
+	// has reset the consumer to a later entry, so the stream is searched for entries
+	// that were skipped. No lock is held during the search.
 	var moved bool
 	resets, first := r.begins(d)
 	if first {

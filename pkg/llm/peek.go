@@ -459,8 +459,9 @@ func (p *peek) isParam(name string, raw []byte) bool {
 	return name != "stream"
 }
 
-// DefaultOutput is the number of tokens that Hold includes for each answer that the
-// request does not bound. Most adds the tokens that the model may return beyond it.
+// DefaultOutput is the minimum number of tokens that Args.Hold includes for each answer
+// whose length the request does not limit. Args.Most adds the tokens that the model may
+// return beyond it.
 const DefaultOutput = 8192
 
 // finish completes the summary: it sorts the fields, encodes the parameters, lists the

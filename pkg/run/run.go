@@ -130,8 +130,8 @@ func (v *Env) Report(f func(context.Context) Health) {
 }
 
 // ReportFollower registers the health of the view that f reads: it is OK once f has
-// caught up for the first time and check, if not nil, returns nil. Until then the start
-// of the instance reports the progress of f.
+// caught up for the first time and check, if not nil, returns nil. Until f has caught
+// up, its progress is included in the start-up log of the instance.
 func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error) {
 	v.starting.Follow(v.Instance, name, f)
 	v.Report(func(ctx context.Context) Health {

@@ -395,7 +395,8 @@ func (p *parser) hex4() (rune, error) {
 	return rune(n), nil
 }
 
-// number reads a number (RFC 8259 section 6).
+// number reads a number (RFC 8259 section 6) and appends its canonical form to dst. A
+// number outside the range of float64 is an error.
 func (p *parser) number(dst []byte) ([]byte, error) {
 	start := p.pos
 	p.accept('-')

@@ -39,7 +39,8 @@ func watchTests(ctx context.Context) error {
 }
 
 // touchedTests returns the packages with tests that the changed folders belong to, and
-// the other packages whose code or tests depend on those. Both lists are sorted.
+// the other packages whose code or tests depend on those. Packages in e2e are omitted.
+// Both lists are sorted.
 func touchedTests(dirs []string, all map[string]*listed) (own, others []string) {
 	touched := changed(dirs, all)
 	for path, p := range all {

@@ -49,8 +49,9 @@ func itemCall(item *object) (*toolCall, error) {
 	return &toolCall{id: f.CallID, kind: f.Type + " item", name: f.Name}, nil
 }
 
-// item returns the call as an output item that contains the item's id, the status and
-// otherwise only the decided fields.
+// item returns the call as an output item with the given item id and status completed.
+// All other members come from t, the tool call that the mesh allowed; no other member of
+// the provider's item is included.
 func (t *toolCall) item(id string) *object {
 	doc := map[string]string{"id": id, "call_id": t.id, "name": t.name, "status": "completed"}
 	if t.kind == "custom" {

@@ -50,9 +50,9 @@ type content struct {
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
 // BuildRequest returns the body of a request; the model is in the URL. Models from
-// generation 3 on require a signature on the first call of a turn: a call without one,
-// such as that of another model, gets a placeholder. Parts of an unknown type are an
-// error.
+// generation 3 on require a thought signature on the first tool call of each turn. If
+// that call has no signature, for example because another model made it, it gets a
+// placeholder. Parts of an unknown type are an error.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
