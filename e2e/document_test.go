@@ -195,7 +195,7 @@ func (u *user) govern() {
 	ann := u.as(u.m.TokenFor("ann", "llm:call"))
 	ann.must(200, "POST", "/api/v1/keys/ann/consent", `{"maker":"admin","scopes":["llm:call"],"ttl_ms":60000}`)
 	ann.must(200, "DELETE", "/api/v1/keys/ann/consent", "")
-	u.must(200, "POST", "/api/v1/tokens/revocations", `{"principal":"nobody","reason":"test"}`)
+	u.must(200, "POST", "/api/v1/tokens/revocations", `{"principal":"unregistered","reason":"test"}`)
 	for _, path := range []string{"/api/v1/policies", "/api/v1/limits", "/api/v1/identities", "/api/v1/identities?at=5", "/api/v1/trust/keys", "/api/v1/trust/keys?at=5"} {
 		u.get(path)
 	}
@@ -368,9 +368,9 @@ func (u *user) wrong() {
 	u.must(400, "POST", "/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":5}}`)
 	u.must(400, "POST", "/api/v1/calls", `not json`)
 	u.must(400, "POST", "/v1/messages", `{"model":5}`)
-	u.must(404, "POST", "/v1/messages", `{"model":"nobody/m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`)
-	u.must(404, "POST", "/v1/chat/completions", `{"model":"nobody/m","messages":[{"role":"user","content":"hi"}]}`)
-	u.must(404, "GET", "/v1/models/nobody/m", "")
+	u.must(404, "POST", "/v1/messages", `{"model":"missing/m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`)
+	u.must(404, "POST", "/v1/chat/completions", `{"model":"missing/m","messages":[{"role":"user","content":"hi"}]}`)
+	u.must(404, "GET", "/v1/models/missing/m", "")
 	u.must(404, "GET", "/api/v1/calls/c-none", "")
 	u.must(404, "GET", "/v1/responses/resp_none", "")
 	u.must(404, "GET", "/api/v1/approvals/c-none", "")

@@ -57,7 +57,7 @@ func (s Shape) session(i int) int {
 // that call is the pattern of all others. Write returns an error if a history was written
 // to the ledger before.
 //
-// The events are stored without message ids, as the server no longer knows those of
+// The events are stored without message ids, as the server no longer has those of
 // events older than its deduplication window. Consumers of work continue after the last
 // event. No checkpoint is written: audit signs one after the next start.
 func Write(ctx context.Context, dir string, shape Shape) (events int, err error) {

@@ -66,26 +66,13 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// absent is a ledger whose server does not respond before the time back.
-type absent struct {
-	eventlog.Log
-	back time.Time
-}
-
-func (l absent) Last(ctx context.Context, filter string) (eventlog.Entry, error) {
-	if time.Now().Before(l.back) {
-		return eventlog.Entry{}, eventlog.ErrUnavailable
-	}
-	return l.Log.Last(ctx, filter)
-}
-
 // TestLoadOutage checks that Load reads the state after an outage of the server, and
 // that a context that ends during the outage leaves the state unknown.
 func TestLoadOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}
 		record(t, log, contract.EventMeshFrozen)
-		s := state(absent{log, time.Now().Add(time.Minute)})
+		s := state(memlog.Outage{Log: log, Until: time.Now().Add(time.Minute)})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.Load(ctx); err != nil || s.Known() {

@@ -109,7 +109,7 @@ func TestHealthWhileStarting(t *testing.T) {
 	if c := <-code; c != 0 {
 		t.Fatalf("exit code %d of a ready service", c)
 	}
-	for time.Sleep(1100 * time.Millisecond); askHealth(name) != healthOK; { // until the service knows that it was ready
+	for time.Sleep(1100 * time.Millisecond); askHealth(name) != healthOK; { // until AnswerHealth has recorded that the service was ready
 		if ctx.Err() != nil {
 			t.Fatal("not ready")
 		}

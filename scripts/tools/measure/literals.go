@@ -17,7 +17,7 @@ func (t *tree) isEventName(_ *file, s string) bool {
 	return t.events[s] || strings.HasPrefix(s, "dev.binnacle.")
 }
 
-// notCodes lists literals, by folder, that are spelled like an error code but are none: a
+// notCodes lists literals, by folder, that equal an error code but have another meaning: a
 // result of an append in a metric, a condition in a routing rule, and a counter in the dump
 // of a view.
 var notCodes = map[string]string{"pkg/metrics": "conflict", "services/llm-router/internal/route": "timeout", "services/llm-router/internal/usage": "cancelled"}

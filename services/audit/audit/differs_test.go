@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,19 +10,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
-
-// absent is a ledger whose server does not respond before the time back.
-type absent struct {
-	eventlog.Log
-	back time.Time
-}
-
-func (l absent) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
-	if time.Now().Before(l.back) {
-		return eventlog.Entry{}, eventlog.ErrUnavailable
-	}
-	return l.Log.Get(ctx, seq)
-}
 
 // TestDiffers checks that audit reports a loss if an entry is missing or different, but
 // not if the server does not respond for a minute while audit starts. After a reported
@@ -67,7 +53,7 @@ func TestDiffers(t *testing.T) {
 				}
 			}
 			synctest.Test(t, func(t *testing.T) {
-				s := &Service{view: view, env: &run.Env{Emit: &emit.Emitter{Log: absent{log, time.Now().Add(tt.outage)}}}}
+				s := &Service{view: view, env: &run.Env{Emit: &emit.Emitter{Log: memlog.Outage{Log: log, Until: time.Now().Add(tt.outage)}}}}
 				if err := s.differs(t.Context(), 3); (err != nil) != tt.lost {
 					t.Error(err)
 				}

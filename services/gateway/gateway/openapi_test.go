@@ -93,7 +93,7 @@ func TestNoBareMaps(t *testing.T) {
 	for name, schema := range d.Components.Schemas {
 		for _, at := range bare(schema, name) {
 			if found[at] = true; freeForm[at] == "" {
-				t.Errorf("the schema %s tells a client nothing; name its members, or list it in freeForm with the reason", at)
+				t.Errorf("the schema %s has no members; name them, or list it in freeForm with the reason", at)
 			}
 			if about, _ := schema.(map[string]any)["description"].(string); len(about) < 40 {
 				t.Errorf("the description of %s does not say why it is free: %q", name, about)
@@ -107,7 +107,7 @@ func TestNoBareMaps(t *testing.T) {
 	}
 	for path, ops := range mediaSchemas(t) {
 		for _, at := range bare(ops, path) {
-			t.Errorf("%s has a schema that tells a client nothing: name its type", at)
+			t.Errorf("%s has a schema without members: name its type", at)
 		}
 	}
 }

@@ -177,7 +177,7 @@ func (w *world) drive(c *call) {
 		a := w.send(ctx, edges[(c.gateway+try)%len(edges)], c.request)
 		cancel()
 		w.say("ANSWER %d try %d: %d %.200s %v", c.n, try, a.code, random.ReplaceAll(a.body, []byte("*")), a.err)
-		if w.heard(c, &a) || c.leaves > 0 || c.key == "" || try >= len(c.pauses) {
+		if w.received(c, &a) || c.leaves > 0 || c.key == "" || try >= len(c.pauses) {
 			return
 		}
 		time.Sleep(c.pauses[try])
@@ -187,9 +187,9 @@ func (w *world) drive(c *call) {
 // random matches the random part of an id.
 var random = regexp.MustCompile(`[A-Z2-7]{26}`)
 
-// heard records the state of a call that a response contains. It returns false if the
+// received records the state of a call that a response contains. It returns false if the
 // response contains none.
-func (w *world) heard(c *call, a *answer) bool {
+func (w *world) received(c *call, a *answer) bool {
 	if a.err != nil {
 		return false
 	}

@@ -29,7 +29,7 @@ import (
 // state that the ledger has, the exported ledger verifies, and replay produces the same
 // views and decisions.
 func (w *world) settled() {
-	w.heardTruth()
+	w.receivedOutcomes()
 	size := w.bus.ledger().Size()
 	if !w.until(time.Minute, func() bool { return w.checkpointed() >= size }) {
 		w.violate("no checkpoint covers the ledger of %d events", size)
@@ -39,8 +39,8 @@ func (w *world) settled() {
 	w.replay()
 }
 
-// heardTruth checks that the outcomes which clients received are those on the ledger.
-func (w *world) heardTruth() {
+// receivedOutcomes checks that the outcomes which clients received are those on the ledger.
+func (w *world) receivedOutcomes() {
 	for _, c := range w.calls {
 		for _, t := range c.received {
 			f := w.events.calls[t.id]

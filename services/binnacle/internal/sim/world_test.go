@@ -115,9 +115,9 @@ func (w *world) say(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// hear adds the queued lines to the transcript, sorted, so that their order does not
+// transcribe adds the queued lines to the transcript, sorted, so that their order does not
 // depend on goroutines.
-func (w *world) hear() {
+func (w *world) transcribe() {
 	w.mu.Lock()
 	said := w.said
 	w.said = nil
@@ -167,7 +167,7 @@ func (w *world) step(until time.Time) {
 	b := w.bus
 	b.mu.Lock()
 	b.collect()
-	w.hear()
+	w.transcribe()
 	w.events.look()
 	now := time.Now()
 	var next time.Time

@@ -1,0 +1,31 @@
+package memlog
+
+import (
+	"context"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// Outage is a ledger whose server does not respond before the time Until: Get and Last
+// then return eventlog.ErrUnavailable. Other methods are those of Log.
+type Outage struct {
+	eventlog.Log
+	Until time.Time
+}
+
+// Get implements eventlog.Log.
+func (o Outage) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
+	if time.Now().Before(o.Until) {
+		return eventlog.Entry{}, eventlog.ErrUnavailable
+	}
+	return o.Log.Get(ctx, seq)
+}
+
+// Last implements eventlog.Log.
+func (o Outage) Last(ctx context.Context, filter string) (eventlog.Entry, error) {
+	if time.Now().Before(o.Until) {
+		return eventlog.Entry{}, eventlog.ErrUnavailable
+	}
+	return o.Log.Last(ctx, filter)
+}
