@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Dialer names the server to connect to: by URL, or in process.
+// Dialer names the server to connect to: in process if Server is set, otherwise by URL.
 type Dialer struct {
 	URL    string
 	CA     string // PEM file of the certificate authority; empty: the system's authorities, if the connection uses TLS
@@ -28,8 +28,9 @@ type Dialer struct {
 type Conn struct {
 	NC *nats.Conn
 	JS jetstream.JetStream
-	// Fatal receives the first error after which the service must stop: a permission
-	// violation. The request that caused it only times out.
+	// Fatal receives the errors after which the service must stop: permission
+	// violations. Further errors are dropped while one is waiting to be received. The
+	// request that caused the violation only times out.
 	Fatal  chan error
 	prefix string
 
@@ -40,10 +41,11 @@ type Conn struct {
 	replicas map[string]replicas
 }
 
-// Connect connects under the identity of the nkey seed; name is for logs and errors.
-// Services reach the JetStream API under APIPrefix, the provisioning identity under
-// $JS.API. Connect succeeds even if the server is not reachable yet. It returns an error
-// if the seed, the URL or the CA file is invalid.
+// Connect connects under the identity of the nkey seed; name is for logs and errors. If
+// provisioner is true, the JetStream API is under $JS.API, as in the accounts that own
+// streams; in a service's account it is under APIPrefix. Connect succeeds even if the
+// server is not reachable yet. It returns an error if the seed, the URL or the CA file
+// is invalid.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
 	if err != nil {
@@ -160,12 +162,12 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 	return json.Unmarshal(m.Data, out)
 }
 
-// requestTimeout limits a request whose context has no deadline, since the response may
-// be lost if a server fails.
+// requestTimeout limits a request whose context has no deadline, and each request of
+// Provision and Mirror, since the response may be lost if a server fails.
 const requestTimeout = 5 * time.Second
 
-// bounded returns ctx, or a context that ends after requestTimeout if ctx has no
-// deadline.
+// bounded returns ctx if it has a deadline, and otherwise a context that ends after
+// requestTimeout. The caller must call the returned function.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -223,8 +225,8 @@ var ErrNotFound = errors.New("no such message")
 
 // Fresh is like Get, but the result reflects every message that was acknowledged before
 // the call. On a replicated stream it queries the leader, since a direct read may be
-// served by a replica that lags; the message then has only the headers for its subject
-// and sequence.
+// served by a replica that lags. The headers of a message from the leader are only those
+// for its subject and sequence.
 func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	if alone, err := c.single(ctx, stream); err != nil {
 		return nil, err
@@ -259,7 +261,7 @@ func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) 
 }
 
 // First returns the sequence of the oldest message at or after sequence from that
-// matches filter, or 0 if there is none.
+// matches filter, or 0 if there is none. It reads as Fresh does.
 func (c *Conn) First(ctx context.Context, stream, filter string, from uint64) (uint64, error) {
 	return c.sequence(ctx, stream, map[string]any{"seq": max(from, 1), "next_by_subj": filter})
 }
@@ -308,7 +310,8 @@ type replicas struct {
 
 // Get reads one message with a direct get request (NATS ADR-31): {"seq":n},
 // {"last_by_subj":s} or {"seq":n,"next_by_subj":s}. It returns ErrNotFound if no message
-// matches.
+// matches. On a replicated stream, a replica that lags may respond, which does not have
+// the newest messages yet.
 func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -331,7 +334,8 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 
 // GetBatch reads up to n messages that match filter, from sequence seq on, with one
 // direct get request. It returns fewer if no more match or after 4 MiB. An empty result
-// means that no message matches.
+// means that no message matches. On a replicated stream, a replica that lags may
+// respond, which does not have the newest messages yet.
 func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

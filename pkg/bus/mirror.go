@@ -8,9 +8,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Mirror creates the mirrors that do not exist. A mirror is a copy of a stream with the
-// same sequences; it retains messages even if the origin loses them later. c is a
-// connection of the mirroring identity (MirrorKeys.Keeper).
+// Mirror creates the mirrors that do not exist; it does not change existing ones. A
+// mirror is a copy of a stream with the same sequences; it retains messages even if the
+// origin loses them later. c is a connection of the mirroring identity
+// (MirrorKeys.Keeper).
 func Mirror(ctx context.Context, c *Conn, replicas int) error {
 	for name, origin := range mirrorOf {
 		_, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {

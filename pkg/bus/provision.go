@@ -13,8 +13,9 @@ import (
 // SlotTTL is the time after which the lease of a slot expires if it is not renewed.
 const SlotTTL = 6 * time.Second
 
-// streams returns the settings of all streams. The ledger and the checkpoints deny
-// deletion, and BLOBS refuses a second message under a subject.
+// streams returns the settings of all streams except the mirrors. The ledger and the
+// checkpoints deny the deletion of messages, and BLOBS refuses a second message under a
+// subject.
 func streams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		{Name: Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
@@ -33,9 +34,10 @@ func streams(replicas int) []jetstream.StreamConfig {
 }
 
 // Provision creates missing streams and consumers, and changes the number of replicas of
-// existing streams. js is a connection of the provisioning identity. It returns an error
-// if a stream exists with other settings of those that sameSettings compares. Provision
-// may be repeated.
+// existing streams. Existing consumers are not changed. js is a connection of the
+// provisioning identity. Provision returns an error if an existing stream differs in a
+// setting that sameSettings compares. It may be called again after an error or a
+// success.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -51,7 +53,8 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 }
 
 // provisionStream creates a stream, or changes the number of replicas of an existing
-// stream with the same settings.
+// stream. It returns an error if the existing stream differs in a setting that
+// sameSettings compares.
 func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
 	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.Stream(ctx, want.Name)
@@ -77,9 +80,9 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	return nil
 }
 
-// sameSettings reports whether a stream has the settings of its declaration that must
-// not change, and whether the ledger has no limit of messages. Other settings, such as
-// the number of replicas, may differ.
+// sameSettings reports whether an existing stream has the declared values of the
+// settings that must not change. It also returns false if the ledger has a maximum
+// number of messages. Other settings, such as the number of replicas, may differ.
 func sameSettings(have, want *jetstream.StreamConfig) bool {
 	if have.MaxMsgs > 0 && want.Name == Events {
 		return false

@@ -18,7 +18,7 @@ type ServerOptions struct {
 	MaxFile      string            // limit of JetStream's file storage, e.g. "100G"
 	ProvisionKey string            // public nkey of the provisioning identity
 	ServiceKeys  map[string]string // public nkey by service
-	TLSCert      string            // PEM files of the certificate and key for clients, as paths on the server's host; empty for none
+	TLSCert      string            // PEM files of the certificate and key that the server presents to clients, as paths on the server's host; empty for none
 	TLSKey       string
 	Cluster      *Cluster    // nil for a single server
 	Mirror       *MirrorKeys // nil if there are no mirrors
@@ -143,7 +143,7 @@ func (c *config) mesh(decls []Declaration) {
 }
 
 // mirror renders the account of the mirrors. The provisioning identity has no rights in
-// it, so it cannot delete the copies.
+// this account, so it cannot delete the copies.
 func (c *config) mirror() {
 	c.line("  MIRROR: {")
 	c.line("    jetstream: enabled")

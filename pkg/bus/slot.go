@@ -81,8 +81,7 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	}
 }
 
-// place returns the host and the id of this process, which identify it among the
-// processes of all hosts.
+// place returns the name of the host and the id of this process.
 func place() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -30,8 +30,9 @@ func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.
 	return s, time.Since(began), err
 }
 
-// TestSlotRunsOnce checks that an instance beyond the number of slots fails with an
-// error that names the running one, long before a lease could expire.
+// TestSlotRunsOnce checks that AcquireSlot returns a *bus.RunningError if running
+// instances hold all slots of the service. For a service with one slot, the error names
+// the running instance, and is returned long before a lease could expire.
 func TestSlotRunsOnce(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
 	if _, _, err := acquire(t, b, once, true); err != nil {

@@ -1,10 +1,11 @@
-// Package bus provides the mesh's use of NATS: the declared streams and consumers, one
-// generated server configuration with least privilege per service, provisioning,
-// connections and instance slots. One account, MESH, owns the streams and belongs to the
-// provisioning identity. Every service has its own account, which imports only the
+// Package bus provides the mesh's use of NATS: the declared streams and consumers, their
+// subjects and filters, one generated server configuration with least privilege per
+// service, provisioning, mirrors, connections and instance slots. One account, MESH,
+// owns the streams and belongs to the provisioning identity; the optional account MIRROR
+// owns copies of two of them. Every service has its own account, which imports only the
 // subjects that the service may use. The server resolves a client's reply subject within
-// that client's account, where no stream is defined, so no client can make the server
-// store a message on its behalf.
+// that client's account. No stream is defined in a service's account, so no service can
+// make the server store a message on its behalf.
 package bus
 
 import (
@@ -64,8 +65,9 @@ type Work struct {
 	MaxAckPending int
 }
 
-// Reader is an ordered pull consumer without acks, one per instance. The instance can
-// reset it to any sequence. In Filters, "{instance}" stands for the instance's name.
+// Reader declares a pull consumer without acks for each instance of a service. An
+// instance can reset its consumer to any sequence. In Filters, "{instance}" stands for
+// the instance's name.
 type Reader struct {
 	Name    string
 	Stream  string
@@ -81,7 +83,8 @@ func (d *Declaration) Instance(n int) string {
 	return fmt.Sprintf("%s%d", p, n)
 }
 
-// Mailbox is the name of each instance's reader of its frames on TRANSIENT.
+// Mailbox is the name of the reader with which an instance receives the messages to it
+// on TRANSIENT. Every instance has it.
 const Mailbox = "mailbox"
 
 // Trust is the reader of the events of provision, among them those that publish and

@@ -6,22 +6,22 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// firstWindow is the size of the first window of Before, in sequences of the ledger;
-// each further window is windowGrowth times as large. Callers nearly always find the
-// entry in the first window.
+// firstWindow is the size of the first window of Before, in sequences of the ledger.
+// Each further window is windowGrowth times as large as the one before. Most callers
+// search for an entry that is in the first window.
 const (
 	firstWindow  = 64
 	windowGrowth = 4
 )
 
 // Before returns the newest entry that matches filter, has a sequence lower than before,
-// and for which match returns true. If before is 0, the search includes the newest
-// entry. It returns ErrNotFound if there is no such entry. A stream cannot be read
-// backwards, so Before scans disjoint windows from the newest to the oldest, each larger
-// than the previous one by a constant factor. The number of entries that it reads
-// therefore grows with the distance to the entry that it finds, and not with the number
-// of older entries. If it finds none, it has read every entry that it could have
-// returned.
+// and for which match returns true. If before is 0, the search begins with the newest
+// entry. It returns ErrNotFound if there is no such entry, and otherwise the errors of
+// l. A stream cannot be read backwards, so Before scans disjoint windows from the newest
+// to the oldest, each larger than the previous one by a constant factor. The number of
+// entries that it reads therefore grows with the distance to the entry that it finds,
+// and not with the number of older entries. If it returns ErrNotFound, it has read every
+// entry that it could have returned.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)
@@ -53,8 +53,9 @@ func Before(ctx context.Context, l Log, filter string, before uint64, match func
 }
 
 // First returns the oldest entry that matches filter, has a sequence of at least from,
-// and for which match returns true, or ErrNotFound. It reads all entries under the
-// filter from sequence from up to the one that it returns.
+// and for which match returns true. It reads the entries under the filter in order, from
+// sequence from up to the entry that it returns. If it finds none up to the end, it
+// returns ErrNotFound; it returns an error of l unchanged.
 func First(ctx context.Context, l Log, filter string, from uint64, match func(Entry) bool) (Entry, error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {
@@ -68,8 +69,9 @@ func First(ctx context.Context, l Log, filter string, from uint64, match func(En
 }
 
 // OfCall returns a match function for Before and First that selects the events of a call
-// for which match returns true; a nil match selects all of them. Events of other calls
-// are not decoded; those of the call are checked as Open does.
+// for which match returns true; a nil match selects all of them. Entries that Open
+// rejects are not selected. Events of other calls are not decoded if contract.PeekCallID
+// finds their call.
 func OfCall(call string, match func(*contract.Event) bool) func(Entry) bool {
 	return func(en Entry) bool {
 		if id := contract.PeekCallID(en.Data); id != "" && id != call {

@@ -17,8 +17,10 @@ import (
 // JetStream implements Log on the stream EVENTS.
 type JetStream struct{ Conn *bus.Conn }
 
-// attempts and attemptTimeout limit one append. Together they exceed the time of a NATS
-// restart and of a leader election.
+// attempts is the maximum number of attempts of one append, and attemptTimeout the
+// timeout of each; attemptTimeout also limits each attempt to read one entry. With the
+// pauses between the attempts, an append is meant to outlast the restart of a server or
+// the election of a leader.
 const (
 	attempts       = 8
 	attemptTimeout = 2 * time.Second
@@ -96,9 +98,11 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	return l.own(ctx, ack.Sequence, subject, data)
 }
 
-// publish sends the request up to attempts times while its result is unknown. The
-// message id makes that safe: within the stream's duplicate window, the server stores
-// one message per id.
+// publish sends the request until the server stores the message or rejects it for good,
+// but at most attempts times. The message id makes that safe: within the stream's
+// duplicate window, the server stores one message per id. If the server rejects the
+// message, the error is its *jetstream.APIError; in all other cases, it wraps
+// ErrUnavailable.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error
 	for i := range attempts {
@@ -123,9 +127,9 @@ func (l JetStream) publish(ctx context.Context, subject, id string, data []byte,
 	return nil, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, last)
 }
 
-// passing reports whether another attempt may succeed: there is no quorum for now
-// (10008), or an append under the same id is in progress (10158, on replicated streams
-// only).
+// passing reports whether an append that failed with code may succeed if it is repeated:
+// the cluster is not available for now (10008), or an append under the same id is in
+// progress (10158, on replicated streams only).
 func passing(code jetstream.ErrorCode) bool { return code == 10008 || code == 10158 }
 
 func entry(m *nats.Msg) (Entry, error) {
@@ -133,7 +137,8 @@ func entry(m *nats.Msg) (Entry, error) {
 	return Entry{Seq: seq, Subject: m.Header.Get(jetstream.SubjectHeader), Data: m.Data}, err
 }
 
-// get reads one entry, with up to three attempts. It returns ErrNotFound if none matches.
+// get reads one entry, with up to three attempts. It returns ErrNotFound if none
+// matches, and an error that wraps ErrUnavailable if no attempt succeeds.
 func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
 	var last error
 	for range 3 {
@@ -193,7 +198,8 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 	}
 }
 
-// batch reads up to n entries from sequence seq on, with up to three attempts.
+// batch reads up to n entries that match filter, from sequence seq on, with up to three
+// attempts. If none of them succeeds, it returns an error that wraps ErrUnavailable.
 func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	var last error
 	for range 3 {

@@ -1,11 +1,11 @@
 // Package eventlog appends events to the ledger and reads them.
 //
-// There are two ways to write. Append stores an event once under its id, without a
-// condition on other events. AppendExpect stores it only if no event that matches a
-// filter was stored after a given sequence, which serializes the writers of an aggregate
-// or of a receipt chain (optimistic concurrency). After an error other than ErrConflict
-// and ErrIDConflict the event may or may not be stored: repeat the append with the same
-// bytes and id.
+// There are two ways to write. Append, or Start without waiting for the response, stores
+// an event once under its message id, without a condition on other events. AppendExpect
+// stores it only if no event that matches a filter was stored after a given sequence,
+// which serializes the writers of an aggregate or of a receipt chain (optimistic
+// concurrency). After an error other than ErrConflict and ErrIDConflict the event may or
+// may not be stored: repeat the append with the same bytes and id.
 //
 // JetStream is the implementation on a server, package memlog the one for tests; both
 // pass the suite of package logtest. Views do not use Scan: they read with package
@@ -41,15 +41,17 @@ var (
 	ErrIDConflict = errors.New("ledger: id_conflict: another event holds this message id")
 	// ErrNotFound means that no entry matches.
 	ErrNotFound = errors.New("ledger: no such event")
-	// ErrUnavailable means that the server did not respond to several attempts, or could
-	// not process them for now. Another attempt may succeed later; see Retry.
+	// ErrUnavailable means that no attempt succeeded before the last permitted one or
+	// before ctx ended, for example because the server did not respond. Another attempt
+	// may succeed later; see Retry.
 	ErrUnavailable = errors.New("ledger unavailable")
 )
 
 // Retry calls f until it returns nil or an error other than ErrUnavailable, and returns
-// that result. It logs a warning for each failed attempt. If ctx ends first, Retry
-// returns the error of ctx. It is for reads and appends that must not fail because the
-// server is restarting, such as those of a service that starts.
+// that result. It logs a warning each time before it waits for the next attempt. If ctx
+// has ended when f fails, or ends during the wait, Retry returns the error of ctx. It is
+// for reads and appends that must not fail because the server is restarting, such as
+// those of a service that starts.
 func Retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
@@ -76,9 +78,10 @@ type Log interface {
 	// under that id return ErrIDConflict. A server recognizes an id for the stream's
 	// duplicate window only.
 	Append(ctx context.Context, subject, id string, data []byte) (seq uint64, err error)
-	// Start begins an Append without waiting for the response; wait returns its result.
-	// Appends that one goroutine starts are stored in that order, unless an attempt is
-	// repeated.
+	// Start begins an Append without waiting for the response; wait waits for the
+	// response and returns the result of the Append. A failed attempt is repeated only
+	// by wait. Appends that one goroutine starts are stored in that order, unless an
+	// attempt is repeated.
 	Start(subject, id string, data []byte) (wait func(context.Context) (seq uint64, err error))
 	// AppendExpect stores data if the last event that matches filter has the sequence
 	// expect (0: no event matches), and returns ErrConflict otherwise. If it is repeated
@@ -89,9 +92,11 @@ type Log interface {
 	Last(ctx context.Context, filter string) (Entry, error)
 	// Get returns the entry at seq, or ErrNotFound.
 	Get(ctx context.Context, seq uint64) (Entry, error)
-	// Scan yields the entries that match filter, from sequence from to the current end,
-	// in order. An error ends the sequence. Scan is for rare and short reads; views use
-	// package follow.
+	// Scan yields the entries that match filter in order, from sequence from to the end
+	// of the ledger. It may include entries that are appended during the scan. On a
+	// replicated ledger it may omit the newest entries, since a replica that lags may
+	// respond. An error is yielded once, as the last pair. Scan is for rare and short
+	// reads; views use package follow.
 	Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error]
 }
 

@@ -12,9 +12,9 @@ import (
 // tenant, such as audit.
 const Every = bus.EveryEvent
 
-// Open decodes a stored entry. Outside pkg/core, Open and OpenBytes are the only functions
-// that decode a stored event; scripts/measure-code fails if there is another one. Open
-// checks in this order that
+// Open decodes a stored entry. Outside pkg/core and tests, Open and OpenBytes are the only
+// functions that decode a stored event; scripts/measure-code fails if there is another
+// one. Open checks in this order that
 //
 //   - the entry is no larger than the server accepts, bus.MaxMessage;
 //   - its subject matches one of filters, which determine the tenants, producers, event
@@ -25,7 +25,7 @@ const Every = bus.EveryEvent
 //   - the subject is the one that the event determines, so that the checks of the subject
 //     hold for the event.
 //
-// Signatures are inside of the event's data and have rules of their own: see
+// Signatures are inside the event's data and have rules of their own: see
 // guard.CheckIntent, guard.VerifyDecision and receipt. If Open returns an error, the
 // entry is not an event for the caller: log it and skip it. The event aliases en.Data.
 func Open(en Entry, filters ...string) (*contract.Event, error) {

@@ -103,8 +103,9 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOpenBytes shows that OpenBytes checks the bytes of an event in the same way, under
-// the subject that they determine.
+// TestOpenBytes shows that OpenBytes accepts the bytes of an event only if one of the
+// filters selects the subject that the event determines, and rejects bytes that are not
+// an event.
 func TestOpenBytes(t *testing.T) {
 	_, stored := event(t, nil)
 	for _, c := range []struct {

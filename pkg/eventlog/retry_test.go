@@ -50,7 +50,8 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// TestUnavailable checks that reads and appends without a server return ErrUnavailable.
+// TestUnavailable checks that Get, Last, Scan and Append return ErrUnavailable while the
+// server is down.
 func TestUnavailable(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
 	log := eventlog.JetStream{Conn: b.Connect(t, "provision")}

@@ -8,16 +8,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Disorder is the maximum time by which an event may be older than one with a lower
-// sequence. Such events exist because the clocks of producers differ, and because a
-// repeated append may be stored late. If clocks differ by more, the mesh does not work
-// for other reasons: an intent must start within two minutes.
+// Disorder is the maximum time by which Since expects an event to be older than one with
+// a lower sequence. Such events exist because the clocks of producers differ, and
+// because a repeated append may be stored late. If clocks differ by more, the mesh does
+// not work for other reasons: the time in which an intent may start is at most
+// guard.MaxStartWindow, two minutes.
 const Disorder = 5 * time.Minute
 
 // Since returns a sequence from which a reader finds every event of time t or later, and
-// possibly some earlier ones. It is for reads for which the time of an event is known,
-// but not its sequence. It reads a number of events that is logarithmic in the length of
-// the ledger, and skips the entries before each of them that are not events.
+// possibly some earlier ones, provided that no event is older by more than Disorder than
+// one with a lower sequence. On an empty ledger it returns 1. It is for reads for which
+// the time of an event is known, but not its sequence. It reads a number of events that
+// is logarithmic in the length of the ledger, and skips the entries before each of them
+// that are not events. It returns the errors of l except ErrNotFound.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	newest, err := l.Last(ctx, Every)
 	if errors.Is(err, ErrNotFound) {

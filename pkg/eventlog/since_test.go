@@ -13,7 +13,9 @@ import (
 
 // TestSince checks that for the time of an event, Since returns a sequence that is not
 // after the event and at most 50 before it, although the times of events are up to a
-// minute out of order and some entries are not events.
+// minute out of order and some entries are not events. For a time before the first event
+// and on an empty ledger it returns 1, and for a time after the last event a sequence
+// near the end.
 func TestSince(t *testing.T) {
 	log := &memlog.Log{}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

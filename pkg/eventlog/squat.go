@@ -22,9 +22,10 @@ const maxSquatted = 16
 
 // Contend performs an append for which several writers compete: the first to store an
 // event under the message id wins. Any service can publish under any id, so the stored
-// entry counts only if genuine returns true for it; otherwise Contend tries the next id,
-// which is the same for every writer. Contend returns the result of try. It returns
-// ErrIDConflict if a genuine event was stored first, and another error if the stored
+// entry counts only if it is an event for which genuine returns true; otherwise Contend
+// tries the next id, which is the same for every writer. Contend returns the result of
+// try unless that is a *TakenError. It returns the *TakenError, which is an
+// ErrIDConflict, if a genuine event was stored first, and another error if the stored
 // entry cannot be read or maxSquatted ids are taken.
 func Contend(ctx context.Context, l Log, id string, genuine func(*contract.Event) bool, try func(id string) (uint64, error)) (uint64, error) {
 	for range maxSquatted {

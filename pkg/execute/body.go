@@ -16,12 +16,12 @@ import (
 // proposal.
 const bodyWait = 2 * time.Second
 
-// bodyReader returns a call's body. It waits for the body until ctx ends.
+// bodyReader returns a call's body. It waits for the body at most until ctx ends.
 type bodyReader = func(ctx context.Context) ([]byte, error)
 
 // fetch starts to read the body of a call from the object store while the decision is
 // checked and the call is claimed, to save time; reading has no effect. It returns nil
-// if the body is not in the object store.
+// if the call has no body in the object store.
 func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	if c.Body == nil || c.Body.Store != contract.StoreObject {
 		return nil

@@ -156,11 +156,12 @@ func (w *item) refuse(err error) error {
 	return err
 }
 
-// start claims the call and runs it, and returns the claim and the result. Work that was
-// delivered too often is claimed but not run. If an earlier delivery claimed the call,
-// the result is unknown, except that a call that ReRunable permits is run again. start
-// returns a nil event and no error if there is nothing to record: the call has an
-// outcome, or policy ends it.
+// start claims the call and runs it, and returns the claim that it made and the result.
+// Work that was delivered too often is claimed but not run. If an earlier delivery
+// claimed the call, the result is unknown, except that a call that ReRunable permits is
+// run again. start returns a nil event and no error if there is nothing to record: the
+// call has an outcome, or policy ends it. It returns errRunning if another instance
+// claimed the call a short time ago.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	if h.Claim == nil {

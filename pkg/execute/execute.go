@@ -126,7 +126,8 @@ var (
 )
 
 // grace is the time that running calls have to finish once Run's context has ended.
-// After it they are stopped, with the outcome executor_stopped.
+// After it their contexts are cancelled, and those that do not succeed get the outcome
+// executor_stopped.
 const grace = 5 * time.Second
 
 // stopAll cancels the contexts of all running calls with errStopped. It does not wait

@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// finish commits a result's output and records the outcome. If the error is nil, the
-// ledger contains an outcome of the call, this one or an earlier one.
+// finish commits a result's output, records the outcome, and waits until the call's
+// facts are stored, for at most factPatience. If the error is nil, the ledger contains
+// an outcome of the call, this one or an earlier one.
 func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contract.Allowed, res Result) error {
 	eff := x.effect(started, a, &res)
 	out, err := x.commit(ctx, &res, &eff)
@@ -59,10 +60,11 @@ func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Res
 	return eff
 }
 
-// commit stores a result's output in the form that its handler requires (plain,
-// encrypted or withheld) and sets its digest in the effect. An output that is too large
-// makes the call fail. An error means that it is unknown whether the output is stored;
-// the work must be delivered again.
+// commit stores a result's output, plain or encrypted as its handler requires, and sets
+// its digest in the effect. Of an output that the handler withholds, only the commitment
+// is recorded. The returned content is nil if there is no output, or if it is too large,
+// which makes the call fail. After an error, the output may or may not be stored; the
+// work must be delivered again.
 func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect) (*contract.Content, error) {
 	if res.Output == nil {
 		return nil, nil

@@ -5,9 +5,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 )
 
-// Hide adds a secret value to those that are removed from everything the call records.
-// The executor adds each value that it fetches. A handler that uses a value from an
-// earlier call must add it before use. Hide is safe for concurrent use.
+// Hide adds a secret value to those that are removed from the call's result and facts
+// before they are recorded; see Redactor. The executor adds each value that it fetches.
+// A handler that uses a value from an earlier call must add it before use. Hide is safe
+// for concurrent use.
 func (w *Work) Hide(name, value string) {
 	for {
 		old := w.hidden.Load()
@@ -18,9 +19,9 @@ func (w *Work) Hide(name, value string) {
 }
 
 // Redactor returns a redactor of the secret values that the call has received so far. It
-// is nil, which changes nothing, if there are none. The executor applies it to results
-// and facts before it records them; a handler must apply it to its log messages and
-// frames.
+// is nil, which changes nothing, if there are none. The executor applies it to the facts
+// and to the texts and the output of the result before it records them; a handler must
+// apply it to its log messages and frames.
 func (w *Work) Redactor() *redact.Redactor { return w.hidden.Load() }
 
 // redacted returns r with the secrets that the call received removed from its texts and

@@ -1,5 +1,6 @@
 // Package follow reads a stream in order and without gaps through an instance's
-// provisioned consumer, until its context ends, and tracks position and lag.
+// provisioned consumer, until its context ends or an entry cannot be applied, and tracks
+// position and lag.
 //
 // The consumer's own position is not relied on: after each disturbance the consumer is
 // reset to the sequence after the last entry applied. A jump in the consumer's sequence
@@ -7,7 +8,7 @@
 // creating a new consumer each time, which no service has permission to do.)
 //
 // Pull requests that were sent before a reset stay open at the server, and messages that
-// it delivers for them to an inbox without a subscription would be lost. A gap is
+// the server delivers for them to an inbox without a subscription would be lost. A gap is
 // therefore repaired with the same subscription; after the reset, the consumer's
 // sequence numbers start again at 1.
 package follow
@@ -38,8 +39,9 @@ type Follower struct {
 	// once for each entry in one Run. If it returns an error, Run stops and returns that
 	// error, because a view that skipped an event would be wrong.
 	Apply func(eventlog.Entry) error
-	// Caught is called each time no more entries are pending, after Apply has returned
-	// for the last one. It may be nil.
+	// Caught is called each time the follower finds that no more entries are pending,
+	// after Apply has returned for the last one. With Every, that includes polls that
+	// find no new entry. It may be nil.
 	Caught func()
 	// Every, if not 0, makes the follower poll for new entries at about this interval,
 	// and less often while there are none, instead of receiving each one as it is
@@ -59,7 +61,7 @@ type Follower struct {
 	failed   int    // consecutive rounds that failed to begin; used only by Run
 }
 
-// New returns the follower of a reader that the instance's service declares. apply
+// New returns a follower that reads with the consumer of the instance's reader r. apply
 // becomes Apply.
 func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) error) *Follower {
 	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
@@ -84,9 +86,9 @@ var (
 	errReconnected = errors.New("reconnected")
 )
 
-// Run applies the entries at and after sequence from until ctx ends, and then returns
-// nil, or until Apply fails, and then returns Apply's error. It retries all other
-// errors.
+// Run applies the matching entries at and after sequence from, until ctx ends or Apply
+// fails. It returns nil if ctx has ended, and otherwise the error of Apply. After any
+// other error it continues after the last entry applied.
 func (f *Follower) Run(ctx context.Context, from uint64) error {
 	if from > 1 {
 		f.position.Store(from - 1)
@@ -130,8 +132,8 @@ type applyError struct{ err error }
 
 func (e *applyError) Error() string { return e.err.Error() }
 
-// caught records that no entries are pending, and closes the channel of Ready the first
-// time.
+// caught records that no entries are pending, calls Caught, and closes the channel of
+// Ready the first time.
 func (f *Follower) caught() {
 	f.pending.Store(0)
 	if f.Caught != nil {
@@ -140,10 +142,10 @@ func (f *Follower) caught() {
 	f.once.Do(func() { close(f.ready) })
 }
 
-// settle calls caught when the consumer has nothing to deliver. Before the first call it
-// verifies that every entry has been applied, and does nothing otherwise: another
-// instance may have reset the consumer; see missed. It returns the error of the NATS
-// request.
+// settle calls caught; it is called when the consumer has nothing to deliver. Until the
+// follower is ready, settle first verifies that every entry has been applied, and does
+// not call caught if one has not: another instance may have reset the consumer; see
+// missed. It returns the error of the NATS request.
 func (f *Follower) settle(ctx context.Context) error {
 	select {
 	case <-f.ready:
@@ -156,9 +158,10 @@ func (f *Follower) settle(ctx context.Context) error {
 	return nil
 }
 
-// missed reports whether the stream has an entry for the reader after the last one
-// applied and before a sequence. The consumer alone cannot show that: an instance that
-// was suspended while another one acquired its slot may reset the consumer of both.
+// missed reports whether the stream has an entry for the reader whose sequence is
+// greater than that of the last one applied and less than before. The consumer alone
+// cannot show that: an instance that was suspended while another one acquired its slot
+// may reset the consumer that both use.
 func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -174,7 +177,8 @@ func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 	return false, nil
 }
 
-// round resets the consumer to the position and reads until an error occurs or ctx ends.
+// round resets the consumer to the entry after the last one applied, and reads until an
+// error occurs, which it returns, or until ctx ends.
 func (f *Follower) round(ctx context.Context) error {
 	cons, reconnected, err := f.begin(ctx)
 	if err != nil {
@@ -243,6 +247,7 @@ func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct
 }
 
 // watch repairs gaps until the reading fails, the connection is made again, or ctx ends.
+// It returns nil if ctx has ended, and otherwise the error that ends the round.
 func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error {
 	for {
 		broken := false
@@ -278,7 +283,7 @@ type reading struct {
 	skipped bool   // a delivery that was sent before the last reset has arrived after it
 	halted  bool   // deliveries are dropped until the gap is repaired
 	resets  int    // number of repairs
-	mended  int    // consecutive repairs without a delivery in between
+	mended  int    // consecutive repairs without an applied delivery in between
 
 	active   time.Time     // time of the last reset or delivery
 	patience time.Duration // time without deliveries after which the stream is searched for entries
@@ -298,8 +303,10 @@ func (r *reading) fail(err error) {
 type delivery struct{ consumer, stream, pending uint64 }
 
 // take applies one delivery. It drops deliveries that were sent before the last reset.
-// If the consumer sequence jumps, or another instance has moved the consumer, entries
-// were missed: take signals the gap and drops everything until the gap is repaired.
+// Entries may have been missed if the consumer sequence jumps, or if the first delivery
+// after a reset is not the next entry of the stream because another instance has moved
+// the consumer. take then signals a gap and drops everything until the gap is repaired.
+// If Apply fails, the round ends with its error.
 func (r *reading) take(subject string, data []byte, d delivery) {
 	// The first delivery after a reset has consumer sequence 1 even if another instance
 	// has reset the consumer to a later entry, so the stream is searched for entries
@@ -366,8 +373,8 @@ func (r *reading) applying() bool {
 	return false
 }
 
-// stuck reports whether deliveries arrive that were sent before the reset, but not yet
-// the first one after it.
+// stuck reports whether a delivery from before the last reset has arrived after it, but
+// none that was sent after it. It returns false while Apply is running.
 func (r *reading) stuck() bool {
 	if !r.mu.TryLock() {
 		return false // Apply is running
@@ -411,7 +418,8 @@ const mends = 20
 
 // mend resets the consumer to the entry after the last one applied. It updates the state
 // before it sends the request, because deliveries after the reset may arrive before the
-// server's response. It returns errGap after too many consecutive repairs.
+// server's response. It returns errGap after more than mends consecutive repairs, and
+// otherwise the error of the request.
 func (r *reading) mend(ctx context.Context) error {
 	r.mu.Lock()
 	r.expect, r.skipped, r.halted, r.active = 1, false, false, time.Now()

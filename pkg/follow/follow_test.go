@@ -19,8 +19,8 @@ import (
 var reader = bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.*.a.>"}}
 
 // TestRestart shows that two followers, one before and one after a restart of the
-// server, together apply every event once and in order. The server stores consumers in
-// memory.
+// server, together apply every event once and in order. The consumers are in the memory
+// of the server, which loses them when it stops.
 func TestRestart(t *testing.T) { bothWays(t, testRestart) }
 
 // bothWays runs a test with a follower that receives each event as it is stored, and
@@ -100,9 +100,10 @@ func TestApplyError(t *testing.T) {
 	}
 }
 
-// TestMoved checks that a follower applies every entry once and in order although another
-// instance, which lost its slot to this one, resets the consumer of both to later and to
-// earlier entries, and that it is not ready before it has applied them.
+// TestMoved checks that a follower applies every entry once and in order although
+// another connection, such as that of an instance that lost its slot to this one, resets
+// the consumer to later and to earlier entries. It also checks that the follower is not
+// ready before it has applied them.
 func TestMoved(t *testing.T) { bothWays(t, testMoved) }
 
 func testMoved(t *testing.T, every time.Duration) {

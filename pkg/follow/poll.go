@@ -51,7 +51,7 @@ func (f *Follower) Poll(ctx context.Context) error {
 // Every.
 const maxRest = 8
 
-// answerWithin is the timeout for a pull request without any delivery.
+// answerWithin is the time without a delivery after which a pull request has failed.
 const answerWithin = 5 * time.Second
 
 // polled runs one round of a follower with Every. When ctx ends, it returns the error of
@@ -222,7 +222,8 @@ func (p *poller) requeue(ctx context.Context) {
 var errDrained = errors.New("no more messages")
 
 // statusError returns the error for a status message of JetStream, which ends a pull
-// request: errDrained for 404 (no messages) and 408 (the request has expired).
+// request: errDrained for 404 (no messages) and 408 (the request has expired), and
+// otherwise an error with the status.
 func statusError(status string) error {
 	if status == "404" || status == "408" {
 		return errDrained

@@ -17,9 +17,9 @@ func ClaimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string)
 	return claim
 }
 
-// ExpiryOf returns the event by which policy ends an allowed call that no executor has
-// started; it appends nothing. Claim appends it under the message id of the call's
-// claim, so only one of the two is stored.
+// ExpiryOf returns the event start_expired, after which an allowed call that no executor
+// has started can no longer start; it appends nothing. Claim appends it under the
+// message id of the call's claim, so only one of the two is stored.
 func ExpiryOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed) *contract.Event {
 	s := contract.Started{CallID: a.Decision.CallID, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}
 	claim := m.New(contract.EventStartExpired, e.Session, contract.Bytes(&s), e)
@@ -32,9 +32,10 @@ func claimID(call string) string { return contract.IDStart + call }
 
 // Claim appends the claim of a call, or policy's expiry of it. executor is the service
 // that the call's intent names. If the error is nil, the event is stored in the ledger,
-// and no other claim or expiry of the call can be stored. An *eventlog.TakenError, which
-// is an eventlog.ErrIDConflict, means that another claim or expiry is stored, at its
-// Seq. After any other error it is unknown whether the event is stored.
+// and Claim returns a conflict for any other claim or expiry of the call within the
+// ledger's duplicate window. An *eventlog.TakenError, which is an
+// eventlog.ErrIDConflict, means that another claim or expiry is stored, at its Seq.
+// After any other error, the event may or may not be stored.
 func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor string) error {
 	b, err := claim.Encode()
 	if err != nil {
@@ -47,8 +48,8 @@ func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor 
 }
 
 // EffectOf returns the effect of a call, with the members that follow from its claim,
-// started, and from the decision. The caller sets status, usage and output. now has the
-// format of contract.Time.
+// started, and from the decision. The caller sets the members that describe the result,
+// such as status, usage and output. now has the format of contract.Time.
 func EffectOf(started *contract.Event, a *contract.Allowed, now, instance string) contract.Effect {
 	return contract.Effect{CallID: a.Call.ID, EffectType: a.Call.Kind, Ended: now, InputDigest: a.Call.Args.Commitment, Instance: instance,
 		Started: started.Time, Tool: a.Call.Tool}

@@ -55,8 +55,8 @@ func (h *History) Over(executor string) bool {
 // only the session's events from there on, so that its cost does not grow with the
 // length of the session.
 //
-// Look is needed only for work that is delivered again, since a call has no history at
-// the first delivery. An error means that the ledger could not be read.
+// Before the first claim, only work that is delivered again needs Look, since a call has
+// no history at the first delivery. An error means that the ledger could not be read.
 func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History, err error) {
 	for _, f := range []bus.Filter{
 		{Tenant: c.Tenant, Service: c.Executor, Event: contract.EventEffectStarted, Key: c.Session},
@@ -96,11 +96,11 @@ func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended boo
 }
 
 // Allowed returns the event by which policy allowed the call to its executor, with its
-// sequence, or eventlog.ErrNotFound. It searches backwards from before, a sequence after
-// that event, such as the sequence of an event that the call caused; 0 means the end of
-// the ledger. Its cost grows with the number of calls of the session that were allowed
-// in between. The event is not verified: the caller must verify the signature of its
-// decision.
+// sequence. It returns eventlog.ErrNotFound if there is none, and otherwise the errors
+// of l. It searches backwards from before, a sequence after that event, such as the
+// sequence of an event that the call caused; 0 means the end of the ledger. Its cost
+// grows with the number of calls of the session that were allowed in between. The event
+// is not verified: the caller must verify the signature of its decision.
 func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*contract.Event, uint64, error) {
 	filter := bus.AllowedInSession(c.Tenant, c.Executor, c.Session)
 	en, err := eventlog.Before(ctx, l, filter, before, eventlog.OfCall(c.ID, nil))

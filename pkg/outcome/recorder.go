@@ -20,7 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// ErrSuperseded is returned if the call already has another outcome.
+// ErrSuperseded means that the call already has another outcome, or that another event
+// of policy about the call has the same message id; see RecordUnder.
 var ErrSuperseded = errors.New("the call already has an outcome")
 
 // Recorder records the outcomes of calls: it signs a receipt on the chain of the call's
@@ -78,9 +79,10 @@ func (r *Recorder) of(tenant, session string) *chain {
 // actor and origin. d is the decision on the call; embed adds it to the outcome, for
 // calls without an event that allows them. out is the content of the output, or nil. If
 // the error is nil, the outcome is stored in the ledger. Record returns ErrSuperseded if
-// the call already had an outcome, for example from an earlier attempt to record it.
-// After any other error it is unknown whether the outcome is stored; calling Record
-// again with the same arguments is safe.
+// an outcome of the call was stored within the ledger's duplicate window, for example by
+// an earlier attempt to record it. After any other error it is unknown whether the
+// outcome is stored; calling Record again within the window with the same arguments is
+// safe.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	return r.RecordUnder(ctx, receipt.ID(d.CallID), cause, d, embed, eff, out)
 }

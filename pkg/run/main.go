@@ -55,7 +55,7 @@ func (k Keys) Text(name string) (string, error) {
 // Path returns the path of the key file with the given name.
 func (k Keys) Path(name string) string { return filepath.Join(string(k), name) }
 
-// usualFile is the configuration file of a service if BINNACLE_CONFIG_FILE is not set.
+// usualFile is the default configuration file of a service.
 const usualFile = "/etc/binnacle/binnacle.yaml"
 
 // ConfigFile returns the path of the configuration file of a service that runs as a
@@ -91,7 +91,8 @@ func loadConfig(service string) (*config.Loaded, error) {
 //
 // SIGTERM and SIGINT end the service: it stops receiving work, finishes the work that it
 // has received or returns it to the server, and Main returns. SIGUSR1 and SIGUSR2 make
-// the log one level more and one level less verbose. SIGHUP reloads the configuration.
+// the log one level more and one level less verbose. SIGHUP reloads the configuration if
+// it has a file.
 func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
 		os.Exit(AskHealth(service))
@@ -132,8 +133,8 @@ func NATSCA(keys string) string {
 }
 
 // serveProcess reads the service's keys, builds the service and runs it until ctx ends.
-// It returns an error if private.Check rejects the folder of keys, if a required key
-// file is missing, or if build or Serve fails.
+// It returns an error if private.Check rejects the folder of keys, if a key file cannot
+// be read, or if build or Serve fails. The file of the signing key may be missing.
 func serveProcess(ctx context.Context, service string, p *Process, build func(Keys, *config.Config) (Service, error)) error {
 	c := &p.Live.Config().Config
 	keys := Keys(c.Keys)
@@ -171,18 +172,18 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 // container reaches the container's own service without a port or a file.
 func healthSocket(service string) string { return "@binnacle-health-" + service }
 
-// The answers to a health check. Before it is ready, a service is starting while views
-// advance.
+// The answers to a health check, which may also be empty. A service is starting if it
+// has not been ready yet and its start makes progress.
 const (
 	healthOK       = "ok"
 	healthStarting = "starting"
 )
 
-// AnswerHealth listens on the health socket of a service and answers each check, until
-// the process ends. The answer is "ok" if ready returns true. Until it has been ready
-// once, the answer is "starting" if s has made progress within StartPatience. Otherwise
-// the answer is empty. AnswerHealth returns at once if another instance on this host
-// listens already.
+// AnswerHealth listens on the health socket of a service and answers each check. The
+// answer is "ok" if ready returns true. If the service has not been ready yet, and s has
+// made progress within StartPatience, the answer is "starting". Otherwise the answer is
+// empty. AnswerHealth returns when it can no longer accept connections, and at once if
+// another instance on this host listens already.
 func AnswerHealth(service string, ready func() bool, s *Starting) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {

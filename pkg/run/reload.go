@@ -51,7 +51,8 @@ const appendWithin = 10 * time.Second
 
 // Start sets the current configuration and, in a goroutine, reloads it until ctx ends:
 // on SIGHUP, and when a check at each /reload/interval finds that the file has changed.
-// Without a file or Load, nothing is reloaded.
+// If the interval is 0, there are no checks. Without a file or Load, nothing is
+// reloaded.
 func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 	l.mu.Lock()
 	l.now = now

@@ -1,7 +1,9 @@
 // Package run starts and stops an instance of a service, in a process of its own or in
-// one process with other services. It connects to NATS, acquires an instance slot,
-// loads the key registry, opens the instance's inbox and advances the Lamport clock to
-// the ledger's last events; then it runs the service, and stops everything in order.
+// one process with other services. It connects to NATS, acquires an instance slot, loads
+// the key registry, opens the instance's inbox and advances the Lamport clock to the
+// ledger's last events; then it runs the service, and stops everything in order. For a
+// process, it loads and reloads the configuration, starts the admin listener and answers
+// health checks.
 package run
 
 import (
@@ -36,15 +38,14 @@ type Service interface {
 	Run(ctx context.Context, env *Env, ready func()) error
 }
 
-// Config is the configuration that every service needs to start. Only Dialer depends on
-// the topology of the deployment.
+// Config holds what Serve needs to start an instance besides the service itself.
 type Config struct {
 	Dialer   bus.Dialer
 	Tenant   string
 	NKeySeed []byte // seed of the service's NATS user key (nkey)
 	// SignSeed reads the 32-byte Ed25519 seed of the signing key; it is nil for services
 	// that sign nothing. It is called every keyPoll, so that a key can be rotated while
-	// the service runs: a new seed is used once its key is in the key registry.
+	// the service runs: a new seed is not used before its key is in the key registry.
 	SignSeed func() ([]byte, error)
 	RootKID  string            // key id of the mesh's trust anchor
 	Live     *Live             // configuration that is reloaded while the process runs; nil if it is not reloaded
@@ -87,8 +88,8 @@ const (
 )
 
 // rotate reads the seed again every keyPoll until ctx ends, and switches to a new
-// signing key when it has been in the key registry for keySettle. It switches at once if
-// the old key is no longer valid when it finds the new key there.
+// signing key once it has found the key in the key registry for keySettle. If the old
+// key is no longer valid when rotate first finds the new key there, it switches at once.
 func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 	var known time.Time // when the new key was first found in the registry; zero if it was not
 	for {
@@ -121,8 +122,9 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 // Health is the state of one dependency or view of an instance.
 type Health = query.Health
 
-// Report registers a function that returns the health of one part of the instance. It is
-// called each time that the instance's health is read, possibly concurrently.
+// Report registers a function that returns the health of one part of the instance. The
+// function is called each time that the instance's health is read, possibly
+// concurrently.
 func (v *Env) Report(f func(context.Context) Health) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -154,8 +156,9 @@ func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error
 	})
 }
 
-// ReportWork registers the health of a durable consumer of the stream EVENTS, with its
-// undelivered and unacknowledged messages as the lag.
+// ReportWork registers the health of a durable consumer of the stream EVENTS. It is OK
+// if the server returns the consumer's state; the lag is the number of undelivered and
+// unacknowledged messages.
 func (v *Env) ReportWork(consumer string) {
 	v.Report(func(ctx context.Context) Health {
 		c, err := v.Conn.JS.Consumer(ctx, bus.Events, consumer)

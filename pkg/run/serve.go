@@ -84,7 +84,7 @@ func (v *Env) connect(cfg *Config) {
 	v.Blobs = &blob.Store{Conn: v.Conn, Tenant: cfg.Tenant}
 	v.Box = transient.NewBox(v.Conn, cfg.Tenant, v.Service, v.Instance)
 	v.Queries = &rpc.Client{Box: v.Box, Live: v.live}
-	// The vault-broker refuses the query for content keys to all other services.
+	// The vault-broker rejects queries for content keys from all other services.
 	if slices.Contains(services.ContentReaders(), v.Service) {
 		v.Blobs.Keys = &contentkeys.Ring{Client: v.Queries}
 	}
@@ -158,8 +158,8 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 	return err
 }
 
-// fatal waits until ctx ends or the connection fails for good, and then returns its
-// error.
+// fatal returns the error after which the connection requires the service to stop, or
+// nil when ctx ends.
 func (in *instance) fatal(ctx context.Context) error {
 	select {
 	case err := <-in.env.Conn.Fatal:
@@ -170,7 +170,9 @@ func (in *instance) fatal(ctx context.Context) error {
 }
 
 // serve waits until the instance can verify, sign and query, and then runs the service
-// until ctx ends. base ends later than ctx.
+// until ctx ends. It returns the error of the service, or nil if ctx ends first; while
+// the ledger is unavailable, it returns the error of ctx instead. base ends later than
+// ctx.
 func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	kid, ok := in.prepare(ctx)
 	if !ok {
@@ -189,8 +191,8 @@ func (in *instance) serve(ctx, base context.Context, ready func()) error {
 }
 
 // prepare waits until the key registry is complete and has the instance's own key, and
-// the inbox receives. It returns the id of the signing key, or "" if there is none; ok is
-// false if ctx ended first.
+// the inbox receives. It returns the id of the signing key, or "" if there is none; ok
+// is false if ctx has ended.
 func (in *instance) prepare(ctx context.Context) (kid string, ok bool) {
 	// The key registry must be complete before the service verifies a signature, and the
 	// inbox must receive before the service sends a query.
@@ -210,7 +212,8 @@ func (in *instance) prepare(ctx context.Context) (kid string, ok bool) {
 }
 
 // seeLedger advances the Lamport clock to at least that of the tenant's last event and
-// of the service's own last event, so that new events come after both.
+// of the service's own last event, so that new events come after both. It ignores an
+// entry that is not a valid event. It returns an error if the ledger cannot be read.
 func (v *Env) seeLedger(ctx context.Context) error {
 	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {
 		en, err := v.Emit.Log.Last(ctx, filter)

@@ -23,7 +23,7 @@ type View interface {
 }
 
 // Starting tracks what the instances of a process still have to do before they are
-// ready. Its methods are safe for concurrent use. NewStarting returns one.
+// ready. Its methods are safe for concurrent use.
 type Starting struct {
 	mu    sync.Mutex
 	tasks []startTask
@@ -38,7 +38,7 @@ type startTask struct {
 	done           <-chan struct{}
 }
 
-// NewStarting returns a Starting without tasks. Still counts its time from now.
+// NewStarting returns a Starting without tasks.
 func NewStarting() *Starting { return &Starting{since: time.Now()} }
 
 // Follow adds a view that an instance rebuilds.
@@ -88,9 +88,10 @@ func (s *Starting) Waiting() (out []string) {
 	return out
 }
 
-// Still returns the time since a call of Still last found a change: a view that
-// advanced, a task that was added, or one that was done. It finds changes only when it
-// is called, so it must be called at least once a second.
+// Still returns the time since a call of Still last found a change: a view that advanced
+// or caught up, an instance that became ready, or an added task. The first call counts
+// as a change. Still finds changes only when it is called, so callers call it about once
+// a second.
 func (s *Starting) Still() time.Duration {
 	now := fmt.Sprint(s.Waiting())
 	s.mu.Lock()

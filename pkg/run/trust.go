@@ -18,7 +18,7 @@ import (
 type Trust struct {
 	mu  sync.RWMutex
 	reg trust.Registry
-	at  uint64 // ledger sequence of the last key event applied
+	at  uint64 // ledger sequence of the last event that was read as a key event
 	see func(lamport uint64)
 }
 
@@ -30,9 +30,9 @@ func (t *Trust) dump() query.ViewDump {
 	return query.ViewDump{Name: "keys", Position: t.at, Dump: string(t.reg.Dump())}
 }
 
-// apply applies a key event of the ledger. It never fails: an event that is not a valid
-// key event of Provision is ignored or logged, because any service's forged event would
-// otherwise stop the instance.
+// apply applies a key event of the ledger. It always returns nil: an event that is not a
+// valid key event of provision is ignored or logged, because a forged event of any
+// service would otherwise stop the instance.
 func (t *Trust) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, bus.KeyFilters()...)
 	if err != nil {
@@ -61,7 +61,8 @@ func (t *Trust) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	return t.reg.At(kid, owner, use, lamport)
 }
 
-// Current returns the newest valid key of owner for a use; ok is false if there is none.
+// Current returns the newest key of owner for a use that is not revoked. The second
+// result is false if there is none.
 func (t *Trust) Current(owner, use string) (contract.TrustKey, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

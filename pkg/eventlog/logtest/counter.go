@@ -13,7 +13,7 @@ import (
 type Counter struct {
 	eventlog.Log
 	Reads   atomic.Int64 // calls of Last, Get and Scan
-	Entries atomic.Int64 // entries that Scan yielded, and one for each call of Last and Get
+	Entries atomic.Int64 // entries and errors that Scan yielded, and one for each call of Last and Get
 }
 
 // Last implements eventlog.Log.

@@ -1,5 +1,5 @@
-// Package logtest is the test suite for implementations of eventlog.Log, with a counting
-// ledger and a message for other tests.
+// Package logtest provides the test suite for implementations of eventlog.Log, a ledger
+// that counts reads, and a consumer's message that records its acknowledgement.
 package logtest
 
 import (

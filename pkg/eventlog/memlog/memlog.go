@@ -40,10 +40,10 @@ type Expect struct {
 	Last   uint64
 }
 
-// Publish performs the server's part of an append. It stores a copy of data, or returns
-// the sequence of the entry that was stored under the same message id and true. An empty
-// id is never a duplicate. It returns eventlog.ErrConflict if expect is not nil and does
-// not hold.
+// Publish performs the server's part of an append. It stores a copy of data and returns
+// its sequence. If an entry was stored under the same message id within Window, Publish
+// stores nothing and returns the sequence of that entry and true. An empty id is never a
+// duplicate. It returns eventlog.ErrConflict if expect is not nil and does not hold.
 func (l *Log) Publish(subject, id string, data []byte, expect *Expect) (seq uint64, duplicate bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,8 +7,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Outage is a ledger whose server does not respond before the time Until: Get and Last
-// then return eventlog.ErrUnavailable. Other methods are those of Log.
+// Outage is a ledger that cannot be read before the time Until: until then, Get and Last
+// return eventlog.ErrUnavailable. Its other methods are those of the embedded Log and do
+// not fail.
 type Outage struct {
 	eventlog.Log
 	Until time.Time
