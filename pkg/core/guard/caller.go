@@ -22,9 +22,10 @@ func callerMay(in *Inputs) bool {
 		matchAny(callerKinds, f.Kind) && !matchAny(in.P0.CallerKinds, f.Kind)
 }
 
-// toCaller changes an intent into one for the caller. It names the service that
-// hands the intent out, expires no later than the report is due, and contains no
-// secrets, since secrets are released to executors only.
+// toCaller changes an intent into one for the caller. It names the service that hands
+// the intent out, has the time at which the report is due as its deadline, and expires
+// no later than that. It contains no secrets, since secrets are released to executors
+// only.
 func toCaller(i *contract.ExecutionIntent, f *Facts) {
 	i.Executor, i.Secrets = contract.CallerExecutor, nil
 	now, err := contract.ParseTime(f.Now)

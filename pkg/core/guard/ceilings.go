@@ -120,8 +120,8 @@ func MatchHost(pattern, host string) bool {
 	return pattern == host || pattern == "*" || wild && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix)
 }
 
-// SignedCeilings is the P0 document in its stored form: the ceilings and the
-// signature of a root key over them.
+// SignedCeilings is the P0 document in its stored form: the ceilings, and the signature
+// of a root key over them and the key's id.
 type SignedCeilings struct {
 	Ceilings Ceilings `json:"ceilings"`
 	KID      string   `json:"kid"` // id of the root key

@@ -6,10 +6,10 @@ import (
 )
 
 // Facts holds the inputs of a decision other than the args, the tool and the policies.
-// No fact is a statement of the args: each was read from the ledger or from the event's
-// envelope, or results from a check, as Unverified does. The canonical bytes of Facts
-// are part of the decision, so that the decision can be computed again from the ledger
-// alone.
+// No fact is a mere statement of the args: facts come from the ledger, the event's
+// envelope, the credential or the clock, or result from a check, as Unverified does. The
+// canonical bytes of Facts are part of the decision, so that the decision can be
+// computed again later.
 type Facts struct {
 	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive, or "*"; set only if the call carries labels
 	Actor         string         `json:"actor"`

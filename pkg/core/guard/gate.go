@@ -72,8 +72,8 @@ func gateName(in *Inputs) string {
 }
 
 // gateState denies calls while the mesh is frozen, except the one that unfreezes it;
-// calls of unknown tools; calls after their start window; and calls without a running
-// parent that name one or were not proposed by the gateway.
+// calls of unknown tools; and calls after their start window. It also denies calls whose
+// parent is not running, if they name a parent or were not proposed by the gateway.
 func gateState(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -90,7 +90,7 @@ func gateState(in *Inputs) string {
 }
 
 // gateCaller denies calls of suspended principals, calls with a revoked or invalid
-// credential, and calls in another principal's session.
+// credential, and calls in a session that the actor may not use.
 func gateCaller(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -177,9 +177,10 @@ func name(s string) bool {
 	return true
 }
 
-// window returns the time span in which the call may start, and the time until
-// which its caller waits. The span begins at the proposal or, for an escalated
-// call, when the escalation was settled. ok is false if a time is malformed.
+// window returns the time span in which the call may start, and the time until which its
+// caller waits. The span begins at the proposal or, for an escalated call, when the
+// escalation was settled; the caller then waits as long after that as it would have
+// waited after the proposal. ok is false if a time is malformed.
 func window(in *Inputs) (from, until, deadline time.Time, ok bool) {
 	proposed, err1 := contract.ParseTime(in.Facts.Proposed)
 	deadline, err2 := contract.ParseTime(in.Facts.Deadline)

@@ -1,17 +1,18 @@
 // Package guard decides whether a call is permitted, and checks that a permission
 // is authentic. It joins the answers of the policy layers, applies the P0
 // ceilings, makes the execution intent of an allowed call, and verifies decisions
-// and intents. No other package makes a Decision or an ExecutionIntent.
+// and intents. Except in tests, no other package makes a Decision or an
+// ExecutionIntent.
 //
 // The order of a decision is fixed: gates, then the layers (input schema, P0, P1, P2,
 // dual control), then whether the call can be executed within their limits, then the
-// budget limits, then the votes. A DENY at any step is final. A missing or malformed
-// input results in a DENY, so that a fault in a caller of this package never permits an
-// effect.
+// budget limits, then the votes. A DENY at any step is final. Missing ceilings, rules or
+// tools, unknown verdicts and malformed times result in a DENY, so that such a fault in
+// a caller of this package does not permit an effect.
 //
-// Every function is a pure function of its arguments. The package
-// evaluates no policy language and no JSON Schema and reads no storage; their
-// results are arguments. Replay and verifiers can therefore compute a recorded
+// Every function is a pure function of its arguments. The package evaluates no policy
+// language and no JSON Schema and reads no storage: the answers of policies and schemas
+// and the facts are arguments. Replay and verifiers can therefore compute a recorded
 // decision again. A new reason to deny is a fact in Facts and a case in one of the
 // gates.
 package guard
@@ -37,10 +38,10 @@ type Inputs struct {
 	Lamport  uint64
 }
 
-// Decide returns the decision on a call, signed with key. It returns no error: a
-// missing, unknown or malformed input results in a DENY with a reason code. An ALLOW
-// holds the execution intent. An ESCALATE has an id of its own, so that the later
-// decision about the same call is a second document.
+// Decide returns the decision on a call, signed with key. It returns no error: missing
+// ceilings, rules or tools, unknown verdicts and malformed times result in a DENY with a
+// reason code. An ALLOW holds the execution intent. An ESCALATE has an id of its own, so
+// that the later decision about the same call is a second document.
 func Decide(in Inputs, key *sign.Key) contract.Decision {
 	v := judge(&in, nil)
 	f := contract.Bytes(&in.Facts)
@@ -94,8 +95,8 @@ func policyHash(d *contract.Decision) string {
 // of approvers.
 func Judge(in Inputs) Answer { return judge(&in, nil) }
 
-// judge implements Judge. note, if not nil, is called in order with the answer of each
-// part that judge itself computes.
+// judge implements Judge. note, if not nil, is called with the answers of the parts that
+// judge itself computes, in order.
 func judge(in *Inputs, note func(part string, a Answer)) Answer {
 	j := judging{in, note}
 	if reason := gate(in); reason != "" {

@@ -27,8 +27,7 @@ func box(mem int64, tier string) contract.Sandbox {
 	return contract.Sandbox{CPUMillis: 1000, MemoryMiB: mem, OutputBytes: 100, Pids: 10, Tier: tier, WallMS: 1000}
 }
 
-// inputs returns the inputs of a call that is allowed; each test case changes one
-// of them.
+// inputs returns the inputs of a call that is allowed, which test cases change.
 func inputs() guard.Inputs {
 	s := box(64, "process")
 	return guard.Inputs{
@@ -52,8 +51,8 @@ func approved(in *guard.Inputs, quorum int64, by ...string) {
 	}
 }
 
-// TestDecide checks verdict and reason for one deviation from an allowed call at
-// a time.
+// TestDecide checks verdict and reason for deviations from an allowed call, one at a
+// time, and that Redecide computes the same.
 func TestDecide(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {

@@ -42,8 +42,8 @@ func mint(in *Inputs, v Answer) *contract.ExecutionIntent {
 	return i
 }
 
-// ErrExpired is returned by CheckIntent if the intent is valid in every other respect,
-// but its start window has ended.
+// ErrExpired is returned by CheckIntent if the start window of the intent has ended and
+// every other check succeeds.
 var ErrExpired = errors.New("intent expired")
 
 // KeyAt returns the public key with id kid, or an error unless kid was a key of
@@ -93,10 +93,10 @@ func BallotOf(a *contract.Approval, escalated *contract.Decision) *contract.Ball
 		Tenant: a.Tenant, Vote: a.Vote}
 }
 
-// VerifyBallot returns an error unless the vote carries the signature of a key
-// that was the approver's at lamport. A vote with neither key nor signature
-// passes: it was cast by an authenticated person, which the producer of the event
-// attests.
+// VerifyBallot checks the signature of a vote. A vote with a key or a signature needs
+// both, and the key must have been the approver's at lamport; otherwise VerifyBallot
+// returns an error. It returns nil for a vote with neither key nor signature: it was
+// cast by an authenticated person, which the producer of the event attests.
 func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, lamport uint64) error {
 	if a.Sig == "" && a.KID == "" {
 		return nil
@@ -111,11 +111,11 @@ func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt
 	return nil
 }
 
-// CheckIntent returns an error unless the executor may start the call. The decision must
-// verify and allow the call; its intent must be for this executor, tenant and session;
-// a.Call must be the call that was decided; and the start window must not have ended at
-// now. CheckIntent does not compare now with the start of the window. It returns
-// ErrExpired if only the window has ended, and another error otherwise.
+// CheckIntent returns nil if the executor may start the call. The decision must verify
+// and allow the call; its intent must be for this executor, tenant and session; a.Call
+// must be the call that was decided; and the start window must not have ended at now.
+// CheckIntent does not compare now with the start of the window. If only the window has
+// ended, the error is ErrExpired.
 func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time.Time, keys KeyAt) error {
 	d := &a.Decision
 	if err := VerifyDecision(d, keys); err != nil {

@@ -46,7 +46,8 @@ func TestIntent(t *testing.T) {
 	}
 }
 
-// TestDecisionFields shows that a decision repeats the facts it is based on.
+// TestDecisionFields checks the fields of an ALLOW, the members that its policy decision
+// hash covers, and the id of an ESCALATE.
 func TestDecisionFields(t *testing.T) {
 	in := inputs()
 	in.Policies = contract.PolicyDigests{P0: "p0", P1: "p1"}

@@ -12,8 +12,8 @@ import (
 
 var rule = contract.ApprovalRule{Quorum: 1, TimeoutMS: 1000}
 
-// TestCombine checks the precedence of verdicts and reasons, and the union of
-// approvals and obligations.
+// TestCombine checks the precedence of verdicts and reasons, the union of approvals and
+// obligations, and the minimum of sandbox limits.
 func TestCombine(t *testing.T) {
 	deny, ask, yes := guard.Answer{Verdict: contract.Deny, Reason: "D"}, guard.Answer{Verdict: contract.Escalate, Reason: "E", Approvals: []contract.ApprovalRule{rule}}, guard.Answer{Verdict: contract.Allow, Reason: "A"}
 	two := contract.ApprovalRule{Quorum: 2, TimeoutMS: 1}

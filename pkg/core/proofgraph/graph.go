@@ -64,14 +64,14 @@ type Graph struct {
 	Version int
 	Nodes   []Node
 
-	prev  string              // id of the event with the session's previous receipt
+	prev  string              // id of the session's previous outcome
 	votes map[string][]string // ids of the votes on a call, by call id
 }
 
 // Add appends the node of the next event; stored is its stored bytes. The parents of the
-// node are the event that caused it and, for a receipt, the previous receipt. From
-// version 2 on, the votes on an escalated call are parents of the ALLOW or of the
-// outcome that follows them, whichever is first.
+// node are the event that caused it and, for an outcome, the previous outcome of the
+// session. From version 2 on, the votes on an escalated call are parents of the ALLOW or
+// of the outcome that follows them, whichever is first.
 func (g *Graph) Add(e *contract.Event, stored []byte) {
 	kind := kinds[e.Name]
 	if kind == "" {

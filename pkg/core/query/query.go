@@ -1,11 +1,11 @@
-// Package query names the queries between services and fixes the Go types of
-// their requests and responses. It holds no transport: pkg/rpc sends and
-// answers queries.
+// Package query defines the descriptors of queries between services, which fix the Go
+// types of requests and responses. It holds no transport: pkg/rpc sends and answers
+// queries.
 //
 // The source is schemas/queries, one JSON Schema per query; `make gen` writes a
-// descriptor for each into the package of the service that answers it
-// (schemas/audit, schemas/policy, …). The queries that shared code answers are
-// in this package. To add one, write its schema and run `make gen`.
+// descriptor for each into the package of the service that answers it (schemas/audit,
+// schemas/policy, …), or into this package for the queries that shared code answers. To
+// add one, write its schema and run `make gen`.
 package query
 
 import "time"

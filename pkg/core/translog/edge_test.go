@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestNoSuchProof shows that if no proof exists for the arguments, none is computed and
-// none verifies, and that consistency proofs with a hash too few or too many do not
-// verify.
+// TestNoSuchProof shows that no proof is computed if none exists for the arguments, and
+// that an empty proof does not verify for them. Consistency proofs with a hash too few
+// or too many do not verify either.
 func TestNoSuchProof(t *testing.T) {
 	m := mem{}
 	var roots []Hash

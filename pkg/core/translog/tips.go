@@ -93,8 +93,9 @@ func tipsRoot(leaves []TipLeaf, depth int) Hash {
 const maxTipPath = 256
 
 // climb computes a root from the hash at, which is at the end of path, and the sibling
-// hashes in path. It returns ErrProof for a path that is too long, or that ends in an
-// empty subtree next to a single key.
+// hashes in path; the bits of key determine on which side each sibling is. It returns
+// ErrProof for a path that is too long, or that ends in an empty subtree next to a
+// single key.
 func climb(key, at Hash, path []Hash) (Hash, error) {
 	if n := len(path); n > maxTipPath || n > 0 && path[n-1] == (Hash{}) && at != (Hash{}) {
 		return Hash{}, ErrProof // a subtree with a single key is a leaf, so its sibling cannot be empty
@@ -148,9 +149,9 @@ func TipsExtension(root Hash) string {
 
 var errTips = errors.New("checkpoint: want at most one line of the form \"tips 1 <base64 root>\"")
 
-// Tips returns the root of the map of tips that the checkpoint commits to. ok is
-// false if it commits to none, as checkpoints of releases before 0.5. Tips
-// returns an error for a malformed or repeated extension line.
+// Tips returns the root of the map of tips that the checkpoint commits to. ok is false
+// if it commits to none, like checkpoints of releases before 0.5. Tips returns an error
+// for a malformed or repeated extension line.
 func (c *Checkpoint) Tips() (root Hash, ok bool, err error) {
 	for _, e := range c.Extensions {
 		name, v, _ := strings.Cut(e, " ")
