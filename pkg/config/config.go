@@ -1,9 +1,10 @@
-// Package config reads the configuration of a mesh. Every program takes it from one
-// YAML file, environment variables and flags, with the same precedence.
+// Package config reads the configuration of a mesh. The sources are flags, environment
+// variables, one YAML file, the configuration folder of a service and defaults, with the
+// same precedence for every program.
 //
-// Config holds the configuration as Go values. The table Settings describes each of
-// its members: the description, the permitted values, the environment variable that
-// overrides it, the programs that read it, and whether a running program applies a
+// Config holds the configuration as Go values. The table Settings describes each of its
+// members: the description, the permitted values, the default, the environment variable
+// that overrides it, the programs that read it, and whether a running program applies a
 // change. The JSON Schema, the reference page, the checks and the output of
 // 'binnacle config show' are derived from that table. Reading files and variables is
 // the only I/O of the package.

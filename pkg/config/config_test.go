@@ -218,8 +218,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotInErrors shows that no error contains the value of a member that may
-// hold a secret, whatever source it is from.
+// TestSecretsAreNotInErrors shows that errors about a member that may hold a secret do
+// not contain its value, whether it is from a variable, a flag or the file.
 func TestSecretsAreNotInErrors(t *testing.T) {
 	const bad = "chat.example/hooks/hush"
 	variable := func(k string) string { return map[string]string{"BINNACLE_APPROVAL_WEBHOOK": bad}[k] }

@@ -284,7 +284,8 @@ func inFolder(x *Setting, folder string) []any {
 	return found
 }
 
-// document is a configuration file that passed the checks.
+// document is the checked content of a configuration file; it is empty if there is no
+// file.
 type document struct {
 	path   string
 	tree   map[string]any
@@ -307,7 +308,8 @@ func (f *document) digest() string {
 }
 
 // readFile reads and checks a file. Relative paths in it are resolved against the file's
-// folder. For the path "" it returns an empty document.
+// folder. For the path "" it returns an empty document. Its errors are those that Load
+// documents for the file.
 func readFile(path string) (*document, error) {
 	f := &document{path: path, tree: map[string]any{}, leaves: map[string]any{}}
 	if path == "" {

@@ -36,9 +36,9 @@ type Size int64
 // units maps the name of a unit to its number of bytes.
 var units = map[string]int64{"B": 1, "kB": 1000, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
-// ParseSize parses a whole number followed by one of the units B, kB, MB, GB, TB (powers
-// of 1000, SI) and KiB, MiB, GiB, TiB (powers of 1024, IEC 80000-13). It returns an
-// error if the number is negative or the size does not fit an int64.
+// ParseSize parses a whole number of 0 or more followed by one of the units B, kB, MB,
+// GB, TB (powers of 1000, SI) and KiB, MiB, GiB, TiB (powers of 1024, IEC 80000-13). It
+// returns an error for any other text, and if the size does not fit an int64.
 func ParseSize(s string) (Size, error) {
 	digits := strings.TrimRight(s, "BkKMGTi")
 	n, err := strconv.ParseInt(digits, 10, 64)

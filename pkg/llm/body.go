@@ -12,7 +12,8 @@ import (
 
 // Attach prepares the request as the body of a call, stored in the capture mode
 // a.Capture. It sets a.Body to the body's commitment and, in mode CaptureHashed,
-// a.Digest to its SHA-256. It fails only in mode CaptureEncrypted, in which it uses s.
+// a.Digest to the body's SHA-256. s is used only in mode CaptureEncrypted, the only mode
+// in which Attach can fail.
 func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose.Body, error) {
 	const media = "application/json"
 	var b propose.Body

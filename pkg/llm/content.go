@@ -126,8 +126,8 @@ func (p subjectReader) itemMember(it *itemRead, name string) bool {
 
 // references records the ids of the stored items that an item refers to. The item's own
 // id is one of them, unless the type is in complete, the item is a message without a
-// type, or it has encrypted content. The id of an item of type item_reference is always
-// one.
+// type, or it has encrypted content. The id of an item of type item_reference and an
+// approval_request_id always are.
 func (p subjectReader) references(it *itemRead) {
 	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
 		p.refer(it.id)

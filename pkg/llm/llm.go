@@ -1,7 +1,8 @@
-// Package llm summarizes requests to language models. The request is the body of a call
-// and is forwarded byte for byte. The args of the call are this summary, and policy
-// reads nothing else of the request, so that a decision can be repeated after the prompt
-// is erased. All services that read requests use one reader for the summary, Peek. To
+// Package llm summarizes requests to language models, and defines the frames in which
+// their answers are streamed. The body of a call is the request, unchanged. The args of
+// the call are the summary; policy reads nothing of the request except the summary and
+// the data classes (labels), so that a decision can be repeated after the prompt is
+// erased. All services that read requests use one reader for the summary, Peek. To
 // support another member of any API, add it to the shapes in members.go.
 package llm
 
@@ -43,7 +44,7 @@ const (
 
 // Args is the summary of a request. Its members are computed from the request alone,
 // except Beta, Body, Cache, Capture, Digest and History, which the proposing service
-// sets. It also adds History to In and Hold.
+// sets. The proposing service also adds History to In and Hold.
 type Args struct {
 	Answers  int64    `json:"answers,omitempty"`      // number of answers requested; 0 means one
 	Beta     []string `json:"beta,omitempty"`         // features of the API that the caller enabled by header

@@ -48,8 +48,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestFiles checks that a file is recognized in every place where it can occur, and that
-// a file that readers could interpret differently is refused.
+// TestFiles checks that images and files are recognized at several places of a request,
+// and that a request whose content readers could interpret differently is refused.
 func TestFiles(t *testing.T) {
 	const file = `{"type":"im\u0061ge","source":{}}`
 	for messages, want := range map[string]string{

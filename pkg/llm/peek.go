@@ -39,8 +39,8 @@ const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/model
 // Peek summarizes a request and returns its data classes (labels). Its error is a
 // *FieldError. Policy decides on the result, so Peek refuses a request that another
 // reader could interpret differently: wherever members have a meaning, two members of
-// one name, or a member that differs from a known name by case alone; a tool without
-// exactly one name; and JSON that nests deeper than canon.MaxDepth.
+// one name, or a member that differs from a known name by case alone; a tool whose name
+// is missing or ambiguous; and JSON that nests deeper than canon.MaxDepth.
 func Peek(kind string, body []byte) (*Args, []string, error) {
 	p, err := read(kind, body)
 	if err != nil {

@@ -45,8 +45,8 @@ func TestDepth(t *testing.T) {
 }
 
 // TestTools checks that a request is refused, with the pointer of the invalid member, if
-// a tool does not have exactly one name or a member is not permitted. For every other
-// request it checks the tools in the summary.
+// the name of a tool is missing or ambiguous or a member is not permitted. For every
+// other request it checks the tools in the summary.
 func TestTools(t *testing.T) {
 	for _, c := range []struct{ kind, members, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"rm_rf"},"name":"safe"}]`, "/tools/0"},
@@ -103,9 +103,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestCase checks that a member whose name differs from a known one only by case is
-// refused at every place where the known one has a meaning, and that a known member is
-// refused if it occurs twice.
+// TestCase checks, for each member of three requests, that the request is refused if the
+// name of the member is written in another case, or if the member occurs twice.
 func TestCase(t *testing.T) {
 	for _, c := range []struct{ kind, body string }{
 		{Chat, `{"model":"m","stream":false,"max_tokens":5,"max_completion_tokens":5,"n":1,"best_of":1,"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u","detail":"low"}},{"type":"file","file":{"file_id":"f"}},{"type":"input_audio","input_audio":{"data":"","format":"wav"}}]},{"role":"assistant","content":null,"refusal":"r","tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{}"}}],"reasoning_details":[{"type":"t","text":"x"}]}],
@@ -144,8 +143,9 @@ func TestCase(t *testing.T) {
 	}
 }
 
-// TestHold checks that the reserved number of tokens is the maximum that the request can
-// use.
+// TestHold checks the number of output tokens that Hold includes and whether the answers
+// are unbounded. It also checks that In is not too small for some texts, and for which
+// requests Whole is set.
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		kind, members string

@@ -10,10 +10,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Check returns an error unless doc is one JSON document (RFC 8259) that nests
-// no deeper than canon.MaxDepth. It neither recurses nor allocates and reads doc
-// once, so it is safe on input of any size and shape. FuzzCheck compares it with
-// the standard library.
+// Check returns an error unless doc is one JSON document (RFC 8259) that nests no deeper
+// than canon.MaxDepth. Like json.Valid, it accepts invalid UTF-8 in strings. It does not
+// recurse, and its memory does not grow with doc, so it is safe on input of any size and
+// shape. FuzzCheck compares it with canon.CheckDepth and json.Valid.
 func Check(doc []byte) error {
 	var open nesting
 	i := 0
@@ -183,8 +183,9 @@ const (
 	each80 = 0x8080808080808080
 )
 
-// textEnd returns the index of the quote that ends the string whose first byte is at i,
-// or -1 if the string does not end or contains an invalid byte or escape.
+// textEnd returns the index of the closing quote of the string whose first byte after
+// the opening quote is at i, or -1 if the string does not end or contains an invalid
+// byte or escape.
 func textEnd(doc []byte, i int) int {
 	for {
 		for len(doc)-i >= 8 { // skip eight bytes at a time that contain no quote, backslash or control character

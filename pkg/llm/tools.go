@@ -14,8 +14,8 @@ type tool struct {
 	inner    []tool // tools in a namespace
 }
 
-// tools reads the list of tools at r.i. null is an empty list; any other value, and a
-// list of more than maxTools tools, is refused.
+// tools reads the list of tools at r.i. null counts as an empty list. A value of any
+// other type is refused, and so is a list of more than maxTools tools.
 func (r *reader) tools(namespace string) (out []tool) {
 	switch r.next() {
 	case 'n':
@@ -144,7 +144,8 @@ func (r *reader) toolMember(t *toolRead, name string) bool {
 }
 
 // wrapped reads the name from the object that defines a tool, such as the member
-// function. It treats null as absent.
+// function, and sets *has. It treats null as absent, and refuses any other value and an
+// object without a name.
 func (r *reader) wrapped(to *string, has *bool) {
 	if r.next() != '{' {
 		if raw := r.skip(); raw[0] != 'n' {
