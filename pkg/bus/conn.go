@@ -41,11 +41,11 @@ type Conn struct {
 	replicas map[string]replicas
 }
 
-// Connect connects under the identity of the nkey seed; name is for logs and errors. If
-// provisioner is true, the JetStream API is under $JS.API, as in the accounts that own
-// streams; in a service's account it is under APIPrefix. Connect succeeds even if the
-// server is not reachable yet. It returns an error if the seed, the URL or the CA file
-// is invalid.
+// Connect connects under the identity of the nkey seed; name is for logs and errors. The
+// JetStream API is under $JS.API if provisioner is true, which is for the identities in
+// the accounts MESH and MIRROR; otherwise it is under APIPrefix, as in the accounts of
+// services. Connect succeeds even if the server is not reachable yet. It returns an
+// error if the seed, the URL or the CA file is invalid.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
 	if err != nil {
@@ -310,8 +310,8 @@ type replicas struct {
 
 // Get reads one message with a direct get request (NATS ADR-31): {"seq":n},
 // {"last_by_subj":s} or {"seq":n,"next_by_subj":s}. It returns ErrNotFound if no message
-// matches. On a replicated stream, a replica that lags may respond, which does not have
-// the newest messages yet.
+// matches. On a replicated stream, a replica may respond that does not have the newest
+// messages yet.
 func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -334,8 +334,8 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 
 // GetBatch reads up to n messages that match filter, from sequence seq on, with one
 // direct get request. It returns fewer if no more match or after 4 MiB. An empty result
-// means that no message matches. On a replicated stream, a replica that lags may
-// respond, which does not have the newest messages yet.
+// means that no message matches. On a replicated stream, a replica may respond that does
+// not have the newest messages yet.
 func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

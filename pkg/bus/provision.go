@@ -34,10 +34,9 @@ func streams(replicas int) []jetstream.StreamConfig {
 }
 
 // Provision creates missing streams and consumers, and changes the number of replicas of
-// existing streams. Existing consumers are not changed. js is a connection of the
+// existing streams. It does not change existing consumers. js is a connection of the
 // provisioning identity. Provision returns an error if an existing stream differs in a
-// setting that sameSettings compares. It may be called again after an error or a
-// success.
+// setting that sameSettings compares. It may be called repeatedly.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -121,8 +120,8 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 }
 
 // BeginWork creates a work consumer that starts at sequence seq. It is for a restored
-// ledger, on which all work before seq has already been done. It returns an error if the
-// consumer exists with other settings.
+// ledger, on which all work before seq has already been done. BeginWork returns an error
+// if the consumer exists with other settings.
 func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service string, seq uint64) error {
 	c := w.config(service)
 	c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq

@@ -16,12 +16,12 @@ const (
 
 // Before returns the newest entry that matches filter, has a sequence lower than before,
 // and for which match returns true. If before is 0, the search begins with the newest
-// entry. It returns ErrNotFound if there is no such entry, and otherwise the errors of
-// l. A stream cannot be read backwards, so Before scans disjoint windows from the newest
-// to the oldest, each larger than the previous one by a constant factor. The number of
-// entries that it reads therefore grows with the distance to the entry that it finds,
-// and not with the number of older entries. If it returns ErrNotFound, it has read every
-// entry that it could have returned.
+// entry. Before returns ErrNotFound if there is no such entry; it returns errors of l
+// unchanged. A stream cannot be read backwards, so Before scans disjoint windows from
+// the newest to the oldest, each larger than the previous one by a constant factor. The
+// number of entries that it reads therefore grows with the distance to the entry that it
+// finds, and not with the number of older entries. On a replicated ledger, Before may
+// miss entries that Scan omits.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)
@@ -54,8 +54,9 @@ func Before(ctx context.Context, l Log, filter string, before uint64, match func
 
 // First returns the oldest entry that matches filter, has a sequence of at least from,
 // and for which match returns true. It reads the entries under the filter in order, from
-// sequence from up to the entry that it returns. If it finds none up to the end, it
-// returns ErrNotFound; it returns an error of l unchanged.
+// sequence from up to the entry that it returns. If there is none up to the end, First
+// returns ErrNotFound; it returns errors of l unchanged. On a replicated ledger, it may
+// miss entries that Scan omits.
 func First(ctx context.Context, l Log, filter string, from uint64, match func(Entry) bool) (Entry, error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {

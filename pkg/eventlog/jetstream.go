@@ -101,7 +101,7 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 // publish sends the request until the server stores the message or rejects it for good,
 // but at most attempts times. The message id makes that safe: within the stream's
 // duplicate window, the server stores one message per id. If the server rejects the
-// message, the error is its *jetstream.APIError; in all other cases, it wraps
+// message for good, the error is the server's *jetstream.APIError; any other error wraps
 // ErrUnavailable.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error

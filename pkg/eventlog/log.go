@@ -86,7 +86,8 @@ type Log interface {
 	// AppendExpect stores data if the last event that matches filter has the sequence
 	// expect (0: no event matches), and returns ErrConflict otherwise. If it is repeated
 	// after a lost response and its own event is still the last match, it returns that
-	// event's sequence. Like Append it may return ErrIDConflict.
+	// event's sequence; on a replicated ledger, it may do so even if another match has
+	// followed. Like Append it may return ErrIDConflict.
 	AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (seq uint64, err error)
 	// Last returns the newest entry matching filter, or ErrNotFound.
 	Last(ctx context.Context, filter string) (Entry, error)

@@ -1,8 +1,9 @@
 // Package execute is the only path to an effect, except for calls that callers execute
 // themselves; see package handout. For each allowed call it verifies the decision and
 // its intent, claims the call, runs the handler, commits the output, signs the receipt,
-// appends the outcome and acknowledges the work, in this order. A test fails if a
-// service consumes allowed_* events in any other way.
+// appends the outcome and acknowledges the work, in this order. A test fails if other
+// code consumes allowed_* events, except package handout and policy's expiry of calls
+// that do not start.
 package execute
 
 import (
@@ -141,8 +142,7 @@ func (x *Executor) stopAll() {
 }
 
 // Run receives and executes work until ctx ends, then waits until running calls have
-// ended (see grace) and returns nil. It returns an error if the state of the freeze
-// cannot be read.
+// ended (see grace) and returns nil. It returns an error if freeze.State.Load fails.
 func (x *Executor) Run(ctx context.Context) error {
 	x.running = map[string]running{}
 	last, err := x.Conn.Tail(ctx, bus.Events)

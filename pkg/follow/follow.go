@@ -36,8 +36,8 @@ type Follower struct {
 	Consumer string
 	Batch    int // messages per pull request; 0 means 500
 	// Apply is called by one goroutine at a time, in order and, without Restart, exactly
-	// once for each entry in one Run. If it returns an error, Run stops and returns that
-	// error, because a view that skipped an event would be wrong.
+	// once for each matching entry in one Run. If it returns an error, Run stops and
+	// returns that error, because a view that skipped an event would be wrong.
 	Apply func(eventlog.Entry) error
 	// Caught is called each time the follower finds that no more entries are pending,
 	// after Apply has returned for the last one. With Every, that includes polls that

@@ -96,9 +96,9 @@ func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended boo
 }
 
 // Allowed returns the event by which policy allowed the call to its executor, with its
-// sequence. It returns eventlog.ErrNotFound if there is none, and otherwise the errors
-// of l. It searches backwards from before, a sequence after that event, such as the
-// sequence of an event that the call caused; 0 means the end of the ledger. Its cost
+// sequence. It returns eventlog.ErrNotFound if there is none; it returns other errors of
+// l unchanged. It searches backwards from before, a sequence after that event, such as
+// the sequence of an event that the call caused; 0 means the end of the ledger. Its cost
 // grows with the number of calls of the session that were allowed in between. The event
 // is not verified: the caller must verify the signature of its decision.
 func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*contract.Event, uint64, error) {
