@@ -55,7 +55,7 @@ type Args struct {
 	Digest   string   `json:"digest,omitempty"`       // SHA-256 of the request, if Capture is CaptureHashed
 	Fields   []string `json:"fields"`                 // top-level members of the request, sorted
 	History  int64    `json:"history,omitempty"`      // tokens of the stored responses that the request continues; included in In
-	Hold     int64    `json:"hold_tokens"`            // upper bound of input and output tokens, without images, files and unbounded answers; see Most
+	Hold     int64    `json:"hold_tokens"`            // upper bound of input and output tokens; Most adds images, files and what unbounded answers may have beyond DefaultOutput
 	Images   int64    `json:"images,omitempty"`       // number of images; the model determines their tokens
 	In       int64    `json:"hold_input"`             // upper bound of input tokens; included in Hold
 	Messages int64    `json:"messages"`               // number of messages or inputs
@@ -149,7 +149,7 @@ func or(a, b int64) int64 {
 }
 
 // Most returns upper bounds of the input and output tokens that a model with these
-// limits uses for the request.
+// limits uses for the request. It replaces unknown limits by assumed values.
 func (a *Args) Most(l Limits) (in, out int64) {
 	in = a.In + a.Images*or(l.Image, unknownImage)
 	if a.Whole {

@@ -57,8 +57,8 @@ func (k *KindApproval) Canonical(c *canon.Codec) {
 // MaxApprovalTime is the longest time that a call may wait for votes.
 const MaxApprovalTime = 7 * 24 * time.Hour
 
-// CheckRule returns an error unless the rule's quorum is 1 to 16 and its time to vote 1
-// ms to MaxApprovalTime.
+// CheckRule returns an error unless the rule's quorum is from 1 to 16 and its time to
+// vote is from 1 ms to MaxApprovalTime.
 func CheckRule(r *contract.ApprovalRule) error {
 	switch {
 	case r.Quorum < 1 || r.Quorum > 16:

@@ -6,9 +6,9 @@ import (
 )
 
 // Facts holds the inputs of a decision other than the args, the tool and the policies.
-// No fact is a mere statement of the args: facts come from the ledger, the event's
-// envelope, the credential or the clock, or result from a check, as Unverified does. The
-// canonical bytes of Facts are part of the decision, so that the decision can be
+// No fact is a mere statement of the args: facts come from the ledger, from the proposal
+// without its args, or from the clock, or they result from a check, as Unverified does.
+// The canonical bytes of Facts are part of the decision, so that the decision can be
 // computed again later.
 type Facts struct {
 	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive, or "*"; set only if the call carries labels

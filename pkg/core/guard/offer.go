@@ -30,11 +30,12 @@ func CheckObligation(o string) error {
 
 // Offers returns the obligations that follow from the tools that a request offers to a
 // model: a tool must be withheld if the ceilings forbid its kind, or if an overlay has a
-// DENY rule for the kind without classes and labels. A tool is matched by its offered
-// name, and by the part of the name after that of a server. A name that ends in ".*"
+// DENY rule for the kind without classes and labels. The kinds of a tool are client.NAME
+// and tool.NAME, where NAME is its offered name or the part of it that follows the name
+// of a server; in tool.NAME, the first "_" may stand for a ".". A name that ends in ".*"
 // stands for tools that the request does not list, such as those of an MCP server or of
-// a stored prompt; it is withheld if any tool is denied. Offers does not consider
-// Overlay.Only.
+// a stored prompt; it is withheld if the kind of any tool could be denied in this way.
+// Offers does not consider Overlay.Only.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {
@@ -67,7 +68,9 @@ func concernTools(patterns []string, _ string) bool {
 	})
 }
 
-// kindsOf returns the kinds that a call of the offered tool could have.
+// kindsOf returns the kinds that a call of the offered tool could have: those of its
+// name, and those of the part of the name after "__" or the last ".", which separates
+// the name of a server from that of its tool.
 func kindsOf(tool string) []string {
 	names := []string{tool}
 	for _, joint := range []string{"__", "."} {

@@ -8,7 +8,8 @@ import (
 )
 
 // TestOffers shows that a denied tool is withheld under each name that a call of it can
-// have, and that unlisted tools are withheld if any tool is denied.
+// have, and that unlisted tools are withheld if any tool is denied. Rules with classes
+// or labels, and rules that escalate, withhold nothing.
 func TestOffers(t *testing.T) {
 	deny := func(kinds ...string) []*Overlay {
 		return []*Overlay{{Rules: []OverlayRule{{Kinds: kinds, Verdict: contract.Deny}}}}

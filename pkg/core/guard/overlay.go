@@ -9,9 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Overlay is a P2 document: rules for one tenant, session or agent until the
-// overlay expires. It can only narrow what other layers permit, since it has no
-// way to express ALLOW.
+// Overlay is a P2 document: rules for one tenant, session or agent until the overlay
+// expires. A valid overlay can only narrow what other layers permit, because its rules
+// deny or escalate.
 type Overlay struct {
 	Expires string            `json:"expires,omitempty"` // in TimeFormat; empty = in force until retired
 	ID      string            `json:"id"`
