@@ -69,8 +69,8 @@ func concernTools(patterns []string, _ string) bool {
 }
 
 // kindsOf returns the kinds that a call of the offered tool could have: those of its
-// name, and those of the part of the name after "__" or the last ".", which separates
-// the name of a server from that of its tool.
+// name, and those of the parts of the name after the last "__" and after the last ".",
+// before which the name of a server may be.
 func kindsOf(tool string) []string {
 	names := []string{tool}
 	for _, joint := range []string{"__", "."} {
