@@ -11,8 +11,8 @@ import (
 )
 
 // TestBefore checks that Before finds the newest match at several positions of a ledger
-// with 20,000 entries, and that it reads no more entries than the distance to the match
-// requires. It returns ErrNotFound if there is no match.
+// with 20,000 entries, and that the distance to the match limits the number of entries
+// that it reads. It returns ErrNotFound if there is no match.
 func TestBefore(t *testing.T) {
 	const n = 20_000
 	mem := &memlog.Log{}

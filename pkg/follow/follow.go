@@ -87,8 +87,8 @@ var (
 )
 
 // Run applies the matching entries at and after sequence from, until ctx ends or Apply
-// fails. It returns nil if ctx has ended, and otherwise the error of Apply. After any
-// other error it continues after the last entry applied.
+// fails. It returns nil if ctx has ended, and otherwise the error of Apply. It retries
+// after all other errors.
 func (f *Follower) Run(ctx context.Context, from uint64) error {
 	if from > 1 {
 		f.position.Store(from - 1)

@@ -170,9 +170,9 @@ func (in *instance) fatal(ctx context.Context) error {
 }
 
 // serve waits until the instance can verify, sign and query, and then runs the service
-// until ctx ends. It returns the error of the service, or nil if ctx ends first; while
-// the ledger is unavailable, it returns the error of ctx instead. base ends later than
-// ctx.
+// until ctx ends. It returns the error of the service. If ctx ends before the service
+// runs, serve returns nil, or the error of ctx if the ledger cannot be read at that
+// time. base ends later than ctx.
 func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	kid, ok := in.prepare(ctx)
 	if !ok {
