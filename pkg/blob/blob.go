@@ -25,7 +25,8 @@ const chunk = 512 << 10
 // MaxSize is the maximum size of content, in bytes.
 const MaxSize = 32 << 20
 
-// ErrTooLarge is returned for content above MaxSize.
+// ErrTooLarge is returned for content above MaxSize, and for a reference to an object
+// whose size is above MaxSize or negative.
 var ErrTooLarge = fmt.Errorf("content is larger than %d MiB", MaxSize>>20)
 
 // Store reads and writes the content of one tenant. It is safe for concurrent use.
@@ -94,8 +95,9 @@ func Refer(content []byte, mediaType string) (c contract.Content, object []byte)
 	return c, object
 }
 
-// Withheld returns a reference to content that is not stored. Only the returned object
-// contains the salt, so without the object the content counts as erased.
+// Withheld returns a reference to content that is not stored, and the object of the
+// content. The reference does not contain the salt. Without the object, the content
+// counts as erased.
 func Withheld(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
@@ -103,8 +105,8 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 		contract.Object(salt, content)
 }
 
-// Put stores the object of a reference, in parts. It is durable on return. A nil object
-// needs no storage.
+// Put stores the object of a reference, in parts. If the error is nil, the object is
+// durable. Put does nothing for a nil object.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	return s.put(ctx, evidence, c, object)
 }
@@ -126,8 +128,9 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 	return nil
 }
 
-// Object returns the stored object, or nil if it was erased or the content is not stored
-// as an object. It does not check the object against its commitment. It returns
+// Object returns the stored object. It returns nil and no error if the content is not
+// stored as an object, or if a part of the object does not exist, in general because it
+// was erased. It does not check the object against its commitment. It returns
 // ErrTooLarge if the size in the reference is negative or above MaxSize.
 func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.object(ctx, evidence, c)
@@ -177,7 +180,8 @@ func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.OpenObject(ctx, c, object)
 }
 
-// OpenObject is like Open for a caller that has the stored object.
+// OpenObject is like Open for a caller that has the stored object. object is nil if the
+// content is inline or was erased.
 func (s *Store) OpenObject(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return s.unseal(ctx, c, object)

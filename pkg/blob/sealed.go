@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Keys provides the tenant's content keys: the current one and those with a given id.
-// Key returns contract.ErrErased for a destroyed key.
+// Keys provides the tenant's content keys. Current returns the key for new content, Key
+// the one with the given id. Key returns contract.ErrErased for a destroyed key.
 type Keys interface {
 	Current(ctx context.Context) (id string, key []byte, err error)
 	Key(ctx context.Context, id string) ([]byte, error)

@@ -148,7 +148,7 @@ func (c *Catalog) Digest() string {
 	return c.digest
 }
 
-// Tools returns all tools, sorted by kind.
+// Tools returns the registered tools, sorted by kind.
 func (c *Catalog) Tools() []contract.Tool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -160,8 +160,8 @@ func (c *Catalog) Tools() []contract.Tool {
 	return out
 }
 
-// Dump returns the canonical form of the registered tools: one JSON line per tool,
-// sorted by kind.
+// Dump returns the canonical form of the registered tools: one JSON line per tool, with
+// its digest and its first and approved digests, sorted by kind.
 func (c *Catalog) Dump() []byte {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -192,7 +192,8 @@ func (c *Catalog) lines() []byte {
 
 // Register records tools as the complete list of an executor's tools. It appends an
 // event for each new, changed and removed tool, and none for an unchanged one, so it may
-// be repeated. While the ledger is unavailable, Register tries again until ctx ends.
+// be repeated. While the ledger is unavailable, Register tries again until ctx ends; it
+// then returns the error of ctx. After another error, some of the events may be stored.
 func Register(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
 	return eventlog.Retry(ctx, func() error { return registerAll(ctx, m, service, tools) })
 }

@@ -31,9 +31,10 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 	}
 }
 
-// TestOwners checks that an executor can register its own tools only, that a kind
-// belongs to the executor that registered it first, and that a malformed registration, which any service can store, has
-// no effect.
+// TestOwners checks that a service can register only tools that name it as their
+// executor, that it can neither register nor retire a kind that another executor has
+// registered, that malformed events of services other than policy have no effect, and
+// that a malformed approval by policy is an error.
 func TestOwners(t *testing.T) {
 	var c Catalog
 	mine := tool("session-runner", "tool.echo", "first")

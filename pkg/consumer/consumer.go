@@ -1,7 +1,7 @@
 // Package consumer processes the messages of a durable consumer on the ledger: a bounded
 // number at once, with heartbeats while a message is processed, and with batched
-// acknowledgements. It is independent of calls: the caller processes and acknowledges
-// the deliveries. Other ways to consume a durable, such as batches, belong here.
+// acknowledgements. It does not depend on what the events mean: the caller processes and
+// acknowledges the deliveries.
 package consumer
 
 import (

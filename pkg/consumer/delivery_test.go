@@ -10,9 +10,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 )
 
-// TestDelivery shows that a delivery gives access to an event only if the consumer's
-// filters select it, that a message without the metadata of a delivery is rejected, and
-// that Ack, Nak and Term each send their own response.
+// TestDelivery shows that a delivery gives access to an event only if the event was
+// delivered under its own subject and the consumer's filters select it, that a message
+// without the metadata of a delivery is rejected, and that Ack, Nak and Term each send
+// their own response.
 func TestDelivery(t *testing.T) {
 	e := &contract.Event{ID: "x-1", Name: contract.EventEscalated, Version: 1, Source: "policy/policy-1", Tenant: "t", Origin: "gw1", Key: "s-1",
 		Actor: "alice", Client: "-", Lamport: 1, Time: "2026-01-01T00:00:00.000Z", Data: []byte(`{}`)}

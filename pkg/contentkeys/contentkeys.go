@@ -49,15 +49,15 @@ type Ring struct {
 	// Client sends Query to the vault-broker.
 	Client *rpc.Client
 
-	fetch func(context.Context) (Keys, error) // replaces the query in tests; nil means none
+	fetch func(context.Context) (Keys, error) // replaces the query in tests; nil otherwise
 	mu    sync.Mutex
 	held  Keys
 	until time.Time
 }
 
-// keys returns the cached keys if they are not older than life and hold accepts them, and
-// otherwise fetches them. The lock is held while they are fetched, so that concurrent
-// callers share one query.
+// keys returns the cached keys if they are not older than life and hold accepts them,
+// and otherwise fetches them. The lock is held while they are fetched, so a concurrent
+// caller waits and can use the result.
 func (r *Ring) keys(ctx context.Context, hold func(Keys) bool) (Keys, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,8 +16,9 @@ func emitter() *Emitter {
 }
 
 // TestNew shows that an event has its cause's tenant, caller, session, call and
-// correlation id, that its lamport is greater than that of its cause, and that See does
-// not set the clock back.
+// correlation id, that its lamport is greater than that of its cause, that an event
+// without a cause has the Emitter's tenant and no caller, and that See does not set the
+// clock back.
 func TestNew(t *testing.T) {
 	m := emitter()
 	cause := &contract.Event{ID: "p-1", Tenant: "acme", Actor: "ann", Client: "sdk", Session: "s-1", CallID: "c-1", Origin: "gw1", Lamport: 41, TraceCtx: "00-a-b-01"}
@@ -66,7 +67,8 @@ func TestTick(t *testing.T) {
 	wg.Wait()
 }
 
-// TestAppend shows that an event is stored once, under its subject.
+// TestAppend shows that appending an event again returns the sequence of the first
+// append, and that the event is stored under its subject.
 func TestAppend(t *testing.T) {
 	m := emitter()
 	e := m.New(contract.EventStartExpired, "s-1", []byte(`{"call_id":"c-1","decision_id":"d-1","intent_id":"i-1"}`), &contract.Event{ID: "x-1", Tenant: "t", Actor: "ann", Client: "-", Origin: "-", Session: "s-1", CallID: "c-1"})

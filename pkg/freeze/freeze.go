@@ -33,15 +33,15 @@ type State struct {
 // On reports whether a freeze is in force, according to the events applied so far.
 func (z *State) On() bool { return z.id.Load() != nil }
 
-// Known reports whether Load has read the ledger. Until then, On does not report freezes
-// that began earlier.
+// Known reports whether Load has read the ledger. Until then, On may report false
+// although the mesh is frozen.
 func (z *State) Known() bool { return z.known.Load() }
 
-// Apply applies the event at a sequence of the control reader and reports whether it
-// freezes or unfreezes the mesh. An event that is older than one already applied does
-// not change the state: the control reader may start before the sequence that Load
-// finds. Apply acknowledges a freeze in a goroutine of its own, which retries until ctx
-// ends.
+// Apply applies the event at a sequence of the ledger and reports whether it is a freeze
+// or an unfreeze. An event that is not newer than the last one applied does not change
+// the state: the control reader may start before the sequence that Load finds. Apply
+// acknowledges each freeze, also such an older one, in a goroutine of its own, which
+// retries until the acknowledgement is stored or ctx ends.
 func (z *State) Apply(ctx context.Context, seq uint64, e *contract.Event) bool {
 	z.Emit.See(e.Lamport)
 	if e.Name != contract.EventMeshFrozen && e.Name != contract.EventMeshUnfrozen {

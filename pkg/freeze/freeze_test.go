@@ -125,8 +125,8 @@ func TestAcknowledge(t *testing.T) {
 	})
 }
 
-// TestOrder checks that an event of the control reader that is older than the state which
-// Load found does not replace it.
+// TestOrder checks that an event of the control reader does not replace the state that
+// Load found if it is older, and that a newer event does.
 func TestOrder(t *testing.T) {
 	for _, c := range []struct {
 		name   string

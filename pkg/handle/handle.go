@@ -28,8 +28,9 @@ func Do(ctx context.Context, l eventlog.Log, filter string, decide func([]*contr
 }
 
 // DoFrom is Do for a decision that needs only the events at and after sequence from,
-// such as those of one call in its session. The append still requires that no entry
-// matching filter has been stored since.
+// such as those of one call in its session. The condition of the append is that of Do:
+// no entry that matches filter, at any sequence, has been stored since the events were
+// loaded.
 func DoFrom(ctx context.Context, l eventlog.Log, filter string, from uint64, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	for range tries {
 		history, last, err := load(ctx, l, filter, from)

@@ -45,9 +45,9 @@ var (
 	ErrClaimed = errors.New("the call is claimed")
 )
 
-// lent is the durable that holds the allowed calls of callers. Each message stays
-// pending until its call has ended or expired, so that the NATS server stores the
-// deadlines and no instance has to.
+// lent is the durable that holds the allowed calls whose executor is their caller. Each
+// message stays pending until nothing is left to do for its call, so that the NATS
+// server stores the deadlines and no instance has to.
 var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)}, AckWait: 10 * time.Second, MaxAckPending: 65536}
 
 // Work returns the durable that a service with a Lender must declare.
@@ -199,9 +199,10 @@ func (l *Lender) Run(ctx context.Context) error {
 // lookAgain is the maximum time between two checks of a handed-out intent.
 const lookAgain = time.Hour
 
-// watch processes one delivery of a handed-out call: it acknowledges the message if the
-// call has ended, ends the call if its report is overdue, or has the message delivered
-// again later.
+// watch processes one delivery of an allowed call whose executor is its caller. It
+// acknowledges the message if nothing is left to do for the call. Otherwise it has the
+// message delivered again: after the time that due returns, but at most lookAgain, or
+// after a second if due fails.
 func (l *Lender) watch(ctx context.Context, d *consumer.Delivery) {
 	wait, err := l.due(ctx, d)
 	switch {
@@ -215,8 +216,9 @@ func (l *Lender) watch(ctx context.Context, d *consumer.Delivery) {
 	}
 }
 
-// due returns the time until a handed-out call must be checked again, or 0 if nothing is
-// left to do. It ends a call whose report is overdue.
+// due returns the time until a call must be checked again, or 0 if nothing is left to
+// do. It records the outcome unknown of a call that was handed out and whose report is
+// overdue. It returns an error if the decision does not verify, or one of the ledger.
 func (l *Lender) due(ctx context.Context, d *consumer.Delivery) (time.Duration, error) {
 	var a contract.Allowed
 	e, err := d.Open()

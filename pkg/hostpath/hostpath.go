@@ -34,11 +34,12 @@ var roots = sync.OnceValue(func() []string {
 
 var absolute = regexp.MustCompile(`(^|[^A-Za-z0-9_./~-])(/[A-Za-z0-9_.@+~-]+(?:/[A-Za-z0-9_.@+~-]*)+)`)
 
-// Strip returns text with each absolute path that begins with the name of a root folder
-// replaced by its last element. It recognizes paths with at least two slashes whose
-// names consist of letters, digits and the characters _ . @ + ~ and -. Other text that
-// looks like a path, such as the path of a URL or a JSON pointer, is unchanged unless it
-// has this form.
+// Strip returns text with absolute paths replaced by their last element. It recognizes a
+// path that begins with a name from roots, has at least two slashes, and consists of
+// names of letters, digits and the characters _ . @ + ~ and -. The path must not follow
+// a letter, a digit, or one of the characters _ . / ~ and -. Other text that looks like
+// a path, such as the path of a URL or a JSON pointer, is unchanged unless it has this
+// form.
 func Strip(text string) string {
 	if !strings.Contains(text, "/") {
 		return text

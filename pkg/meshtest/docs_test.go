@@ -22,8 +22,8 @@ func lines(t *testing.T, args ...string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// packagesOf maps the name of each test of the repository to the base names of the
-// folders that contain it.
+// packagesOf maps the name of each test and fuzz test of the repository to the base
+// names of the folders that contain it.
 func packagesOf(t *testing.T) map[string][]string {
 	out := map[string][]string{}
 	for _, l := range lines(t, "grep", "--untracked", "-oE", `^func (Test|Fuzz)[A-Za-z0-9]+`, "--", "*_test.go") {
@@ -46,9 +46,9 @@ var (
 // placeholder.
 var reserved = []string{"services/lab", "services/work", "services/NAME"}
 
-// TestDocuments checks that every test, make target, path and heading to which a
-// document refers exists. It reads neither docs/style-review.md nor the targets of links
-// to other sites.
+// TestDocuments checks that the tests, make targets, paths and headings to which
+// documents refer exist. It recognizes names in backquotes and the targets of links. It
+// reads neither docs/style-review.md nor the targets of links to other sites.
 func TestDocuments(t *testing.T) {
 	tests := packagesOf(t)
 	makefile, err := os.ReadFile(root + "Makefile")
@@ -111,7 +111,7 @@ func TestDocuments(t *testing.T) {
 }
 
 // TestMap checks that ARCHITECTURE.md names every folder of pkg and of pkg/core that
-// contains Go files, except cmd.
+// contains Go files, itself or in a subfolder, except cmd.
 func TestMap(t *testing.T) {
 	b, err := os.ReadFile(root + "ARCHITECTURE.md")
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 
 const repo = "github.com/binnacle-mesh/binnacle/"
 
-// TestImports enforces the import table of ARCHITECTURE.md over the whole tree, and
-// applies checkPure to the pure packages.
+// TestImports checks the imports of every Go file of the repository against the rules of
+// forbidden, which are those of ARCHITECTURE.md, and applies checkPure to the files of
+// pure packages.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
 	if err != nil {
@@ -114,7 +115,7 @@ func forbidden(file, imp string) string {
 }
 
 // pure reports whether a file belongs to a package that decides and has no effects. It
-// returns false for tests.
+// returns false for tests and for the two files of the verifier that do I/O.
 func pure(file string) bool {
 	// The verifier reads its files and does no other I/O (pkg/core/evidence/DESIGN.md).
 	if strings.HasSuffix(file, "_test.go") || slices.Contains([]string{"pkg/core/evidence/file.go", "pkg/core/evidence/archive.go"}, file) {

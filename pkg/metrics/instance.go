@@ -76,11 +76,12 @@ type Part struct {
 	Lag      uint64 // events not applied yet
 }
 
-// partsWithin is the timeout of a scrape for the state of the parts.
+// partsWithin is the timeout for collecting the state of the parts during a scrape.
 const partsWithin = 2 * time.Second
 
-// Parts registers metrics of the state of an instance's parts; it must be called once. f
-// returns that state; it is called at each scrape, with a timeout of partsWithin.
+// Parts registers metrics of the state of an instance's parts. It must be called at most
+// once. f returns that state; each scrape calls f with a context that has the timeout
+// partsWithin.
 func (i *Instance) Parts(f func(context.Context) []Part) {
 	label := []string{"part"}
 	i.MustRegister(&parts{f,

@@ -2,10 +2,11 @@
 // instances in it.
 //
 // Counters start at 0 with the process or instance and only increase; durations are in
-// seconds and sizes in bytes. Label values come from closed sets, never from a caller, so
-// that the number of series is bounded. The package does not serve the metrics: package admin
-// and the gateway's API serve a Registry. Below pkg, only this package imports
-// Prometheus's library; a service registers metrics of its own with Instance.
+// seconds and sizes in bytes. The values of each label come from a bounded set, so that
+// callers cannot increase the number of series without limit. The package does not serve
+// the metrics: package admin and the gateway's API serve a Registry. Below pkg, only
+// this package imports Prometheus's library; a service registers metrics of its own with
+// Instance.
 package metrics
 
 import (

@@ -1,6 +1,6 @@
 // Package private writes files and folders that only their owner can access, such as
-// keys, tokens, the vault, views and exports, and finds those that other users can
-// access.
+// keys, tokens, the vault, views and exports. It also finds files and folders that other
+// users can access, and repairs their modes.
 package private
 
 import (
@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// Modes of all files and folders that the mesh writes, whatever the umask.
+// Modes of the files and folders that this package creates.
 const (
 	FileMode   fs.FileMode = 0o600
 	FolderMode fs.FileMode = 0o700

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestModes checks that files are written with access for their owner alone under any
-// umask, even over an existing file with another mode.
+// TestModes checks that files and folders are created with access for their owner alone
+// under three umasks, and that an existing file with another mode gets the mode of a new
+// one.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		old := syscall.Umask(mask)
@@ -43,8 +44,9 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestCheck checks that Check repairs the modes of the user's own files, also through a
-// link, returns an error for accessible files of another user, and skips missing files.
+// TestCheck checks that Check repairs the modes of the user's own files and folders,
+// also through a link, and skips missing files. If root runs the test, it also checks
+// that an accessible file of another user is an error.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"open": 0o644, "group": 0o640, "closed": 0o600, "run": 0o755} {

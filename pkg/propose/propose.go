@@ -88,8 +88,8 @@ type Proposer struct {
 	Reader bus.Reader // the reader that the service declares; the zero value means the variable Reader
 
 	// ExecutorOf returns the service that the catalog names for a kind, or "". It is
-	// called when an outcome arrives for a call whose Request.Executor is "". It may be
-	// nil.
+	// called for an event of a call whose executor is not known to the Proposer, if a
+	// service other than policy recorded the event. It may be nil.
 	ExecutorOf func(kind string) string
 
 	Emit     *emit.Emitter
@@ -167,7 +167,8 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 // event whose producer may not record it is rejected and logged. Run delivers the
 // entries that the instance's reader receives. A caller may deliver entries that it read
 // in another way, before or after Run does: a second delivery of an outcome has no
-// effect. The error is always nil; it exists so that Deliver can be a follower's Apply.
+// effect while the first is still in the channel. The error is always nil; it exists so
+// that Deliver can be a follower's Apply.
 func (p *Proposer) Deliver(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
@@ -271,8 +272,8 @@ func (c *Pending) Expects(e *contract.Event) bool {
 
 // Propose starts to append the proposal and returns without waiting for it or for the
 // call's outcome. It waits only until the arguments are stored, and returns an error if
-// they cannot be. If the proposal cannot be appended, Failed and Wait return the error.
-// The caller must close the Pending.
+// they cannot be. If the proposal cannot be appended, the error is received once: by
+// Wait or from the channel of Failed. The caller must close the Pending.
 func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	args, err := p.Blobs.Commit(ctx, r.Args, "application/json")
 	if err != nil {
@@ -380,16 +381,17 @@ func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 func (c *Pending) Allowed() <-chan *contract.Event { return c.allowed }
 
 // Started returns a channel that receives the claim of a call which the caller executes
-// itself, if its intent was handed out before. Only a call from Join receives one.
+// itself, if the claim is passed to Deliver. The variable Reader does not select claims.
 func (c *Pending) Started() <-chan *contract.Event { return c.started }
 
 // Failed returns a channel that receives the error if the proposal could not be
-// recorded.
+// recorded. Wait receives from the same channel.
 func (c *Pending) Failed() <-chan error { return c.store }
 
-// Cancel appends an event that requests the call's cancellation. It waits until the
-// proposal is stored, so that the request follows it on the ledger. If the proposal
-// could not be recorded, Cancel does nothing and returns nil.
+// Cancel appends an event that requests the call's cancellation. It first waits until
+// the append of the proposal has ended, so that the request follows the proposal on the
+// ledger. If the proposal could not be recorded, Cancel does nothing and returns nil.
+// Its errors are those of ctx and of Emitter.Append.
 func (c *Pending) Cancel(ctx context.Context) error {
 	select {
 	case <-c.stored:

@@ -5,8 +5,8 @@
 // mixed; base64 and base64url at any alignment, padded or not, broken into lines;
 // hexadecimal of either case. A program can still hide a value on purpose, for example
 // by reversing, splitting or encrypting it; docs/explanation/limits.md lists what is not
-// found. Every function takes time linear in the length of its input for a given set of
-// secrets.
+// found. For a given set of secrets, the time of a search is linear in the length of the
+// input, apart from sorting what was found.
 package redact
 
 import (
@@ -39,8 +39,9 @@ func (r *Redactor) With(name, value string) *Redactor {
 	return &Redactor{append(slices.Clip(slices.Clone(r.secrets)), s)}
 }
 
-// Text returns b with each secret replaced by "[secret:NAME]". It returns b itself if it
-// contains no secret, and never changes b.
+// Text returns b with each secret replaced by "[secret:NAME]". Overlapping secrets are
+// replaced as one, with the name of the first. Text returns b itself if it contains no
+// secret, and never changes b.
 func (r *Redactor) Text(b []byte) []byte { return replace(b, r.find(b), len(b)) }
 
 // String is like Text for a string.
@@ -142,7 +143,9 @@ func replace(b []byte, found []span, n int) []byte {
 }
 
 // rewrite returns a copy of a document in which the spans, and the numbers that encode a
-// secret, are replaced. changed reports whether it replaced anything.
+// secret, are replaced. changed reports whether it replaced anything. It returns
+// ErrStructure if a span is not within one string or number, except that it ignores
+// spans within true, false and null.
 func (r *Redactor) rewrite(doc []byte, found []span) (out []byte, changed bool, err error) {
 	w := rewriter{r: r, doc: doc, found: found}
 	for i := 0; i < len(doc); {

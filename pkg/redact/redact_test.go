@@ -116,8 +116,8 @@ func value(r *rand.Rand) string {
 	return strings.TrimSpace(out.String())
 }
 
-// TestSpellings checks that Text removes every encoding of a value from a text, and JSON
-// from a document's strings and member names.
+// TestSpellings checks that Text removes the encodings in spellings of random values
+// from a text, and JSON from a document's strings and member names.
 func TestSpellings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
@@ -154,7 +154,8 @@ func TestSpellings(t *testing.T) {
 }
 
 // TestNumbers checks that a secret that consists of digits is found as a number, even if
-// the number lost digits when it was decoded as a float64.
+// the number lost digits when it was decoded as a float64, and that the literal null is
+// not replaced.
 func TestNumbers(t *testing.T) {
 	for _, c := range [][3]string{
 		{"12345678", `{"n":12345678}`, `{"n":"[secret:k]"}`},

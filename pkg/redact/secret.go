@@ -115,8 +115,9 @@ func (s *secret) fold(f []byte) {
 	}
 }
 
-// alignments returns the base64 encodings of v after 0, 1 and 2 preceding bytes of a
-// three-byte group, or only the first of them if whole is set.
+// alignments returns the parts of the base64 encodings of v after 0, 1 and 2 preceding
+// bytes of a three-byte group, without parts of fewer than MinLen characters. If whole
+// is set, it returns only the complete encoding of v.
 func alignments(v string, whole bool) []aligned {
 	var out []aligned
 	for k := range 3 {
@@ -140,10 +141,10 @@ func alignments(v string, whole bool) []aligned {
 	return out
 }
 
-// index computes the stride, and a set of four-byte sequences: every encoding of the
-// secret contains one of them at a position that suspects tests. A base64 or hexadecimal
-// encoding may be broken into lines; its longest fragment is assumed to be at least a
-// third of it.
+// index computes the stride, and a set of four-byte sequences: every form of the secret
+// that find searches for contains one of them at a position that suspects tests. A
+// base64 or hexadecimal encoding may be broken into lines; its longest fragment is
+// assumed to be at least a third of it.
 func (s *secret) index() {
 	shortest := len(s.plain[0])
 	for _, list := range [][][]byte{s.plain, s.folded} {
@@ -194,7 +195,8 @@ func bloom(g uint32) uint32 { return g * 0x9E3779B1 >> 18 }
 
 // suspects reports whether b may contain an encoding of the secret that needs no
 // unfolding. It tests only every stride-th position. It may return true for a text
-// without the secret, but not false for one that contains it.
+// without the secret. It returns false for a text with the secret only if an encoding is
+// broken into shorter fragments than index assumes.
 func (s *secret) suspects(b []byte) bool {
 	for i := 0; i+4 <= len(b); i += s.stride {
 		g := binary.LittleEndian.Uint32(b[i:])
@@ -240,7 +242,8 @@ func (s *secret) find(out []span, b []byte, u **unfolded) []span {
 }
 
 // inPacked appends the spans of b that encode the secret in base64 or hexadecimal. p is
-// the result of pack for b; inPacked changes its text to lower case.
+// the result of pack for b or for the unfolded text of b; inPacked changes its text to
+// lower case.
 func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	before := len(out)
 	for _, a := range s.base64 {
@@ -257,8 +260,9 @@ func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	return out
 }
 
-// all appends the spans of every occurrence of pattern in view. The function at maps a
-// range of view to the range of the input.
+// all appends the spans of the occurrences of pattern in view; for a short secret, only
+// of those that no letter or digit adjoins. The function at maps a range of view to the
+// range of the input. a extends occurrences of base64 text (see widen).
 func (s *secret) all(out []span, view, pattern []byte, a aligned, at func(from, to int) (int, int)) []span {
 	for i := 0; ; {
 		n := bytes.Index(view[i:], pattern)

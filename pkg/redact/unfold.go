@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// unfolded is a text whose escapes have been decoded. Byte i of text was encoded by
-// bytes at[i] to at[i+1] of the input.
+// unfolded is a text whose escapes have been decoded. The encoding of byte i of text
+// begins at byte at[i] of the input. Once the text is complete, at has one more element:
+// the length of the input.
 type unfolded struct {
 	text   []byte
 	at     []uint32
@@ -33,11 +34,12 @@ var decoders = [][]kind{{slashes}, {slashes, slashes}, {slashes, slashes, slashe
 func (u *unfolded) span(from, to int) (int, int) { return int(u.at[from]), int(u.at[to]) }
 
 // unfold replaces escapes by the characters that they encode until none is left: a
-// backslash with a letter, a sign, three octal digits or a hexadecimal code, a percent
-// sign with two digits, and HTML's character references. A decoded character may
-// complete the escape before it, so nested escapes need no second pass. The time is
-// linear: each byte is pushed once, and each replacement removes more bytes than it
-// pushes. Finally the remaining backslashes are dropped.
+// backslash with one of the letters and signs of simple, three octal digits or a
+// hexadecimal code, a percent sign with two digits, and HTML's numeric character
+// references and those in named. A decoded character may complete the escape before it,
+// so nested escapes need no second pass. The time is linear: each byte is pushed once,
+// and each replacement removes more bytes than it pushes. Finally the remaining
+// backslashes are dropped.
 func unfold(b []byte) *unfolded {
 	u := newUnfolded(b, every)
 	for i, c := range b {
@@ -306,9 +308,9 @@ func percent(after []byte) bool {
 // reference.
 func entity(after []byte) bool { return bytes.IndexByte(after[:min(11, len(after))], ';') >= 0 }
 
-// backslashes reports whether b contains a relevant backslash: any backslash if special
-// is set, otherwise one that is not followed by a letter or a quote of JSON's short
-// escapes.
+// backslashes reports whether b contains a relevant backslash. If special is set, every
+// backslash is relevant; otherwise a run of backslashes is, if a character other than "
+// ' n r t b and f follows it.
 func backslashes(b []byte, special bool) bool {
 	for i := 0; i < len(b); i++ {
 		n := bytes.IndexByte(b[i:], '\\')
@@ -342,9 +344,10 @@ func trimEscape(b []byte) []byte {
 	return b
 }
 
-// pack returns a copy of b in the standard base64 alphabet, without white space unless
-// keep is set. If b is the text of an unfolded input, of is that input's unfolded;
-// otherwise of is nil.
+// pack returns a copy of b in the standard base64 alphabet. Unless keep is set, it
+// leaves out white space, also in the form of JSON escapes. It replaces several
+// backslashes in a row by one. of is the unfolded input whose text is b, or nil if b was
+// not unfolded.
 func pack(b []byte, of *unfolded, keep bool) *unfolded {
 	p := &unfolded{text: make([]byte, 0, len(b)), at: make([]uint32, 0, len(b)+1)}
 	for i := 0; i < len(b); i++ {

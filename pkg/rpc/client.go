@@ -195,8 +195,8 @@ func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error)
 }
 
 // wrap converts the error of a query to an *Error with code timeout or unavailable. It
-// returns an *Error, such as one that the service returned, unchanged, because its code
-// and message are meant for the end user.
+// returns nil unchanged, and also an *Error, such as one that the service returned,
+// because its code and message are meant for the end user.
 func wrap(q query.Info, err error) error {
 	var own *Error
 	if err == nil || errors.As(err, &own) {

@@ -194,8 +194,9 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestRolling shows that callers accept responses of release 0.5, which have no codes
-// and no views, and that callers of release 0.5 accept responses that have them.
+// TestRolling shows that callers derive the code of an error from its message if a
+// service of release 0.5, which sends no codes, returned it, and that callers of release
+// 0.5 accept responses with codes and views.
 func TestRolling(t *testing.T) {
 	c, a, b := pair(t)
 	for message, code := range map[string]string{

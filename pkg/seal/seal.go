@@ -40,8 +40,8 @@ func (k *Key) Public() string {
 	return base64.StdEncoding.EncodeToString(k.private.PublicKey().Bytes())
 }
 
-// Open decrypts a value that was sealed for this key with the same info. The error does
-// not reveal why decryption failed.
+// Open decrypts a value that was sealed for this key with the same info. It returns an
+// error for any other value.
 func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	b, err := hpke.Open(k.private, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(info), sealed)
 	if err != nil {
@@ -51,7 +51,7 @@ func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 }
 
 // To encrypts plain for the recipient whose public key, in base64, is public. It returns
-// an error if the public key is malformed.
+// an error if public is not a usable X25519 public key.
 func To(public, info string, plain []byte) ([]byte, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(public)
 	if err != nil {

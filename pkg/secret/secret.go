@@ -1,7 +1,8 @@
 // Package secret defines the protocol that transports sealed secrets: from the
 // vault-broker to the executor of a call that may use them, and from the instance that
 // proposed a vault.put to the vault-broker. It defines the documents, the valid names of
-// secrets and the context that each sealed value is bound to. It stores nothing.
+// secrets and the context that each sealed value is bound to, and implements the
+// executor's side of a request. It does not store secrets.
 package secret
 
 import (
@@ -92,10 +93,11 @@ type Sealed struct {
 }
 
 // FromBroker returns a function that fetches secrets for a started call from the
-// vault-broker. The function records the request on the ledger and receives the values
-// in an inbox for this request only, sealed to a key that it generates for this request.
-// It returns an error if the request cannot be recorded, if the broker refuses, if a
-// value is missing or cannot be opened, or if ctx ends first.
+// vault-broker and returns their values by name. That function records the request on
+// the ledger and receives the values in an inbox for this request only, sealed to a key
+// that it generates for this request. It returns an error if the request cannot be
+// recorded, if the broker refuses, if the response is malformed, if a value is missing
+// or cannot be opened, or if ctx ends first.
 func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()

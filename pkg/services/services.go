@@ -1,12 +1,13 @@
 // Package services is the registry of the mesh's services: for each service its name,
-// the calls that it executes, the keys that it signs with and reads, the number of its
-// instances, the views that it serves, and whether it may decrypt content.
+// the calls that it executes, the uses of its signing key, the files of the key ring
+// that it reads, the number of its instances, the views that it serves, the services
+// that may query it, the folder of its data, and whether it may decrypt content.
 //
-// The registry holds facts and no logic. Other lists of services are derived from it
-// (the key ring, the executors that an intent may name, the readers of content keys,
-// the paths of views, the kind families in metrics, the scopes of the built-in policy,
-// the test harness) or compared with it by a test (the one-process mesh,
-// docker-compose.yaml, the build list, each service's bus declaration). Of this
+// The registry holds facts and no logic. Other lists of services are derived from it,
+// such as the key ring, the executors that an intent may name, the readers of content
+// keys, the paths of views, the kind families in metrics, the scopes of the built-in
+// policy and the test harness, or compared with it by a test, such as the one-process
+// mesh, docker-compose.yaml, the build list and each service's bus declaration. Of this
 // repository the package imports package contract only, so that every module can
 // import it.
 //
@@ -98,8 +99,8 @@ func Programs() []Service {
 	return slices.DeleteFunc(All(), func(s Service) bool { return s.Reserved })
 }
 
-// Get returns the service with the given name, reserved or not; ok is false if there is
-// none.
+// Get returns the service with the given name, reserved or not, and whether there is
+// one.
 func Get(name string) (Service, bool) {
 	i := slices.IndexFunc(all, func(s Service) bool { return s.Name == name })
 	if i < 0 {
@@ -154,8 +155,8 @@ func Families() []string {
 	return out
 }
 
-// KindOf returns the family that a kind such as "llm.chat" belongs to; ok is false if
-// there is none.
+// KindOf returns the family that a kind such as "llm.chat" belongs to, and whether there
+// is one.
 func KindOf(kind string) (Kind, bool) {
 	prefix, _, ok := strings.Cut(kind, ".")
 	for _, s := range all {
@@ -168,8 +169,8 @@ func KindOf(kind string) (Kind, bool) {
 	return Kind{}, false
 }
 
-// Kinds returns the families except the reserved ones and those without a scope, in the
-// order of the built-in policy's list.
+// Kinds returns the families that have a scope, and so calls, in the order of the
+// built-in policy's list.
 func Kinds() []Kind {
 	var out []Kind
 	for _, s := range all {

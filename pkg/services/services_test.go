@@ -122,7 +122,8 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// TestCopies shows that changing a returned slice does not change the registry.
+// TestCopies shows that changing a returned slice does not change the registry, and that
+// unknown services and views are not found.
 func TestCopies(t *testing.T) {
 	All()[0].Name = "changed"
 	Names()[0] = "changed"

@@ -1,5 +1,5 @@
-// Package strictjson decodes JSON documents that people write. Its errors name the
-// invalid member by its JSON pointer (RFC 6901), and quote no value, since a value may
+// Package strictjson decodes JSON documents that people write. An Error names the
+// invalid member by its JSON pointer (RFC 6901), and quotes no value, since a value may
 // be secret.
 package strictjson
 
@@ -41,8 +41,8 @@ func Token(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
 
-// misfit returns an error for a value in doc that cannot be decoded into t, or nil if
-// there is none. at is the pointer of doc.
+// misfit returns an error for a value in doc that cannot be decoded into t, or for a
+// member that t does not have, and nil if there is neither. at is the pointer of doc.
 func misfit(doc []byte, t reflect.Type, at string) *Error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -1,7 +1,7 @@
 // Package toolschema validates arguments and outputs against a tool's JSON Schema
-// (2020-12), and applies defaults. A schema must not refer to other documents. An object
-// schema that does not mention additional members allows none, so unknown members are
-// denied.
+// (2020-12), and applies defaults. A schema must not refer to other documents. Since
+// release 0.2 (Closed), an object schema that does not mention additional members allows
+// none, so unknown members are denied.
 package toolschema
 
 import (
@@ -37,13 +37,15 @@ const (
 	Open
 )
 
-// Input returns "" if args match the tool's input schema, else a reason code. digest is
-// the digest of the tool document.
+// Input returns "" if args match the tool's input schema, else a reason code:
+// contract.ReasonToolSchemaInvalid, ReasonArgsUnknownField if all violations are unknown
+// members, or ReasonSchemaViolation. digest is the digest of the tool document.
 func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
 	return c.InputBy(Closed, digest, t, args)
 }
 
-// InputBy is like Input, but applies the given schema rules.
+// InputBy is like Input, but applies the given schema rules and returns the reason codes
+// of their release.
 func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte) string {
 	if r == Open {
 		return c.open(digest, t, args)
@@ -142,7 +144,8 @@ func unknownField(v *jsonschema.ValidationError) bool {
 
 // Output returns an error that names the place where an output violates the tool's
 // output schema; the error quotes no value of the output. It also returns an error if
-// the output is not one JSON document or the schema does not compile.
+// the output is not one JSON document or the schema does not compile. If the schema is
+// {}, Output does not read the output and returns nil.
 func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	if string(t.OutputSchema) == "{}" {
 		return nil // an empty schema matches every output
@@ -288,9 +291,9 @@ func (noLoader) Load(url string) (any, error) {
 }
 
 // Defaults returns args with the schema's defaults for absent members, at every level
-// that the keywords properties and items describe. It returns an error if schema or args
-// are not JSON. The result is for the executor; the digest of the args is that of the
-// caller's args.
+// that the keywords properties and items describe. Without a default in the schema, it
+// returns args itself; otherwise it returns an error if schema or args are not JSON. The
+// result is for the executor; the digest of the args is that of the caller's args.
 func Defaults(schema, args []byte) ([]byte, error) {
 	if !bytes.Contains(schema, []byte(`"default"`)) {
 		return args, nil

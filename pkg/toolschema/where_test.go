@@ -6,7 +6,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestWhere checks that a violation of the schema is reported with its JSON pointer.
+// TestWhere checks that Where returns the JSON pointer and the keyword of a violation.
 func TestWhere(t *testing.T) {
 	tool := &contract.Tool{InputSchema: contract.Raw(`{"properties":{"a/b":{"type":"object","properties":{"n":{"type":"integer","maximum":3}}},"text":{"type":"string"}},"required":["text"],"type":"object"}`)}
 	var c Checker

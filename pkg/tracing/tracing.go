@@ -56,8 +56,8 @@ func (t *Tracer) Close(ctx context.Context) {
 // On reports whether spans are exported.
 func (t *Tracer) On() bool { return t != nil && t.t != nil }
 
-// Start begins a span below the trace context parent, or a new trace if parent is empty.
-// If spans are not exported, the span does nothing.
+// Start begins a span below the trace context parent, or a new trace if parent is empty
+// or malformed. If spans are not exported, the span does nothing.
 func (t *Tracer) Start(parent, name string, kind trace.SpanKind, attrs ...attribute.KeyValue) trace.Span {
 	if !t.On() {
 		return noop.Span{}

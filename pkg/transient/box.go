@@ -188,8 +188,8 @@ func (b *Box) foreign(from string, s *Stream) {
 
 // Open starts receiving the frames with the given id that service from sends. Frames
 // that arrived before are dropped, so a receiver opens the stream before it requests
-// frames. An open stream with the same id receives no more frames. The caller closes the
-// stream.
+// frames. If a stream with this id is already open, that stream receives no more frames.
+// The caller closes the stream.
 func (b *Box) Open(id, from string) *Stream {
 	s := &Stream{box: b, id: id, from: from, wake: make(chan struct{}, 1)}
 	b.mu.Lock()
@@ -251,8 +251,8 @@ func questionsOf(service string) string { return "q_" + service + "_" }
 
 // Ask sends a query to an instance of a service and returns the stream of its response,
 // which accepts frames from that service only. The deadline of the query is that of ctx,
-// or 30 s. The caller closes the stream. Only pkg/rpc and tests use Ask; pkg/rpc sends
-// queries that have a schema.
+// or 30 s from now if ctx has none. The caller closes the stream. Only pkg/rpc and tests
+// use Ask; pkg/rpc sends queries that have a schema.
 func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
 	raw, err := Encode(args)
 	if err != nil {

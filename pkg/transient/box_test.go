@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// boxes starts a mesh with the services a and b and returns the running inboxes of a-1
-// and b-1.
+// boxes starts a NATS server with the services a and b and returns the running inboxes
+// of a-1 and b-1.
 func boxes(t *testing.T) (a, b *transient.Box) {
 	decls := []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}}
 	m := meshtest.Start(t, decls)
@@ -98,7 +98,7 @@ func TestGap(t *testing.T) {
 }
 
 // TestFrom shows that From returns the service in the subject, which the server's
-// permissions check, even if the query contains another name.
+// permissions check, even if the arguments of the query contain another name.
 func TestFrom(t *testing.T) {
 	a, b := boxes(t)
 	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {

@@ -38,7 +38,7 @@ type Origin struct {
 	RootKID string      // key id of the trust anchor
 	Keys    guard.KeyAt // looks up keys in the key registry as of the entries applied so far
 	// Open returns the bytes of a content. It returns contract.ErrErased or
-	// contract.ErrEncrypted if they cannot be read any more.
+	// contract.ErrEncrypted if they cannot be read.
 	Open func(*contract.Content) ([]byte, error)
 	Dir  string // an empty folder for the view's files
 }
