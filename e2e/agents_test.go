@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// agentsDir is the folder with the npm packages of the command-line agents.
+// agentsDir returns the folder with the npm packages of the command-line agents.
 func agentsDir(t *testing.T) string {
 	dir := filepath.Join(harness.Root(), ".cache/agents/node_modules")
 	if _, err := os.Stat(dir); err != nil {

@@ -14,7 +14,7 @@ import (
 
 // TestArchive shows that the ledger can be archived in sealed segments, from the mesh
 // and from its mirror, that the archive is extended as the ledger grows, and that
-// removed and changed segments are detected.
+// removed and exchanged segments and changes of the index are detected.
 func TestArchive(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true, Mirror: true})
 	calls := func(n int) {
@@ -66,7 +66,8 @@ func TestArchive(t *testing.T) {
 		t.Error(out, err)
 	}
 
-	// The error states how many segments verify, or names a missing segment.
+	// The error describes the damage, for example by the number of segments that verify
+	// or by the name of a missing one.
 	bad := func(what, want string, change func(dir string)) {
 		t.Helper()
 		spoiled := filepath.Join(t.TempDir(), "a")

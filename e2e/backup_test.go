@@ -13,9 +13,9 @@ import (
 )
 
 // TestBackup shows that a mesh can be backed up and restored elsewhere, and then
-// continues: a session has the same events and receipts, a call can use its secret, and
-// the ledger verifies. A mesh in one process is backed up while stopped, one in several
-// processes while running.
+// continues: a session has the same events and receipts, a call can use a stored secret,
+// and the ledger verifies. A mesh in one process is backed up while stopped, one in
+// several processes while running.
 func TestBackup(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

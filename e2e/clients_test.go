@@ -18,7 +18,7 @@ type generator func(t *testing.T, document, dir string) (command []string)
 
 // TestClients generates a client from the document that the gateway serves with each of
 // two generators, compiles it, and uses it: calls and their states, errors with their
-// types, keys, approvals, receipts, evidence and what governs. Every exchange of the
+// types, keys, approvals, receipts, evidence, policies and limits. Every exchange of the
 // client is checked against the document.
 func TestClients(t *testing.T) {
 	for name, generate := range map[string]generator{"go": goClient, "typescript": typescriptClient} {
@@ -105,7 +105,7 @@ func typescriptClient(t *testing.T, document, dir string) []string {
 }
 
 // copyTo copies the files of a folder, without the suffix .txt in their names. A program
-// that imports what is generated has this suffix in the repository, so that no tool
+// that imports the generated client has this suffix in the repository, so that no tool
 // takes it for a package there.
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()

@@ -124,8 +124,8 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 
 // TestSwappedPacks shows that a pack that is replaced on disk, in several ways, between
 // calls and during them, runs as it was registered, and that the effects name only its
-// digest. A restarted session-runner registers the new program, and its calls are denied
-// as drift.
+// digest. With one process per service, it also shows that a restarted session-runner
+// registers the new program, and that calls of the pack are then denied as drift.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string

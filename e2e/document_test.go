@@ -266,7 +266,7 @@ func (u *user) ledger() {
 	}
 }
 
-// form verifies an evidence pack that is a file of a form.
+// form uploads an evidence pack as a file of a multipart form, for verification.
 func (u *user) form(pack []byte) {
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)

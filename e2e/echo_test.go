@@ -15,10 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/packs/spell"
 )
 
-// TestEchoedKeys uses a provider that returns the API key of the request in every
-// encoding, in errors, responses, streams and headers. After the first call the
-// llm-router has the key in its cache. The test checks that no encoding of the key
-// occurs in a response, on the ledger or in a log.
+// TestEchoedKeys uses a provider that returns the API key of the request in each
+// encoding of package spell, in errors, responses, streams and headers. After the first
+// call the llm-router has the key in its cache. The test checks that no encoding of the
+// key occurs in a response, on the ledger or in a log.
 func TestEchoedKeys(t *testing.T) {
 	const key = "sk-echo/0123456789+ABCDEFGHIJ=z"
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -61,9 +61,9 @@ func survives(t *testing.T, what string, cmd *exec.Cmd) {
 	}
 }
 
-// TestHostileEntrances shows that every program that reads documents from outside
-// survives hostile ones or exits with an error: the command line, both verifiers, the
-// proxy, and every service that receives messages over NATS.
+// TestHostileEntrances shows that programs that read documents from outside survive
+// hostile ones or exit with an error: the command line, both verifiers, the proxy, and
+// every service that receives messages over NATS.
 func TestHostileEntrances(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	binnacle, dir := harness.Bin(t, "binnacle"), t.TempDir()

@@ -43,7 +43,7 @@ func TestExpiry(t *testing.T) {
 	if out, err := m.CLI("verify", pack); err != nil {
 		t.Fatal(out, err)
 	}
-	// A proposal after its deadline is denied.
+	// A proposal that policy reads only after its deadline is denied.
 	m.Kill("policy")
 	done := make(chan *harness.Response, 1)
 	go func() {
@@ -92,8 +92,8 @@ answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox":
 	}
 }
 
-// TestErased shows that erased content is reported as erased, and that all remaining
-// events still verify and replay.
+// TestErased shows that erased content is reported as erased, that the session's pack
+// still verifies, and that replay still finds the views equal.
 func TestErased(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-erase", `{"big":"`+strings.Repeat("x", 40000)+`"}`); err != nil || r.Status != 200 {
@@ -124,8 +124,9 @@ func TestErased(t *testing.T) {
 	check(`"erased":3`, `"not_redecidable":1`)
 }
 
-// TestTruncated shows that the loss of the ledger's last events is detected, and that
-// every call is then denied.
+// TestTruncated shows that the loss of the ledger's last events is detected, that every
+// call is then denied, and that the mesh continues in a new log epoch after the root key
+// has accepted the loss.
 func TestTruncated(t *testing.T) {
 	dir := t.TempDir()
 	m := harness.One(t, harness.Options{Noop: true, Dir: dir})

@@ -76,8 +76,8 @@ func TestHostileRequests(t *testing.T) {
 
 // TestForgedIntents connects to NATS with stolen identities: as a gateway that proposes
 // for another tenant, and as a policy service that publishes intents again, in another
-// tenant, or with the signature of another decision. It checks that only calls that
-// policy has decided are executed, and each only once.
+// tenant or session, or with the signature of another decision. It checks that only
+// calls that policy has decided are executed, and each only once.
 func TestForgedIntents(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	for i := range 2 {

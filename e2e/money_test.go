@@ -14,7 +14,8 @@ import (
 )
 
 // TestVirtualKeys shows that the models, the scopes, the rate, the budget and the
-// lifetime of a virtual key are enforced, and that the key's value is stored nowhere.
+// lifetime of a virtual key are enforced, and that no file of the mesh contains the
+// key's value.
 func TestVirtualKeys(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
 	for name, start := range harness.Topologies {
@@ -201,7 +202,8 @@ func TestBudgetExact(t *testing.T) {
 
 // TestOverspend shows that a request with a virtual key cannot cost more than the key's
 // budget of one cent, even if members of the request understate the cost. For every
-// request that a provider received, it computes the maximum that the provider can bill.
+// request that a provider received, it computes the greatest number of output tokens
+// that the provider can bill.
 func TestOverspend(t *testing.T) {
 	models := []any{}
 	for _, m := range []string{"openai/m-good", "vllm/m-good", "anthropic/claude-opus-4-1-good", "gemini/gemini-2.5-flash-good", "bedrock/claude-3-7-good"} {

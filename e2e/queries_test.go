@@ -29,10 +29,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestQueries checks the requests and responses of every query between the services of a
-// running mesh against its schema. The test itself sends the queries that a short
-// session does not cause, with the identities of services, so that every query is
-// checked. For two of them, only the request is.
+// TestQueries checks the requests and the JSON responses of every query between the
+// services of a running mesh against the query's schema. The test itself sends the
+// queries that a short session does not cause, with the identities of services, so that
+// every query is checked. Of two queries, only the request is checked.
 func TestQueries(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
 	w := watchQueries(t, m)

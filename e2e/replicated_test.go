@@ -71,7 +71,7 @@ func (c *crash) leader() string {
 	return info.Cluster.Leader
 }
 
-// probe sends a request every 100 ms and records the time of each response.
+// probe sends a request every 100 ms and records how long each response takes.
 type probe struct {
 	c       *crash
 	mu      sync.Mutex
@@ -122,8 +122,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh accepts calls again, ends the probe, and prints the time
-// since it was called.
+// down waits until the mesh accepts calls again, ends the probe, and prints how long
+// that took.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)

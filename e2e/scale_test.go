@@ -60,8 +60,8 @@ func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 // end stops the load and waits for the calls in progress.
 func (l *load) end() { l.stop(); l.wg.Wait() }
 
-// check waits until more than 20 further calls have ended, for at most 20 seconds. It
-// fails t if a call failed since the last check.
+// check waits until more than 20 further calls have ended. It fails t if this takes more
+// than 20 seconds, or if a call failed since the last check.
 func (l *load) check(t *testing.T, during string) {
 	t.Helper()
 	from := l.done.Load()
@@ -151,7 +151,7 @@ func TestComposeScale(t *testing.T) {
 	}
 }
 
-// rotateAll rotates the keys of the services with the command that a user of compose
+// rotateAll rotates the keys of four services with the command that a user of compose
 // would type, and revokes each old key when every instance signs with its new key.
 func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
 	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {

@@ -66,8 +66,8 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestKilledMidStream kills an llm-router or a gateway while it sends a stream. It
-// checks that the stream does not end like a complete one, and that the call gets an
+// TestKilledMidStream kills an llm-router, and later a gateway, while it sends a stream.
+// It checks that the stream does not end like a complete one, and that the call gets an
 // outcome.
 func TestKilledMidStream(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
@@ -173,8 +173,8 @@ func TestCapture(t *testing.T) {
 }
 
 // erased shows that a conversation that is encrypted under the tenant's content key can
-// be continued until the key is destroyed. After that its content is reported as erased,
-// and the session's pack still verifies.
+// be continued until the key is destroyed. After that, the conversation's content is
+// reported as erased, and the session's pack still verifies.
 func erased(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	ask := func(session, previous string) (int, string) {

@@ -185,9 +185,11 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// certificateOf returns the name in the certificate that the server presents to a client
-// that trusts the mesh's certificate authority. host is the server name that the client
-// verifies; "" means the server's address.
+// certificateOf returns the common name in the certificate that the server presents to a
+// client that trusts the mesh's certificate authority. host is the server name that the
+// client verifies; "" means the server's address. If nats is set, the server is a NATS
+// server, which must require TLS. The error is that of the connection or of the
+// handshake.
 func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) (string, error) {
 	t.Helper()
 	authority, err := os.ReadFile(m.Cert())

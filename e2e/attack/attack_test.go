@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// attack is one attack; run fails t if the attack succeeds. All attacks on a topology
-// run against one mesh, in order of registration, so each attack uses session and key
-// names of its own.
+// attack is one attack; run fails t if the attack succeeds. All registered attacks run
+// against one mesh of each topology, in order of registration, so each attack uses
+// session and key names of its own.
 type attack struct {
 	name string
 	run  func(*testing.T, *harness.Mesh)

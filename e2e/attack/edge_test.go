@@ -64,7 +64,7 @@ func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string 
 }
 
 // entrances returns the paths of all POST routes in the mesh's OpenAPI document, with
-// values in place of their parameters.
+// values in place of the parameters name, call and id.
 func entrances(t *testing.T, m *harness.Mesh) []string {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")

@@ -72,9 +72,9 @@ func (l *liar) event(base *contract.Event, name, id string, data []byte) *contra
 }
 
 // lies publishes, with the identity of every service except policy and the executor,
-// each event that could start, approve or end the call of base and, except as the
-// gateway, one that could cancel it. It also checks that the server rejects events that
-// name policy, audit or the executor as their source, and checkpoints that are not from
+// events that could start, approve or end the call of base and, except as the gateway,
+// one that could cancel it. It also checks that the server rejects events that name
+// policy, audit or the executor as their source, and checkpoints that are not from
 // audit. sample is an outcome of another call, used as the template of forged outcomes.
 // The receipt in a forged outcome names signer, or the publishing service if signer is
 // empty.

@@ -149,8 +149,8 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	}
 })
 
-// newest polls for the newest event under a filter until ctx is done, and calls f with
-// each new one.
+// newest polls for the newest event under a filter until ctx is done, and calls f for
+// each event that a poll finds and the poll before it did not.
 func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Event)) {
 	seen := ""
 	for ctx.Err() == nil {

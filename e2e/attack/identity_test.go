@@ -412,8 +412,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 		t.Errorf("%v", r.Header)
 	}
 	before := len(eventsOf(t, m, id))
-	// No other caller can add a receipt to the session's chain, whether it names the
-	// session by its id or in another form.
+	// No other caller can add a receipt to the session's chain by naming the session by
+	// its id. The same holds for the id of a session that does not exist.
 	ghost := harness.SessionID("owner-1216", "s-never-made")
 	for _, victim := range []string{id, ghost} {
 		refused := as(t, m, thief, "POST", "/api/v1/packs/noop", victim, "{}")

@@ -46,8 +46,9 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 	}
 	r.JSON(t, &doc)
 
-	// Requests of the session itself, and of sessions that refer to it or its outputs by
-	// each kind of id or by a commitment, are denied.
+	// Requests of the session itself are denied, and requests that contain the id of the
+	// labelled call, of its receipt or decision, or of the session, or the commitment of
+	// the output.
 	if got := chat("s-12l-secret", "remote/model", "sum it up"); !strings.Contains(got, denied) {
 		t.Errorf("the tainted session's own request: %s", got)
 	}

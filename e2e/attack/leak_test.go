@@ -22,10 +22,11 @@ const (
 	leakPin = "730155029917"
 )
 
-// The test runs a pack that prints its secrets in every encoding and in every place: in
-// values and member names of its output, on standard error, in output that is not JSON
-// or violates the output schema, and in output that is truncated in the middle of the
-// secret.
+// The test runs a pack that prints its secrets in the encodings of package spell and in
+// several places: in values, member names and numbers of its output, on standard error,
+// in output that is not JSON or violates the output schema, and in standard error that
+// is truncated in the middle of the secret. It checks that no response, evidence pack or
+// file of the mesh contains an encoding of a secret.
 var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harness.Mesh) {
 	for name, v := range map[string]string{"leak-key": leakKey + "\n", "leak-pin": leakPin} {
 		if out, err := m.CLIStdin(v, "secret", "put", name); err != nil {

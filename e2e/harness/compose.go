@@ -23,7 +23,7 @@ const project = "binnacle-e2e"
 // Compose starts docker-compose.yaml with the programs in bin, as a project of the test,
 // and waits until the mesh is ready. The options that concern services are written to
 // files of the configuration folder, m.Dir/config, which a user of compose would edit
-// (config/README.md). Containerd and Flags have no effect.
+// (config/README.md). Containerd and Flags have no effect, and Bin affects only m.CLI.
 //
 // Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable
 // of Env contains 127.0.0.1:PORT, the address is replaced by the host's on the test's

@@ -366,7 +366,8 @@ func (m *Mesh) Configure(text string) {
 }
 
 // Admin returns the address of the admin listener of a process or, on compose, of the
-// service's first container.
+// service's first container. Elsewhere than on compose, processes have admin listeners
+// only if Options.Config is set; otherwise the test fails.
 func (m *Mesh) Admin(process string) string {
 	m.T.Helper()
 	if m.Name == "compose" {

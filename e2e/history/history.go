@@ -1,7 +1,8 @@
 // Package history writes long ledgers for tests and benchmarks, in seconds instead of
-// hours of calls. The events are those of real calls of tool.noop: proposed, decided,
-// started and recorded, with decisions and receipts that the mesh's own keys sign, each
-// receipt in its session's chain. Audit, replay and verifiers accept them.
+// hours of calls. The events have the form of those of real calls of tool.noop:
+// proposed, decided, started and recorded, with decisions and receipts that the mesh's
+// own keys sign, each receipt in its session's chain. Audit, replay and verifiers accept
+// them.
 package history
 
 import (

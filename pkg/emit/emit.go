@@ -1,6 +1,6 @@
-// Package emit creates the events of an instance and appends them to the ledger. No
-// other package assigns the time and lamport of an event. An event gets a random id,
-// which the caller may replace before it appends the event.
+// Package emit creates the events of an instance and appends them to the ledger. Apart
+// from tests, only this package assigns the time and lamport of an event. An event gets
+// a random id, which the caller may replace before it appends the event.
 //
 // The lamport value orders events by cause: it exceeds that of every event that the
 // instance has passed to See. An event that belongs to an aggregate or to a receipt

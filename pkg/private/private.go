@@ -19,9 +19,10 @@ const (
 	FolderMode fs.FileMode = 0o700
 )
 
-// Write replaces the content of the file at path atomically and durably: on return, the
-// content and its name are synced to disk. A reader sees the old content or the new one.
-// Write uses the file path+".new", so it must not be called concurrently for one path.
+// Write replaces the content of the file at path atomically and durably: if the error is
+// nil, the content and its name are synced to disk. A reader sees the old content or the
+// new one. Write uses the file path+".new", so it must not be called concurrently for
+// one path.
 func Write(path string, b []byte) error {
 	f, err := Create(path + ".new")
 	if err != nil {

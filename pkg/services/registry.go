@@ -37,7 +37,8 @@ const (
 )
 
 // all is the registry. The scopes of the built-in policy and replay's report are in its
-// order, and both are recorded or compared, so new services are added at the end.
+// order, and both are recorded or compared, so a new service is added after the others
+// that have a program.
 var all = []Service{
 	{
 		Name: Audit, Executes: true, Slots: 1, Content: true, State: "audit", Rebuilt: true,
