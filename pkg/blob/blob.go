@@ -1,8 +1,9 @@
-// Package blob stores content that does not fit into an event, as an object named by its
-// commitment. The objects of events are in the stream BLOBS, where the server refuses a
-// second write under a name; cached objects are in the stream CACHE, where they expire.
-// Open and Kept check content against its name; Object does not. An event refers to
-// content by contract.Content, inline or as an object.
+// Package blob stores content that does not fit into an event, and cached content, as
+// objects that are named by their commitments. The objects of events are in the stream
+// BLOBS, where the server refuses a second write under a name; cached objects are in the
+// stream CACHE, where they expire. Open and Kept check content against its commitment;
+// Object does not. An event refers to content by contract.Content, inline or as an
+// object.
 package blob
 
 import (

@@ -97,8 +97,8 @@ func (z *State) Load(ctx context.Context) error {
 
 // acknowledge appends freeze_acknowledged, which states that this instance starts no
 // more effects: the claim of every effect that did start has a lower sequence than this
-// event. The event's id depends on freeze and instance only, so the ledger stores it
-// once within its duplicate window.
+// event. The message ids that acknowledge tries depend on the freeze and the instance
+// only, so the ledger stores the event once within its duplicate window.
 func (z *State) acknowledge(ctx context.Context, e *contract.Event) {
 	var f struct{ ID string }
 	if err := json.Unmarshal(e.Data, &f); err != nil {

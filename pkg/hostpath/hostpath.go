@@ -1,7 +1,7 @@
 // Package hostpath removes the folders of a host's files from text that leaves the host.
 //
-// Errors of the operating system name files by their absolute paths, which reveal the
-// directory structure of the host to a caller. Services therefore pass the texts of
+// Errors of the operating system often name files by their absolute paths, which reveal
+// the directory structure of the host to a caller. Services therefore pass the texts of
 // errors through Strip before they are recorded or returned; logs, which stay on the
 // host, keep the paths. The result still contains the last element of each path, so that
 // an operator can find the file.

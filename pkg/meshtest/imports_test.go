@@ -14,8 +14,7 @@ import (
 const repo = "github.com/binnacle-mesh/binnacle/"
 
 // TestImports checks the imports of every Go file of the repository against the rules of
-// forbidden, which are those of ARCHITECTURE.md, and applies checkPure to the files of
-// pure packages.
+// forbidden (see ARCHITECTURE.md), and applies checkPure to the files of pure packages.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package meshtest provides provisioned NATS servers for tests. Its own tests check the
-// architecture of the repository.
+// imports and the documents of the repository.
 package meshtest
 
 import (

@@ -123,7 +123,8 @@ func (p *parts) Collect(c chan<- prometheus.Metric) {
 const Other = "other"
 
 // Closed sets of label values. Callers can choose any kind, and each label value costs
-// memory until the process ends, so values outside these sets are counted as Other.
+// memory until the instance is closed, so values outside these sets are counted as
+// Other.
 var (
 	families = services.Families()
 	statuses = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered}

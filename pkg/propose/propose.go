@@ -353,7 +353,7 @@ func (p *Proposer) Join(e *contract.Event, c *contract.Call) *Pending {
 }
 
 // ErrUnknownOutcome is returned by Wait if its context ends before the outcome arrives.
-// The call may still end; its outcome can then be fetched by its receipt id.
+// The call may still end; the outcome can then be fetched by the call's receipt id.
 var ErrUnknownOutcome = errors.New("no outcome yet")
 
 // Wait waits for the outcome of the call and returns it. It returns an error if the

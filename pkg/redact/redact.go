@@ -53,7 +53,7 @@ func (r *Redactor) String(s string) string {
 }
 
 // Head is like Text for at most the first n bytes of b. A secret that begins before byte
-// n is found even if it ends after it.
+// n is found even if it ends after byte n.
 func (r *Redactor) Head(b []byte, n int) []byte {
 	if len(b) <= n {
 		return r.Text(b)

@@ -195,8 +195,9 @@ func bloom(g uint32) uint32 { return g * 0x9E3779B1 >> 18 }
 
 // suspects reports whether b may contain an encoding of the secret that needs no
 // unfolding. It tests only every stride-th position. It may return true for a text
-// without the secret. It returns false for a text with the secret only if an encoding is
-// broken into shorter fragments than index assumes.
+// without the secret. It may return false for a text with the secret if an encoding is
+// broken into shorter fragments than index assumes, or mixes upper and lower case in
+// hexadecimal or the two alphabets of base64.
 func (s *secret) suspects(b []byte) bool {
 	for i := 0; i+4 <= len(b); i += s.stride {
 		g := binary.LittleEndian.Uint32(b[i:])

@@ -1,7 +1,7 @@
 // Package tracing exports OpenTelemetry spans if a collector is configured, and reads
-// and writes the W3C trace context of events. Names and attributes follow the
-// OpenTelemetry conventions for generative AI. No attribute contains any part of a
-// prompt, an answer or a key.
+// and writes the W3C trace context of events. Its callers choose names and attributes by
+// the OpenTelemetry conventions for generative AI, and put no part of a prompt, an
+// answer or a key into an attribute.
 package tracing
 
 import (
