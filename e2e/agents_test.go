@@ -24,7 +24,7 @@ func agentsDir(t *testing.T) string {
 }
 
 // TestAgents shows that command-line agents complete a prompt that requires an MCP tool,
-// with the mesh's model API and its endpoint /mcp as their only endpoints.
+// with the mesh's model API and its endpoint /mcp as their only configured endpoints.
 func TestAgents(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

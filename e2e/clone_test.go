@@ -16,8 +16,7 @@ import (
 // up` alone builds every image with the Dockerfile, creates the keys and starts the
 // mesh, on a machine whose containerd cannot be reached. If the machine lacks the base
 // image, it is made from the machine's Go distribution, under the name that the
-// Dockerfile uses. The module proxy is disabled; everything else is as on a user's
-// machine.
+// Dockerfile uses. The module proxy is disabled.
 func TestComposeFromClone(t *testing.T) {
 	const base, project = "golang:1.26", "binnacle-e2e-clone"
 	dir := filepath.Join(t.TempDir(), "binnacle")

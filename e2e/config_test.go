@@ -26,11 +26,11 @@ import (
 // function that starts it.
 var configured = map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes, "compose": harness.Compose}
 
-// TestConfigured runs the mesh from one configuration file on every topology. It checks
-// that each service reloads the settings that may change and records this, that the
-// gateway refuses an invalid file and continues, and that every process exports metrics.
-// Except on compose, it also checks the reported settings. Replay and our verifier must
-// accept the ledger, and the second verifier the pack of a session.
+// TestConfigured runs the mesh from one configuration file on three topologies. It
+// checks that each service reloads the settings that may change and records this, that
+// the gateway refuses an invalid file and continues, and that every process exports
+// metrics. Except on compose, it also checks the reported settings. Replay and our
+// verifier must accept the ledger, and the second verifier the pack of a session.
 func TestConfigured(t *testing.T) {
 	for name, start := range configured {
 		t.Run(name, func(t *testing.T) {

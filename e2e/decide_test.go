@@ -61,7 +61,7 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 
 // TestCallersExecute shows that an intent from one gateway can be reported to another,
 // even if the first has been killed or all processes were started again. Without a
-// report, any gateway records the outcome unknown at the deadline of the call. The
+// report, any gateway records the outcome unknown after the deadline of the call. The
 // intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})

@@ -314,7 +314,7 @@ func TestRouting(t *testing.T) {
 		t.Errorf("rate_limit trigger: %s", served(r))
 	}
 	// The router buffers the events of a stream that precede its first content, so that
-	// it can use the next provider if the stream fails until then.
+	// it can use the next provider if the stream fails before that content.
 	if r, body := ask("ollama/f-early", "s-early", true); served(r) != "bedrock/g-good" || sseText(t, []byte(body)) != "You said: which way" || !strings.HasSuffix(body, "[DONE]\n\n") {
 		t.Errorf("before content: %s %s", served(r), body)
 	}

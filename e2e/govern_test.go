@@ -223,7 +223,7 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestDrift shows that a pack whose description has changed since its approval is
+// TestDrift shows that a pack whose description has changed since its registration is
 // denied, and not listed with that description, until the change is approved, and that
 // output that violates its schema is not returned to the caller.
 func TestDrift(t *testing.T) {

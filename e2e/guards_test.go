@@ -11,8 +11,9 @@ import (
 )
 
 // TestGuards shows that findings in prompts and responses are recorded or removed or end
-// the call, even if they are split over several chunks, and that tools that policy
-// denies are removed from the request to the model.
+// the call, even if they are split over several chunks, that tools that policy denies
+// are removed from the request to the model, and that policy can deny a request because
+// of its tools, members, parameters or files.
 func TestGuards(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"guards": map[string]any{"prompt": map[string]string{"secret": "redact", "email": "flag", "us_ssn": "block"}, "output": map[string]string{"phone": "redact", "iban": "block"}}})
 	rego := filepath.Join(t.TempDir(), "p.rego")

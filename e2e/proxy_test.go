@@ -22,7 +22,8 @@ import (
 )
 
 // TestProxy shows that the official SDK works through the proxy with a server that has
-// the OpenAI API, and that its calls are on the ledger.
+// the OpenAI API, and that the ledger has an outcome for each forwarded request and for
+// each tool call of a response.
 func TestProxy(t *testing.T) {
 	sdk := sdkDir(t)
 	for name, start := range harness.Topologies {
@@ -83,7 +84,8 @@ func TestProxy(t *testing.T) {
 }
 
 // TestProxyEmbedded shows that the proxy can run with a mesh in its own process, and
-// that holders of a token of that mesh can read its receipts.
+// that the receipts of that mesh can be read with a token of the mesh, but not without
+// one.
 func TestProxyEmbedded(t *testing.T) {
 	sdk := sdkDir(t)
 	llm, doc := harness.NewLLM(t)

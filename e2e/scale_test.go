@@ -279,8 +279,8 @@ func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 	l.check(t, "the return of a gateway")
 }
 
-// runsOnceOnCompose shows that a second instance of audit exits with an error, and that
-// an instance that restarts after a crash is not rejected as a second one.
+// runsOnceOnCompose shows that a second instance of audit logs that only one may run,
+// and that instances that restart after a crash are not rejected as second ones.
 func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 	for _, s := range []string{"audit", "vault-broker", "provision"} {
 		crashContainer(t, "binnacle-e2e-"+s+"-1")

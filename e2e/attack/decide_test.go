@@ -134,8 +134,9 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 		t.Error("an intent for two callers")
 	}
 	must(t, as(t, m, thief, "POST", "/api/v1/decide", "", `{"call_id":"`+h.CallID+`"}`), 404, "not_found")
-	// A caller cannot execute governing calls, and calls of the vault, the judge and
-	// models, itself. The time for its report must not be negative or more than a day.
+	// A caller cannot itself execute governing calls or calls of the kinds vault.put,
+	// judge.score and llm.chat. The time for its report must not be negative or more
+	// than a day.
 	for _, kind := range []string{"policy.freeze", "vault.put", "judge.score", "llm.chat"} {
 		r := as(t, m, m.Token, "POST", "/api/v1/decide", "", `{"kind":"`+kind+`","tool":"`+kind+`","args":{"reason":"x"},"report_within_ms":1000}`)
 		must(t, r, 403, "CALLER_EXECUTION_REFUSED")
