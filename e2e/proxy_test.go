@@ -22,8 +22,8 @@ import (
 )
 
 // TestProxy shows that the official SDK works through the proxy with a server that has
-// the OpenAI API, and that the ledger has an outcome for each forwarded request and for
-// each tool call of a response.
+// the OpenAI API, that the ledger has an outcome for each forwarded request and for each
+// tool call of a response, and that the proxy rejects requests while the mesh is frozen.
 func TestProxy(t *testing.T) {
 	sdk := sdkDir(t)
 	for name, start := range harness.Topologies {
