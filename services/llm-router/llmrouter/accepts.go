@@ -24,7 +24,8 @@ const anyLabel = "*"
 
 // accepted returns the data labels that providers and model names accept. A provider
 // without labels has no entry. A name that may be routed to several providers accepts
-// only the labels that all of them accept.
+// only the labels that all of them accept; if there are none, its entry contains the
+// label "-", which no data has.
 func (s *Service) accepted() *events.DataAccepted {
 	by := map[string][]string{}
 	for _, p := range registry.Locals() {

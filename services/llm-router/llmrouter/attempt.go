@@ -24,8 +24,9 @@ import (
 )
 
 // attempt is one try of a call with one candidate. It is used by one goroutine, except
-// that the transport may call affordEgress. Hedged attempts of a call run concurrently
-// and share the call; call.mu guards the totals that they update.
+// that goroutines of the transport may use egress and call affordEgress. Hedged attempts
+// of a call run concurrently and share the call; call.mu guards the totals that they
+// update.
 type attempt struct {
 	c      *call
 	up     *upstream
@@ -82,8 +83,10 @@ func (a *attempt) span() trace.Span {
 	return c.s.env.Tracer.Start(c.w.Event.TraceCtx, c.api.Operation+" "+a.cand.Model, trace.SpanKindClient, attrs...)
 }
 
-// failure converts an error of run to a *provider.Failure, and copies its code, status
-// and retry time to the attempt's record. It returns nil if err is nil.
+// failure converts an error of run to a *provider.Failure, and records the code, the
+// HTTP status and the retry time of the failure in a.ev. The attempt's own status is
+// cancelled if ctx is done, or else that of the failure's row. failure returns nil if
+// err is nil.
 func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
 	if err == nil {
 		return nil
@@ -120,7 +123,7 @@ func codeFor(ctx context.Context, err error) string {
 
 // record adds the attempt to the call's events and its usage to the call's totals. If
 // the provider reported no usage, it is estimated for an attempt that succeeded, had
-// output, or was cancelled after the response had begun.
+// output, or was cancelled after the provider had sent a status.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	passed := a.said > 0 || a.ev.Status == contract.Cancelled && a.ev.HTTPStatus > 0

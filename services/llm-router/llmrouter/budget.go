@@ -6,7 +6,7 @@ import (
 )
 
 // amounts holds the quantities that a budget limits: tokens, their price in millionths
-// of a US dollar, and bytes sent to a provider.
+// of a US dollar, and bytes sent to providers.
 type amounts struct{ tokens, micros, egress int64 }
 
 // worst returns the maximum that the attempt can be billed for. It does not include
@@ -20,9 +20,9 @@ func (a *attempt) worst() amounts {
 	return amounts{tokens: in + out, micros: micros}
 }
 
-// afford reserves the maximum that the attempt can be billed for. It returns a failure
-// if the call's attempts could then exceed what policy reserved for the call. settle
-// must be called when the attempt has ended.
+// afford reserves the maximum that the attempt can be billed for. If the call's attempts
+// could then exceed what policy reserved for the call, it reserves nothing and returns a
+// failure with fault.OverBudget. settle must be called when the attempt has ended.
 func (a *attempt) afford() *provider.Failure {
 	c, w := a.c, a.worst()
 	c.mu.Lock()
@@ -36,9 +36,9 @@ func (a *attempt) afford() *provider.Failure {
 	return nil
 }
 
-// affordEgress reserves n bytes for sending a request. It returns false, and reserves
-// nothing, if the call's attempts would then exceed what policy reserved for the call.
-// The transport calls it again each time it resends a request.
+// affordEgress reserves n bytes for sending a request. If the call's attempts would then
+// exceed what policy reserved for the call, it reserves nothing and returns false. The
+// transport calls it again before it resends a request.
 func (a *attempt) affordEgress(n int64) bool {
 	c := a.c
 	c.mu.Lock()

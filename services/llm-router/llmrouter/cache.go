@@ -16,9 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 )
 
-// CacheConfig configures the cache of responses. A response is reused for a request of
-// the same caller and virtual key whose body is identical byte for byte, after the
-// guards, and that permits a cached response.
+// CacheConfig configures the cache of responses. A response is reused for a request that
+// permits it, if the kind, the caller, the virtual key and, after the prompt guards,
+// every byte of the body are the same.
 type CacheConfig struct {
 	Store string `json:"store,omitempty"`  // memory (default): in this instance; object: in the mesh's object store, shared by all instances and kept across restarts, at most 1 GiB; responses to calls that are not recorded as plain text are always in memory
 	TTLMS int64  `json:"ttl_ms,omitempty"` // lifetime of a cached response; 0 = 1 hour
@@ -87,8 +87,8 @@ func (c *cache) put(k *kept, limit int64) {
 	}
 }
 
-// cacheKey returns the key of a request. It covers the caller and its virtual key, so
-// that a response is never returned to another caller.
+// cacheKey returns the key of a request. It covers the kind, the caller, the virtual key
+// and the body, so that a response is never returned to another caller.
 func (c *call) cacheKey() string {
 	h := sha256.New()
 	for _, s := range []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body)} {
@@ -143,7 +143,8 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 }
 
 // keep caches a complete response: in the object store if that is configured and the
-// call's content is recorded as plain text, or else in memory.
+// call's content is recorded as plain text, or else in memory. If the object store
+// cannot be written, the response is not cached.
 func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	ttl := time.Duration(c.s.Cache.TTLMS) * time.Millisecond
 	if ttl == 0 {
@@ -164,7 +165,8 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 }
 
 // applyCached adds a response in the object store to this instance's cache, unless it
-// has expired. Every instance does so, including the one that stored the response.
+// has expired. Every instance does so, including the one that stored the response. It
+// returns an error if the event cannot be decoded.
 func (s *Service) applyCached(e *contract.Event) error {
 	var d events.ResponseCached
 	if err := contract.Decode(e.Data, &d); err != nil {

@@ -96,10 +96,11 @@ func (c *call) answer(ctx context.Context) execute.Result {
 	return c.result()
 }
 
-// read loads the args, the body, the budget and the obligations of the call. It returns
-// nil on success. It returns a failed result if something cannot be read, if an
-// obligation is unknown, or if the body is not the one that policy decided on, so that
-// policy, guards and providers all read the same request.
+// read sets the fields of c that come from the call: the args, the body, the time, the
+// budget, the obligations and the virtual key. It returns nil on success. It returns a
+// failed result if something cannot be read, if an obligation is unknown, or if the body
+// does not agree with the args, on which the decision is based. Therefore policy, guards
+// and providers all read the same request.
 func (c *call) read(ctx context.Context) *execute.Result {
 	fail := func(code, format string, args ...any) *execute.Result {
 		r := execute.Fail(code, format, args...)
@@ -153,7 +154,8 @@ func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 		Message: "no provider " + strconv.Quote(p)}
 }
 
-// refused records a request that the router rejected before sending it to any provider.
+// refused records a request that owned or clean rejected, as an attempt with the
+// provider none.
 func (c *call) refused(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
 		Provider: "none", Requested: c.args.Model, Status: contract.Failed, Streamed: c.args.Stream, Tags: c.key.tags}))
@@ -170,9 +172,10 @@ func (c *call) result() execute.Result {
 	return r
 }
 
-// failed ends the call with an error. If the caller receives frames and no response has
-// begun, it sends an error response: the provider's own body if that is valid JSON in
-// the caller's API and need not be hidden, or else an llm.Fault.
+// failed returns the result of a call that failed with f. If the caller receives frames
+// and no response has begun, it also sends an error response: the body of the provider's
+// response if that is valid JSON in the caller's API and need not be hidden, or else an
+// llm.Fault.
 func (c *call) failed(f *provider.Failure) execute.Result {
 	r := c.result()
 	r.Status, r.ErrorCode, r.ErrorMessage = contract.Failed, f.Code, f.Message
@@ -200,8 +203,9 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	return r
 }
 
-// passHeaders copies those header fields of a provider's response that are forwarded to
-// callers, such as rate limits, retry times and the provider's request id.
+// passHeaders copies the first value of each header field of a provider's response that
+// is forwarded to callers, such as rate limits and retry times. If the response has a
+// request id, it sets X-Provider-Request-Id.
 func passHeaders(to map[string]string, from http.Header) {
 	for k, v := range from {
 		if len(v) > 0 && registry.Passes(k) {
@@ -214,8 +218,9 @@ func passHeaders(to map[string]string, from http.Header) {
 }
 
 // follow tries the candidates of a plan in order. It returns nil on success, or else the
-// failure that ends the call. After a failure, its row in fault.Table, the triggers of
-// the next candidate and the limits of Retry determine what is tried next.
+// failure that ends the call. After a failure, the row of the failure in fault.Table,
+// the triggers of the next candidate and the limits of Retry determine what is tried
+// next. Nothing is tried once a response has begun or ctx is done.
 func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Failure {
 	var last *provider.Failure
 	for i := 0; i < len(plan); i++ {
@@ -276,10 +281,10 @@ func (r Retry) wait(try int, retryAfter time.Duration) (time.Duration, bool) {
 	return min(retryAfter+jitter, longest), true
 }
 
-// race sends the call to candidate i and, if hedging is on and no content is received
-// within its delay, to the next candidate as well. It returns nil if either succeeds, or
-// else the failure of the one that ended last. The index is that of the candidate whose
-// result is returned.
+// race sends the call to candidate i. If hedging is on, and the attempt has neither
+// ended nor begun a response after HedgeMS, it sends the call to the next candidate as
+// well. It returns nil if one of them succeeds, or else the failure of the one that
+// ended last. The index is that of the candidate whose result is returned.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
 	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
 	if hedge == 0 || i+1 >= len(plan) {
@@ -329,9 +334,9 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 	}
 }
 
-// estimate sets usage that the provider did not report, at four bytes per token; said is
-// the size of the output in bytes. The tokens of earlier responses are added to the
-// input. It never lowers a count.
+// estimate raises the counts in u to estimates for an attempt without reported usage, at
+// four bytes per token; said is the size of the output in bytes. The tokens of earlier
+// responses are added to the input. It never lowers a count.
 func (c *call) estimate(u *ir.Usage, said int) {
 	u.In = max(u.In, int64(len(c.body))/4+c.args.History)
 	u.Out = max(u.Out, int64(said+3)/4)

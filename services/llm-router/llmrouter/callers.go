@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// callers lists the APIs that callers may use, in the order of their tools in the
-// catalog. A new API requires a dialect.Caller, an entry here, and its kind in pkg/llm,
-// which reads requests before policy decides on them.
+// callers lists the APIs that callers may use, in the order in which Service.tools
+// returns their tools. A new API requires a dialect.Caller, an entry here, and its kind
+// in pkg/llm, which reads requests before policy decides on them.
 var callers = []*dialect.Caller{chat.Caller, responses.Caller, messages.Caller, messages.CountTokensCaller, chat.EmbeddingsCaller, chat.CompletionsCaller}
 
 // callerOf returns the API of a kind of calls, or nil if the kind belongs to none.
@@ -74,8 +74,8 @@ func (a *answer) build(r *ir.Response) ([]byte, error) {
 	return a.caller.Build(r, &a.Frame)
 }
 
-// responseID returns the id in a response, or in the first event of a stream, or "" if
-// there is none.
+// responseID returns the id of the response from a complete response or from an event of
+// a stream, or "" if the document contains none.
 func responseID(doc []byte) string {
 	for _, path := range []string{"id", "response.id", "message.id"} {
 		if v := gjson.GetBytes(doc, path); v.Type == gjson.String {
@@ -92,8 +92,8 @@ const (
 	maxItemID = 256
 )
 
-// itemIDs returns the ids of the items in a response, at most maxItems. It omits ids
-// longer than maxItemID.
+// itemIDs returns the ids of the items in a response. It omits ids longer than
+// maxItemID, and ids after the first maxItems.
 func itemIDs(response []byte) (ids []string) {
 	gjson.GetBytes(response, "output").ForEach(func(_, item gjson.Result) bool {
 		if id := item.Get("id"); id.Type == gjson.String && id.Str != "" && len(id.Str) <= maxItemID {

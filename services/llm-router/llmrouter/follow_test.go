@@ -64,8 +64,8 @@ func says(status int, body string, header ...string) http.HandlerFunc {
 	}
 }
 
-// streams returns a handler that sends events and then ends the response, breaks the
-// connection, or sends nothing more.
+// streams returns a handler that sends events. Then it breaks the connection if end is
+// cut, sends nothing more if end is silent, or else ends the response.
 func streams(end string, data ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for _, d := range data {
@@ -251,7 +251,8 @@ func TestAccount(t *testing.T) {
 }
 
 // TestReserved shows that an attempt that could exceed the reservation is not sent, and
-// that the call then ends with the preceding failure.
+// that the call then ends with the preceding failure. It also shows that attempts that
+// are not billed leave the reservation to the next one.
 func TestReserved(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(504, "")}, "b": {says(200, completion)}})
 	s := plays(t, u, nil)
@@ -315,8 +316,8 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// TestTranslated shows that a response of a provider with the chat API is complete in
-// the messages API and in the responses API, as a document and as a stream.
+// TestTranslated shows that a response of a provider with the chat API has its text and
+// its end in the messages API and in the responses API, as a document and as a stream.
 func TestTranslated(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}, "b": {streams("", first, hello, stop, used, done)}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -375,8 +376,8 @@ func TestLeft(t *testing.T) {
 }
 
 // TestRace shows that the call is also sent to the second candidate if the first sends
-// nothing for some time, that one of them supplies the response, and that both attempts
-// are recorded.
+// nothing for some time, that the second then supplies the response, and that both
+// attempts are recorded.
 func TestRace(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {slow}, "b": {says(200, completion)}})
@@ -392,7 +393,7 @@ func TestRace(t *testing.T) {
 
 // TestFailed shows what a caller receives after a failure: the status, the retry time,
 // and the body of the provider's response unless it is about the router's key or not
-// JSON.
+// JSON. A response that has begun keeps its status.
 func TestFailed(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	own := `{"error":{"message":"theirs"}}`

@@ -21,7 +21,8 @@ type Guards struct {
 	Output map[string]string `json:"output,omitempty"` // the same for responses of models
 }
 
-// guardOf returns the guard for one side of the configuration, prompt or output.
+// guardOf returns the guard for one side of the configuration, prompt or output. It
+// returns an error if a class or an action is unknown.
 func guardOf(m map[string]string) (scan.Guard, error) {
 	g := scan.Guard{}
 	for what, action := range m {
@@ -32,9 +33,10 @@ func guardOf(m map[string]string) (scan.Guard, error) {
 	return g, nil
 }
 
-// oblige sets the call's guards from the configuration and from the obligations of its
-// decision. It returns an error for an unknown obligation, since the call must not run
-// without it.
+// oblige sets the call's guards from the configuration, and the guards and withheld
+// tools from the obligations of the decision. It returns an error for an obligation that
+// is unknown or names an unknown class, since the call must not run without fulfilling
+// it.
 func (c *call) oblige() error {
 	var err error
 	if c.prompt, err = guardOf(c.s.Guards.Prompt); err != nil {
@@ -63,8 +65,9 @@ func (c *call) oblige() error {
 	return nil
 }
 
-// clean removes withheld tools from the request and applies the guards to it, before it
-// is sent. It returns a failure if the request cannot be edited or is blocked.
+// clean removes withheld tools from the request and then applies the prompt guards to
+// the request. It returns a failure with fault.InvalidInput if the tools cannot be
+// removed, or with fault.ContentBlocked if a guard blocks the request.
 func (c *call) clean() *provider.Failure {
 	if len(c.withheld) > 0 {
 		body, err := llm.Withhold(c.w.Call.Kind, c.body, c.withheld)
@@ -89,7 +92,7 @@ func contentBlocked(where, class string) *provider.Failure {
 }
 
 // filter applies guards to the events of a stream. It buffers text while the text could
-// be part of a finding.
+// be part of a finding, and the arguments of a tool call until the call has ended.
 type filter struct {
 	g      scan.Guard
 	seen   scan.Seen
@@ -106,8 +109,8 @@ type lane struct {
 	typ          string
 }
 
-// step returns the events that may be sent after e was received, and the class of the
-// content if it is blocked.
+// step returns the events that may be sent after e was received. blocked is the class of
+// the content if it is blocked, or "".
 func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	if f.at == nil {
 		f.at, f.last, f.args = map[lane]*scan.Stream{}, map[int]lane{}, map[lane][]byte{}

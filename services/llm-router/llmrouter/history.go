@@ -29,9 +29,11 @@ import (
 // maxHistory is the maximum number of earlier responses that a request can continue.
 const maxHistory = 256
 
-// history inserts the conversation that a request continues before the request's own
-// messages. Earlier responses are read from the ledger: the caller that created a
-// response can continue it as long as its content is stored.
+// history inserts the conversation that r continues into r.Messages, after r's own
+// instructions and before its other messages. It returns an error that wraps
+// errNotStored if one of the earlier responses is not stored for the caller, and other
+// errors if there are more than maxHistory or if the ledger or the content cannot be
+// read.
 func (c *call) history(ctx context.Context, r *ir.Request) error {
 	var before []ir.Message
 	at := c.args.Previous
@@ -57,9 +59,10 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 	return nil
 }
 
-// owned returns a failure if the request continues a response, or refers to an item,
-// that does not exist, belongs to another caller or was deleted, or if the ledger cannot
-// be read. It must be called before the id is sent to a provider.
+// owned returns a failure with fault.NotFound if the request continues a response, or
+// refers to an item, that does not exist, belongs to another caller or was deleted, and
+// with fault.ProviderUnavailable if the ledger cannot be read. It must be called before
+// the request is sent to a provider.
 func (c *call) owned(ctx context.Context) *provider.Failure {
 	if c.args.Previous == "" && len(c.args.Refs) == 0 {
 		return nil
@@ -85,8 +88,9 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 var errNotStored = errors.New("no such response is stored")
 
 // stored returns the input and output of one of the caller's responses as messages, and
-// the id of the response that it continues. It returns errNotStored if the caller has no
-// such response, and other errors if the ledger or the content cannot be read.
+// the id of the response that this one continues, or "". It returns errNotStored if no
+// response with the id is stored for the caller, and other errors if the ledger or the
+// content cannot be read. It gives up after three seconds.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

@@ -26,11 +26,11 @@ type heldKey struct {
 }
 
 // keyLife is how long a fetched key is used. A new value in the vault takes effect after
-// that time at the latest, or as soon as the provider rejects the old one.
+// that time at the latest, or earlier if the provider rejects the old one.
 const keyLife = 30 * time.Second
 
 // get returns the value of a key, cached or fetched with the grant of w. The value is
-// registered with w, so that w redacts it.
+// registered with w, so that w redacts it. The error is that of fetching the value.
 func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string, error) {
 	k.mu.Lock()
 	h, ok := k.held[name]
@@ -63,8 +63,8 @@ func (k *keyring) refused(name, value string) {
 }
 
 // rotation selects the keys of a provider in round-robin order. It skips a key that is
-// at its rate limit for the requested model, or whose breaker is open. It is safe for
-// concurrent use.
+// at its rate limit for the requested model, or whose breaker rejects requests. It is
+// safe for concurrent use.
 type rotation struct {
 	mu    sync.Mutex
 	names []string
@@ -84,9 +84,11 @@ func newRotation(names []string, b route.Break) *rotation {
 	return r
 }
 
-// pick returns the next usable key for a model, or a failure with the time after which
-// one may be usable. The failure is RateLimited if at least one key is at its rate
-// limit, or else ProviderUnavailable.
+// pick returns the name of the next usable key for a model, which is "" for a provider
+// without keys; the caller must then call report or rest with this name. If no key is
+// usable, pick returns a failure with the time after which one may be usable:
+// fault.RateLimited if at least one key is at its rate limit, or else
+// fault.ProviderUnavailable.
 func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,7 +37,7 @@ func (a *attempt) local(ctx context.Context) error {
 }
 
 // guarded applies the output guards to the events of a complete answer, and counts their
-// findings in seen.
+// findings in seen. It returns a failure if a guard blocks content.
 func (c *call) guarded(steps []ir.Event, seen scan.Seen) ([]ir.Event, error) {
 	if len(c.reply) == 0 {
 		return steps, nil

@@ -31,7 +31,7 @@ func (l *modelList) stale() bool {
 }
 
 // discover fetches the lists of models of all providers that are reached over HTTP, for
-// at most ten seconds, and returns the number of models that are then known. If a
+// at most ten seconds. Its output is the number of all models that are then known. If a
 // provider fails, its earlier list is kept and the call still succeeds. It runs as a
 // call, because it uses the providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
@@ -80,7 +80,8 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 }
 
 // list returns every model that is known: models in this process, aliases, virtual
-// models, and the models that providers are configured with or list.
+// models, the configured models of each provider, and those that the provider listed
+// last.
 func (s *Service) list() []events.Model {
 	out := []events.Model{}
 	for _, p := range registry.Locals() {

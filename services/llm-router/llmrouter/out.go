@@ -14,12 +14,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// out sends a call's response to its caller, in frames to the gateway instance that
-// waits for them. The first frame is sent at once. Because the cost is per message, a
-// further frame is sent when it is full or when 10 to 50 ms have passed since the last
-// one, longer the more calls are in progress. At most llm.Window bytes may be sent that
-// the caller has not yet read: a write beyond that blocks, and so slows down the
-// provider. It is safe for concurrent use.
+// out sends a call's response in frames to the gateway instance that forwards it to the
+// caller, if the caller receives frames. The first frame is sent at once. To limit the
+// number of messages, a further frame is sent only when it is full, when the response
+// ends, or when 10 to 50 ms have passed since the last frame; this time increases with
+// the number of calls in progress. At most llm.Window bytes may be sent that the caller
+// has not yet read. A write beyond that blocks, so the provider's response is read more
+// slowly. out is safe for concurrent use.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
@@ -39,17 +40,17 @@ type out struct {
 	err      error // first error; later writes return it
 }
 
-// Frames of one call that are not full are sent at least 10 ms apart if up to a hundred
-// calls are in progress, and 50 ms if there are five hundred or more; only the last is
-// sent at once. Readers do not notice the delay, and the number of messages per second
-// stays limited.
+// Bytes that do not fill a frame are queued until minGather after the last frame if up
+// to a hundred calls are in progress, and until maxGather if there are five hundred or
+// more. This limits the number of messages per second. The first frame and the end of a
+// response are sent at once.
 const (
 	minGather = 10 * time.Millisecond
 	maxGather = 50 * time.Millisecond
 )
 
-// gather returns the minimum time between two frames of a call that are not full, given
-// the number of calls in progress.
+// gather returns how long after the last frame queued bytes that do not fill a frame are
+// sent, given the number of calls in progress.
 func gather(calls int64) time.Duration {
 	return min(max(time.Duration(calls)*minGather/100, minGather), maxGather)
 }
@@ -57,7 +58,7 @@ func gather(calls int64) time.Duration {
 const (
 	// maxFrame is the maximum content of one frame, in bytes.
 	maxFrame = llm.Window / 4
-	// stallAfter is the time for which a write waits for the caller to read before it
+	// stallAfter is how long a write waits for the next credit of the caller before it
 	// fails.
 	stallAfter = 60 * time.Second
 )
@@ -78,8 +79,8 @@ func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *ato
 	return o
 }
 
-// claim selects a as the attempt whose response is sent, with the head h. It returns
-// errLost if another attempt was selected before.
+// claim selects a as the attempt whose response is sent, with the head h, unless a is
+// already selected. It returns errLost if another attempt was selected before.
 func (o *out) claim(a *attempt, h *llm.Head) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,9 +123,10 @@ func (o *out) begun() bool {
 	return o.claimed != nil
 }
 
-// write queues bytes for the caller, with secrets redacted, to be sent within maxGather.
-// If the caller receives no frames, it only collects them for the cache. It blocks while
-// the window is full, and returns the first error of any frame.
+// write queues bytes for the caller, with the call's secrets redacted, to be sent within
+// maxGather or as soon as the window permits. It blocks while bytes are sent and the
+// window is full. It returns the first error of any frame. If the caller receives no
+// frames, the bytes are only collected for the cache.
 func (o *out) write(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -154,7 +156,7 @@ func (o *out) write(b []byte) error {
 }
 
 // finish sends the queued bytes and then end, which the gateway delivers to the caller
-// only when the outcome is on the ledger.
+// only when the outcome is on the ledger. It returns the first error of any frame.
 func (o *out) finish(end []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -168,8 +170,8 @@ func (o *out) finish(end []byte) error {
 	return o.err
 }
 
-// flush sends the queued bytes and end, in frames of at most maxFrame bytes. o.mu must
-// be held.
+// flush sends the queued bytes and end, in frames of at most maxFrame bytes. If a frame
+// cannot be sent, it sets o.err and drops the rest. o.mu must be held.
 func (o *out) flush(end []byte) {
 	for o.err == nil {
 		f := llm.Frame{Head: o.head, Data: o.held[:min(len(o.held), maxFrame)]}
@@ -191,9 +193,9 @@ func (o *out) flush(end []byte) {
 	o.held = nil
 }
 
-// admit blocks until n more bytes fit into the window. It returns errStalled if no
-// credit is received for stallAfter, the error of o.ctx if that ends first, or an error
-// for a credit that is not a number. o.mu must be held.
+// admit blocks until n more bytes fit into the window. It returns errStalled if it
+// receives no credit for stallAfter or the stream of credits fails, the error of o.ctx
+// if that ends first, or an error for a credit that is not a number. o.mu must be held.
 func (o *out) admit(n int64) error {
 	o.sent += n
 	for o.sent-o.credited > llm.Window {

@@ -18,7 +18,7 @@ import (
 // pricesKey is the event key under which the price table is published.
 const pricesKey = "prices"
 
-// sends returns the maximum number of times that a request may be sent to each
+// sends returns the maximum number of times that the router sends a request to each
 // candidate: once per try and, if hedging is on, once more per try as the hedge of the
 // preceding candidate.
 func (s *Service) sends() int64 {
@@ -29,9 +29,10 @@ func (s *Service) sends() int64 {
 	return n
 }
 
-// publish records the limits and prices of each model name, if they have changed, so
-// that policy can compute the maximum usage and cost of a request and compare it with
-// budgets. Models that run in this process cost nothing.
+// publish records limits and prices, if they have changed, so that policy can compute
+// the maximum usage and cost of a request and compare it with budgets. It includes the
+// names in the routing table, the models in the price table, and the models in this
+// process, which cost nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}
 	for _, l := range registry.Locals() {

@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 )
 
-// released is the output schema of calls whose effect is outside the mesh, in a proxy: a
-// request that the proxy sends to a provider (llm.forward), or a function that a model
+// released is the output schema of calls whose effect takes place outside the mesh: a
+// request that a proxy sends to a provider (llm.forward), or a function that a model
 // calls and a client executes (client.<function>). The outcome records that the proxy
-// was permitted to proceed with exactly these arguments.
+// was permitted to proceed with exactly the arguments of the call.
 var released = contract.Raw(`{"additionalProperties":false,"properties":{"released":{"const":true}},"required":["released"],"type":"object"}`)
 
 // forwardTool is the tool for requests that a proxy forwards to a provider.
@@ -23,7 +23,7 @@ var forwardTool = contract.Tool{
 }
 
 // ClientTool declares a function that clients execute themselves: a tool in OpenAI's
-// format, with the additional members that policy requires.
+// format, with additional members that policy reads.
 type ClientTool struct {
 	Type     string `json:"type"` // function, or custom for a tool with the arguments {"input": text}
 	Function struct {

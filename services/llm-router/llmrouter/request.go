@@ -11,7 +11,8 @@ import (
 )
 
 // request returns the body for the provider: the caller's own with the model's name
-// replaced, or its translation.
+// replaced, or its translation. It returns an error if the request cannot be read or
+// translated, and the errors of history.
 func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	switch {
 	case a.native():
@@ -42,8 +43,9 @@ func (a *attempt) passed() ([]byte, error) {
 	return body, err
 }
 
-// parsed returns the decoded request, with the conversation that it continues before it,
-// and prepares a.ans for it.
+// parsed returns the decoded request, with the conversation that it continues before its
+// own messages, and prepares a.ans for it. Its errors are those of the parser and of
+// history.
 func (a *attempt) parsed(ctx context.Context) (*ir.Request, error) {
 	c := a.c
 	r, err := c.api.Parse(c.body)

@@ -69,8 +69,9 @@ var bodies = map[string]string{
 	llm.Completions: `{"model":"p/m","prompt":"a","max_tokens":5}`,
 }
 
-// TestRequests compares the request that each kind of provider receives for each kind of
-// call, with address, header fields and body, to a golden file.
+// TestRequests compares the requests that each kind of provider receives for each kind
+// of call and for its list of models, with address, header fields and body, to a golden
+// file.
 func TestRequests(t *testing.T) {
 	var out bytes.Buffer
 	client := &http.Client{Transport: capture{&out}}

@@ -34,8 +34,9 @@ func headOf(c *route.Candidate, media string) *llm.Head {
 
 // run executes the attempt. For a provider that is reached over HTTP, it selects the
 // API, writes the request, reserves its maximum cost, selects a key, waits for a place
-// at the provider, and forwards the response; an estimate needs no request. An error
-// that is not a *provider.Failure was not caused by the provider.
+// at the provider, sends the request and forwards the response. A count of tokens that
+// is estimated needs no request. An error that is not a *provider.Failure was not caused
+// by the provider.
 func (a *attempt) run(ctx context.Context) error {
 	if a.up.Local() != nil {
 		return a.local(ctx)
@@ -158,7 +159,8 @@ func (a *attempt) count() error {
 }
 
 // plain forwards a response that is not a stream, after translating it and applying the
-// guards.
+// output guards. It returns a failure for a response that cannot be read or that a guard
+// blocks, and the errors of answerWith.
 func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 	if llm.Check(res.Body) != nil {
 		return a.up.Malformed("did not answer with one JSON document")
@@ -213,7 +215,7 @@ func (a *attempt) translate(body []byte) ([]byte, error) {
 
 // answerWith selects this attempt as the one whose response is sent, and sends a
 // complete document to the caller. It returns errLost if another attempt was selected
-// before.
+// before, or the error of sending the document.
 func (a *attempt) answerWith(head *llm.Head, body []byte) error {
 	if err := a.c.out.claim(a, head); err != nil {
 		return err

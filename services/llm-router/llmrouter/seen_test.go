@@ -253,9 +253,9 @@ func hostile(r *rand.Rand) (kind, body string) {
 }
 
 // TestProvidersSeeWhatPolicySaw encodes generated requests for providers of several
-// kinds and reads the result as leniently as a provider might. It checks that policy
-// read each tool in it, that policy reserved the bytes and the maximum cost of the
-// request, and that the caller's limit is not raised.
+// kinds and reads the encoded requests as leniently as a provider might. It checks that
+// policy read each tool in them, that policy reserved their bytes and their maximum
+// cost, and that the caller's limit is not raised.
 func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))

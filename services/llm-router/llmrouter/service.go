@@ -1,5 +1,7 @@
 // Package llmrouter executes calls to language models: it sends a request to a provider,
-// returns the response to the caller, and records every attempt on the ledger.
+// returns the response to the caller, and records every attempt on the ledger. It also
+// lists models, deletes stored responses, and completes the calls whose effect takes
+// place outside the mesh.
 package llmrouter
 
 import (
@@ -31,9 +33,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// Config is the llm document: providers, routing, prices, guards, caching and client
-// tools. With the zero value, only the built-in provider demo is available.
-// docs/reference/llm-document.md is generated from the members and their comments.
+// Config is the llm document: providers, routing, retries, prices, guards, caching,
+// limits and client tools. With the zero value, only the built-in provider demo is
+// available. docs/reference/llm-document.md is generated from the members and their
+// comments.
 type Config struct {
 	Providers []provider.Config `json:"providers"` // providers of language models; demo is always available
 	route.Table
@@ -69,7 +72,8 @@ type Retry struct {
 const longestRetry = 24 * time.Hour
 
 // Service implements run.Service. It executes calls to language models. Several
-// instances may run at once; each has its own keys, breakers and view.
+// instances may run at once; each has its own cache of keys, its own breakers and its
+// own view.
 type Service struct {
 	Config
 
@@ -139,10 +143,10 @@ var ownTools = []contract.Tool{
 
 const kindModels = llm.Models
 
-// Run implements run.Service. It checks the configuration, registers the tools,
-// publishes prices and accepted data labels, and executes calls until ctx is done or an
-// error occurs. If the configuration is invalid, it returns an error that names the
-// member.
+// Run implements run.Service. It checks the configuration, registers the tools, and
+// publishes prices and accepted data labels. Then it calls ready, and executes calls
+// until ctx is done or an error occurs. If the configuration is invalid, it returns an
+// error that names the member.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if err := s.configure(); err != nil {

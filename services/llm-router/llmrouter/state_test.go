@@ -229,7 +229,7 @@ func TestConfigure(t *testing.T) {
 }
 
 // TestList shows that a model is listed once if both the configuration and the provider
-// list it.
+// list it, and that lists are outdated until they have been fetched.
 func TestList(t *testing.T) {
 	s := &Service{Config: Config{Providers: []provider.Config{{Name: "a", Models: []string{"m", "n"}}, {Name: "b"}}, Table: route.Table{Aliases: map[string]string{"z": "a/m"}}}}
 	s.models.lists = map[string][]string{"a": {"n", "o"}, "b": {"m"}}
@@ -248,8 +248,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestTools shows that there is a tool for each of the callers' APIs, under its released
-// name.
+// TestTools shows that the tools have their released names, and that each kind in
+// llm.Kinds has an API.
 func TestTools(t *testing.T) {
 	var kinds []string
 	for _, x := range (&Service{}).tools() {
@@ -349,8 +349,9 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestCount shows that tokens are estimated if a provider cannot count them, and that
-// vectors are returned in the requested format.
+// TestCount shows that tokens are estimated if a provider cannot count them, that
+// vectors are returned as base64 if that is requested, and that input given as tokens is
+// not translated.
 func TestCount(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	m := s.made(t, t.Context(), llm.CountTokens, `{"model":"a/m","messages":[{"role":"user","content":"hello, hello"}]}`)

@@ -26,14 +26,14 @@ type stream struct {
 	guard *filter         // nil if no guard applies; otherwise enc is not nil
 	turns ir.Turns
 	sum   ir.Collect
-	held  []byte // bytes received before the first content
+	held  []byte // bytes for the caller that precede the first content
 	size  int    // bytes kept in memory so far
 	shown bool   // this attempt is the one whose response is sent
 	ended bool   // the provider sent a finish reason
 }
 
-// stream forwards a stream. The recorded output contains what the caller received, even
-// if the stream breaks.
+// stream forwards a stream. If the stream breaks, the recorded output is the content
+// that was forwarded until then.
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
 	head.Headers[headerType] = typeStream
 	s, err := a.newStream(head)
@@ -59,9 +59,9 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 	return s.end()
 }
 
-// newStream returns the state of a stream. It returns a failure if guards apply but the
-// caller's API has no encoder, because guards work on decoded events, which must be
-// encoded again.
+// newStream returns the state of a stream. It returns a failure with fault.Unsupported
+// if output guards apply but the caller's API has no encoder, because guards work on
+// decoded events, which must be encoded again.
 func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
 	if len(a.c.reply) > 0 {
@@ -99,9 +99,9 @@ func (s *stream) end() error {
 	return s.finish(append(end, s.enc.Finish()...))
 }
 
-// maxStreamed is the maximum size of a stream that is kept in memory: the bytes of text
-// and arguments, eventSize for each event, and the bytes received before the first
-// content.
+// maxStreamed is the maximum size of what is kept in memory of a stream: the bytes of
+// text and arguments, eventSize for each event, and the bytes that are buffered before
+// the first content.
 const (
 	maxStreamed = 24 << 20
 	eventSize   = 32
@@ -144,6 +144,8 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 
 // read reads and decodes one event. If the answer is already complete, it returns errEnd
 // instead of a read error, because a connection that breaks then has lost nothing.
+// Otherwise it returns the error of ctx if ctx is done, and a failure of the provider
+// for any other error.
 func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, said []ir.Event, err error) {
 	var fault *ir.Fault
 	if e, err = res.Next(); err == nil {
@@ -166,7 +168,7 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 }
 
 // raw returns the bytes of an event as received, except for what edit removes. In some
-// APIs the last event contains the whole response, which raw stores as the document to
+// APIs the last event contains the whole response; raw stores that as the document to
 // record.
 func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	if s.ev.ResponseID == "" {
@@ -180,7 +182,7 @@ func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 
 // take records the usage, the end and the content of decoded events. It reports whether
 // there was content, and returns the encoded events if the router encodes the stream
-// itself.
+// itself. Its error is that of ordered.
 func (s *stream) take(said []ir.Event) (content bool, b []byte, err error) {
 	if s.enc != nil {
 		if said, err = s.ordered(said); err != nil {
@@ -267,8 +269,9 @@ func whole(types []string, data []byte) ([]byte, bool) {
 // requested.
 var usageNull = []byte(`,"usage":null`)
 
-// edit removes from an event the members that are present only because the router
-// requested usage. It returns nil if nothing else remains.
+// edit removes from an event what is present only because the router requested usage. It
+// removes members "usage":null, and returns nil for an event that contains nothing but
+// usage.
 func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 	if !s.inject {
 		return raw

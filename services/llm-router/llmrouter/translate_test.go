@@ -76,7 +76,8 @@ func said(r *ir.Request) []string {
 }
 
 // TestTranslation shows that a translation from each API to each API preserves the
-// request.
+// contents that function said lists, and that cache hints are preserved unless one of
+// the two is the responses API.
 func TestTranslation(t *testing.T) {
 	kinds := translatable()
 	for a, wa := range kinds {
@@ -107,8 +108,8 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
-// TestAnswers shows that each API can encode and decode a response without loss, as a
-// document and as a stream.
+// TestAnswers shows that each API preserves the parts, the finish reason and the usage
+// of a response that it encodes and decodes, as a document and as a stream.
 func TestAnswers(t *testing.T) {
 	r := &ir.Response{ID: "x", Model: "m", Created: 7, Usage: ir.Usage{In: 30, Out: 9, Cached: 10, Known: true}, Choices: []ir.Answer{{Finish: ir.ToolCalls, Parts: []ir.Part{
 		{Type: ir.Text, Text: "hello"}, {Type: ir.ToolCall, ID: "c1", Name: "upper", Args: `{"a":1}`}, {Type: ir.ToolCall, ID: "c2", Name: "lower", Args: `{}`}}}}}

@@ -19,18 +19,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
-// attemptsReader reads the events from which the view llm.usage and the cache are built.
+// attemptsReader reads the events from which the view llm.usage is built, and those
+// about cached responses in the object store.
 var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName)}
 
-// Usage is the view of attempts, both in the running service and in replay. The zero
-// value is empty. It is safe for concurrent use.
+// Usage is the view llm.usage: attempts and the owners of stored responses. Both the
+// running service and replay use it. The zero value is empty. It is safe for concurrent
+// use.
 type Usage struct {
 	mu    sync.Mutex
 	state usage.State
 }
 
-// Apply adds one event to the view and ignores events of other kinds. It returns an
-// error if the event cannot be decoded.
+// Apply adds an attempt or the deletion of a response to the view, and ignores other
+// events. It returns an error if the event cannot be decoded.
 func (u *Usage) Apply(e *contract.Event) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -38,7 +40,7 @@ func (u *Usage) Apply(e *contract.Event) error {
 }
 
 // answer returns the stored response with an id, or the zero Answer if there is none. If
-// the response was deleted, only Deleted is set.
+// Deleted is set, the other fields are zero.
 func (u *Usage) answer(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -46,7 +48,7 @@ func (u *Usage) answer(id string) usage.Answer {
 }
 
 // item returns the response that contains the item with an id, or the zero Answer if
-// there is none. If the response was deleted, only Deleted is set.
+// there is none. If Deleted is set, the other fields are zero.
 func (u *Usage) item(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -62,16 +64,18 @@ func (u *Usage) Digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// answer is as Usage.answer, after the view has caught up with the ledger. An attempt is
-// on the ledger before its call's outcome, so the view has seen each response that a
-// caller has received in full. The error is that of reading the ledger.
+// answer updates the view to the end of the ledger and then returns the result of
+// Usage.answer. An attempt is on the ledger before the outcome of its call, so the view
+// contains each response that a caller has received in full. If the ledger cannot be
+// read, it returns the error, and the Answer may be outdated.
 func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
 	err := s.view.Poll(ctx)
 	return s.usage.answer(id), err
 }
 
-// serveUsage registers the queries that read the view, and returns the follower that
-// updates the view and the cache. The caller must run it.
+// serveUsage registers the queries that read the view, and the health of the view. It
+// sets s.view to the follower that updates the view and the cache, and returns it. The
+// caller must run the follower.
 func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	view := follow.New(env.Conn, env.Instance, attemptsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en, attemptsReader.Filters...)

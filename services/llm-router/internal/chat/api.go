@@ -14,7 +14,7 @@ var API = &dialect.API{
 }
 
 // Completions describes OpenAI's older API for text completions. No requests are
-// translated into it. Its stream chunks have the same form as those of chat completions.
+// translated into it. The decoder of chat completions also reads its stream.
 var Completions = &dialect.API{Name: "completions", Kind: llm.Completions, Path: dialect.To("/completions"), Decoder: decoder, Usage: Usage, Fault: fault}
 
 // Embeddings describes OpenAI's embeddings API.

@@ -236,9 +236,10 @@ func parseFormat(raw json.RawMessage, r *ir.Request) error {
 	return nil
 }
 
-// parseMessage decodes a message. The role developer becomes System and function becomes
-// Tool, whose content becomes one tool result. Thinking in reasoning_details takes
-// precedence over unsigned thinking.
+// parseMessage decodes a message. The role developer becomes System, and the role
+// function becomes Tool. The content of a message with the role Tool becomes one tool
+// result. Thinking in reasoning_details takes precedence over unsigned thinking. Errors
+// begin with the invalid member.
 func parseMessage(m *message) (ir.Message, error) {
 	out := ir.Message{Role: m.Role, Name: m.Name}
 	switch m.Role {

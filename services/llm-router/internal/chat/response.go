@@ -107,8 +107,9 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 }
 
 // BuildResponse returns a completion. model is the name in the caller's request, which
-// may differ from the model that was used. Every choice has all members that clients in
-// statically typed languages require, null if empty.
+// may differ from the model that was used. The members content, refusal and logprobs are
+// present even if they are empty, since clients in statically typed languages require
+// them.
 func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	choices := []ir.Obj{}
 	for i, a := range r.Choices {
@@ -265,7 +266,8 @@ func (e *Encoder) chunk(b []byte, choices any, usage any) []byte {
 	return append(append(append(b, "data: "...), doc...), "\n\n"...)
 }
 
-// Encode returns the chunk for one event, or nil. Usage is written by Finish.
+// Encode returns the chunk for one event, or nil if the event has none. Usage is written
+// by Finish.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	switch ev.Kind {
 	case ir.Begin:

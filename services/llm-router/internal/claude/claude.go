@@ -44,8 +44,8 @@ func Of(name string) (Model, bool) {
 	return Model{Adaptive: v >= 406, Budget: v < 505 && g[1] != "fable" && g[1] != "mythos", Sampling: v <= 406, xhigh: v >= 407}, true
 }
 
-// Effort returns the nearest reasoning effort that the model accepts, or "" if the
-// request has none or "none".
+// Effort returns the nearest reasoning effort that the model accepts, or "" if effort is
+// not one of minimal, low, medium, high and xhigh.
 func (m Model) Effort(effort string) string {
 	switch effort {
 	case "minimal":
@@ -68,8 +68,8 @@ var budgets = []struct {
 }{{"minimal", 1024}, {"low", 2048}, {"medium", 8192}, {"high", 16384}, {"xhigh", 32768}}
 
 // Thinking returns the effort or the budget, in tokens, to send to a model; at most one
-// of them is set. A budget in the request takes precedence over an effort. Each is
-// converted to the other if the model accepts only that.
+// of them is set. A budget in the request takes precedence over an effort. An effort is
+// converted to a budget, and a budget to an effort, if the model accepts only the other.
 func (m Model) Thinking(effort string, budget int64) (string, int64) {
 	switch {
 	case budget > 0 && (m.Budget || !m.Adaptive):

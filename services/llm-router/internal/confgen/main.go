@@ -1,5 +1,5 @@
 // Command confgen writes docs/reference/llm-document.md from the types of the llm
-// document and the comments on their fields.
+// document, the comments on their fields, and the list of the kinds of providers.
 package main
 
 import (
@@ -107,7 +107,7 @@ func pkgOf(name string) string {
 }
 
 // describe returns the name of a type in the reference, the name of its element type,
-// and whether it is a list.
+// and whether it is a list. The name of the element type is "" for a map.
 func describe(e ast.Expr, pkg string) (typ, elem string, list bool) {
 	switch t := e.(type) {
 	case *ast.Ident:

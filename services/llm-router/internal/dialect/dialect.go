@@ -1,12 +1,13 @@
 // Package dialect describes APIs of language models as values: how a request is
 // addressed and written, and how responses, streams, usage and errors are read. A
 // dialect (chat, responses, messages, or one inside a provider's package) exports such
-// values. The shared code of the router uses them and names no API.
+// values.
 //
 // An API is what a provider offers; a Caller is what callers use. If both are the same
 // API, a request is forwarded without translation.
 //
-// The package is pure: it declares values and checks requests against them.
+// The package is pure: it declares the types of these values and checks requests against
+// them.
 package dialect
 
 import (
@@ -44,8 +45,8 @@ type Encoder interface {
 // next call.
 type Source interface{ Next() (sse.Event, error) }
 
-// API describes one API that a provider offers. A function is nil if the API lacks what
-// it provides, or if its comment gives a default that applies.
+// API describes one API that a provider offers. A function is nil if the API lacks the
+// feature, or if the field's comment gives a default.
 type API struct {
 	// Name identifies the API in the member `apis` of the llm document.
 	Name string
@@ -165,10 +166,10 @@ func set(names string) map[string]bool {
 
 var plainName = strings.NewReplacer("_", "", "-", "")
 
-// Fit returns an error for a request with a member in binding, a tool without a name, or
-// a number of answers or log probabilities that the API cannot return. It removes the
-// members in hints if the API does not accept them. Errors begin with the invalid
-// member.
+// Fit returns an error for a member of r.Extra that is in binding, for a tool that has
+// neither a name nor a provider's own definition, and for several answers or log
+// probabilities if the API cannot return them. It removes the members in hints from
+// r.Extra if the API does not accept them. Errors begin with the invalid member.
 func (a *API) Fit(r *ir.Request) error {
 	for m := range r.Extra {
 		if binding[plainName.Replace(strings.ToLower(m))] {
@@ -204,5 +205,6 @@ func (a *API) Request(r *ir.Request) ([]byte, error) {
 }
 
 // To returns a value for Path: a function that returns path for every model, streaming
-// or not. It is for APIs that expect both in the body.
+// or not. It is for APIs whose request bodies contain the model and whether the response
+// is a stream.
 func To(path string) func(string, bool) string { return func(string, bool) string { return path } }

@@ -1,8 +1,8 @@
 // Package fault is the table of the consequences of a failed attempt or call: whether it
 // may be retried, at which provider, what it means for the provider's key, what the
-// caller receives, and whether it may be billed. Other packages select a row by its code
-// and read the columns they need; they make no decision by the code itself. A new kind
-// of failure is a new row.
+// caller receives, and whether it may be billed. The other packages of the router select
+// a row by its code and read the columns that they need; they make no decision by the
+// code itself. A new kind of failure is a new row.
 //
 // The package is pure: it holds values and uses neither clock nor network.
 package fault
@@ -50,8 +50,8 @@ const (
 	IfUnverified       // only after status 401: the key may have been replaced in the vault since it was fetched
 )
 
-// Next determines whether the plan continues with its next candidate. It never continues
-// after the caller has received content or the call has ended.
+// Next determines whether the plan continues with its next candidate. No plan continues
+// after a response to the caller has begun or the call has ended.
 type Next int
 
 const (
@@ -72,8 +72,8 @@ const (
 	Rejected            // as Failing; and the cached value of the key is discarded
 )
 
-// Billing determines whether an attempt without reported usage may be billed. If so, it
-// counts against the amount that policy reserved.
+// Billing determines whether a failed attempt may be billed. If so, and if the provider
+// reported no usage, the amount that is reserved for the attempt stays reserved.
 type Billing int
 
 const (
@@ -174,8 +174,8 @@ func (r *Row) EdgeStatus(provider int) int {
 	return provider
 }
 
-// byStatus maps HTTP statuses to codes. ByStatus covers the statuses that are not
-// listed.
+// byStatus maps HTTP statuses to codes. ByStatus returns Refused or Upstream for those
+// that are not listed.
 var byStatus = []struct {
 	code     string
 	statuses []int

@@ -1,7 +1,7 @@
 // Package ir defines the intermediate form of requests to language models, their
-// responses and streams, which is independent of any API. A dialect decodes its API into
-// these values and encodes them. Decoding with one dialect and encoding with another
-// translates between their APIs. The package is pure.
+// responses and streams, which is independent of any API. A dialect converts between its
+// API and these values. Decoding with one dialect and encoding with another translates
+// between their APIs. The package is pure.
 package ir
 
 import (
@@ -41,8 +41,8 @@ const (
 )
 
 // Request is one request in the intermediate form. A dialect sets the members that its
-// API has; a zero value or nil means that the request does not contain the member. It
-// belongs to one attempt, which may modify it.
+// API has; a zero value or nil means that the request does not contain the member. A
+// Request belongs to one attempt, which may modify it.
 type Request struct {
 	Model    string
 	Stream   bool
@@ -69,8 +69,8 @@ type Request struct {
 	Metadata         map[string]string
 	CacheKey         string // prompt_cache_key
 
-	// Extra holds members that the dialect does not define. Those that the Fit of the
-	// provider's API accepts are sent to the provider unchanged.
+	// Extra holds members that the dialect does not define. Fit of the provider's API
+	// rejects or removes some of them; the others are sent to the provider unchanged.
 	Extra map[string]json.RawMessage
 }
 
@@ -186,7 +186,7 @@ type Answer struct {
 }
 
 // Usage is the number of tokens that were used. In counts all input tokens, including
-// those read from a cache.
+// those read from a cache or written to it.
 type Usage struct {
 	In, Out    int64
 	Cached     int64 // part of In
@@ -195,8 +195,9 @@ type Usage struct {
 	Known      bool  // the provider reported it
 }
 
-// Merge replaces the amounts of u by those of n that are not zero: a stream may report
-// usage in several events, each with some of the amounts.
+// Merge replaces the amounts of u by those of n that are positive, and sets u.Known if
+// n.Known is set: a stream may report usage in several events, each with some of the
+// amounts.
 func (u *Usage) Merge(n Usage) {
 	set := func(a *int64, b int64) {
 		if b > 0 {
@@ -239,7 +240,7 @@ type Event struct {
 }
 
 // Content reports whether the event contains output that a caller sees. The first
-// attempt of a call with such an event is the one whose response is sent.
+// attempt of a streamed call with such an event is the one whose response is sent.
 func (e *Event) Content() bool {
 	return e.Kind == Delta && e.Part.Text != "" || e.Kind == CallBegin || e.Kind == CallArgs
 }
@@ -358,8 +359,8 @@ func (c *Collect) call(a *Answer, e *Event) {
 }
 
 // Object returns a tool call's arguments as a JSON object, for APIs that accept nothing
-// else. Empty arguments become {}, and a text that is not an object becomes the member
-// input of one.
+// else. Empty arguments become {}. A text that is not an object, or is nested too deep,
+// becomes the member input of one.
 func Object(args string) json.RawMessage {
 	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && canon.CheckDepth([]byte(s)) == nil && json.Valid([]byte(s)) {
 		return json.RawMessage(s)
@@ -396,7 +397,8 @@ func FlatName(namespace, name string) string {
 }
 
 // Unflatten sets the namespace and name of a tool call from the request's tool with the
-// same flat name, and whether that is a custom tool.
+// same flat name, and Custom if that is a custom tool. It does nothing if r is nil or
+// has no such tool.
 func (r *Request) Unflatten(p *Part) {
 	if r == nil {
 		return

@@ -1,7 +1,7 @@
 package ir
 
 // Turns reorders a stream so that interleaved tool calls follow one another. The guards
-// require that, and so do APIs whose pieces of arguments carry no index. Until the
+// require that, and so do APIs whose pieces of arguments have no index. Until the
 // arguments of the current call are a complete object, or the answer ends, the other
 // content of the first choice is queued. The zero value is ready to use.
 type Turns struct {
@@ -93,8 +93,8 @@ func (t *Turns) next() (out []Event) {
 	return out
 }
 
-// Rest returns all queued events, in the order in which their calls began, when the
-// stream has ended. It resets t.
+// Rest returns all queued events when the answer has ended, those of each call together,
+// in the order in which the calls began. It resets t.
 func (t *Turns) Rest() (out []Event) {
 	for _, q := range t.waiting {
 		out = append(out, q.events...)

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Content decodes the content of a message: a text, or a list of parts, each of which
-// read converts. It returns nil if the content is absent or null. Errors begin with the
-// path of the invalid member.
+// Content decodes the content of a message: a text, or a list of parts, each of which is
+// converted by the function read. It returns nil if the content is absent or null.
+// Errors begin with the path of the invalid member.
 func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil

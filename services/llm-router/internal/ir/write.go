@@ -10,6 +10,7 @@ type Turn[B any] struct {
 }
 
 // Alternate groups messages for an API in which user and assistant turns must alternate.
+// The function write converts their parts to blocks; Alternate returns its first error.
 // It returns the blocks of system messages separately, joins consecutive messages of one
 // role, and assigns tool results to the user. It omits messages without blocks.
 func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (system []B, turns []Turn[B], err error) {
@@ -35,8 +36,9 @@ func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (syst
 	return system, turns, nil
 }
 
-// Document returns a new document with the members that the caller's dialect does not
-// define. Members that the API defines are set later and replace them.
+// Document returns a new document with the members in r.Extra, which the caller's
+// dialect does not define. The dialect of the provider's API sets its own members
+// afterwards, and so replaces those of the same name.
 func (r *Request) Document() Obj {
 	o := Obj{}
 	for k, v := range r.Extra {
@@ -46,7 +48,7 @@ func (r *Request) Document() Obj {
 }
 
 // Parameters returns the schema of the tool's arguments for an API that supports
-// functions only. It is empty if the request has none.
+// functions only. It is empty if the tool has none.
 func (t *ToolDef) Parameters() json.RawMessage {
 	if len(t.Custom) > 0 {
 		return CustomSchema

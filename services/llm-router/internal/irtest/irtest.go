@@ -48,8 +48,8 @@ func Golden(t *testing.T, file string, got []byte) {
 	t.Fatalf("%s: %d lines are missing", file, len(w)-len(g))
 }
 
-// Dump returns values as one line of JSON each. It omits empty members, so that a golden
-// file shows only the decoded ones.
+// Dump returns values as one line of JSON each, with sorted members. It omits members
+// that are null, false, 0 or "", so that a golden file shows only the decoded ones.
 func Dump(values ...any) []byte {
 	var out []byte
 	for _, v := range values {
@@ -66,7 +66,7 @@ func Dump(values ...any) []byte {
 	return out
 }
 
-// bare removes empty members from a document.
+// bare removes the members that are null, false, 0 or "" from a document.
 func bare(v any) any {
 	switch x := v.(type) {
 	case map[string]any:
@@ -99,7 +99,7 @@ func bare(v any) any {
 }
 
 // each runs do over the fixtures that match a pattern and compares the results with the
-// golden files. It fails the test if there are none.
+// golden files. It fails the test if no fixture matches.
 func each(t *testing.T, pattern string, do func(t *testing.T, doc []byte) []byte) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", pattern))
@@ -151,7 +151,8 @@ func Answers(t *testing.T, parse func([]byte) (*ir.Response, error), build func(
 	})
 }
 
-// Decoder is the part of dialect.Decoder that the tests here use.
+// Decoder has the methods of dialect.Decoder. It is declared here so that this package
+// does not import dialect.
 type Decoder interface {
 	Event(name string, data []byte) ([]ir.Event, error)
 	Done() bool
@@ -231,8 +232,8 @@ func Everything() *ir.Request {
 		}, Extra: map[string]json.RawMessage{"x_odd": json.RawMessage(`[1]`)}}
 }
 
-// Requested encodes a request for every variation of Everything that APIs treat
-// differently, and compares the documents with testdata/built.golden.
+// Requested encodes every variation of Everything, for the model "m" and for each of
+// models, and compares the documents with testdata/built.golden.
 func Requested(t *testing.T, build func(*ir.Request) ([]byte, error), models ...string) {
 	var out []byte
 	for _, model := range append([]string{"m"}, models...) {
@@ -307,8 +308,8 @@ func Events() []ir.Event {
 		{Kind: ir.End, Finish: ir.ToolCalls}, {Kind: ir.End, Choice: 1, Finish: ir.Stop}, {Kind: ir.Used, Usage: ir.Usage{Out: 9, Reasoning: 2, Known: true}}}
 }
 
-// Encoder has the methods of dialect.Encoder. It is declared here so that package
-// dialect can import this package.
+// Encoder has the methods of dialect.Encoder. It is declared here so that this package
+// does not import dialect.
 type Encoder interface {
 	Encode(*ir.Event) []byte
 	Finish() []byte

@@ -203,8 +203,8 @@ func parseBlock(b *block) (ir.Part, error) {
 	return p, nil
 }
 
-// defaultMax is the max_tokens that is sent if the request has no limit, since this API
-// requires one.
+// defaultMax is the default of max_tokens, which this API requires. A thinking budget is
+// added to it.
 const defaultMax = 8192
 
 // BuildRequest returns the body of a request. It omits fields of r that the API lacks,
@@ -248,8 +248,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools returns the tools. It omits tools that another provider runs, which have no
-// name in this API.
+// buildTools returns the tools. A tool that a provider runs itself is included as the
+// caller wrote it if it has a name, as in this API, and otherwise omitted.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	for i := range defs {
 		t := &defs[i]
@@ -286,7 +286,8 @@ func buildChoice(r *ir.Request) ir.Obj {
 }
 
 // bounds sets the maximum length of the answer and at most one of thinking and sampling,
-// which exclude each other. It returns the first members of output_config.
+// which exclude each other. It returns the member output_config, which contains the
+// effort or is empty.
 func bounds(o ir.Obj, r *ir.Request) (output ir.Obj) {
 	output = ir.Obj{}
 	limit := r.MaxTokens

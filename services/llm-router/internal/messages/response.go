@@ -187,8 +187,9 @@ type Decoder struct {
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event. It ignores the name, since the data contains the
-// type. It returns nothing for an event of an unknown type, and an error for a block of
-// an unknown type.
+// type. It returns nothing for an event of an unknown type, an *ir.Fault for an error in
+// the stream, and another error for a block of an unknown type or a tool call before
+// message_start.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -293,9 +294,9 @@ func (d *Decoder) end(e *event) (out []ir.Event) {
 	return append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
 }
 
-// Encoder encodes a stream. ID and Model must be set before the first event.
-// message_start is delayed until the first content, because it contains the usage of the
-// prompt.
+// Encoder encodes a stream. ID and Model must be set before the first event; a Begin
+// event with an id replaces ID. message_start is delayed until the first content,
+// because it contains the usage of the prompt.
 type Encoder struct {
 	ID    string
 	Model string // model name in the caller's request

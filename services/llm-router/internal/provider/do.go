@@ -27,8 +27,9 @@ type Answer struct {
 	cut     func(error) *Failure
 }
 
-// Cut returns the failure of a stream for which Next returned err. The provider was
-// silent for too long, sent an event that cannot be read, or ended the stream early.
+// Cut returns the failure of a stream for which Next returned err. Its code is
+// fault.Timeout if the provider was silent for too long, fault.Malformed if an event was
+// too large or nested too deep, or else fault.Cut.
 func (a *Answer) Cut(err error) *Failure { return a.cut(err) }
 
 // Next returns the next event of a stream. It returns the errors of dialect.Source, and
@@ -65,8 +66,8 @@ const (
 )
 
 // idle cancels a request if touch is not called within wait. Answer.Next calls touch
-// after each event of a stream; nothing calls it while another body is read. A nil idle
-// does nothing.
+// after each event of a stream. Nothing calls touch while a body that is not a stream is
+// read, so wait limits the time for the whole body. A nil idle does nothing.
 type idle struct {
 	t    *time.Timer
 	wait time.Duration

@@ -10,14 +10,15 @@ import (
 )
 
 // Egress counts the bytes that requests send: request line, header fields and body,
-// encoded as in HTTP/1.1, when the transport reads them. A body that the transport sends
-// again, after a connection broke, counts again. The overhead and the compression of TLS
-// and HTTP/2 are not counted, nor are DNS and handshakes. After End, no more of a body
-// is read. The zero value is ready to use. Its methods may be called concurrently.
+// encoded as in HTTP/1.1. The bytes of a body count when the transport reads them. A
+// request that the transport sends again, after a connection broke, counts again. The
+// overhead and the compression of TLS and HTTP/2 are not counted, nor are DNS and
+// handshakes. After End, no more of a body is read. The zero value is ready to use. Its
+// methods may be called concurrently.
 type Egress struct {
-	// Afford is called with the size of a request before it is sent, and again before it
-	// is resent. If it returns false, the request is not sent. nil permits every
-	// request.
+	// Afford is called with the size of a request before the request is sent, and again
+	// before it is resent. If Afford returns false, the request is not sent. nil permits
+	// every request.
 	Afford func(n int64) bool
 
 	mu    sync.Mutex

@@ -64,8 +64,8 @@ func serve(t testing.TB, h http.HandlerFunc) (*Provider, *tally) {
 	return p, l
 }
 
-// TestEgress shows that the count equals the bytes that a provider receives, whatever
-// its response.
+// TestEgress shows that the count equals the bytes that a provider receives, for
+// requests that succeed, requests that fail, and the list of models.
 func TestEgress(t *testing.T) {
 	var status atomic.Int64
 	p, l := serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -47,8 +47,9 @@ func (p *Provider) fail(code, what string) *Failure {
 	return &Failure{Code: code, Message: "provider " + p.Name + what}
 }
 
-// broken returns the failure of a request without a response. If the dial failed,
-// nothing was sent.
+// broken returns the failure of a request without a response: fault.Timeout if a time
+// limit ended it, or else fault.Unreachable. With fault.Unreachable, Taken is set unless
+// the dial failed, since then nothing was sent.
 func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	var ne net.Error
 	if errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &ne) && ne.Timeout() {
@@ -60,16 +61,17 @@ func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	return f
 }
 
-// begun returns the failure of a response that began with a success status, so that the
-// attempt may be billed.
+// begun returns the failure of a response that began with a success status. The provider
+// may therefore bill the attempt.
 func (p *Provider) begun(code, what string) *Failure {
 	f := p.fail(code, what)
 	f.Status, f.Taken = http.StatusOK, true
 	return f
 }
 
-// cut returns the failure of a response that ended early with err. ctx is the context
-// that Do made for the request; its cause shows whether a time limit ended the response.
+// cut returns the failure of a response whose reading failed with err. ctx is the
+// context that Do made for the request; its cause shows whether a time limit ended the
+// response.
 func (p *Provider) cut(ctx context.Context, err error) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return p.begun(fault.Timeout, " fell silent before the end of its answer")

@@ -126,8 +126,9 @@ func (r *Registry) API(name string) *dialect.API {
 // slice.
 func (r *Registry) Kinds() []Kind { return r.kinds }
 
-// kind returns the kind with a name or, if the name is empty, the last kind that is
-// reached over HTTP. The error lists the names.
+// kind returns the kind with a name, among the kinds that are reached over HTTP. If the
+// name is empty, it returns the last of them. The error for an unknown name lists the
+// names.
 func (r *Registry) kind(name string) (*Kind, error) {
 	var names []string
 	var last *Kind

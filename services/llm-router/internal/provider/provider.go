@@ -1,9 +1,9 @@
 // Package provider sends requests to providers of language models and reads their
 // responses. It sets addresses and header fields, enforces time limits and interprets
 // error responses. A Kind, which each provider's package exports, describes the
-// properties of a provider, and a dialect.API those of an API; the code of this package
-// names neither a provider nor an API. Every error of Provider.Do is a *Failure, whose
-// code has a row in package fault. No error or log line contains a key.
+// properties of a provider, and a dialect.API those of an API. Every error of
+// Provider.Do is a *Failure, whose code has a row in package fault. Errors contain no
+// key.
 package provider
 
 import (

@@ -18,7 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestNew shows that the error for an invalid configuration names the member.
+// TestNew shows that the error for an invalid configuration begins with the invalid
+// member, which defaults New sets, and that Locals returns the provider of a local kind.
 func TestNew(t *testing.T) {
 	home := Kind{Name: "home", Base: "http://127.0.0.1/v1/", APIs: []*dialect.API{testAPI}, Prepare: func(c *Config) error {
 		if c.Region == "nowhere" {
@@ -85,7 +86,7 @@ func TestChoice(t *testing.T) {
 }
 
 // TestFailures shows which failure is returned for various ways in which a request can
-// fail.
+// fail, whether the provider bills it, and that it does not contain the key.
 func TestFailures(t *testing.T) {
 	deep := strings.Repeat("[", canon.MaxDepth+1) + strings.Repeat("]", canon.MaxDepth+1)
 	var reply atomic.Pointer[http.HandlerFunc]
@@ -160,8 +161,9 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestStream shows that events are returned as soon as they are received, and that a
-// time limit or JSON nested too deep ends a stream.
+// TestStream shows that an event is returned before the stream has ended, that Next
+// returns ErrDeep for JSON that is nested too deep, and that a time limit ends a silent
+// stream.
 func TestStream(t *testing.T) {
 	var reply http.HandlerFunc
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reply(w, r) }))

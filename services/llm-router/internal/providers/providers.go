@@ -1,7 +1,7 @@
 // Package providers lists the kinds of providers that the router supports. To add a
 // provider, write its package in this folder with one value of type provider.Kind, and
-// add that value to All. No other code of the router changes; the reference of the llm
-// document and the tests of requests are derived from the list.
+// add that value to All. The shared code of the router names no provider, and the
+// reference of the llm document is generated from the list.
 package providers
 
 import (

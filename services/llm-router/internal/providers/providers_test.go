@@ -117,7 +117,8 @@ func TestNamingFinds(t *testing.T) {
 }
 
 // TestEveryKind shows that each kind, except those that run in this process, can be
-// configured by its name, and that its APIs have the functions that they require.
+// configured by its name, and that its APIs have the functions that they require. The
+// error for an unknown kind lists the kinds that can be configured.
 func TestEveryKind(t *testing.T) {
 	for _, k := range All.Kinds() {
 		if k.Local != nil {
@@ -163,7 +164,8 @@ func complete(t *testing.T, a *dialect.API) {
 	}
 }
 
-// TestHeaders shows which header fields of a provider callers receive.
+// TestHeaders shows which header fields of a provider callers receive, and that the id
+// of a request is cut to 200 bytes.
 func TestHeaders(t *testing.T) {
 	for name, want := range map[string]bool{"X-Ratelimit-Limit-Tokens": true, "Anthropic-Ratelimit-Requests-Limit": true, "Retry-After": true, "Retry-After-Ms": true, "Openai-Processing-Ms": true,
 		"Retry-After-Other": false, "Openai-Organization": false, "Set-Cookie": false, "Authorization": false, "Content-Type": false} {

@@ -166,7 +166,8 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 }
 
 // ParseInput decodes the member input: a text, or a list of items. Consecutive items of
-// the model become one message, as do consecutive results of tools.
+// the model become one message, as do consecutive results of tools. It returns nil if
+// the member is absent or null.
 func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil

@@ -124,7 +124,7 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 }
 
 // Frame holds the members of a response that come from its request, and the response's
-// id and time. If Request is nil, tools have no namespaces.
+// id and time. If Request is nil, tool calls have no namespaces.
 type Frame struct {
 	ID       string
 	Model    string // model name in the caller's request
@@ -139,8 +139,8 @@ type Frame struct {
 var echoed = []string{"instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "temperature",
 	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"}
 
-// with returns the object in a member of the request, completed with the members of o
-// where it has none.
+// with sets in o the members of the object that the request contains under name, if any,
+// and returns o.
 func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 	if said, err := ir.Split(f.Said[name]); err == nil {
 		for k, v := range said {
@@ -150,8 +150,8 @@ func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 	return o
 }
 
-// doc returns a response document: the members in echoed as in the request, and
-// defaults for those that the request omits.
+// doc returns a response document. It repeats the members in echoed as they are in the
+// request, and contains defaults for most of those that the request omits.
 func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Obj {
 	o := ir.Obj{"id": f.ID, "object": "response", "created_at": f.Created, "status": status, "background": false, "error": nil, "incomplete_details": incomplete,
 		"instructions": nil, "max_output_tokens": nil, "model": f.Model, "output": output, "parallel_tool_calls": true, "previous_response_id": nil,
@@ -167,7 +167,8 @@ func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Ob
 }
 
 // BuildResponse returns a response. Consecutive texts and refusals become parts of one
-// message. The ids of items are derived from that of the response.
+// message. The ids of items are derived from that of the response. The API has one
+// answer per response, so all but the first are omitted.
 func BuildResponse(r *ir.Response, f *Frame) ([]byte, error) {
 	var a ir.Answer
 	if len(r.Choices) > 0 {
@@ -278,7 +279,9 @@ var deltas = map[string]string{"response.output_text.delta": ir.Text, "response.
 	"response.reasoning_summary_text.delta": ir.Thinking, "response.reasoning_text.delta": ir.Thinking}
 
 // Event decodes one server-sent event. It ignores the name, since the data contains the
-// type. It returns nothing for an event of an unknown type.
+// type. It returns nothing for an event of an unknown type, an *ir.Fault for an error or
+// a failed response, and another error for an event that cannot be decoded or a tool
+// call before response.created.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {

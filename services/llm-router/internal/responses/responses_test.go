@@ -33,7 +33,8 @@ func TestEncoder(t *testing.T) {
 	irtest.Encoded(t, func() irtest.Encoder { return &Encoder{Frame: repeats(t)} })
 }
 
-// TestParseOutput shows that a stored response is decoded as one assistant message.
+// TestParseOutput shows that a stored response is decoded as one assistant message, and
+// that a response with an error is rejected.
 func TestParseOutput(t *testing.T) {
 	turn, err := ParseOutput([]byte(`{"output":[{"type":"message","content":[{"type":"output_text","text":"a"}]},{"type":"function_call","call_id":"c","name":"n","arguments":"{}"}]}`))
 	if err != nil || len(turn) != 1 || turn[0].Role != ir.Assistant || len(turn[0].Parts) != 2 || turn[0].Parts[0].Text != "a" || turn[0].Parts[1].ID != "c" {

@@ -29,8 +29,9 @@ type Rule struct {
 	Triggers  []string `json:"triggers,omitempty"` // rate_limit, timeout, error; empty = any
 }
 
-// Virtual is a model name that represents several models. A strategy selects the model
-// that is tried first; the others with matching tags are tried after it.
+// Virtual is a model name that represents several models. The tags of a request select
+// some of them. The strategy determines which of these is tried first; the others are
+// tried after it.
 type Virtual struct {
 	Name     string   `json:"name"`               // name in requests; contains no slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
@@ -189,11 +190,12 @@ func (t *Table) virtual(name string) *Virtual {
 	return nil
 }
 
-// Candidate is a provider and a model to try, and the reason. It is tried only if the
-// failure of the preceding candidate has one of its triggers.
+// Candidate is a provider and a model to try, and the reason. After a failure of the
+// preceding candidate, it is tried only if it has no triggers or if the failure has one
+// of them. As a hedge, it is tried without a failure.
 type Candidate struct {
 	Provider, Model string
-	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the first target of the requested model
+	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the requested model, or for its first target
 	Triggers        []string // failures of the preceding candidate after which it is tried; empty = any
 }
 
@@ -260,8 +262,8 @@ func (t *Table) resolve(want string, q Query, triggers []string, has func(string
 	return []Candidate{{Provider: p, Model: m, Triggers: triggers}}
 }
 
-// order returns the targets that match the request's tags, in the order in which they
-// are tried.
+// order returns the targets that fitting selects for the request's tags, in the order in
+// which they are tried.
 func (v *Virtual) order(t *Table, q Query) []Target {
 	fit := v.fitting(q.Tags)
 	switch v.Strategy {
@@ -302,8 +304,8 @@ func (v *Virtual) fitting(tags []string) []Target {
 	return fit
 }
 
-// drawn returns the targets with one of them moved to the front, which the number at
-// selects in proportion to the weights.
+// drawn returns the targets with one of them moved to the front. The argument at selects
+// this target. If at is random, each target is selected in proportion to its weight.
 func drawn(fit []Target, at uint64) []Target {
 	total := int64(0)
 	for _, x := range fit {
@@ -367,8 +369,10 @@ type Most struct {
 }
 
 // Most returns the sums of the attempts and prices, and the highest limits, over all
-// candidates of a plan for the model, since an attempt that fails, or that another
-// attempt outruns in a hedge, may also be billed.
+// candidates of a plan for the model, since an attempt that fails or loses a hedge may
+// also be billed. The input price of a candidate is its highest. A limit that is unknown
+// for a candidate counts as the value that is assumed for it; 0 in the result means that
+// value.
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
 	unknown := false // at least one candidate has no configured context limit
@@ -393,7 +397,7 @@ func (t *Table) Most(want string) (m Most) {
 }
 
 // Reach returns the ids of all candidates that a plan for the model may contain, without
-// duplicates.
+// duplicates. A name that is neither an alias nor a virtual model counts as an id.
 func (t *Table) Reach(want string) (ids []string) {
 	add := func(name string) {
 		if to := t.Aliases[name]; to != "" {

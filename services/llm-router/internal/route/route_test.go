@@ -115,8 +115,8 @@ func TestMost(t *testing.T) {
 	if m := tb.Most("fast"); !m.Priced || m.Attempts != 2 || m.Input != 4+5 || m.Output != 9+2 || m.Limits != (llm.Limits{Output: 128 << 10}) {
 		t.Errorf("%+v", m)
 	}
-	// The limits of a candidate that has none count as the assumed ones, whether it is the
-	// first or the last.
+	// A limit that a candidate lacks counts as the assumed one, whether the candidate is
+	// the first or the last.
 	tb.Prices.Models[2].Image = 7
 	rule, rules := tb.Fallbacks[0], tb.Fallbacks
 	rule.Primary, rule.Fallbacks = "b/small", []string{"a/small"}
@@ -133,7 +133,7 @@ func TestMost(t *testing.T) {
 	if c, ok := tb.Worst("a/small", 1_000_000, 1_000_000); !ok || c != 13 {
 		t.Errorf("%d %v", c, ok)
 	}
-	// Most counts every candidate that a plan may contain.
+	// Reach contains every candidate of a plan.
 	for _, want := range []string{"fast", "any", "mixed", "near", "a/big", "a/small"} {
 		for _, tags := range [][]string{nil, {"eu"}, {"us"}} {
 			for _, c := range tb.Plan(want, Query{Tags: tags}, has) {

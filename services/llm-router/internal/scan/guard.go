@@ -89,7 +89,8 @@ func (g Guard) apply(scanned *finder, seen Seen) (out []byte, blocked string) {
 }
 
 // JSON applies the guard to every string of a document, including the names of members,
-// and leaves all else unchanged. Strings are unescaped before they are scanned.
+// and leaves all else unchanged. Strings are unescaped before they are scanned. blocked
+// is as for Text.
 func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	at := 0
 	for i := 0; i < len(doc); i++ {
@@ -188,8 +189,8 @@ func safe(t []byte, from int) int {
 }
 
 // openKey returns the index at which the last PEM block, which may be a private key,
-// begins if its end is missing. It returns -1 if there is none, or if the block already
-// has maxKey bytes.
+// begins if its end is missing. It returns -1 if there is no such block, or if the block
+// already has maxKey bytes.
 func openKey(t []byte) int {
 	k := bytes.LastIndex(t, pemBegin)
 	if k < 0 || len(t)-k >= maxKey {

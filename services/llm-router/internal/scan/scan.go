@@ -231,8 +231,9 @@ var socialSecurity = []uint8{3, 2, 4}
 // number returns the class and the length of the number at the beginning of t: a phone
 // number if it has a plus sign and 8 to 15 digits (E.164), a credit card number if it
 // has 13 to 19 digits and its check digit is valid (ISO/IEC 7812), or a US social
-// security number if its digits have that grouping. Digits that are all equal are no
-// credit card number. If class is "", the next n bytes need not be scanned again.
+// security number if its digits are grouped as socialSecurity specifies, with a hyphen
+// after the first group. Digits that are all equal are no credit card number. If class
+// is "", the next n bytes need not be scanned again.
 func number(t []byte) (class string, n int) {
 	var x numeral
 	x.read(t)
@@ -305,8 +306,8 @@ func token(t []byte) (class string, n int, open bool) {
 	return "", 0, false
 }
 
-// run returns the end of a token: it advances from index from over at most most bytes
-// that are part of a word or in also.
+// run returns the index after the bytes of t, from index from on, that are part of a
+// word or in also. The argument most limits their number.
 func run(t []byte, from, most int, also string) int {
 	k := from
 	for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {
@@ -326,8 +327,8 @@ func (f *form) match(t []byte) (n int, open bool) {
 }
 
 // webToken returns the length of the JSON Web Token (RFC 7519) at the beginning of t, or
-// 0: three parts, of which the first begins as the base64url of a JSON object. open is
-// as for token.
+// 0: three parts, of which the first begins as the base64url of a JSON object and the
+// others have at least 10 bytes. open is as for token.
 func webToken(t []byte) (n int, open bool) {
 	const least = 10
 	if !bytes.HasPrefix(t, []byte("eyJ")) {

@@ -111,8 +111,8 @@ func BenchmarkJSON(b *testing.B) {
 	}
 }
 
-// TestStreamLong shows that a stream releases no part of a long finding, also after a
-// long text without blanks.
+// TestStreamLong shows that a stream redacts long findings as a scan of the whole text
+// does, also after a long text without blanks.
 func TestStreamLong(t *testing.T) {
 	g := Guard{}
 	if err := g.Add("all", Redact); err != nil {

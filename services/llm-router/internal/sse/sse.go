@@ -32,8 +32,8 @@ type Reader struct {
 	data []byte
 }
 
-// NewReader returns a Reader of the events in r. It reads blocks of at most 4 KiB, so
-// that an event is returned as soon as its last byte is received.
+// NewReader returns a Reader of the events in r. Next returns an event as soon as its
+// last byte is received, without waiting for more bytes.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // Next returns the next event that has data. It returns io.EOF if the stream ends

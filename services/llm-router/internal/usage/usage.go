@@ -30,7 +30,8 @@ type State struct {
 	order  []string                 // keys of ids, oldest first
 }
 
-// Answer describes a stored response, or the response that contains an item.
+// Answer describes a stored response, or the response that contains an item. If Deleted
+// is set, the other fields are zero.
 type Answer struct {
 	Call, Actor string
 	Deleted     bool     // deleted by its owner, or its id was used for two principals; no caller may use it
@@ -238,7 +239,8 @@ func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 }
 
 // put records a response by an id. If the id is that of another principal's response,
-// the entry is marked as deleted, so that neither may use it.
+// the entry is marked as deleted, so that neither may use it. An entry that is marked as
+// deleted is replaced by the next response with the id.
 func (s *State) put(id string, a Answer) {
 	old, ok := s.ids[id]
 	if !ok {
@@ -258,12 +260,12 @@ func (s *State) put(id string, a Answer) {
 // ids of responses.
 func itemKey(id string) string { return "item " + id }
 
-// Item returns the response that contains an item, or the zero Answer if there is none.
-// If the response was deleted, only Deleted is set.
+// Item returns the response that contains an item, or the zero Answer if there is none
+// or it has been removed as one of the oldest.
 func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
 
 // Answer returns a stored response by its id, or the zero Answer if there is none or it
-// has been removed as one of the oldest. If it was deleted, only Deleted is set.
+// has been removed as one of the oldest.
 func (s *State) Answer(id string) Answer { return s.ids[id] }
 
 func (h hist) quantiles() events.Quantiles {
@@ -272,7 +274,8 @@ func (h hist) quantiles() events.Quantiles {
 
 // Stats returns the statistics of attempts in [from, to) for each provider and model,
 // sorted. It counts the periods that begin in the window: minutes or, for old attempts,
-// hours or days in UTC. A zero time means no limit.
+// hours or days in UTC. from and to are rounded down to minutes. A zero time means no
+// limit.
 func (s *State) Stats(from, to time.Time) []events.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
@@ -320,7 +323,7 @@ type begun struct {
 }
 
 // within returns an iterator over the cells whose period begins in [from, to), in no
-// particular order.
+// particular order. from and to are rounded down to minutes; a zero time means no limit.
 func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 	lo, hi := "", "~"
 	if !from.IsZero() {
@@ -347,9 +350,9 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 // counts under each of them.
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
-// Spend returns the usage and cost of attempts in [from, to), grouped by dimensions;
-// without dimensions, it returns one row at most. An unknown dimension is an error that
-// lists the valid ones.
+// Spend returns the usage and cost of attempts in [from, to), grouped by dimensions and
+// sorted by their values; without dimensions, it returns one row at most. The window is
+// as for Stats. An unknown dimension is an error that lists the valid ones.
 func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	for _, d := range by {
 		if !slices.Contains(Dimensions, d) {

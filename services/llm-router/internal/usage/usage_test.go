@@ -69,8 +69,8 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestThinning shows that merging old periods does not change the sums, including the
-// sums by day.
+// TestThinning shows that merging old periods changes neither the number of attempts nor
+// the sums by day, and that it limits the number of periods that are stored.
 func TestThinning(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var s, again State

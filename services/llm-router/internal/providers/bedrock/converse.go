@@ -62,9 +62,10 @@ type message struct {
 	Content []block `json:"content"`
 }
 
-// BuildRequest returns the body of a request; the model is in the URL. Members that
-// Converse does not define are sent to the model as additionalModelRequestFields. It
-// returns an error for audio, and for files by URL or id.
+// BuildRequest returns the body of a request; the model is in the URL. Members that the
+// caller's dialect does not define are sent to the model as
+// additionalModelRequestFields. Fields of r that Converse lacks, such as Seed, are
+// omitted. It returns an error for audio, and for images and files by URL or id.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	files := names{}
@@ -106,9 +107,9 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// inference returns the member inferenceConfig: the maximum length of the answer and the
-// sampling. It adds members that only some families of models accept to more, and an
-// effort to output.
+// inference returns the member inferenceConfig: the maximum length of the answer, the
+// stop sequences and the sampling. It adds members that only some families of models
+// accept to more, and an effort to output.
 func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	sampling, limit := think(r, more, output)
 	c := ir.Obj{}
@@ -194,8 +195,8 @@ type names map[string]int
 
 var unnamable = regexp.MustCompile(`[^A-Za-z0-9()\[\]-]+`)
 
-// name returns a unique name for a file, without its extension and with other characters
-// replaced.
+// name returns a unique name for a file, without its extension and with characters that
+// the API does not allow replaced by spaces.
 func (n names) name(file string) string {
 	if i := strings.LastIndexByte(file, '.'); i > 0 {
 		file = file[:i]
@@ -230,8 +231,8 @@ func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 }
 
 // buildBlock returns the block for a part. ok is false for empty text and for thinking
-// without a signature, which the API would reject. Audio, and files by URL or id, are an
-// error.
+// without a signature, which the API would reject. Audio, and images and files by URL or
+// id, are an error.
 func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
 	switch p.Type {
 	case ir.Text, ir.Refusal:
@@ -313,7 +314,7 @@ func finish(s string) string {
 }
 
 // ParseResponse decodes a response. In this API a response has neither an id nor the
-// model's name. In counts input tokens including those of the cache.
+// model's name. In of the usage includes the input tokens of the cache.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		Output struct {
@@ -375,8 +376,9 @@ type event struct {
 	Usage *usage `json:"usage"`
 }
 
-// Event decodes one event, whose type is its name. It returns nothing for an event of an
-// unknown type.
+// Event decodes one event, whose type is its name. It returns no events for a type
+// without an equivalent in the intermediate form, and an error for a tool call before
+// messageStart.
 func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -409,7 +411,8 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 }
 
 // piece returns the event for a delta of a block: text, thinking, a signature, or
-// arguments of a tool call. It returns nil for any other delta.
+// arguments of a tool call. It returns nil for any other delta, and for arguments of a
+// call that has not begun.
 func (d *Decoder) piece(e *event) []ir.Event {
 	switch {
 	case e.Delta.Text != nil:
@@ -438,7 +441,7 @@ var exceptions = map[string]int{"throttlingException": 429, "validationException
 
 // ParseFault decodes an error. kind is the header field x-amzn-errortype of a response,
 // or the :exception-type in a stream. In a stream status is 0, and the fault's status is
-// derived from kind.
+// that of kind in exceptions, or 0 if kind is not listed there.
 func ParseFault(status int, kind string, body []byte) *ir.Fault {
 	var d struct {
 		Message  string `json:"message"`

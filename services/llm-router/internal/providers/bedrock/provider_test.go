@@ -30,8 +30,9 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestAuthorize shows that a key is sent as a bearer token or signs the request with its
-// body.
+// TestAuthorize shows that an API key is sent as a bearer token, that an access key
+// signs the request with its body, and that a malformed access key is an error that does
+// not contain the secret.
 func TestAuthorize(t *testing.T) {
 	request := func(key string, body string) (*http.Request, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://bedrock-runtime.eu-west-1.amazonaws.com/model/a%3A0/converse", nil)
@@ -80,7 +81,8 @@ func encode(t *testing.T, kind, name, payload string) []byte {
 }
 
 // TestFrames shows that events have their type, that exceptions are returned as the
-// provider's errors, and that a truncated stream is an error.
+// provider's errors, and that a truncated stream and JSON that is nested too deep are
+// errors.
 func TestFrames(t *testing.T) {
 	stream := append(encode(t, "event", "messageStart", `{"role":"assistant"}`), encode(t, "event", "messageStop", `{"stopReason":"end_turn"}`)...)
 	f := newFrames(bytes.NewReader(stream))

@@ -1,5 +1,5 @@
-// Package gemini implements Google's generateContent API for a client. Source:
-// https://ai.google.dev/api/generate-content
+// Package gemini implements Google's generateContent API, and its API for embeddings,
+// for a client. Source: https://ai.google.dev/api/generate-content
 package gemini
 
 import (
@@ -189,7 +189,7 @@ func (w *writer) call(p *ir.Part, sign bool) part {
 }
 
 // result appends the result of a call. A text that is a JSON object is sent as an
-// object; files follow as separate parts.
+// object, unless the result is an error. Files follow as separate parts.
 func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
 	name := w.names[p.ID]
 	if name == "" {
@@ -331,8 +331,9 @@ func parse(p *part, id string) ir.Part {
 }
 
 // ParseResponse decodes a response. A tool call without an id, as most models return it,
-// gets one derived from id. A blocked prompt is returned as an answer with the finish
-// reason Filtered; any other response without candidates is an error.
+// gets one derived from id. A response without candidates is returned as an answer with
+// the finish reason Filtered if it contains feedback about the prompt; otherwise it is
+// an error.
 func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {

@@ -16,9 +16,9 @@ const unsigned = "skip_thought_signature_validator"
 // older matches the names of models before generation 3.
 var older = regexp.MustCompile(`gemini-(?:[12](?:\D|$)|pro(?:-vision)?$)`)
 
-// third reports whether a model is Gemini 3 or later, or has no generation in its name.
-// Models from generation 3 on sign tool calls and have thinking levels instead of
-// budgets.
+// third reports whether a model is treated as Gemini 3 or later: its name contains
+// "gemini-" and is not that of an older model. Models from generation 3 on sign tool
+// calls and have thinking levels instead of budgets.
 func third(model string) bool { return strings.Contains(model, "gemini-") && !older.MatchString(model) }
 
 // flash matches the flash models, without flash-lite, and their version.
