@@ -137,10 +137,10 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 	return append(in, out...), args.Previous, err
 }
 
-// event queries audit for an event of one of the caller's calls, and decodes its data
-// into data. It repeats the query until audit has indexed the event. It returns
-// errNotStored for another caller's call. If ctx is done before the event is indexed, it
-// returns errNotStored or the error of the query.
+// event queries audit for an event of one of the caller's calls, and decodes the data of
+// the event into data. It repeats the query until audit has indexed the event. It
+// returns errNotStored for another caller's call. If ctx is done before the event is
+// indexed, it returns errNotStored or the error of the query.
 func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
 	for {
 		raw, err := rpc.Do(ctx, c.s.env.Queries, q, audit.CallRef{CallID: callID})

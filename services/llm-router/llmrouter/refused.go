@@ -12,8 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// refused returns the failure for a request that cannot be read or translated. The path
-// at the beginning of err's text becomes a JSON pointer into body.
+// refused returns the failure for a request that cannot be read or translated, with
+// fault.InvalidInput. The path at the beginning of err's text becomes a JSON pointer
+// into body, as far as it exists there; why precedes the rest of the text.
 func refused(body []byte, err error, why string) *provider.Failure {
 	at, rest := pointerIn(body, err.Error())
 	message := why + rest

@@ -32,8 +32,9 @@ func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	return body, err
 }
 
-// passed returns the caller's own body with the candidate's model. It requests the usage
-// of a stream if the caller did not, because cost is computed from reported usage.
+// passed returns the caller's own body with the candidate's model. If the API reports
+// the usage of a stream only on request, and the caller did not request it, passed does,
+// because cost is computed from reported usage.
 func (a *attempt) passed() ([]byte, error) {
 	body, err := rename(a.c.body, a.cand.Model)
 	if ask := a.api.AskUsage; err == nil && ask != "" && a.c.args.Stream && !a.c.args.Usage {

@@ -62,8 +62,9 @@ func main() {
 	}
 }
 
-// walk writes a table row for each member of the type name, and for the members of the
-// types that it refers to. at is the path of the object in the document.
+// walk writes a table row for each member of the struct type name. If a member is a
+// struct type in types, or a list of one, walk also writes the rows of its members. at
+// is the path of the object in the document.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {

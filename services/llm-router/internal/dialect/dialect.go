@@ -50,8 +50,8 @@ type Source interface{ Next() (sse.Event, error) }
 type API struct {
 	// Name identifies the API in the member `apis` of the llm document.
 	Name string
-	// Kind is the kind of calls whose bodies it accepts unchanged; empty if callers
-	// cannot use it.
+	// Kind is the kind of calls whose bodies the API accepts unchanged; empty if callers
+	// cannot use the API.
 	Kind string
 	// Path returns the path of a request below the provider's base URL. model is already
 	// escaped.
@@ -90,8 +90,8 @@ type API struct {
 	// report its usage. It is empty if streams always report it.
 	AskUsage string
 	// OldBound is the older name of the request member that limits the length of an
-	// answer. It is sent to servers that do not support the current name. It is empty if
-	// there is none.
+	// answer, or "" if there is none. A translated request contains it as well, unless
+	// the provider supports the current name.
 	OldBound string
 	// Final lists the types of the events whose member "response" is the whole response.
 	Final []string
@@ -142,8 +142,8 @@ type Caller struct {
 	Encoder func(f *Frame) Encoder
 }
 
-// hints are members that only OpenAI's API defines, such as those about billing, storage
-// and priority. A request without them is still valid.
+// hints lists members of OpenAI's API, such as those about billing, storage and
+// priority, without which a request is still valid.
 var hints = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
 // binding lists request members that, in some API, select the model or determine the

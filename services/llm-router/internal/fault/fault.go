@@ -100,7 +100,7 @@ type Row struct {
 	Edge    Edge
 	Billing Billing
 	Status  string // status of the attempt on the ledger: contract.Failed or contract.Cancelled
-	Hidden  bool   // the caller receives neither the body of the provider's response nor the fields of its error, which are about the router's key
+	Hidden  bool   // the caller receives neither Body nor Fault of the provider.Failure, since they are about the router's key
 	Means   string // explanation for the documentation: when the code is used
 }
 

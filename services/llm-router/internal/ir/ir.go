@@ -322,8 +322,8 @@ func (c *Collect) Add(e *Event) {
 	}
 }
 
-// answer returns the answer with an index and creates those up to it. It returns nil if
-// the index is too large.
+// answer returns the answer with an index, which must not be negative, and creates those
+// up to it. It returns nil if the index is maxChoices or more.
 func (c *Collect) answer(choice int) *Answer {
 	if choice >= maxChoices {
 		return nil
@@ -334,8 +334,9 @@ func (c *Collect) answer(choice int) *Answer {
 	return &c.r.Choices[choice]
 }
 
-// say appends a piece of text to the last part, or begins a new part: after signed
-// thinking, for redacted thinking and after it, and if the type differs.
+// say appends a piece of text to the last part. It begins a new part for the first
+// piece, for a piece of another type, for redacted thinking, and after a part that is
+// redacted or signed.
 func (c *Collect) say(a *Answer, e *Event) {
 	if n := len(a.Parts); n > 0 {
 		if p := &a.Parts[n-1]; p.Type == e.Part.Type && e.Part.Redacted == "" && p.Redacted == "" && p.Signature == "" {
@@ -388,7 +389,7 @@ func PlainText(parts []Part) string {
 const flatJoint = "__"
 
 // FlatName returns a tool's name for an API without namespaces: namespace and name,
-// joined by two underscores. Unflatten reverses it.
+// joined by two underscores. Request.Unflatten reverses it for the tools of the request.
 func FlatName(namespace, name string) string {
 	if namespace == "" {
 		return name

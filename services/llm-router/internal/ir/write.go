@@ -60,8 +60,8 @@ func (t *ToolDef) Parameters() json.RawMessage {
 // schema.
 var NoParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// ParametersOr returns Parameters, or other if the request has none, for APIs that
-// reject a function without a schema.
+// ParametersOr returns Parameters, or other if the tool has none, for APIs that reject a
+// function without a schema.
 func (t *ToolDef) ParametersOr(other json.RawMessage) json.RawMessage {
 	if p := t.Parameters(); len(p) > 0 {
 		return p

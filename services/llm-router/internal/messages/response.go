@@ -250,7 +250,8 @@ func (d *Decoder) open(e *event) ([]ir.Event, error) {
 }
 
 // piece returns the event for a delta of the open block: text, thinking, a signature, or
-// arguments of a tool call. It returns nil for any other delta.
+// arguments of a tool call. It returns nil for any other delta, and for arguments that
+// are empty or belong to no tool call.
 func (d *Decoder) piece(e *event) []ir.Event {
 	if e.Delta == nil {
 		return nil
@@ -391,7 +392,8 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 }
 
 // Finish returns the end of a complete stream: the end of the open block, the stop
-// reason with the usage, and message_stop.
+// reason with the usage, and message_stop. If there was no content, message_start comes
+// first.
 func (e *Encoder) Finish() []byte {
 	b := e.stop(e.start(nil))
 	d := ir.Obj{"stop_reason": finishOut(e.finish, e.stopSeq), "stop_sequence": nil}

@@ -32,8 +32,8 @@ var (
 	errEnded  = errors.New("the attempt is over")
 )
 
-// End prevents further sending and returns how many bytes were sent. If the transport is
-// still reading a body, its next read fails.
+// End prevents that more of a body is sent, and returns how many bytes were sent. If the
+// transport is still reading a body, its next read fails.
 func (e *Egress) End() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -92,7 +92,7 @@ func (c *counted) Read(p []byte) (int, error) {
 func (*counted) Close() error { return nil }
 
 // headSize returns the size of a request without its body, in bytes, as net/http writes
-// it for HTTP/1.1.
+// it for HTTP/1.1 if compression is disabled.
 func headSize(req *http.Request) int64 {
 	host := req.Host
 	if host == "" {

@@ -40,7 +40,8 @@ type Kind struct {
 	// Lists reports whether GET BaseURL/models returns the provider's models.
 	Lists bool
 	// ListHeader holds header fields that a request for the provider's list of models
-	// requires. They are sent to every provider, since one may relay for another.
+	// requires. Such requests contain them at every provider, since one may relay for
+	// another.
 	ListHeader map[string]string
 	// NewBounds reports whether the provider supports the current name of the request
 	// member that limits an answer. Translated requests to other kinds contain the older
@@ -195,7 +196,8 @@ func Bearer(_ context.Context, req *http.Request, _ *Config, key string, _ []byt
 }
 
 // KeyIn returns a function for Kind.Authorize that sets a header field to the key. The
-// key replaces a field of that name in the configuration. The function never fails.
+// key replaces a field of that name that the configuration adds. The function never
+// fails.
 func KeyIn(header string) func(context.Context, *http.Request, *Config, string, []byte) error {
 	return func(_ context.Context, req *http.Request, _ *Config, key string, _ []byte) error {
 		req.Header.Set(header, key)

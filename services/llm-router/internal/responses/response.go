@@ -573,7 +573,8 @@ func (e *Encoder) idAfterClose(prefix string) string {
 }
 
 // Finish returns the end of a complete stream: the end of the open item, and an event
-// with the whole response.
+// with the whole response. If Encode has not begun the response, the events that begin
+// it come first.
 func (e *Encoder) Finish() []byte {
 	b := e.close(e.start(nil))
 	status, incomplete := ending(e.finish)

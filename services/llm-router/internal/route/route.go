@@ -61,7 +61,7 @@ type Price struct {
 }
 
 // Limits returns the maximum numbers of tokens that the model accepts and returns. 0
-// means that a limit is not known; the default of llm.Limits then applies.
+// means that a limit is not known; llm.Args.Most then assumes a value.
 func (p *Price) Limits() llm.Limits {
 	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }
@@ -323,8 +323,8 @@ func drawn(fit []Target, at uint64) []Target {
 	return fit
 }
 
-// weigh returns the price by which targets are sorted. It is highest for models without
-// a price.
+// weigh returns the price by which targets are sorted: the sum of the input and the
+// output price. A model without a price is sorted after all others.
 func (t *Table) weigh(id string) int64 {
 	p := t.price(id)
 	if p == nil {

@@ -103,7 +103,8 @@ func TestCost(t *testing.T) {
 }
 
 // TestMost shows that Most sums every candidate that may be billed, at its highest input
-// price, and returns the largest limits.
+// price, and returns the largest limits, and that Reach contains every candidate of a
+// plan.
 func TestMost(t *testing.T) {
 	tb := table()
 	if m := tb.Most("fast"); m.Priced || m.Attempts != 4 {

@@ -203,8 +203,8 @@ func openKey(t []byte) int {
 	return k
 }
 
-// wordStart returns the index at which the word before i begins. It searches only the
-// last longest bytes of t.
+// wordStart returns the index at which the word before i begins. It searches no further
+// than longest bytes from the end of t.
 func wordStart(t []byte, i int) int {
 	for i > 0 && len(t)-i < longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
 		i--

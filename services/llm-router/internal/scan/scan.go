@@ -74,7 +74,7 @@ type finder struct {
 	from  int // position at which the scan began
 	found []Finding
 	end   int // end of the last finding
-	open  int // start of the first token that the text may not contain to its end; len(text) if there is none
+	open  int // start of the first token that may continue after the end of the text; len(text) if there is none
 }
 
 // add records a finding unless it overlaps the one before.

@@ -52,8 +52,8 @@ func prepare(c *provider.Config) error {
 }
 
 // authorize adds a Bedrock API key as a bearer token or, if key is the JSON of an access
-// key, signs the request with Signature Version 4. The signature contains the time, so
-// it is made right before the request is sent.
+// key, signs the request with Signature Version 4. A malformed access key is an error.
+// The signature contains the time, so it is made right before the request is sent.
 func authorize(ctx context.Context, req *http.Request, c *provider.Config, key string, body []byte) error {
 	if !strings.HasPrefix(key, "{") {
 		return provider.Bearer(ctx, req, c, key, body)
