@@ -48,7 +48,7 @@ type call struct {
 	billed amounts    // upper bound of the amounts that all attempts so far may be billed for
 	tries  int64
 	usage  contract.Usage
-	output []byte // the response as it is recorded on the ledger
+	output []byte // the response to record
 }
 
 // call executes one call. The result always has a usage, also after a failure: the sum

@@ -294,7 +294,8 @@ func TestClientTool(t *testing.T) {
 	}
 }
 
-// TestGather shows that frames are 10 ms apart with few calls, and 50 ms with many.
+// TestGather shows that the delay of a frame is 10 ms with up to 100 calls, 50 ms with
+// 500 or more, and proportional between.
 func TestGather(t *testing.T) {
 	for calls, want := range map[int64]time.Duration{0: 10 * time.Millisecond, 100: 10 * time.Millisecond, 250: 25 * time.Millisecond, 500: 50 * time.Millisecond, 9999: 50 * time.Millisecond} {
 		if got := gather(calls); got != want {
@@ -381,7 +382,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestUsageView shows that the view's digest depends on its events only.
+// TestUsageView shows that views of the same events have the same digest, and that a
+// response is found by its id and by the id of an item in it.
 func TestUsageView(t *testing.T) {
 	var a, b Usage
 	e := &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: "alice", CallID: "c-1", Time: contract.Time(time.Unix(1_700_000_000, 0)),

@@ -72,7 +72,7 @@ type API struct {
 	Decoder func(callID string) Decoder
 	// Source returns the reader of a stream's framing; nil means server-sent events.
 	Source func(io.Reader) Source
-	// Usage decodes the member "usage" of a complete response, which may be empty.
+	// Usage decodes the member "usage" of a complete response; member may be empty.
 	Usage func(member []byte) ir.Usage
 	// Fault decodes an error: the body of a response with an error status or, with
 	// status 0, an error within a stream. header returns a header field of the response.
