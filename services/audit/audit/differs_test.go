@@ -11,9 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// TestDiffers checks that audit reports a loss if an entry is missing or different, but
-// not if the server does not respond for a minute while audit starts. After a reported
-// loss, policy denies every call.
+// TestDiffers checks that differs returns an error if the entry is missing or different,
+// also after an outage of one minute, and that the outage alone is no error.
 func TestDiffers(t *testing.T) {
 	c := &chronicle{}
 	for range 3 {

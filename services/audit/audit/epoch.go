@@ -18,8 +18,8 @@ import (
 )
 
 // opened returns the newest log epoch that the root key opened on the ledger. Without
-// such an event it returns epoch 1. It returns an error if the signature of the event
-// does not verify.
+// such an event it returns epoch 1. It returns an error if the event cannot be read or
+// its signature does not verify.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	filter := bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
 	en, err := s.env.Emit.Log.Last(ctx, filter)
@@ -86,7 +86,8 @@ func (s *Service) closedNote(n int64) ([]byte, error) {
 
 // closedTree returns the tree of a closed epoch and the size of its last checkpoint, up
 // to which the tree can be used for proofs. The caller must close the tree. The error is
-// not-found if the tree no longer has the root of the checkpoint.
+// not-found if no such epoch is closed, or if its tree no longer has the root of that
+// checkpoint.
 func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	note, err := s.closedNote(n)
 	if err != nil {

@@ -48,9 +48,9 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
 }
 
-// head selects the checkpoint to which a pack is bound. It returns the source of the
-// pack with that checkpoint and, if the checkpoint commits to a map of tips, the proof
-// of the session's entry in the map.
+// head selects the checkpoint to which a pack is bound. It returns a source with that
+// checkpoint, with its cosignatures if q.Witnessed is not 0 and, if the checkpoint
+// commits to a map of tips, with the proof of the session's entry in the map.
 func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {
@@ -83,10 +83,10 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 	return src, err
 }
 
-// source returns the content of a session's pack: the checkpoint, the trust and policy
-// events, and the events of the session with the objects to which they refer. If q.From
-// is not 0, it adds the checkpoint of that size and the proof that the log extends it;
-// without such a checkpoint the error is not-found.
+// source returns the content of a session's pack: the checkpoint, and the trust and
+// policy events and the events of the session that it covers, with the objects to which
+// they refer. If q.From is not 0, it adds the checkpoint of that size and the proof that
+// the log extends it; without such a checkpoint the error is not-found.
 func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
@@ -129,9 +129,9 @@ func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
 	return err == nil
 }
 
-// stored reads the entries with the given sequences and returns each with its inclusion
-// proof in the tree of the given size. It adds the objects to which the entries refer to
-// the map objects, except those that are encrypted or erased.
+// stored reads the entries with the given sequences, as entriesNear does, and returns
+// each with its inclusion proof in the tree of the given size. It adds the objects to
+// which the entries refer to the map objects, except those that are encrypted or erased.
 func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {

@@ -162,7 +162,8 @@ func (s queries) sessionEntries(ctx context.Context, session string, size uint64
 }
 
 // graph returns the nodes of a session's proof graph. The last node is the newest
-// checkpoint; the graph contains the events that it covers.
+// checkpoint; the graph contains the session's events that this checkpoint covers. The
+// error is ErrNoSession, or another not-found error if no checkpoint covers the session.
 func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
 	doc, err := s.view.Lookup(s.env.Tenant, session)
 	if err != nil {
@@ -196,7 +197,7 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 
 // firstOf returns a handler that returns an event of a call. The handler tries the
 // prefixes in order, and returns the first event that it finds whose id is a prefix
-// followed by the call id.
+// followed by the call id. If there is none, the error is not-found.
 func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallRef) (json.RawMessage, error) {
 	return func(ctx context.Context, q *events.CallRef) (json.RawMessage, error) {
 		for _, prefix := range prefixes {
@@ -263,7 +264,8 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 }
 
 // proof returns the leaf hash of an entry, its inclusion proof under the newest
-// checkpoint, and that checkpoint.
+// checkpoint, and that checkpoint. The error is not-found if there is no such entry, or
+// if no checkpoint covers it and none can be signed.
 func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.Inclusion, err error) {
 	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
 		return out, notFound("no such ledger entry")

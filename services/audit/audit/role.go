@@ -8,9 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// misplaced returns the reason why the service that recorded the event e must not record
-// it, or "". The view records such an event as an alarm and otherwise ignores it: it
-// does not count as an event of the call, and a valid event can still have its id.
+// misplaced returns the reason why e must not have its id, or why the service that
+// recorded e must not record such an event. It returns "" if there is no reason. The
+// view records a misplaced event as an alarm and otherwise ignores it: it does not count
+// as an event of the call, and a later event may have the same id.
 func (w *writer) misplaced(e *contract.Event) string {
 	if want := idOwner(e); want != "" {
 		return want
@@ -89,8 +90,8 @@ func (w *writer) executor(e *contract.Event) string {
 // eventKey returns the key of an event in bEvents. id is tenant.session.
 func eventKey(id string, seq uint64) []byte { return append([]byte(id+"\x00"), key(seq)...) }
 
-// named returns the value of an event in bEvents: the event's name, followed by the
-// executor if the event allows a call.
+// named returns the value of an event in bEvents: the event's name, followed by an
+// underscore and the executor if the event allows a call.
 func named(e *contract.Event) string {
 	if e.Target == "" {
 		return e.Name

@@ -172,7 +172,7 @@ func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 }
 
 // SearchQuery selects the events that have all the given terms, a map from facet to
-// value.
+// value, and whose time and sequence are within the given bounds.
 type SearchQuery struct {
 	Terms  map[string]string `json:"terms"`
 	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
@@ -263,9 +263,9 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	return receipt, err
 }
 
-// maker returns the sequence of the event that first recorded a call or a content: the
-// proposal of the call, or the outcome that produced the content. It returns 0 if there
-// is no such event.
+// maker returns the sequence of the proposal of the call with the given id, or of the
+// first outcome that produced the content with the given commitment. It returns 0 if
+// there is no such event.
 func (v *View) maker(id string) (seq uint64, err error) {
 	if !strings.HasPrefix(id, "sha256:") {
 		return v.SeqOf(contract.IDProposal + id)
@@ -280,8 +280,8 @@ func (v *View) maker(id string) (seq uint64, err error) {
 }
 
 // makers returns the session in which each call or content with one of the ids was made.
-// It omits ids that are not on the ledger. For the id of a session it returns that id,
-// without reading the ledger.
+// It omits unknown calls, and contents that no outcome produced. For the id of a session
+// it returns that id, without reading the ledger.
 func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[string]string, error) {
 	out := map[string]string{}
 	for _, id := range q.IDs {
@@ -317,8 +317,9 @@ func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	return binary.BigEndian.Uint64(v)
 }
 
-// search passes the matching events to add, newest first. The index contains times in
-// seconds only, so search also compares the exact times of the events.
+// search passes at most r.Limit matching events to add, newest first; the limit is at
+// least 1 and at most 1000. The index contains times in seconds only, so search also
+// compares the exact times of the events.
 func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(events.Found) error) error {
 	q := SearchQuery{Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
 	left := q.Limit

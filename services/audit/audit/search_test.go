@@ -15,7 +15,7 @@ import (
 )
 
 // TestSearch compares search results from the index, built in transactions of random
-// size, with those of a linear scan.
+// size, with those of a linear scan. It also checks that an unknown facet is an error.
 func TestSearch(t *testing.T) {
 	db, err := openDB(filepath.Join(t.TempDir(), "view.db"))
 	if err != nil {

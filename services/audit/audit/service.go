@@ -74,9 +74,9 @@ func (*Service) Declaration() bus.Declaration {
 
 // Run implements run.Service. It is ready once the view has reached the end of the
 // ledger and the ledger was compared with the last checkpoint. If entries are missing,
-// it records an alarm, continues to respond to queries, and signs no checkpoints. Once
-// the root key has opened a new epoch after such a loss, Run returns an error, so that
-// the service restarts in that epoch.
+// or the comparison fails for another reason, it records an alarm, continues to respond
+// to queries, and signs no checkpoints. Once the root key has opened a new epoch after
+// such a loss, Run returns an error, so that the service restarts in that epoch.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
@@ -159,8 +159,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return errors.Join(g.Wait(), s.view.Flush())
 }
 
-// catchUp reads the ledger up to its current end and applies the entries to the view. If
-// the server does not respond, the view keeps its position.
+// catchUp reads the ledger up to its current end, for at most two seconds, and applies
+// the entries that it has read to the view. It ignores an error of reading; its error is
+// that of View.Flush.
 func (s *Service) catchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -213,9 +214,9 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 }
 
 // compare compares the ledger with the last checkpoint, which is stored in a separate
-// file. It returns an error if the ledger is shorter than the checkpoint or has a
-// different root, which means that entries were lost. It also returns an error if the
-// checkpoint or the tree cannot be read.
+// file. It returns nil if no checkpoint is stored. It returns an error if the ledger is
+// shorter than the checkpoint or has a different root, which means that entries were
+// lost. It also returns an error if the checkpoint or the tree cannot be read.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -255,9 +256,10 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 	return s.differs(ctx, pos)
 }
 
-// differs returns an error if the entry at pos is not the one from which the view was
-// built. It retries while the ledger does not respond, until ctx is done, because audit
-// reports the error as a loss and policy then denies every call.
+// differs returns an error unless the ledger's entry at pos is the one from which the
+// view was built. While the ledger does not respond, it retries until ctx is done and
+// then returns nil: audit reports an error as a loss, after which policy denies every
+// call.
 func (s *Service) differs(ctx context.Context, pos uint64) error {
 	var en eventlog.Entry
 	err := eventlog.Retry(ctx, func() (err error) {
@@ -295,7 +297,8 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	})
 }
 
-// note parses a checkpoint of this log and verifies that one of audit's keys signed it.
+// note parses a checkpoint and verifies that one of audit's keys for checkpoints signed
+// it. The key may have been revoked since.
 func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 	err = errors.New("checkpoint: audit has no key")
 	for _, k := range s.env.Trust.Keys() {
@@ -315,8 +318,9 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 
 // checkpoint signs the current tree head if the tree has grown, or if the last
 // checkpoint has no map of tips. The file is written before the checkpoint is published,
-// so that a later start can compare the ledger with every published checkpoint. While
-// audit must not sign checkpoints, the error is that of muted.
+// so that the file is at least as new as every published checkpoint of the epoch.
+// checkpoint returns nil without signing if there is nothing to sign or audit's key is
+// not valid yet. While audit must not sign checkpoints, the error is that of muted.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -124,7 +124,7 @@ func (v *View) Head() (position, lamport uint64, root translog.Hash, err error) 
 }
 
 // tipsAt returns the map as of an earlier position, at which the ledger had size
-// entries. It takes O(c · log n) time if c of n sessions have changed since.
+// entries. It computes O(c · log n) inner nodes if c of n sessions have changed since.
 func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	root, err := tipsRoot(tx)
 	if err != nil {
@@ -152,8 +152,8 @@ func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	return store, root, err
 }
 
-// tipAt returns the session's entry in the map as of an earlier position. Its Events is
-// 0 if the session had no event at that position.
+// tipAt returns the session's entry in the map as of an earlier position. The entry's
+// Events is 0 if the session had no event at that position.
 func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
 	prefix := []byte(s.Tenant + "." + s.ID + "\x00")
@@ -199,8 +199,9 @@ func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 }
 
 // ProveTip returns a session's entry in the map when the ledger had size entries, with
-// its proof. want is the root to which the checkpoint of that size commits. ProveTip
-// returns ErrNoSession if the session had no event then.
+// its proof. want is the root to which the checkpoint of that size commits; it is an
+// error if the map had another root. ProveTip returns ErrNoSession if the session had no
+// event then.
 func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash) (p *evidence.TipProof, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bSessions).Get([]byte(tenant + "." + session))
@@ -235,7 +236,7 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 // checkTips returns an error if the view's map, as of the last signed checkpoint, is not
 // the one to which the checkpoint commits. It returns nil if there is no valid
 // checkpoint, if the checkpoint commits to no map, or if the view has not reached that
-// position.
+// position. A malformed commitment is an error.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {

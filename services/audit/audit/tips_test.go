@@ -81,10 +81,10 @@ func open(t testing.TB, dir string) *View {
 	return v
 }
 
-// TestTips checks the root of the map of tips at each position, for random transactions
-// and with the view closed and opened again in between. It then checks the map as of
-// earlier positions, with a proof for each session. A view that is rebuilt has the same
-// dump.
+// TestTips checks the root of the map of tips after each of a series of transactions of
+// random size, with the view closed and opened again in between. It then checks the map
+// as of earlier positions: each session has a proof, and there is none before the first
+// event of a session or for another root. A view that is rebuilt has the same dump.
 func TestTips(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 5))

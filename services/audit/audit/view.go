@@ -24,10 +24,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// View is audit's view of the ledger: the tree, the search index, and the indexes of
-// sessions, receipts and ids. Only Add, Flush and Reset change it, and a view that is
-// rebuilt by replay has the same dump at the same position. It is safe for concurrent
-// use.
+// View is audit's view of the ledger: the tree, the map of tips, the search index, and
+// further indexes, such as those of sessions, receipts and ids. After OpenView, only
+// Add, Flush and Reset change it. A view that is rebuilt by replay has the same dump at
+// the same position. A View is safe for concurrent use.
 type View struct {
 	Tree *tree.Tree
 	db   *bbolt.DB
@@ -50,7 +50,7 @@ var (
 	dumped    = buckets[1:8] // buckets that Dump writes entry by entry
 )
 
-// OpenView opens or creates the view in dir. If its database cannot be read, OpenView
+// OpenView opens or creates the view in dir. If its database cannot be opened, OpenView
 // renames the file and returns an empty view, which must be rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
@@ -109,12 +109,12 @@ func create(tx *bbolt.Tx) error {
 	return putUint(tx, "layout", layout)
 }
 
-// Reset deletes all entries, so that the view is rebuilt from the first entry of the
-// ledger.
+// Reset deletes all entries of the database, so that the view is rebuilt from the first
+// entry of the ledger. The files of the tree are overwritten meanwhile.
 func (v *View) Reset() error { return v.db.Update(empty) }
 
 // checkTree returns an error if the tree has fewer leaves than the index has entries.
-// That can happen in a power loss, because neither is synced; both can be rebuilt.
+// That can happen after a power loss, because neither is synced; both can be rebuilt.
 func (v *View) checkTree() error {
 	pos, _ := v.Position()
 	if pos == 0 {
@@ -150,8 +150,9 @@ func (v *View) Add(en eventlog.Entry) error {
 }
 
 // Flush applies the pending entries in one transaction. A transaction costs nearly the
-// same for one entry as for many, so the service flushes periodically and before each
-// response. Flush returns an error if a sequence is missing between entries.
+// same for one entry as for many, so the service flushes periodically and before it
+// reads the view for a query. Flush returns an error, and applies nothing, if a pending
+// entry does not directly follow the one before.
 func (v *View) Flush() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -230,7 +231,8 @@ type writer struct {
 // apply adds an entry to the indexes and returns its Lamport time. An entry that is not
 // a valid event, that its service must not record, or whose id an earlier event has, is
 // recorded as an alarm and otherwise ignored. An outcome that cannot be decoded is
-// recorded as an alarm, too; only its id and its time are indexed.
+// recorded as an alarm, too; only its id and its time are indexed. For an alarm, apply
+// returns 0.
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	alarm := func(what string) (uint64, error) {
 		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)

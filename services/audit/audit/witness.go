@@ -17,8 +17,9 @@ import (
 // A cosignature in CHECKPOINTS is stored as the size of the tree, a newline, and the
 // witness's signature line.
 
-// cosign stores a witness's cosignature of a checkpoint of this log. It rejects a line
-// that no witness in the trust registry signed.
+// cosign stores a witness's cosignature of a checkpoint of this log, unless one of that
+// witness is stored already. The error is not-found if there is no checkpoint of q.Size
+// leaves, or if no witness in the trust registry signed the line.
 func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,10 +49,11 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 // all have cosigned the previous one.
 const meeting = time.Minute
 
-// forWitnesses returns the checkpoint that witnesses are to cosign. It returns the same
-// one until all witnesses have cosigned it or meeting has passed, because witnesses poll
-// at different times and otherwise no two would cosign the same checkpoint. The size of
-// the returned checkpoint never decreases. The caller must hold mu.
+// forWitnesses returns the checkpoint that witnesses are to cosign, or nil if there is
+// none. It returns the same one until all witnesses have cosigned it or meeting has
+// passed, because witnesses poll at different times and otherwise no two would cosign
+// the same checkpoint. The size of the returned checkpoint never decreases. The caller
+// must hold mu.
 func (s queries) forWitnesses() *point {
 	if len(s.checkpoints) == 0 {
 		return nil
@@ -118,8 +120,9 @@ func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 }
 
 // bound returns the checkpoint to which a pack that needs at least size leaves is bound:
-// the newest one if k is 0, or else the newest one with at least k cosignatures. The
-// error is not-found if no checkpoint has so many.
+// the newest one if k is 0, or else the newest one with at least k cosignatures. If no
+// checkpoint covers size leaves, the error is that of newest. If none of those that do
+// has k cosignatures, it is not-found.
 func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {

@@ -83,7 +83,7 @@ type step struct {
 }
 
 // gates reads the gates of all levels up to the given one. The keys of the map are the
-// levels.
+// levels. An unknown level is an error.
 func gates(level string) (map[string][]gate, error) {
 	if !slices.Contains(Levels, level) {
 		return nil, fmt.Errorf("level %q is none of %v", level, Levels)
@@ -109,7 +109,8 @@ func gates(level string) (map[string][]gate, error) {
 
 // Run runs every gate up to the level, and calls tell with each result as soon as the
 // gate has ended. A gate that fails does not stop the others; once ctx is done, all
-// further gates fail. Run returns an error if the level is unknown or ctx is done.
+// further gates fail. Run returns an error if the level is unknown, in which case no
+// gate runs, or if ctx is done at the end. Failed gates are not an error.
 func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	all, err := gates(level)
 	if err != nil {
@@ -197,9 +198,10 @@ func inJSON(s string) string {
 	return string(b[1 : len(b)-1])
 }
 
-// step sends the request of s and checks the response. If s names a session, step
-// records the session id and the receipt id of the response. It saves the headers that s
-// lists.
+// step sends the request of s and checks the response. It returns an error if there is
+// no complete response or if the response does not meet an expectation of s. If s names
+// a session, step records the session id and the receipt id of the response. It also
+// saves the headers that s lists.
 func (p *probe) step(ctx context.Context, s *step) error {
 	q := &s.Request
 	body := []byte(q.Raw)

@@ -23,9 +23,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
-// checks maps the names of checks that a request with its expected response cannot
-// express to their functions. Those about one session use the session "main", in which
-// the gates of L1 make calls.
+// checks maps the name of each check to its function. A check is a step that cannot be
+// expressed as a request with its expected response. Checks about one session use the
+// session "main", in which the gates of L1 make calls.
 var checks = map[string]func(context.Context, *probe) error{
 	"receipts": checkReceipts, "receipt-chain": checkChain, "receipt-signatures": checkSignatures, "sessions": checkSessions, "proofgraph": checkGraph,
 	"checkpoint": checkCheckpoint, "inclusion": checkInclusion, "consistency": checkConsistency, "tiles": checkTiles, "ledger": checkLedger,
@@ -43,9 +43,9 @@ func documents(b []byte, each func([]byte) error) error {
 	return nil
 }
 
-// receipts returns the receipts of the session as /helm/receipts lists them, at least
-// one. It returns an error if the responses to the calls of L1 named fewer than three
-// receipts, or if the list is empty.
+// receipts returns the receipts of the session "main" as /helm/receipts lists them, at
+// least one. It returns an error if the responses to the calls of L1 named fewer than
+// three receipts, or if the list is empty or malformed.
 func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	if len(p.sessions[p.session("main")]) < 3 {
 		return nil, errors.New("the calls of L1 left fewer than three receipts")
@@ -120,7 +120,7 @@ func checkChain(ctx context.Context, p *probe) error {
 }
 
 // keys builds the key registry from the endpoint's key events, starting from the trusted
-// root.
+// root. It returns an error if Target.Root is empty or an event is not valid.
 func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	if p.Root == "" {
 		return nil, errors.New("no trusted root: name its key id")
@@ -189,8 +189,8 @@ func checkSignatures(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// checkSessions checks that the list of sessions contains the session, with the right
-// number of receipts and the right tip.
+// checkSessions checks that the list of sessions contains the session "main", with the
+// number of receipts and the tip that follow from /helm/receipts.
 func checkSessions(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -274,7 +274,8 @@ func checkGraph(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// head returns the newest checkpoint, whose signature it has verified.
+// head returns the newest checkpoint, after it has verified that a key of audit under
+// the trusted root signed it.
 func (p *probe) head(ctx context.Context) (*translog.Checkpoint, error) {
 	note, err := p.read(ctx, "/log/checkpoint")
 	if err != nil {
@@ -296,8 +297,8 @@ func (p *probe) open(ctx context.Context, note []byte) (*translog.Checkpoint, er
 	return nil, errors.New("checkpoint: no key of audit under this root signed it")
 }
 
-// entry returns the sequence and the stored bytes of the session's last event, or an
-// error if it has no events.
+// entry returns the sequence and the stored bytes of the last event of the session
+// "main", or an error if the session has no events.
 func (p *probe) entry(ctx context.Context) (seq uint64, stored []byte, err error) {
 	b, err := p.read(ctx, "/api/v1/events?session="+p.session("main"))
 	if err != nil {
@@ -427,7 +428,8 @@ func (p *probe) tile(ctx context.Context, level uint, index, width uint64) ([]by
 	return b, err
 }
 
-// checkTiles computes the root of the newest checkpoint from tiles alone.
+// checkTiles checks that the root of the newest checkpoint can be computed from tiles
+// alone.
 func checkTiles(ctx context.Context, p *probe) error {
 	head, err := p.head(ctx)
 	if err != nil {
@@ -521,9 +523,9 @@ func checkEvidence(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// twice exports the session's evidence pack until two consecutive packs have the same
-// checkpoint, and returns that pack. It returns an error if the bytes of the two differ,
-// or if ten packs are not enough.
+// twice exports the session's evidence pack until two consecutive packs are bound to
+// checkpoints of the same size, and returns the second one. It returns an error if the
+// bytes of the two differ, or if ten packs are not enough.
 func (p *probe) twice(ctx context.Context) ([]byte, error) {
 	var last []byte
 	size := int64(-1)

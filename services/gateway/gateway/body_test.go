@@ -19,8 +19,8 @@ import (
 type wrong struct{ body, param string }
 
 // wrongBodies lists, for each route with a body, bodies that the gateway must reject
-// before it proposes a call. The tests send the path as declared, with placeholders such
-// as ":id".
+// before it proposes a call. The test sends them to the path as declared, with
+// placeholders such as ":id".
 var wrongBodies = map[string][]wrong{
 	"POST /v1/chat/completions":      slices.Concat(wrongModel, []wrong{wrong{`{"model":"demo/echo","messages":[],"Stream":true}`, "/Stream"}}),
 	"POST /v1/completions":           wrongModel,
@@ -72,8 +72,8 @@ var (
 	}
 )
 
-// resolves reports whether a JSON pointer leads to a member of doc, or to a place in an
-// existing object where the member is missing.
+// resolves reports whether a JSON pointer leads to a value in doc, or to a member that
+// is missing in an existing object.
 func resolves(doc any, pointer string) bool {
 	parts := strings.Split(pointer, "/")[1:]
 	for i, part := range parts {
@@ -99,8 +99,9 @@ func resolves(doc any, pointer string) bool {
 }
 
 // TestErrorsPointIntoTheBody sends the bodies of wrongBodies. It checks that the param
-// of each error is the JSON pointer of the wrong member, or "body", and that the error
-// quotes no secret. It fails for a new route without an entry in wrongBodies.
+// of each error is the JSON pointer of the wrong member, or "body", and that the
+// response does not contain the secret. It fails for a route with a body that has no
+// entry in wrongBodies.
 func TestErrorsPointIntoTheBody(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{})
 	bearer := "Bearer " + mint("alice", token.All...)

@@ -51,8 +51,8 @@ type parts struct {
 	queries     *queries.Client
 }
 
-// Outside holds the connections to other services that tests replace. It includes
-// neither the ledger nor the inbox of env.
+// Outside holds the connections to other services that tests replace. The connections to
+// the ledger and to this instance's inbox are in run.Env.
 type Outside struct {
 	Queries *rpc.Client // queries other services
 	// Open subscribes to the frames that the service from sends for a call. Frames that
@@ -89,7 +89,7 @@ func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
 func (s *Service) Handler() http.Handler { return s.routes() }
 
 // Deliver applies a ledger entry to the gateway's views and delivers it to the calls
-// that wait for it.
+// that wait for it. Its error joins the errors of both.
 func (s *Service) Deliver(en eventlog.Entry) error {
 	return errors.Join(s.apply(en), s.prop.Deliver(en))
 }

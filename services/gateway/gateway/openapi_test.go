@@ -84,9 +84,9 @@ var freeForm = map[string]string{
 	"ViewLine":         "views have a canonical form of their own, which is compared as bytes",
 }
 
-// TestNoBareMaps checks that every schema of the document names its members or a type,
-// unless freeForm lists it, and that freeForm lists no other schemas. The description of
-// each schema in freeForm must be long enough to give the reason.
+// TestNoBareMaps checks that bare finds no schema in the document except those that
+// freeForm lists, and that freeForm lists no other schemas. The description of each
+// schema in freeForm must be long enough to give the reason.
 func TestNoBareMaps(t *testing.T) {
 	d := readDocument(t)
 	found := map[string]bool{}
@@ -112,8 +112,10 @@ func TestNoBareMaps(t *testing.T) {
 	}
 }
 
-// bare returns the places of the schemas in schema, including schema itself, that have
-// no type or are objects that name no members. at is the place of schema.
+// bare returns the places of the schemas in schema, including schema itself, that
+// describe nothing: those without a type, a reference or alternatives, and objects for
+// which neither members nor the type of further members are described. at is the place
+// of schema.
 func bare(schema any, at string) (out []string) {
 	m, ok := schema.(map[string]any)
 	if !ok {

@@ -1,7 +1,8 @@
 // Package gateway is the service that clients connect to. It translates requests of the
 // OpenAI, Anthropic, MCP and REST APIs into proposals of calls, awaits their outcomes on
-// the ledger, and translates these into responses. It makes no policy decisions and
-// executes no calls.
+// the ledger, and translates these into responses. Requests that only read are answered
+// from the ledger, from the gateway's views, or by queries to other services. The
+// gateway makes no policy decisions and executes no calls.
 package gateway
 
 import (
@@ -98,10 +99,11 @@ func (*Service) Declaration() bus.Declaration {
 		Readers: []bus.Reader{outcomesReader, toolsReader, bus.Control}}
 }
 
-// Run implements run.Service. It serves requests once it receives outcomes from the
-// ledger. When ctx is done or a background task has failed, it accepts no further
-// requests; it returns when the requests in progress have their responses, or after ten
-// seconds.
+// Run implements run.Service. Once it receives outcomes from the ledger, it calls ready
+// and serves requests. When ctx is done or a background task has failed, it accepts no
+// further requests; it returns when the requests in progress have their responses, or
+// after ten seconds. Run returns an error if the configuration is invalid or no listener
+// can be opened, and otherwise the first error of the server or of a background task.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err

@@ -44,9 +44,9 @@ var scoreTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
 
-// Run implements run.Service. It receives outcomes of nested calls until the last
-// judgement has ended, so that judgements in progress when ctx ends can complete in the
-// time that package execute grants them.
+// Run implements run.Service. It calls ready once it receives outcomes of nested calls.
+// It receives them until the last judgement has ended, so that judgements in progress
+// when ctx ends can complete in the time that package execute grants them.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
@@ -75,8 +75,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 // judgeTime is the time limit of the nested call.
 const judgeTime = 60 * time.Second
 
-// score executes a call of kind judge.score. verdict.Read checks the model's reply. If
-// there is no transcript or no reply, the call fails without a score.
+// score executes a call of kind judge.score. The call fails if the rubric is invalid, or
+// if there is no transcript or no reply of the model. If verdict.Read rejects the reply,
+// the call succeeds, and its output contains the reason instead of a score.
 func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Session string `json:"session"`
@@ -132,8 +133,8 @@ func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdic
 	return canon.Transform(nil, out)
 }
 
-// chat returns the body of the nested call, with only the rubric as system message and
-// the transcript as user message.
+// chat returns the body of the nested call. Its messages are the instructions of the
+// rubric as the system message, and the transcript as the user message.
 func chat(r *verdict.Rubric, transcript json.RawMessage) ([]byte, error) {
 	return json.Marshal(map[string]any{"model": r.Model, "temperature": 0, "messages": []map[string]string{
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
@@ -154,8 +155,9 @@ func words(completion []byte) (string, error) {
 	return c.Choices[0].Message.Content, nil
 }
 
-// ask proposes the nested call on behalf of the caller of the judge.score call, waits
-// for its outcome, and returns the text of the model's reply.
+// ask proposes the nested call as the actor of the call judge.score, waits for its
+// outcome, and returns the text of the model's reply. It returns an error if the nested
+// call does not succeed.
 func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
 	raw, err := chat(r, transcript)
 	if err != nil {

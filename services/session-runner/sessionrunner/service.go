@@ -1,6 +1,6 @@
-// Package sessionrunner is the executor of packs. It runs each call in a sandbox that is
-// created for the call and destroyed after it, and attests the tier, the program's
-// digest and the limits. Each tier is an internal package that implements
+// Package sessionrunner is the executor of packs. It runs each call of a pack in a
+// sandbox that is created for the call and destroyed after it, and attests the tier, the
+// program's digest and the limits. Each tier is an internal package that implements
 // sandbox.Runner. To add a tier, add its package and extend openRunners.
 package sessionrunner
 
@@ -110,7 +110,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 }
 
 // openRunners sets the isolation tier for native programs: tier "container" if a
-// containerd socket is configured, or else tier "process" if the host supports it.
+// containerd socket is configured, or else tier "process" if the host supports it. If
+// the host does not, openRunners sets s.broken and returns nil. It returns an error if
+// containerd does not respond or the folder of sandboxes cannot be created.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir
@@ -189,9 +191,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return res
 }
 
-// runner returns the runner for a program whose manifest names the tier own, if it
-// provides the tier and the user id in want. Otherwise it returns nil and the result
-// that refuses the call. A WebAssembly program can run only in tier wasi.
+// runner returns the runner for a program whose manifest names the tier own, if that
+// runner provides the tier and the user id in want. Otherwise it returns nil and the
+// result that refuses the call. A WebAssembly program can run only in tier wasi.
 func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, execute.Result) {
 	if own == s.wasi.Tier() {
 		if guard.TierSatisfies(own, want.Tier) {
@@ -215,7 +217,8 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 }
 
 // input returns the document for the pack's standard input: the args and, as the member
-// _secrets, the secrets. The digest of the args does not cover the secrets.
+// _secrets, the secrets. Without secrets it returns the args alone. The digest of the
+// args does not cover the secrets.
 func input(w *execute.Work) ([]byte, error) {
 	if len(w.Secrets) == 0 {
 		return w.Args, nil

@@ -24,9 +24,9 @@ const (
 	kindRotate  = "vault.rotate_content_key"
 	kindDestroy = "vault.destroy_content_key"
 
-	// contentDomain is the domain of the store of content keys. Until release 0.4 it was
-	// the prefix of their names in the store of secrets. No other name in that store
-	// contains a slash.
+	// contentDomain is the domain of the store of content keys. Until release 0.4,
+	// content keys were among the secrets, under names with this prefix. No other name
+	// in that store contains a slash.
 	contentDomain = secret.ReservedNames + "/"
 )
 
@@ -70,8 +70,8 @@ func (s *Service) serveContentKeys() {
 	})
 }
 
-// contentKeys returns all content keys that are not destroyed. If there are none, it
-// creates one.
+// contentKeys returns all content keys that are not destroyed, with the newest as the
+// current one. If there are none, it creates one.
 func (s *Service) contentKeys() (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()

@@ -84,8 +84,8 @@ func TestContentKeys(t *testing.T) {
 
 // TestOldStore checks that content keys that release 0.4 stored among the secrets are
 // found, that a destroyed key remains destroyed, and that a secret stored under the name
-// of a content key does not change that key. No secret can be given such a name by a
-// call.
+// of a content key does not change that key. It also checks that a call cannot store a
+// secret under such a name.
 func TestOldStore(t *testing.T) {
 	dir, kek := t.TempDir(), make([]byte, 32)
 	old, err := store.Open(filepath.Join(dir, "secrets.json"), kek, "")

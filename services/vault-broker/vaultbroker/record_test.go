@@ -12,9 +12,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 )
 
-// TestRecord checks that the ledger has secret_released exactly once before values are
-// sent, also if the request is delivered again, if it was refused before, and if another
-// service stored an event under the fact's message id.
+// TestRecord checks that record leaves exactly one secret_released of the vault-broker
+// on the ledger, also if an earlier delivery recorded it, if the request was refused
+// before, and if another service stored an event under the fact's message id.
 func TestRecord(t *testing.T) {
 	for name, before := range map[string]func(m, other *emit.Emitter) *contract.Event{
 		"nothing stored": nil,

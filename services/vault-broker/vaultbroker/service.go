@@ -135,9 +135,9 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
 
-// request handles one event secret_requested. It acknowledges the event unless release
-// returns an error; in that case the event is redelivered. A malformed request is logged
-// and dropped.
+// request handles one event secret_requested. It logs and terminates a malformed
+// request. Otherwise it acknowledges the event, unless release returns an error; in that
+// case the event is redelivered.
 func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 	var req secret.Request
 	e, err := d.Open()
@@ -193,9 +193,10 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
-// record appends a fact about a request once: a second delivery of the request finds the
-// fact of the first. An event that another service stored under the message id does not
-// count, since values must not be released without secret_released on the ledger.
+// record appends a fact about a request, unless an earlier delivery of the request
+// recorded one of the same name. An event of another service or with another name that
+// is stored under the message id does not count, since values must not be released
+// without secret_released on the ledger.
 func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 	own := func(e *contract.Event) bool {
 		return e.Service() == fact.Service() && e.Name == fact.Name && e.CallID == fact.CallID && e.Cause == fact.Cause
@@ -255,7 +256,8 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 
 // decision returns the decision that allowed the call of a request, and the sequence of
 // its event. seq is the sequence of the request. decision returns nil if policy has not
-// allowed the call, or if the event is malformed. It does not verify the decision.
+// allowed the call, or if the event's data are malformed. It does not verify the
+// decision.
 func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64) (*contract.Allowed, uint64, error) {
 	p, at, err := outcome.CallOf(e, e.Service()).Allowed(ctx, s.env.Emit.Log, seq)
 	if errors.Is(err, eventlog.ErrNotFound) {

@@ -1,5 +1,6 @@
 // Package tips maintains the map of tips (translog.TipsRoot), a Merkle tree, in a store
-// of its inner nodes. A change of k of n keys reads and writes O(k · log n) nodes.
+// of its inner nodes. A change of k of n keys, which are hashes, reads and writes O(k ·
+// log n) nodes on average.
 package tips
 
 import (

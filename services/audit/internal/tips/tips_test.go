@@ -134,8 +134,8 @@ func changes(from, n int, v uint64) (c []Change) {
 	return c
 }
 
-// TestUpdateCost checks that a change of k of n keys reads and writes O(k · log n)
-// nodes.
+// TestUpdateCost checks that a change of 1, 10 or 1000 of 100,000 keys reads, writes and
+// deletes at most 48 nodes for each of them.
 func TestUpdateCost(t *testing.T) {
 	s := &counted{memory: memory{}}
 	const n = 100_000

@@ -1,5 +1,6 @@
-// Package tree stores the log's Merkle tree in append-only files, one per level. A file
-// contains the hashes, of 32 bytes each, of the complete subtrees at its level.
+// Package tree stores the log's Merkle tree in files, one per level. A file contains the
+// hashes, of 32 bytes each, of the complete subtrees at its level; they do not change
+// when the tree grows.
 package tree
 
 import (

@@ -155,7 +155,8 @@ func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, er
 }
 
 // Report handles GET /api/v1/conformance/reports/:id. It responds with a stored report,
-// or with 404 if there is none.
+// with 400 if id does not have the form of a report id, or with 404 if there is no such
+// report.
 func (s *API) Report(c echo.Context) error {
 	id := c.Param("id")
 	digits, size, _ := strings.Cut(strings.TrimPrefix(id, reportPrefix), "-")

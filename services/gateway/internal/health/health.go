@@ -76,14 +76,13 @@ type Dependency struct {
 }
 
 // Times for which readiness is cached. The time is shorter while the mesh is not ready,
-// so that the end of a start is noticed soon.
+// so that its readiness is reported soon after a start.
 const (
 	readyFor    = time.Second
 	notReadyFor = 50 * time.Millisecond
 )
 
-// Cached caches a computed value for a limited time. It is safe for concurrent use;
-// concurrent callers share one computation.
+// Cached caches a computed value for a limited time. It is safe for concurrent use.
 type Cached[T any] struct {
 	mu    sync.Mutex
 	until time.Time
@@ -204,9 +203,9 @@ func (r *Readiness) allServe() bool {
 }
 
 // catalogLag returns a message about a gateway or policy instance that has not applied
-// the newest registration or retirement of a tool, because it might not find the tool.
-// If the ledger cannot be read, the message is the error. Otherwise catalogLag returns
-// "".
+// the newest registration or retirement of a tool; such an instance might not find the
+// tool. If the ledger cannot be read, the message is the error. Otherwise catalogLag
+// returns "".
 func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
 	newest := uint64(0)
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {

@@ -15,10 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestCreate checks that a key is returned once, that the call that creates it contains
-// only its digest, and that the gateway accepts the key when its maker receives it.
-// Requests with an invalid id, or a scope that does not exist or that the maker lacks,
-// are rejected.
+// TestCreate checks that the response contains a key, that the call that creates the key
+// contains only its digest, and that the gateway accepts the key when its maker receives
+// it. Requests with an invalid id, or a scope that does not exist or that the maker
+// lacks, are rejected.
 func TestCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key", "llm.chat")

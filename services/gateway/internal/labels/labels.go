@@ -34,9 +34,9 @@ const maxNamed = 256
 
 // named returns the ids of calls and sessions, and the commitments, that a document
 // contains: "c-" and 26 characters of base32, derived session ids, and "sha256:" and 64
-// hex digits. It finds the ids of receipts and decisions by the call id that they
-// contain. The result is sorted and has no duplicates. named reads the document once,
-// eight bytes at a time; BenchmarkNamed measures it.
+// hex digits. For the id of a receipt or a decision it returns the id of the call, which
+// that id contains. The result is sorted and has no duplicates. named reads the document
+// once, eight bytes at a time; BenchmarkNamed measures it.
 func named(doc []byte) (out []string) {
 	const each1, each10, each80 = 0x0101010101010101, 0x1010101010101010, 0x8080808080808080
 	i := 1 // index of the next byte that may end a prefix
@@ -145,10 +145,10 @@ type Reader struct {
 }
 
 // Inherit adds labels to a proposal: those of the sessions to whose content docs refer,
-// and those of the session of the call previous, whose response the request continues. A
-// call judge.score also inherits the labels of the session that it judges. Inherit
-// returns an error if there are more than maxNamed references, or if labels cannot be
-// read.
+// and those of the session of the call previous, whose response the request continues;
+// previous is "" if there is none. A call judge.score also inherits the labels of the
+// session that it judges. Inherit returns an error if there are more than maxNamed
+// references, or if the sessions or their labels cannot be read.
 func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
 	var ids []string
 	for _, d := range docs {
@@ -193,7 +193,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	return nil
 }
 
-// labelsOf returns the labels of a session from the ledger.
+// labelsOf returns the labels of a session from the ledger, or nil if it has none.
 func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
 	filter := bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String()
 	en, err := s.Ledger.Last(ctx, filter)
@@ -211,8 +211,8 @@ func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error)
 	return d.Labels, contract.Decode(e.Data, &d)
 }
 
-// makers caches the session in which each call or content was made. That session never
-// changes.
+// makers caches the session in which each call or content was made, and each session
+// under its own id. That session never changes.
 type makers struct {
 	mu sync.Mutex
 	by map[string]string
@@ -222,7 +222,8 @@ type makers struct {
 const maxMakers = 16384
 
 // of returns the sessions in which the calls and contents with the given ids were made,
-// sorted and without duplicates. It ignores ids that are not on the ledger.
+// and the sessions among the ids, sorted and without duplicates. It ignores ids for
+// which audit knows no session. It returns an error if audit cannot be queried.
 func (m *makers) of(ctx context.Context, q *queries.Client, ids []string) (sessions []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil

@@ -73,8 +73,8 @@ func namedPlainly(doc []byte) (out []string) {
 	return slices.Compact(out)
 }
 
-// FuzzNamed compares named with namedPlainly on random documents into which ids and
-// parts of ids are inserted at any place.
+// FuzzNamed compares named with namedPlainly on generated documents into which an id, or
+// a part of one, is inserted at any place.
 func FuzzNamed(f *testing.F) {
 	call, sum, session := "c-"+strings.Repeat("A", 25)+"7", "sha256:"+strings.Repeat("0f", 32), contract.SessionID("t", "alice", "s-x")
 	for _, s := range []string{"", "-", ":", "c-", "s-x sha256:", "é-", call, sum, session, "r-" + call + "-d", "x" + session, sum + "0", "c-c-s-" + call, "sha256:" + sum, strings.Repeat("c-", 40), session + "_"} {
@@ -92,8 +92,9 @@ func FuzzNamed(f *testing.F) {
 	})
 }
 
-// TestNamedAtEveryPlace compares named with namedPlainly on random documents in which
-// ids begin and end at every offset within a word of eight bytes.
+// TestNamedAtEveryPlace compares named with namedPlainly on random sequences of ids,
+// parts of ids and other text, in which ids begin and end at different offsets within a
+// word of eight bytes.
 func TestNamedAtEveryPlace(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	parts := []string{"c-" + strings.Repeat("Z", 26), "sha256:" + strings.Repeat("a1", 32), contract.SessionID("t", "a", "n"), "c-", "s-", "s-x", "sha256:", "6:", "-", ":", "c", "s", "S", "a", "_", " ", "\"", "\xb3\xad", strings.Repeat("B", 26), strings.Repeat("0", 64)}

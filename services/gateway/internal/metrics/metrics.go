@@ -1,5 +1,7 @@
-// Package metrics counts the requests and calls of a gateway and serves the counts in
-// Prometheus' format. The number of values of each label is limited.
+// Package metrics collects the metrics of a gateway and serves them in Prometheus'
+// format. Besides the requests and calls of the gateway, they include the use of models
+// and the lags of the mesh's views and consumers. The number of values of each label is
+// limited.
 package metrics
 
 import (
@@ -200,8 +202,8 @@ func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
 	}
 }
 
-// busiest returns the pairs of provider and model with the most attempts, which have
-// labels of their own.
+// busiest returns the pairs of provider and model with the most attempts, at most
+// maxModels, which have labels of their own.
 func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
 	stats = slices.Clone(stats)
 	slices.SortFunc(stats, func(a, b llmrouter.ModelStats) int {
@@ -238,9 +240,9 @@ type Health interface {
 	Now() health.Readiness
 }
 
-// Handler returns the handler of GET /metrics, which serves insiders in Prometheus' text
-// format and returns the error of h.Insider to others. The metrics of models are updated
-// at most once a second; the lags of views are those of h.Now.
+// Handler returns the handler of GET /metrics, which serves insiders in one of
+// Prometheus' formats and returns the error of h.Insider to others. The metrics of
+// models are updated at most once a second; the lags are those of h.Now.
 func (m *Metrics) Handler(h Health, client *rpc.Client) echo.HandlerFunc {
 	m.refresh.Lock()
 	m.client = client

@@ -21,6 +21,7 @@ type comments struct {
 const module = "github.com/binnacle-mesh/binnacle/"
 
 // of returns the comment of a type, or of its field unless field is empty, as one line.
+// It returns "" if there is no comment.
 func (c *comments) of(t reflect.Type, field string) string {
 	path := t.PkgPath()
 	if !c.read[path] {

@@ -125,8 +125,9 @@ type schemas struct {
 	types map[string]reflect.Type
 }
 
-// ref returns the schema of a Go type as encoding/json encodes it. For a named type it
-// adds the schema to s and returns a reference to it.
+// ref returns the schema of a Go type as encoding/json encodes it. For a named type
+// other than json.RawMessage and contract.Raw, it adds the schema to s and returns a
+// reference to it.
 func (s *schemas) ref(t reflect.Type) object {
 	switch {
 	case t.Kind() == reflect.Pointer:

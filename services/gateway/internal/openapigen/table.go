@@ -27,7 +27,7 @@ import (
 // operation is the description of one route.
 type operation struct {
 	id, method, path, summary string
-	scope                     string // scope that the gateway requires; "call": policy decides; "": open
+	scope                     string // what the gateway requires: scopes, "call <kind>" if policy decides, or any valid token; "": open
 	query                     []param
 	headers                   []param
 	body, answer              []media // forms that the body, or the answer, may have

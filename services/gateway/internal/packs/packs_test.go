@@ -60,8 +60,8 @@ func TestPacks(t *testing.T) {
 	}
 }
 
-// TestRun checks that a pack runs with the body as its args, and that a call of an
-// unknown pack is proposed too.
+// TestRun checks that a pack runs with the body as its args, that a call of an unknown
+// pack is proposed too, and that a name that is too long is rejected.
 func TestRun(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)

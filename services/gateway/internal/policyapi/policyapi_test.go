@@ -13,8 +13,8 @@ import (
 )
 
 // TestReads checks that policies, limits and identities can be read only with
-// audit:read, and the trust registry with any credential, and that the parameter at is
-// validated and passed on.
+// audit:read, and the trust registry without it. It also checks that the parameter at is
+// passed on to policy, and that an invalid one is rejected.
 func TestReads(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	m.Answers["policy policies"] = []policy.PolicyDocument{{Layer: "P0"}}

@@ -19,8 +19,8 @@ const (
 
 // Probe reports whether the ledger responds. The ledger does not respond without a
 // leader or without a connection to a server; a caller should then receive an error
-// instead of waiting for an election. The zero value is ready for use; it is safe for
-// concurrent use.
+// instead of waiting for an election. The zero Probe is ready for use. A Probe is safe
+// for concurrent use.
 type Probe struct {
 	mu     sync.Mutex
 	missed int
@@ -30,14 +30,16 @@ type Probe struct {
 	callers atomic.Int64 // number of waiting callers; while it is 0, the ledger is probed only if the last probe failed
 }
 
-// Watch causes the ledger to be probed until done is called.
+// Watch causes Run to probe the ledger until done is called. The caller must call done
+// once.
 func (p *Probe) Watch() (done func()) {
 	p.callers.Add(1)
 	return func() { p.callers.Add(-1) }
 }
 
-// Run probes the ledger with check until ctx is done. check must return nil if and only
-// if the ledger responds before the context of check is done.
+// Run probes the ledger with check at intervals of at least Every, until ctx is done. It
+// does so only while a caller waits (see Watch) or if the last probe failed. check must
+// return nil if and only if the ledger responds before the context of check is done.
 func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -88,8 +90,8 @@ func (p *Probe) channel() chan struct{} {
 }
 
 // Lost returns a channel that is closed when the ledger stops responding, and is closed
-// already if it does not respond now. A recovery replaces the channel, so every wait
-// must call Lost again.
+// already if the ledger does not respond now. A recovery replaces the channel, so every
+// wait must call Lost again.
 func (p *Probe) Lost() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

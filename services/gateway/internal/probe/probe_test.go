@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestProbe checks that two consecutive failures are a loss, that one success ends it,
-// and that the ledger is unsteady for some time afterwards.
+// TestProbe checks that the ledger is probed only while a caller waits or after a loss,
+// and that a loss is noticed within two seconds. It also checks that after a recovery
+// the ledger is not down, but unsteady for the time settling.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Probe

@@ -1,6 +1,6 @@
 // Package queries sends the gateway's queries to other services, and converts their
 // responses and errors into responses and errors of the API. A query is not a call:
-// except for audit.CosignQuery it has no effect. Each route checks the scope that its
+// policy does not decide it, and it has no receipt. Each route checks the scope that its
 // query requires.
 package queries
 
@@ -70,6 +70,7 @@ func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error
 // Lines responds to a request with the items that a query returns, as JSON lines, as
 // they arrive. An error before the first item is returned as Error converts it. A later
 // error aborts the connection, so that the response is not mistaken for a complete one.
+// If the client has disconnected, Lines returns nil.
 func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error {
 	open := false
 	begin := func() {
@@ -120,7 +121,9 @@ func Collect[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) ([]
 // EventQuery is a query that returns one event of a call.
 type EventQuery = query.Query[audit.CallRef, json.RawMessage]
 
-// Last returns the newest event of a call on the ledger, or nil if there is none.
+// Last returns the event that determines the state of a call: its outcome, or else its
+// claim or the expiry of its start, its decision, its escalation, or its proposal. It
+// returns nil if audit has none of them.
 func (s *Client) Last(ctx context.Context, call string) (*contract.Event, error) {
 	return s.Event(ctx, audit.CallQuery, call)
 }

@@ -56,7 +56,7 @@ func request() (echo.Context, *httptest.ResponseRecorder) {
 }
 
 // TestErrors checks the HTTP status for three error codes of a service and for a service
-// that does not respond, with each function that sends queries.
+// that does not respond, with Send, Do, Lines and Collect.
 func TestErrors(t *testing.T) {
 	missing, down := rpc.Errorf(contract.CodeNotFound, "not found: no such thing"), errors.New("no running instance")
 	wrong := &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: "by: no such dimension"}

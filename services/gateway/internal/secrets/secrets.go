@@ -1,5 +1,5 @@
-// Package secrets accepts the values of secrets and holds them, sealed, until their
-// calls are decided.
+// Package secrets accepts the values of secrets and holds them, sealed, until the
+// vault-broker fetches them or their calls end.
 package secrets
 
 import (

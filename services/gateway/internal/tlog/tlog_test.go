@@ -12,7 +12,8 @@ import (
 )
 
 // TestTiles checks that level, index and width are parsed from a tile's path in the C2SP
-// layout, and that invalid paths are rejected before audit is queried.
+// layout, that only the responses with full tiles are marked as immutable, and that
+// invalid paths are rejected before audit is queried.
 func TestTiles(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	var query map[string]uint64

@@ -31,7 +31,7 @@ const snapshotter = "overlayfs"
 
 // Runner implements sandbox.Runner with a containerd daemon. Each instance of the
 // service needs its own containerd namespace, because reap removes all containers and
-// temporary snapshots in the namespace. It is safe for concurrent use.
+// temporary snapshots in the namespace. A Runner is safe for concurrent use.
 type Runner struct {
 	client  *containerd.Client
 	ns      string
@@ -42,9 +42,9 @@ type Runner struct {
 	images map[string]*image // by digest of the program
 }
 
-// Open connects to the daemon and removes the containers that an earlier process of the
-// same instance did not remove. fifoDir must have the same path for this process and for
-// the daemon.
+// Open connects to the daemon and removes the containers and temporary snapshots that an
+// earlier process of the same instance did not remove. fifoDir must have the same path
+// for this process and for the daemon.
 func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	client, err := containerd.New(socket, containerd.WithTimeout(5*time.Second))
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *Runner) reap(ctx context.Context) error {
 	return nil
 }
 
-// Run implements sandbox.Runner. If ctx is done, only the program is stopped. The
+// Run implements sandbox.Runner. If ctx is done, only the program is stopped: the
 // creation of a container ignores ctx, because a cancelled creation could leave the
 // container behind.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
@@ -174,7 +174,8 @@ func (r *Runner) create(rpc context.Context, s sandbox.Spec, img *image, uid int
 // drainTime is the maximum time to wait for output after the program has ended.
 const drainTime = 2 * time.Second
 
-// execute runs the container's program until it ends, and deletes its task.
+// execute runs the container's program and deletes its task. The program is killed when
+// ctx is done or its time limit has passed.
 func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.Spec) (out sandbox.Outcome, err error) {
 	rpc := r.ctx(ctx)
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
@@ -256,8 +257,9 @@ func (c *closing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// spec returns the options of the container: no network, no capabilities, a read-only
-// root, two small tmpfs mounts, and the limits of the run.
+// spec returns the options of the container. Among them are: no network, no
+// capabilities, a system call filter, a read-only root, two tmpfs mounts of 64 MiB, and
+// the limits of the run.
 func (r *Runner) spec(s sandbox.Spec, uid uint32) []oci.SpecOpts {
 	mem := uint64(s.Limits.MemoryMiB) << 20
 	return []oci.SpecOpts{

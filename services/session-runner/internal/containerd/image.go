@@ -25,17 +25,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// image is a program in containerd's content store, to which only root can write. It has
-// one layer, identified by its digest, which is unpacked once. Each run mounts it
+// image is a program that was imported into containerd's content store. The image has
+// one layer, identified by its digest, which is unpacked once. Each run mounts the layer
 // read-only.
 type image struct {
 	snapshot string
 	facts    []string // how the content was verified, as entries of attestations
 }
 
-// image imports the program as an image with one layer, once per digest. The layer
-// contains every mount point, because the snapshot is mounted read-only. To detect a
-// change during the import, image compares the stored layer with the imported one and,
+// image imports the program as an image with one layer, once per digest and process. The
+// layer contains every mount point, because the snapshot is mounted read-only. To detect
+// a change during the import, image compares the stored layer with the imported one and,
 // if this process can mount the snapshot, verifies the digest of the program in the
 // mount.
 func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) {
@@ -94,8 +94,8 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 var errMount = errors.New("the snapshot cannot be mounted here")
 
 // checkMounted mounts the snapshot and returns an error if the program in it has another
-// digest. The error wraps errMount if the snapshot cannot be mounted or the program is
-// not in the mount.
+// digest. The error wraps errMount if this process is not root, if the snapshot cannot
+// be mounted, or if the program is not in the mount.
 func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
 	if os.Geteuid() != 0 {
 		return errMount

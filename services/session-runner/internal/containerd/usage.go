@@ -15,7 +15,8 @@ import (
 
 // usage returns the CPU time and peak memory of the container from its cgroup (version 1
 // or 2), which exists until the task is deleted. Egress is 0, because the container has
-// no network. Measured lists the amounts that could be read.
+// no network. Measured lists egress and those of the other two amounts that could be
+// read.
 func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage {
 	u := contract.Usage{Measured: []string{contract.MeasureEgress}}
 	m, err := task.Metrics(ctx)

@@ -83,7 +83,9 @@ var (
 
 // Discover reads every pack in dir and returns the packs sorted by name. It omits an
 // invalid pack and returns its error in problems, because the pack must not run with
-// weaker limits than its author intended. It also omits all packs with the same name.
+// weaker limits than its author intended. If several packs have the same name, it omits
+// all of them and returns an error. Files that are neither executable nor named *.wasm
+// are not packs.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -295,8 +297,8 @@ const schemaRoom = 16
 
 // jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the
 // short form of a property (name: type) expanded. A missing schema allows any object. An
-// unknown type, or nesting that leaves less than schemaRoom, is an error. If a schema
-// lists properties, package toolschema later forbids all others.
+// unknown type in a short form, or nesting that leaves less than schemaRoom, is an
+// error. If a schema lists properties, package toolschema later forbids all others.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

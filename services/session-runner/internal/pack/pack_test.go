@@ -33,8 +33,9 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestProblems checks that packs with an invalid manifest, with two manifests or with
-// the same name are omitted with an error.
+// TestProblems checks that Discover returns an error for each pack with an invalid
+// manifest or with two manifests and for packs with the same name, and that it omits the
+// packs with an invalid manifest or the same name.
 func TestProblems(t *testing.T) {
 	for name, manifest := range map[string]string{
 		"negative":      "timeout_s: -1\n",

@@ -72,7 +72,7 @@ func Open(path string) (*Program, error) {
 }
 
 // interpret sets the interpreter of a script. If the program needs an interpreter or
-// loader that is not available, it sets p.problem.
+// loader that is not available or cannot be used, interpret sets p.problem.
 func (p *Program) interpret(body []byte) {
 	if !bytes.HasPrefix(body, []byte("#!")) {
 		if loader := loader(body); loader != "" {
@@ -128,8 +128,9 @@ func loader(body []byte) string {
 	return ""
 }
 
-// Argv returns the command line in the sandbox. There the program is /pack/main, and the
-// interpreter of a script has the same path as on the host.
+// Argv returns the command line in the sandbox: the path /pack/main. For a script, the
+// interpreter's path on the host and the argument from the script's first line precede
+// it.
 func (p *Program) Argv() []string {
 	switch {
 	case p.Interpreter == nil:
@@ -140,8 +141,8 @@ func (p *Program) Argv() []string {
 	return []string{p.InterpreterPath, p.InterpreterArg, "/pack/main"}
 }
 
-// Problem returns the reason why the program cannot run as native code in any sandbox,
-// or nil.
+// Problem returns a *MissingInterpreter if the program cannot run as native code because
+// its interpreter or loader is not available or cannot be used, and otherwise nil.
 func (p *Program) Problem() error { return p.problem }
 
 // File returns the sealed program's file, opened for reading. The caller must not close

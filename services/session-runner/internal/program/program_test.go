@@ -33,7 +33,8 @@ func open(t *testing.T, path string) *Program {
 }
 
 // TestSealed checks that a program has the bytes that were hashed, even if its file
-// changes, and that the sealed memory cannot be changed.
+// changes, that the sealed memory cannot be changed, and that Bytes returns an error for
+// a digest that is not the program's.
 func TestSealed(t *testing.T) {
 	path := file(t, "first")
 	p := open(t, path)
@@ -119,8 +120,8 @@ func TestInterpreter(t *testing.T) {
 	}
 }
 
-// TestLoader checks that Problem returns an error for a dynamically linked program,
-// because a sandbox contains no loader.
+// TestLoader checks that Problem returns an error for a dynamically linked program and
+// for a script with such an interpreter, because a sandbox contains no loader.
 func TestLoader(t *testing.T) {
 	for _, path := range []string{"/bin/true", "/usr/bin/env", "/bin/sh"} {
 		body, err := os.ReadFile(path)

@@ -22,7 +22,7 @@ type cgroup struct {
 var cgroupFS = "/sys/fs/cgroup"
 
 // newCgroup creates a group with the given limits. It leaves out controllers that it
-// cannot configure; active reports whether those that matter are there.
+// cannot configure; active reports whether those for memory and processes are there.
 func newCgroup(id string, l contract.Sandbox) *cgroup {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -56,8 +56,8 @@ func newCgroup(id string, l contract.Sandbox) *cgroup {
 	return c
 }
 
-// v2 creates the group in a cgroup 2 hierarchy. If the hierarchy is not writable, the
-// group remains inactive.
+// v2 creates the group in a cgroup 2 hierarchy. If the group cannot be created or its
+// limits cannot be set, the group remains inactive.
 func (c *cgroup) v2(id string, l contract.Sandbox) {
 	parent := filepath.Join(cgroupFS, "binnacle")
 	if os.MkdirAll(parent, 0o755) != nil {
@@ -80,7 +80,7 @@ func (c *cgroup) v2(id string, l contract.Sandbox) {
 	c.dirs["unified"] = dir
 }
 
-// active reports whether the group limits both memory and the number of processes.
+// active reports whether the group limits both the memory and the number of processes.
 func (c *cgroup) active() bool {
 	return c.dirs["unified"] != "" || c.dirs["memory"] != "" && c.dirs["pids"] != ""
 }
@@ -112,8 +112,8 @@ func (c *cgroup) add(pid int) error {
 	return nil
 }
 
-// oom reports whether the kernel killed a process of the group because it reached its
-// memory limit.
+// oom reports whether the kernel killed a process of the group because memory was
+// exhausted.
 func (c *cgroup) oom() bool {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/memory.events")

@@ -174,7 +174,7 @@ func (r *root) bind(from, to string) {
 }
 
 // setLimits sets the rlimits of this process, which the program inherits. If there is no
-// cgroup, they also limit memory and the number of processes.
+// active cgroup, they also limit memory and the number of processes.
 func setLimits(s setup) error {
 	cpu := uint64(s.Limits.WallMS/1000 + 1)
 	limits := []struct {

@@ -156,7 +156,9 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 }
 
 // failure returns an error if the sandbox could not be created or waiting for its
-// process failed. The exit status of the program itself is not an error.
+// process failed. It recognizes the first case by the exit code and the beginning of
+// standard error, which the program itself could also produce. Any other exit status of
+// the program is not an error.
 func failure(out *Outcome, waited error) error {
 	if out.Exit == setupFailed && bytes.HasPrefix(out.Stderr, []byte(initName)) {
 		return errors.New(string(bytes.TrimSpace(out.Stderr)))

@@ -109,8 +109,8 @@ func dynamic(t *testing.T) string {
 	return file(t, string(elf)+loader)
 }
 
-// TestSealed checks that a write to a sealed program fails, and that Bytes returns the
-// bytes that were hashed.
+// TestSealed checks that a write to a sealed program fails, that Bytes returns the bytes
+// that were hashed, and that a symbolic link is not opened.
 func TestSealed(t *testing.T) {
 	path := file(t, "#!/no/such\nfirst")
 	p, err := program.Open(path)
@@ -177,7 +177,7 @@ func TestUIDs(t *testing.T) {
 }
 
 // TestFilter interprets the BPF program of the filter and checks its decision on each
-// system call.
+// system call, on some calls with arguments, and for another architecture.
 func TestFilter(t *testing.T) {
 	f := filter()
 	if len(f) > 4096 {

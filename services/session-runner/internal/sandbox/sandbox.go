@@ -1,9 +1,10 @@
-// Package sandbox runs one program in tier "process". It re-executes its own program in
-// new namespaces with a minimal read-only root and without a network, and that process
-// then becomes the program of the run. The run is limited by a cgroup if the host allows
-// that and by rlimits in every case. It is killed with all its processes, and its
-// sandbox is destroyed, after each run. Other packages implement Runner for the other
-// tiers.
+// Package sandbox declares Runner, the interface of the isolation tiers, and implements
+// tier "process". For each run, tier "process" starts the executable of this process
+// again in new namespaces, with a minimal read-only root and without a network; the new
+// process then becomes the program of the run. It is limited by rlimits and, if the host
+// allows that, by a cgroup. When the program has ended, the kernel kills the other
+// processes of the run, and the sandbox is destroyed. Other packages implement Runner
+// for the other tiers.
 package sandbox
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Spec describes one run: the program, its input, and the limits that the decision
-// permits. The program cannot access other files of the host.
+// Spec describes one run: the program, its environment and input, and the limits that
+// the decision permits.
 type Spec struct {
 	ID      string // unique id of the run; names its cgroup and folder
 	Program *program.Program
@@ -46,9 +47,10 @@ type Runner interface {
 	Tier() string
 	// OwnUID reports whether each run has a user id that no concurrent run has.
 	OwnUID() bool
-	// Run runs a program until it ends. It returns an error only if the sandbox could
-	// not be created or operated. The failure of the program is described by the
-	// Outcome.
+	// Run runs a program until it ends. It returns an error if the program cannot be run
+	// in this tier, such as a *program.MissingInterpreter, or if the sandbox could not
+	// be created or operated. If the program was started and failed, the error is nil
+	// and the Outcome describes the failure.
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }
 
@@ -65,8 +67,8 @@ type Capped struct {
 	Over bool
 }
 
-// Write implements io.Writer. It never fails or blocks. It discards the bytes that
-// exceed Max, and sets Over.
+// Write implements io.Writer. It never fails or blocks. If p does not fit into Max, it
+// discards the rest of p and sets Over.
 func (c *Capped) Write(p []byte) (int, error) {
 	room := c.Max - int64(len(c.Buf))
 	if room < int64(len(p)) {

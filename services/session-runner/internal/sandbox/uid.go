@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UIDs allocates user ids to runs. No two concurrent runs have the same id, even if
-// several session-runners share the folder of locks. It is safe for concurrent use.
+// UIDs allocates user ids to runs. No two concurrent runs have the same id, including
+// the runs of other session-runners that share the folder of locks. UIDs is safe for
+// concurrent use.
 type UIDs struct {
 	dir  string
 	next atomic.Uint32

@@ -1,6 +1,7 @@
-// Package wasi runs one WebAssembly program (WASI preview 1) in tier "wasi". The program
-// has standard input, output and error, but no files, sockets or arguments. Its clock
-// and random numbers are derived from the intent, so that a run can be repeated exactly.
+// Package wasi runs WebAssembly programs (WASI preview 1) in tier "wasi". A program has
+// standard input, output and error, and environment variables, but no files, sockets or
+// arguments. Its clock and random numbers are derived from the intent, so that a run can
+// be repeated.
 package wasi
 
 import (
@@ -88,7 +89,8 @@ func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.Compi
 }
 
 // Run implements sandbox.Runner. The clock starts at s.Time and the random numbers are
-// derived from s.Seed, so that a run can be repeated exactly.
+// derived from s.Seed, so that a run can be repeated. Run returns an error only if the
+// program cannot be read or compiled.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	module, err := r.compile(ctx, s.Program)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package store stores values in one encrypted file. Each value is encrypted under its
-// own data key, which is encrypted under the key-encryption key. Both use AES-256-GCM
-// with the store's domain and the value's name as additional data, so a record that is
-// moved to another domain or name does not decrypt.
+// own data key, and the data key is encrypted under the key-encryption key. Both
+// encryptions use AES-256-GCM with the store's domain and the value's name as additional
+// data, so a record that is moved to another domain or name does not decrypt.
 package store
 
 import (
@@ -83,7 +83,7 @@ func (s *Store) Fingerprint(value []byte) string {
 }
 
 // Put stores a value and replaces an older one. The value is durable when Put returns
-// nil. After an error, Get returns the older value.
+// nil. After an error, Get returns the same as before.
 func (s *Store) Put(name string, value []byte) error {
 	dek := make([]byte, 32)
 	rand.Read(dek)
