@@ -101,8 +101,9 @@ func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, ad
 	return err
 }
 
-// readers is the number of concurrent reads of the ledger. The entries of a session are
-// usually not adjacent, so each is read with a separate request.
+// readers is the maximum number of concurrent reads of single ledger entries. If at most
+// so many entries of a session are needed, entriesNear does not scan the ledger for
+// them.
 const readers = 16
 
 // entries returns the entries of the ledger at the given sequences.
@@ -111,9 +112,9 @@ func (s queries) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, 
 }
 
 // entriesNear returns the entries at the given sequences. If filter is not empty, the
-// sequences must be ascending; if there are many, entriesNear scans the entries that
-// match filter. It reads each entry that the scan did not return with a separate
-// request, or all entries if filter is empty.
+// sequences must be ascending; if there are more than readers of them, entriesNear scans
+// the entries that match filter. It reads each entry that no scan returned with a
+// separate request.
 func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
 	out := make([]eventlog.Entry, len(seqs))
 	if filter != "" && len(seqs) > readers {

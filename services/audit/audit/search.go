@@ -20,9 +20,9 @@ import (
 
 // The search index is an inverted index: for each term, "facet=value", it contains the
 // sequences of the events that have the term. Each transaction appends one chunk of
-// sequences for each term. The key of a chunk is the term, a zero byte and the first
-// sequence; its value is the list of differences between consecutive sequences, as
-// varints. A second index maps times, in seconds, to sequences.
+// sequences for each term of its events. The key of a chunk is the term, a zero byte and
+// the first sequence; its value is the list of differences between consecutive
+// sequences, as varints. A second index maps times, in seconds, to sequences.
 
 // Facets lists the facets that a search query can use.
 var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}

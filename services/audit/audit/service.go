@@ -244,7 +244,8 @@ func (s *Service) compare() error {
 }
 
 // lost returns an error if the ledger ends before sequence pos, up to which the view was
-// built, or has a different entry there.
+// built, or has a different entry there. It returns nil if the view is empty or ctx is
+// done.
 func (s *Service) lost(ctx context.Context, pos uint64) error {
 	last, err := s.env.Conn.Tail(ctx, bus.Events)
 	if err != nil || pos == 0 {

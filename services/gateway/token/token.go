@@ -24,8 +24,8 @@ const (
 	audience = "binnacle"
 )
 
-// Scopes that a token may hold. Policy receives them as facts; the gateway checks those
-// that a route requires.
+// Scopes that a token may hold; All also contains the others. Policy receives the scopes
+// as facts; the gateway checks those that a route requires.
 const (
 	LLM    = "llm:call"
 	Tools  = "tools:call"
@@ -81,8 +81,8 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 
 // Verify checks the signature, issuer, audience, lifetime and tenant of a token, and
 // returns its JWT claims, with "-" for a missing client. It rejects a token without a
-// subject. It also rejects a token without an id or a time of issue, because it could
-// not be revoked, and an id of more than 128 bytes.
+// subject, and a token with an id of more than 128 bytes. It also rejects a token
+// without an id or a time of issue, because such a token could not be revoked.
 func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	var c Claims
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },

@@ -41,8 +41,8 @@ func TestMint(t *testing.T) {
 	}
 }
 
-// TestVerify checks that tokens of other keys, tenants, times and algorithms are
-// rejected.
+// TestVerify checks that Verify rejects tokens of another key or tenant, expired tokens,
+// tokens with another algorithm or without a signature, and texts that are not tokens.
 func TestVerify(t *testing.T) {
 	seed, public := keys()
 	other := slices.Clone(seed)

@@ -171,7 +171,7 @@ func (s *API) Withdraw(c echo.Context) error {
 // a principal.
 type RevocationRequest struct {
 	ID        string `json:"id,omitempty"`        // id of the token to revoke (jti)
-	Principal string `json:"principal,omitempty"` // principal whose tokens, virtual keys and session grants issued so far are revoked
+	Principal string `json:"principal,omitempty"` // principal whose tokens, virtual keys, delegations, consents and session grants issued so far are revoked
 	Reason    string `json:"reason"`
 }
 

@@ -130,7 +130,7 @@ func (m *Metrics) Count(kind, status string) {
 	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
 }
 
-// Observe counts a call that ended as Count does, and observes the time from its
+// Observe counts a call as Count does. It also observes the time from the call's
 // proposal to its outcome.
 func (m *Metrics) Observe(kind, status string, d time.Duration) {
 	m.Count(kind, status)

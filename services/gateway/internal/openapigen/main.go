@@ -327,8 +327,8 @@ func page() []byte {
 	return b.Bytes()
 }
 
-// typesOf returns the names of the types that a body may contain, or else its media
-// types, separated by "or".
+// typesOf returns what a body may contain: for each form the names of its types, or its
+// media type if it has no types, separated by "or".
 func typesOf(forms []media) string {
 	var out []string
 	for _, m := range forms {

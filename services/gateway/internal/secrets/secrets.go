@@ -105,8 +105,9 @@ func (s *API) Put(c echo.Context) error {
 	return calls.Accepted(c, r, esc)
 }
 
-// heldValues holds sealed values of secrets whose calls are not decided yet. A value is
-// sent to the vault-broker only once the ledger contains the event that allows its call.
+// heldValues holds sealed values of secrets until they are fetched, their calls end, or
+// they expire. A value is sent to the vault-broker only once the ledger contains the
+// event that allows its call.
 type heldValues struct {
 	mu sync.Mutex
 	by map[string]heldValue // by call id

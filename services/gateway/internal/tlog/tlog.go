@@ -64,7 +64,8 @@ func epochOf(c echo.Context) (uint64, error) {
 }
 
 // Consistency handles GET /log/consistency. It responds with the consistency proof (RFC
-// 6962) between the trees of the sizes from and to.
+// 6962) between the trees of the sizes from and to, in the open epoch or in the closed
+// one that the parameter epoch names.
 func (s *API) Consistency(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 )
 
 // denied lists the system calls that narrowed removes from containerd's default profile,
-// because tier "process" denies them too: among others those for mounts, namespaces,
-// tracing, the memory of other processes, io_uring, bpf, and the kernel's keyrings.
-// narrowed allows socket and socketpair again for some socket families.
+// because tier "process" denies or restricts them too: among others those for mounts,
+// namespaces, tracing, the memory of other processes, io_uring, bpf, and the kernel's
+// keyrings. narrowed allows socket and socketpair again for some socket families.
 var denied = []string{"add_key", "bpf", "clone3", "fanotify_init", "io_uring_enter", "io_uring_register", "io_uring_setup", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "mount", "mount_setattr", "move_mount", "name_to_handle_at",
 	"open_by_handle_at", "open_tree", "perf_event_open", "personality", "pidfd_getfd", "pivot_root", "process_madvise", "process_vm_readv", "process_vm_writev", "ptrace", "request_key", "setns", "socket", "socketpair", "umount", "umount2",
 	"unshare", "userfaultfd", "vmsplice"}

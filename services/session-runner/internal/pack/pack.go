@@ -298,7 +298,8 @@ const schemaRoom = 16
 // jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the
 // short form of a property (name: type) expanded. A missing schema allows any object. An
 // unknown type in a short form, or nesting that leaves less than schemaRoom, is an
-// error. If a schema lists properties, package toolschema later forbids all others.
+// error. If a schema lists properties and does not mention additional ones, package
+// toolschema later forbids all others.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

@@ -47,9 +47,9 @@ func (e *MissingInterpreter) Error() string {
 }
 
 // Open reads the file at path into sealed memory once, and also the interpreter of a
-// script. A symbolic link, or another file that is not regular, is an error. Open
-// succeeds even if the program cannot run; Problem then returns the reason. The caller
-// must Close the program.
+// script. A symbolic link, or another file that is not regular, is an error. A missing
+// interpreter or loader is not: Problem then returns the reason why the program cannot
+// run. The caller must Close the program.
 func Open(path string) (*Program, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
