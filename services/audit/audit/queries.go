@@ -163,8 +163,9 @@ func (s queries) sessionEntries(ctx context.Context, session string, size uint64
 }
 
 // graph returns the nodes of a session's proof graph. The last node is the newest
-// checkpoint; the graph contains the session's events that this checkpoint covers. The
-// error is ErrNoSession, or another not-found error if no checkpoint covers the session.
+// checkpoint; the graph contains the session's events that this checkpoint covers. graph
+// returns ErrNoSession for a session without events, and another not-found error if no
+// checkpoint covers the session.
 func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
 	doc, err := s.view.Lookup(s.env.Tenant, session)
 	if err != nil {

@@ -185,7 +185,8 @@ type SearchQuery struct {
 // value of Before for the query that continues the search; 0 means that there are no
 // more. It compares times by the second, and includes eventlog.Disorder after Until, so
 // some results may be outside of Since and Until. The error is invalid_input for an
-// unknown facet or a malformed time.
+// unknown facet or a malformed time. If no event is at or after Since, Search returns
+// nothing and does not check Until and the terms.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {

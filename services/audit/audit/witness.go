@@ -18,8 +18,9 @@ import (
 // witness's signature line.
 
 // cosign stores a witness's cosignature of a checkpoint of this log, unless one of that
-// witness is stored already. The error is not-found if there is no checkpoint of q.Size
-// leaves, or if no witness in the trust registry signed the line.
+// witness is stored already. In both cases it returns the name of the witness. The error
+// is not-found if there is no checkpoint of q.Size leaves, or if no witness in the trust
+// registry signed the line.
 func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ const (
 	kindDestroy = "vault.destroy_content_key"
 
 	// contentDomain is the domain of the store of content keys. Until release 0.4,
-	// content keys were among the secrets, under names with this prefix. No other name
-	// in that store contains a slash.
+	// content keys were in the store of secrets, under names with this prefix; no other
+	// name in that store contains a slash.
 	contentDomain = secret.ReservedNames + "/"
 )
 

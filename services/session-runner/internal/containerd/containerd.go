@@ -257,9 +257,9 @@ func (c *closing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// spec returns the options of the container. Among them are: no network, no
-// capabilities, a system call filter, a read-only root, two tmpfs mounts of 64 MiB, and
-// the limits of the run.
+// spec returns the options of the container, among others: no network, no capabilities,
+// a system call filter, a read-only root, two tmpfs mounts of 64 MiB, and the limits of
+// the run.
 func (r *Runner) spec(s sandbox.Spec, uid uint32) []oci.SpecOpts {
 	mem := uint64(s.Limits.MemoryMiB) << 20
 	return []oci.SpecOpts{

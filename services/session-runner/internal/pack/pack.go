@@ -84,8 +84,8 @@ var (
 // Discover reads every pack in dir and returns the packs sorted by name. It omits an
 // invalid pack and returns its error in problems, because the pack must not run with
 // weaker limits than its author intended. If several packs have the same name, it omits
-// all of them and returns an error. Files that are neither executable nor named *.wasm
-// are not packs.
+// all of them and adds an error to problems. It ignores manifests, files that are not
+// regular, and files that are neither executable nor named *.wasm.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -67,8 +67,8 @@ type Capped struct {
 	Over bool
 }
 
-// Write implements io.Writer. It never fails or blocks. If p does not fit into Max, it
-// discards the rest of p and sets Over.
+// Write implements io.Writer. It never fails or blocks. If p is longer than the room
+// that is left, Write discards the rest of p and sets Over.
 func (c *Capped) Write(p []byte) (int, error) {
 	room := c.Max - int64(len(c.Buf))
 	if room < int64(len(p)) {
