@@ -43,8 +43,8 @@ type Config struct {
 }
 
 // Service implements run.Service. It executes packs. Several instances may run at a
-// time. An instance whose pack has the same name but another digest than the registered
-// pack refuses the calls of that pack.
+// time. An instance refuses a call if the call was decided on another document of the
+// pack than the one that the instance has.
 type Service struct {
 	Config
 

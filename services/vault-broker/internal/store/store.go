@@ -83,7 +83,8 @@ func (s *Store) Fingerprint(value []byte) string {
 }
 
 // Put stores a value and replaces an older one. The value is durable when Put returns
-// nil. After an error, Get returns the same as before.
+// nil. After an error, Get returns the same as before Put, until the store is opened
+// again.
 func (s *Store) Put(name string, value []byte) error {
 	dek := make([]byte, 32)
 	rand.Read(dek)
