@@ -101,9 +101,8 @@ func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, ad
 	return err
 }
 
-// readers is the maximum number of concurrent reads of single ledger entries. If at most
-// so many entries of a session are needed, entriesNear does not scan the ledger for
-// them.
+// readers is the maximum number of concurrent reads of single ledger entries.
+// entriesNear scans the ledger only for more entries than that.
 const readers = 16
 
 // entries returns the entries of the ledger at the given sequences.

@@ -258,9 +258,9 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 }
 
 // differs returns an error unless the ledger's entry at pos is the one from which the
-// view was built. While the ledger does not respond, it retries until ctx is done and
-// then returns nil: audit reports an error as a loss, after which policy denies every
-// call.
+// view was built. It retries while the ledger does not respond, because audit reports an
+// error as a loss and policy then denies every call. If ctx is done first, differs
+// returns nil.
 func (s *Service) differs(ctx context.Context, pos uint64) error {
 	var en eventlog.Entry
 	err := eventlog.Retry(ctx, func() (err error) {
