@@ -1,8 +1,8 @@
 // Package gateway is the service that clients connect to. It translates requests of the
 // OpenAI, Anthropic, MCP and REST APIs into proposals of calls, awaits their outcomes on
-// the ledger, and translates these into responses. Requests that only read are answered
-// from the ledger, from the gateway's views, or by queries to other services. The
-// gateway makes no policy decisions and executes no calls.
+// the ledger, and translates these into responses. Requests that are not calls are
+// answered from the ledger, from the gateway's views, or by queries to other services.
+// The gateway makes no policy decisions and executes no calls.
 package gateway
 
 import (
