@@ -1,20 +1,23 @@
-// Package canon writes and reads canonical JSON as RFC 8785 (JSON
-// Canonicalization Scheme) defines it: one byte sequence for each value. Digests
-// and signatures of the whole project are computed over these bytes.
+// Package canon writes and reads canonical JSON as RFC 8785 (JSON Canonicalization
+// Scheme) defines it: one byte sequence for each value. The digests and signatures of
+// the project's documents are computed over these bytes.
 //
-// Transform canonicalizes JSON from any source. Append and Read write and read the
-// project's own documents, each of which lists its members once, in ascending order;
-// Read accepts only the bytes that Append writes. A Shape checks canonical bytes against
-// a JSON Schema. All of them use the same canonical bytes for a value; the tests of
-// package contract compare Append, Read and Transform for its documents.
+// Transform canonicalizes JSON from any source, and IsCanonical reports whether bytes
+// are canonical. Append and Read write and read the project's own documents, each of
+// which lists its members once, in ascending order; Read accepts only the bytes that
+// Append writes. A Writer writes objects that are never read back, Members splits an
+// object into its members, and a Shape checks canonical bytes against a JSON Schema. All
+// of them use the same canonical bytes for a value; the tests of package contract
+// compare Append, Read and Transform for its documents. CheckDepth protects parsers of
+// other packages against deep nesting.
 //
-// encoding/json is not used: it accepts duplicate names, replaces invalid UTF-8
-// and matches names without regard to case, so two readers could decode different
-// documents from the same signed bytes.
+// encoding/json is not used: it accepts duplicate names, replaces invalid UTF-8 and
+// matches names without regard to case, so two readers could decode different documents
+// from the same signed bytes.
 //
-// The package does no I/O and uses no reflection. Its functions may be called
-// concurrently. A new kind of member is a method of Codec or, if it needs a type
-// parameter, a function, in codec.go, with a case in TestCodec.
+// The package does no I/O, and reads and writes documents without reflection. Its
+// functions may be called concurrently. A new kind of member is a method of Codec or,
+// if it needs a type parameter, a function, in codec.go, with a case in TestCodec.
 package canon
 
 import (
@@ -29,8 +32,10 @@ import (
 )
 
 // MaxDepth is the number of objects and arrays that may be nested in each other. The
-// functions of this package that read JSON reject input that is nested more deeply, so
-// that recursion is bounded; Shape.Check does not count the objects that the shape
+// functions of this package that read JSON of any structure reject input that is nested
+// more deeply, so that recursion is bounded. Read and Shape.Check bound the depth only
+// of members whose structure is not given by the document or the shape: Raw and Data
+// members, and values of FreeKind. Shape.Check does not count the objects that the shape
 // describes. Writing does not check the depth.
 const MaxDepth = 128
 
@@ -46,10 +51,10 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
 // Transform appends the canonical form of the JSON text src to dst and returns the
-// extended slice; src is not changed or retained. It returns an *Error for a text that
-// is not JSON, a duplicate member name, invalid UTF-8, a lone surrogate, a number
-// outside IEEE 754 double, nesting deeper than MaxDepth, and data after the value (RFC
-// 8785 section 3.1, RFC 7493).
+// extended slice; src is not changed or retained. It returns nil and an *Error for a
+// text that is not JSON, a duplicate member name, invalid UTF-8, a lone surrogate, a
+// number outside IEEE 754 double, nesting deeper than MaxDepth, and data after the value
+// (RFC 8785 section 3.1, RFC 7493).
 func Transform(dst, src []byte) ([]byte, error) {
 	p := parser{src: src}
 	dst, err := p.value(dst, 0)
@@ -63,8 +68,9 @@ func Transform(dst, src []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// IsCanonical reports whether b is exactly one JSON value in its canonical form. It
-// allocates memory for the canonical form, and does not retain b.
+// IsCanonical reports whether b is exactly one JSON value in its canonical form, nested
+// at most MaxDepth deep. It allocates memory for the canonical form, and does not retain
+// b.
 func IsCanonical(b []byte) bool {
 	c, err := Transform(make([]byte, 0, len(b)), b)
 	return err == nil && string(c) == string(b)
@@ -150,7 +156,7 @@ type member struct {
 type members struct {
 	list     []member
 	values   []byte
-	unsorted bool // the names are not in ascending order of their bytes
+	unsorted bool // the names are not in strictly ascending order of their bytes
 	foreign  bool // at least one name is not ASCII
 }
 
@@ -177,7 +183,7 @@ func byName(a, b member) int {
 	return 0
 }
 
-// object reads an object, whose brace is at p.pos, and appends it with sorted
+// object reads an object, whose opening brace is at p.pos, and appends it with sorted
 // members.
 func (p *parser) object(dst []byte, depth int) ([]byte, error) {
 	p.pos++
@@ -256,7 +262,7 @@ func (p *parser) appendMembers(dst []byte, m *members) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// array reads an array, whose bracket is at p.pos, and appends its canonical
+// array reads an array, whose opening bracket is at p.pos, and appends its canonical
 // form.
 func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 	p.pos++
@@ -306,7 +312,8 @@ func (p *parser) str() (string, error) {
 	return "", p.fail("unterminated string")
 }
 
-// endString returns s, the content of the string whose closing quote is at p.pos.
+// endString returns s, the content of the string whose closing quote is at p.pos, and
+// moves past that quote. It returns an error if s is not valid UTF-8.
 func (p *parser) endString(s []byte) (string, error) {
 	if !utf8.Valid(s) {
 		return "", p.fail("invalid UTF-8")
@@ -315,8 +322,8 @@ func (p *parser) endString(s []byte) (string, error) {
 	return string(s), nil
 }
 
-// escaped reads the rest of a string that began at start and whose first
-// escape is at p.pos.
+// escaped returns the value of the string whose first byte is at start and whose first
+// escape is at p.pos, and moves past its closing quote.
 func (p *parser) escaped(start int) (string, error) {
 	buf := slices.Clone(p.src[start:p.pos])
 	for p.pos < len(p.src) {
@@ -363,7 +370,8 @@ func (p *parser) escape(buf []byte) ([]byte, error) {
 }
 
 // codePoint reads the part of an escape after \u: four hex digits, and for a high
-// surrogate also the escape of the low one.
+// surrogate also the escape of the low one. A surrogate that is not part of such a pair
+// is an error.
 func (p *parser) codePoint() (rune, error) {
 	r, err := p.hex4()
 	if err != nil || !utf16.IsSurrogate(r) {

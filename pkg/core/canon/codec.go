@@ -1,18 +1,21 @@
 package canon
 
 // Document is a value with a canonical form. It lists its members once, in ascending
-// order of their names; Append and Read use the same list, so that they always agree. An
-// optional member (the methods Opt…, and the functions OptDoc and List) is absent if it
-// has no value; an empty string, zero, false or an empty array in its place is an error.
+// order of their names; Append and Read use the same list, so that they agree on the
+// members and their order. An optional member (the methods Opt…, and the functions
+// OptDoc and List) is absent if it has no value; an empty string, zero, false or an
+// empty array in its place is an error.
 //
-// Canonical calls one method of c for each member, with a pointer to the field
-// that holds the value. It makes the same calls in the same order for every
-// content of the fields.
+// Canonical calls, for each member, one method of c or one of the functions OptDoc and
+// List, and passes a pointer to the variable that holds the value; Const takes the value
+// itself. Canonical makes the same calls in the same order for every content of the
+// document.
 type Document interface{ Canonical(c *Codec) }
 
-// Append appends the canonical bytes of d to dst and returns the extended slice.
-// It does not change d. Raw members must already be canonical, which is not
-// checked.
+// Append appends the canonical bytes of d to dst and returns the extended slice. It does
+// not change d. Raw and Data members must already be canonical, and the magnitude of
+// integers must not exceed MaxInt; neither is checked. Invalid UTF-8 in strings is
+// replaced by U+FFFD.
 func Append(dst []byte, d Document) []byte {
 	c := Codec{w: Writer{B: dst}}
 	c.object(d)
@@ -22,9 +25,10 @@ func Append(dst []byte, d Document) []byte {
 // Read fills d from b, which must hold the canonical bytes of d and nothing else.
 // Another order, a duplicate or unknown name, white space, another form of a string or
 // number, and an empty optional member are errors, so that one document has one digest;
-// only the values of Data members are not checked to be canonical. d must be the zero
-// value; after an error its content is undefined. Strings are copied; raw members alias
-// b.
+// only the values of Data members are not checked to be canonical. Raw and Data members
+// that are nested too deeply (see MaxDepth) are errors, too. d must be the zero value;
+// after an error its content is undefined. Strings are copied; Raw and Data members
+// alias b.
 func Read(b []byte, d Document) error {
 	c := Codec{scanner: scanner{in: b}, reading: true}
 	c.object(d)
@@ -34,8 +38,8 @@ func Read(b []byte, d Document) error {
 // Members calls f for each member of the canonical object doc, in order, with the quoted
 // name and the value, both byte for byte as in doc. The two slices alias doc. Members
 // returns an error if doc is not an object; f may have been called before. Of names and
-// values it checks only that brackets and quotes balance and the nesting is not too
-// deep.
+// values, Members checks only that strings end, that as many brackets close as open, and
+// that the nesting is not too deep. It passes over a member without a value.
 func Members(doc []byte, f func(name, value []byte)) error {
 	s := scanner{in: doc, depth: 1}
 	s.expect('{')
@@ -70,8 +74,8 @@ type Codec struct {
 // its JSON member converts the field before a writing pass and after a reading one.
 func (c *Codec) Reading() bool { return c.reading }
 
-// Fail ends a reading pass with err, which Read then returns. Only the first
-// error is recorded, and a nil err is ignored.
+// Fail ends a reading pass with err, which Read then returns unless an earlier error was
+// recorded. A nil err is ignored.
 func (c *Codec) Fail(err error) { c.stop(err) }
 
 // object writes or reads one document with its braces. It restores the state of
@@ -127,8 +131,8 @@ func (c *Codec) Const(k, v string) {
 	}
 }
 
-// Int writes or reads an integer member. Its magnitude is at most MaxInt; reading
-// fails beyond it, writing does not check.
+// Int writes or reads an integer member. Its magnitude must not exceed MaxInt; a reading
+// pass fails beyond it, a writing pass does not check it.
 func (c *Codec) Int(k string, v *int64) {
 	if !c.reading {
 		c.w.Int(k, *v)
@@ -137,8 +141,8 @@ func (c *Codec) Int(k string, v *int64) {
 	}
 }
 
-// OptInt writes or reads an integer member that is absent when zero; a zero in
-// the input is an error. Its magnitude is at most MaxInt.
+// OptInt is like Int, except that the member is absent when zero; a zero in the input is
+// an error.
 func (c *Codec) OptInt(k string, v *int64) {
 	switch {
 	case c.reading && c.has(k):
@@ -174,8 +178,9 @@ func (c *Codec) Raw(k string, v *[]byte) {
 	}
 }
 
-// Data is like Raw, except that a reading pass checks only that brackets and
-// quotes balance. The caller must check the value before it relies on it.
+// Data is like Raw, except that a reading pass checks only that strings end, that as
+// many brackets close as open, and that the nesting is not too deep. The caller must
+// check the value before it relies on it.
 func (c *Codec) Data(k string, v *[]byte) {
 	if !c.reading {
 		c.w.Raw(k, *v)
@@ -199,8 +204,8 @@ func (c *Codec) Strs(k string, v *[]string) {
 	}
 }
 
-// OptStrs writes or reads an array of strings that is absent when empty; an empty
-// array in the input is an error.
+// OptStrs writes or reads an array of strings that is absent when empty; an empty array
+// in the input is an error. A reading pass appends to *v.
 func (c *Codec) OptStrs(k string, v *[]string) {
 	switch {
 	case c.reading && c.has(k):

@@ -28,8 +28,8 @@ func (l *listed) Canonical(c *Codec) {
 	List(c, "rows", &l.Rows)
 }
 
-// TestCodec checks the bytes that are written for each kind of member, the value
-// that is read back, and the input that is rejected.
+// TestCodec checks the bytes that are written for each kind of member, the value that is
+// read back, and that some invalid documents are rejected.
 func TestCodec(t *testing.T) {
 	const least = `{"actor":"","count":0,"raw":1}`
 	for _, c := range []struct {
@@ -71,7 +71,8 @@ func TestCodec(t *testing.T) {
 
 // TestStrings checks the canonical form of every character below 0x80 and of some
 // strings with other characters. It shows that Transform produces this form from
-// escapes, and that Read accepts no other escape of a character below 0x80.
+// escapes, and that Read rejects the \u escape of a character below 0x80 unless it is
+// the canonical form.
 func TestStrings(t *testing.T) {
 	for c := range 0x80 {
 		s := "a" + string(rune(c)) + "z"

@@ -3,13 +3,12 @@ package canon
 import "bytes"
 
 // CheckDepth returns an *Error if JSON in src nests objects and arrays more than
-// MaxDepth deep. It neither recurses nor allocates, and its time is linear in the size
-// of src, so it is safe to call on untrusted input of any size before a parser that
-// recurses.
+// MaxDepth deep. It does not recurse, allocates nothing but the error, and takes time
+// linear in the size of src, so it is safe to call on untrusted input of any size
+// before a parser that recurses.
 //
-// It does not check that src is JSON. For invalid input it may return nil, but it
-// never accepts a depth above MaxDepth that a JSON parser would reach before it
-// finds the error.
+// CheckDepth does not check that src is JSON. For invalid input it may return nil, but
+// not if a JSON parser would reach a depth above MaxDepth before it finds the error.
 func CheckDepth(src []byte) error {
 	depth := 0
 	for i := 0; i < len(src); i++ {

@@ -184,8 +184,10 @@ func errorOf(c string) error {
 }
 
 // TestDepth shows that Transform, IsCanonical, Read, Members and CheckDepth accept 128
-// levels of nesting and reject 129, also if the innermost value is an empty object or
-// array, and that CheckDepth ignores brackets within a string, but not those after it.
+// levels of nesting and reject 129; except for Members, this is checked also with an
+// empty object or array as the innermost value. CheckDepth ignores brackets within a
+// string, but not those after it. Read rejects a string with a lone byte 0x80, and
+// counts a document in an array as one level.
 func TestDepth(t *testing.T) {
 	nest := func(n int, open, middle, closing string) string {
 		return strings.Repeat(open, n) + middle + strings.Repeat(closing, n)

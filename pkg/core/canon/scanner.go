@@ -13,7 +13,7 @@ type scanner struct {
 	in    []byte
 	pos   int
 	first bool // no member of the object at pos has been read yet
-	depth int  // number of arrays, and in a Codec also of objects, that are open at pos
+	depth int  // number of arrays that are open at pos; for Read and Members, objects are included
 	err   error
 }
 
@@ -49,8 +49,9 @@ func (s *scanner) expect(b byte) {
 	s.pos++
 }
 
-// has reports whether the member name k comes next. If it does, has moves past it, its
-// colon and the comma before it; otherwise it does not move.
+// has reports whether the member name k comes next. If so, has moves past the name, the
+// colon after it and the comma before it; otherwise it does not move. After an error the
+// result is false.
 func (s *scanner) has(k string) bool {
 	if s.err != nil {
 		return false
@@ -132,9 +133,10 @@ func (s *scanner) raw() []byte {
 	return s.in[from:to]
 }
 
-// bounds returns the range of the content of the string at pos, and moves past its
-// closing quote. If the content holds an escape, escapes is true and pos is the first
-// byte of the content instead; the caller continues with escaped.
+// bounds returns the range of the content of the string at pos, and moves past the
+// closing quote. If the content holds an escape, bounds instead returns with escapes set
+// and pos at the first byte of the content; the caller continues with escaped and
+// ignores to.
 func (s *scanner) bounds() (from, to int, escapes bool) {
 	s.expect('"')
 	if s.err != nil {
@@ -164,8 +166,9 @@ func (s *scanner) bounds() (from, to int, escapes bool) {
 	return 0, 0, false
 }
 
-// escaped reads a string that holds escapes and whose first byte is at from. It
-// fails if an escape is not the one that RFC 8785 prescribes.
+// escaped returns the value of a string that holds escapes and whose first byte is at
+// from, and moves past the closing quote. It fails if an escape is not the one that RFC
+// 8785 prescribes.
 func (s *scanner) escaped(from int) string {
 	end := s.closing(from)
 	if s.err != nil {
@@ -201,8 +204,8 @@ func (s *scanner) escaped(from int) string {
 	return string(out)
 }
 
-// closing returns the index of the quote that ends the string whose first byte is
-// at from.
+// closing returns the index of the quote that ends the string whose first byte is at
+// from, and fails if the string is unterminated.
 func (s *scanner) closing(from int) int {
 	end := from
 	for ; end < len(s.in) && s.in[end] != '"'; end++ {
@@ -216,9 +219,9 @@ func (s *scanner) closing(from int) int {
 	return end
 }
 
-// unescape reads the escape in, of at least one byte, that follows a backslash. It
-// returns the byte that is encoded and the length of the escape, which is 0 if the
-// escape is invalid or RFC 8785 prescribes another form.
+// unescape reads the escape with which in begins, without its backslash; in must not be
+// empty. It returns the byte that is encoded and the length of the escape, which is 0 if
+// the escape is invalid or RFC 8785 prescribes another form.
 func unescape(in []byte) (b byte, n int) {
 	if b = unescaped[in[0]]; b != 0 && b != '/' {
 		return b, 1
@@ -265,9 +268,10 @@ func (s *scanner) int() int64 {
 	return n
 }
 
-// skip moves past one value. It checks only that brackets and quotes balance and
-// that no nesting is deeper than MaxDepth; callers that need more check the bytes
-// that were skipped.
+// skip moves past one value, which may be missing before a comma or a closing bracket.
+// It checks only that strings end, that as many brackets close as open, and that no
+// nesting is deeper than MaxDepth; callers that need more check the bytes that were
+// skipped.
 func (s *scanner) skip() {
 	depth := 0
 	for s.err == nil && s.pos < len(s.in) {
@@ -304,8 +308,8 @@ func (s *scanner) enter(more int) {
 	}
 }
 
-// closes reports whether b follows a number or a literal inside an object or
-// array, and therefore ends it.
+// closes reports whether b is a comma or a closing bracket, which ends a number or a
+// literal inside an object or array.
 func closes(b byte) bool { return b == ',' || b == '}' || b == ']' }
 
 // skipString moves to the quote that ends the string whose opening quote is at

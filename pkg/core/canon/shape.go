@@ -104,7 +104,7 @@ func (c *checker) integer(s *Shape, what string, empty bool) {
 
 // object reads an object with the members of the shape, of which only optional ones may
 // be absent. Members are read in the order of the shape, so a misplaced or unknown
-// member remains unread before the closing brace.
+// member remains unread before the closing brace and is an error.
 func (c *checker) object(s *Shape, what string) {
 	outer := c.first
 	c.expect('{')

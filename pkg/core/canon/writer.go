@@ -6,9 +6,10 @@ import "strconv"
 // double, which RFC 8785 uses for numbers, cannot hold every integer beyond it.
 const MaxInt = 1<<53 - 1
 
-// Writer appends one canonical object that is written and never read back. The
-// caller passes member names in ascending order and in ASCII, which is not
-// checked. A document that is also read implements Document instead.
+// Writer appends one canonical object. Outside this package it is used for objects that
+// are never read back; a document that is also read implements Document instead. The
+// caller passes member names in ascending order, in ASCII and without characters that
+// JSON must escape, which is not checked.
 type Writer struct {
 	B     []byte // the bytes written so far, without the object's closing brace
 	comma bool   // the next member needs a comma before it

@@ -1,11 +1,11 @@
-// Package receipt issues and checks receipts, the signed records of how calls
-// ended. No other package makes a contract.Receipt.
+// Package receipt issues and checks receipts, the signed records of how calls ended. No
+// other package makes a contract.Receipt.
 //
-// The receipts of a session form a chain from Genesis, in which each receipt
-// names the digest of the one before. The chain makes removal of a receipt, or a
-// change of their order, detectable without the log. Functions are pure; time,
-// key and the end of the chain are arguments. The rules about which service may
-// record which status are in checkSigner and checkAttested.
+// The receipts of a session form a chain from Genesis, in which each receipt names the
+// digest of the one before. With the chain, a reader detects without the log if
+// receipts are reordered, or if one is removed that others follow. The functions are
+// pure; time, key and the end of the chain are arguments. The rules about which service
+// may record which status are in checkSigner and checkAttested.
 package receipt
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// ID returns the id of a call's receipt. It is known before the outcome, so a
+// ID returns the id of a call's receipt. It depends only on the id of the call, so a
 // second receipt of the same call would have the same id.
 func ID(callID string) string { return contract.IDReceipt + callID }
 
@@ -34,14 +34,14 @@ func Genesis(tenant, session string) Tip {
 	return Tip{Digest: sign.Digest([]byte("binnacle receipt genesis v1\n" + tenant + "\n" + session))}
 }
 
-// TipOf returns the tip after r, which the next receipt of the session must
-// follow.
+// TipOf returns the tip of a session whose last receipt is r.
 func TipOf(r *contract.Receipt) Tip { return Tip{contract.Digest(r), r.Index} }
 
-// Issue returns the signed receipt of an effect, which follows tip in the
-// session's chain. d is the decision on the call, executor the service that key
-// belongs to, and now a time in contract.TimeFormat. Issue changes neither d nor
-// e and checks nothing: verifiers call Check.
+// Issue returns the signed receipt of the effect e. In the session's chain, the receipt
+// follows tip. d is the decision on the call, executor the name of the service that owns
+// key, lamport the Lamport time of the event that will contain the receipt, and now a
+// time in contract.TimeFormat. Issue changes neither d nor e and checks nothing:
+// verifiers call Check.
 func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *contract.Effect, lamport uint64, now string) contract.Receipt {
 	r := contract.Receipt{
 		ArgsDigest: d.ArgsDigest, CallID: d.CallID, DecisionDigest: contract.Digest(d), DecisionID: d.ID,
@@ -56,12 +56,13 @@ func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *con
 	return r
 }
 
-// Check returns an error unless a recorded outcome is authentic and permitted by
-// its decision d. The receipt must be signed by a key of its executor that was
-// valid at the receipt's Lamport time; every digest must match the document it
-// names; and the executor must have the right to record the status. A nil d, for
-// a call without a recorded decision, is an error. The position in the session's
-// chain is checked by CheckLink.
+// Check returns an error unless a recorded outcome is authentic and permitted by d, the
+// decision on the call. The receipt must be signed by a key of its executor that was
+// valid at the receipt's Lamport time; it must agree with the decision, the effect and
+// the commitment to the output; and the executor must have the right to record the
+// status. A nil d, for a call without a recorded decision, is an error. Every error
+// names the receipt, and wraps sign.ErrSignature if the signature does not verify. Check
+// does not check the position in the session's chain; CheckLink does.
 func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error {
 	r := &rec.Receipt
 	if err := verify(r, keys); err != nil {
@@ -115,11 +116,12 @@ func checkEffect(rec *contract.Recorded) error {
 	return nil
 }
 
-// checkAttested reports whether attested_by matches executor and status. An
-// executor observes what it records. If the intent was handed out to the caller,
-// the service that handed it out can itself observe only that it withheld the
-// intent or that no report arrived; every other outcome is the caller's
-// attestation.
+// checkAttested reports whether receipt and effect have the same attested_by, and
+// whether this value is permitted for the executor and the status. Without attested_by,
+// the executor itself observed the outcome. The service CallerExecutor, whose calls are
+// executed by their callers, can observe only two outcomes: that no report arrived
+// (unknown), and that it withheld the intent (cancelled). With attested_by set to
+// Caller, it records the status that the caller reported.
 func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	lent := r.Executor == contract.CallerExecutor
 	switch {
@@ -147,9 +149,9 @@ func checkRefusal(r *contract.Receipt) error {
 	return nil
 }
 
-// checkSigner checks that the service that signed may record this status. Policy records
-// calls that were not allowed or that expired; the executor that the intent names
-// records all others.
+// checkSigner checks that the receipt names the intent, and that the service that signed
+// it may record this status. Policy records calls that were not allowed or that expired;
+// the executor that the intent names records all others.
 func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	if intent == nil {
 		return checkRefusal(r)
@@ -170,8 +172,8 @@ func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	return nil
 }
 
-// CheckLink returns an error unless r is the next receipt after tip, with the
-// next index and the digest of the receipt before.
+// CheckLink returns an error unless r follows tip: the index of r is the next one, and r
+// names the digest of tip. It does not compare the session.
 func CheckLink(tip Tip, r *contract.Receipt) error {
 	if r.Prev != tip.Digest || r.Index != tip.Index+1 {
 		return fmt.Errorf("receipt %s: does not follow the chain of session %s at %d", r.ID, r.Session, tip.Index)

@@ -13,8 +13,8 @@ import (
 )
 
 // TestAttested shows that the service that hands out intents can record a caller's
-// report only with attested_by set, and that without it the service can record only that
-// no report arrived or that the intent was withheld.
+// report only with attested_by set, and that without it this service can record only the
+// statuses unknown and cancelled.
 func TestAttested(t *testing.T) {
 	seed := sha256.Sum256([]byte("k"))
 	key, err := sign.NewKey(seed[:])
@@ -48,7 +48,7 @@ func TestAttested(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	// attested_by cannot be removed from effect or receipt alone.
+	// A signed receipt from which attested_by is removed is rejected.
 	d := &contract.Decision{ID: "d-c-1", CallID: "c-1", Verdict: contract.Allow, Intent: &contract.ExecutionIntent{ID: "i-c-1", Executor: "gateway"}}
 	e := contract.Effect{CallID: "c-1", AttestedBy: contract.Caller, Status: contract.Succeeded}
 	r := Issue(key, "gateway", Tip{}, d, &e, 1, "now")
@@ -88,7 +88,7 @@ func resign(key *sign.Key, r *contract.Receipt) {
 	r.Sig = key.Sign(sign.DomainReceipt, contract.Bytes(r))
 }
 
-// TestIssue checks every field of a receipt against the decision and the effect.
+// TestIssue checks every field of an issued receipt; Check verifies the signature.
 func TestIssue(t *testing.T) {
 	key, keys := signer(t)
 	rec, d := outcome(key)
@@ -104,9 +104,9 @@ func TestIssue(t *testing.T) {
 }
 
 // TestCheck makes one change at a time to a record or its decision and checks the error,
-// if any. The receipt is signed again after a change of the record, as a dishonest
-// executor could do. A receipt that is changed and not signed again fails, too, and so
-// does a record without a decision.
+// if any. Except in one case, the receipt is signed again after the change, as a
+// dishonest executor could do. A receipt that is changed and not signed again fails,
+// too, and so does a record without a decision.
 func TestCheck(t *testing.T) {
 	key, keys := signer(t)
 	type rec = contract.Recorded
@@ -202,8 +202,8 @@ func TestOwnCalls(t *testing.T) {
 	}
 }
 
-// TestDenied shows that a call that was not allowed ends denied, is recorded by
-// policy, and has no intent.
+// TestDenied shows that Check accepts the outcome of a call that was not allowed only if
+// the status is denied, policy recorded it, and it names no intent.
 func TestDenied(t *testing.T) {
 	key, keys := signer(t)
 	for _, c := range []struct {

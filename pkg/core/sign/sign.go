@@ -1,11 +1,11 @@
-// Package sign signs and verifies with Ed25519 (RFC 8032) and domain separation,
-// and computes the SHA-256 digests by which documents refer to bytes.
+// Package sign signs and verifies with Ed25519 (RFC 8032) and domain separation, and
+// computes the SHA-256 digests by which documents refer to bytes.
 //
 // The bytes that Sign signs are the domain line, a newline, and the RFC 8785 bytes of
-// every field of the document except the signature. The domain prevents a signature over
-// one type of document from being valid for another. The key id is one of the signed
-// fields, so a signature cannot be attributed to another key. A new type of document
-// that Sign signs gets a domain constant here.
+// the document without its signature. The domain prevents a signature over one type of
+// document from being valid for another. The key id is one of the signed fields of
+// every document, so a signature cannot be attributed to another key. Each type of
+// document that Sign signs has a domain constant in this package.
 package sign
 
 import (
@@ -30,20 +30,19 @@ const (
 	DomainManifest = "binnacle evidence manifest v1"
 )
 
-// ErrSignature is returned for every signature that does not verify with a well-formed
-// key, whatever the reason.
+// ErrSignature is returned by Verify and VerifyRaw if a signature does not verify,
+// whatever the reason.
 var ErrSignature = errors.New("signature does not verify")
 
-// Key is an Ed25519 key pair. KID is derived from the public key. A Key is
-// immutable and may be used concurrently.
+// Key is an Ed25519 key pair. KID is derived from the public key and must not be
+// changed. The methods of a Key may be called concurrently.
 type Key struct {
 	KID     string
 	private ed25519.PrivateKey
 }
 
-// NewKey returns the key with this seed, or an error unless the seed has 32
-// bytes. The seed is the secret key material (RFC 8032 section 5.1.5); NewKey
-// copies it.
+// NewKey returns the key with this seed, or an error if seed does not have 32 bytes. The
+// seed is the secret key material (RFC 8032 section 5.1.5); NewKey copies it.
 func NewKey(seed []byte) (*Key, error) {
 	if len(seed) != ed25519.SeedSize {
 		return nil, fmt.Errorf("signing seed has %d bytes, want %d", len(seed), ed25519.SeedSize)
@@ -66,9 +65,10 @@ func (k *Key) Sign(domain string, body []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, preimage(domain, body)))
 }
 
-// Base64 decodes standard base64 in its canonical form only: padded, with unused
-// bits zero, and without the line breaks that encoding/base64 ignores. Signed and
-// hashed documents could otherwise exist in several forms.
+// Base64 decodes standard base64 and accepts only its canonical form: padded, with
+// unused bits zero, and without the line breaks that encoding/base64 ignores. Any other
+// form is an error, because a signed or hashed document could otherwise exist in several
+// forms.
 func Base64(s string) ([]byte, error) {
 	if strings.ContainsAny(s, "\r\n") {
 		return nil, errors.New("line break in base64")
@@ -79,8 +79,8 @@ func Base64(s string) ([]byte, error) {
 // KIDPrefix begins the id of each key.
 const KIDPrefix = "k-"
 
-// KID returns the id of a public key: KIDPrefix and the first 16 bytes of its SHA-256
-// in hex.
+// KID returns the id of a public key: KIDPrefix and the first 16 bytes of the key's
+// SHA-256 in lower-case hex.
 func KID(public []byte) string {
 	h := sha256.Sum256(public)
 	return KIDPrefix + hex.EncodeToString(h[:16])
@@ -100,8 +100,8 @@ func Verify(public []byte, domain string, body []byte, sig string) error {
 	return nil
 }
 
-// VerifyRaw returns nil if sig is the signature, in the form of Raw, over msg by
-// the key public, and otherwise ErrSignature.
+// VerifyRaw returns nil if sig is the signature, in the form of Raw, over msg by the key
+// public. Otherwise, and also if public does not have 32 bytes, it returns ErrSignature.
 func VerifyRaw(public, msg, sig []byte) error {
 	if len(public) != ed25519.PublicKeySize || !ed25519.Verify(public, msg, sig) {
 		return ErrSignature
@@ -109,8 +109,7 @@ func VerifyRaw(public, msg, sig []byte) error {
 	return nil
 }
 
-// preimage returns the bytes that a signature covers: the domain line, a newline
-// and the body.
+// preimage returns the bytes that Sign signs: the domain line, a newline and the body.
 func preimage(domain string, body []byte) []byte {
 	b := make([]byte, 0, len(domain)+1+len(body))
 	return append(append(append(b, domain...), '\n'), body...)

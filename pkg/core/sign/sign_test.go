@@ -49,8 +49,8 @@ func TestRFC8032(t *testing.T) {
 }
 
 // TestPreimage shows that a signature covers the domain line and the body, and that it
-// does not verify with another domain or body, or if bytes are moved from one to the
-// other.
+// does not verify with another domain or body, or if the domain line is moved into the
+// body.
 func TestPreimage(t *testing.T) {
 	k, err := NewKey(make([]byte, 32))
 	if err != nil {
@@ -76,8 +76,8 @@ func TestPreimage(t *testing.T) {
 	}
 }
 
-// TestMalformed shows that malformed keys and signatures return errors and do not
-// panic.
+// TestMalformed shows that malformed seeds, public keys and signatures cause errors and
+// no panic.
 func TestMalformed(t *testing.T) {
 	for _, n := range []int{0, 31, 33, 64} {
 		if _, err := NewKey(make([]byte, n)); err == nil || !strings.Contains(err.Error(), "want 32") {
@@ -101,7 +101,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestBase64 shows that every sequence of bytes has one accepted encoding.
+// TestBase64 shows that Base64 decodes canonical encodings, and rejects other forms,
+// such as those without padding or with a line break.
 func TestBase64(t *testing.T) {
 	for s, want := range map[string]string{"": "", "YQ==": "a", "YWI=": "ab", "YWJj": "abc", "+/8=": "\xfb\xff"} {
 		if got, err := Base64(s); err != nil || string(got) != want {

@@ -18,7 +18,7 @@ func SignEpoch(root *sign.Key, l contract.LogEpoch) contract.LogEpoch {
 // VerifyEpoch returns the document in the data of e. It returns an error unless
 // provision produced e, and the document opens a log epoch after the first, for the
 // tenant of the event, and is signed by a key that was a root key at the event's Lamport
-// time. keyAt is Registry.At.
+// time. After an error the document must not be used. keyAt is Registry.At.
 func VerifyEpoch(e *contract.Event, keyAt func(kid, owner, use string, lamport uint64) ([]byte, error)) (l contract.LogEpoch, err error) {
 	if err := contract.Decode(e.Data, &l); err != nil {
 		return l, err

@@ -107,7 +107,8 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// TestCurrent shows that the newest valid key of the owner for the use is returned.
+// TestCurrent shows that Current returns the newest key of the owner for the use that is
+// not revoked, and false if there is none.
 func TestCurrent(t *testing.T) {
 	r, root, old := registry(t)
 	next := key(t, "policy-2")
@@ -168,8 +169,9 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestEpoch shows that only provision with a root key can open a log epoch, only one
-// after the first, and only for its own mesh.
+// TestEpoch shows that VerifyEpoch accepts only canonical documents of provision that a
+// root key signed, that open an epoch after the first, and that are for the tenant of
+// their event.
 func TestEpoch(t *testing.T) {
 	r, root, policy := registry(t)
 	for name, c := range map[string]struct {

@@ -1,11 +1,13 @@
 // Package trust is the registry of public keys. It is built from the ledger's
-// key_published and key_revoked events, and reports, for any Lamport time, whether a key
-// belonged to an owner and could be used for a purpose.
+// key_published and key_revoked events, and reports, for any Lamport time, whether a
+// key belonged to an owner and could be used for a purpose. The package also signs the
+// documents that publish and revoke keys, and signs and verifies those that open a log
+// epoch.
 //
 // Time is the Lamport time of the ledger and not the clock, so that two readers of one
 // ledger agree on whether a signature was valid. All that a reader must know beforehand
-// is the id of the first root key; every other key is signed by a root key that was
-// valid before. The package holds public keys only.
+// is the id of the first root key; every other key was published under the signature of
+// a root key that was valid at that time. A registry holds public keys only.
 package trust
 
 import (
@@ -25,16 +27,16 @@ import (
 // Root is the reader's trust anchor and must not come from the ledger. A Registry
 // may be read concurrently, but not while Apply runs.
 type Registry struct {
-	Root string // id of the first root key, which signs its successors
+	Root string // id of the first root key
 	keys map[string]entry
 }
 
-// entry is a key of the registry, with the Lamport times from which and until
-// which it is valid.
+// entry is a key of the registry, with the document that published it and the Lamport
+// times from which and until which it is valid.
 type entry struct {
 	doc            contract.TrustKey
 	public         []byte
-	since, revoked uint64 // Lamport times of publication and revocation; revoked is 0 for a valid key
+	since, revoked uint64 // Lamport times of publication and revocation; revoked is 0 for a key that is not revoked
 }
 
 // Publish returns k signed with the root key. It sets SignerKID and Sig, and leaves all
@@ -46,11 +48,11 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 }
 
 // Apply adds the next trust event with document k, which has the Lamport time lamport.
-// The first document must publish the root key and be signed by it; every later one must
-// be signed by a root key that is valid at its Lamport time. A root key that another
-// root key publishes is its successor. A key can be published only once, and revoked
-// only after that; a second revocation has no effect. The last valid root key cannot be
-// revoked. After an error the registry is unchanged.
+// The first document must publish the key with the id Root and be signed by that key;
+// every later one must be signed by a root key that is valid at its Lamport time. A
+// valid root key can publish further root keys. A key can be published only once, and
+// revoked only after that; a second revocation has no effect. The last valid root key
+// cannot be revoked. After an error, which names the key, the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
@@ -63,7 +65,8 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 }
 
 // authentic returns the public key in k. It returns an error unless the key has the id
-// that k states, and a valid root key signed k.
+// that k states, and k is signed by a valid root key or, if k publishes the first root
+// key, by that key.
 func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, error) {
 	public, err := sign.Base64(k.PublicKey)
 	if err != nil || len(public) != 32 {
@@ -83,13 +86,15 @@ func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, erro
 	return public, sign.Verify(signer, sign.DomainTrust, contract.Bytes(&body), k.Sig)
 }
 
-// anchors reports whether k publishes the first root key. No other key can sign that
-// document, so the key signs it itself.
+// anchors reports whether k is the document with which the first root key enters the
+// registry. There is no earlier key, so the root key signs this document itself.
 func (r *Registry) anchors(k *contract.TrustKey) bool {
 	return k.KID == r.Root && k.SignerKID == r.Root && !r.Has(r.Root)
 }
 
-// fold stores a document whose signature has been verified.
+// fold applies a document whose signature has been verified: it adds the key, or sets
+// the time of the key's revocation. It returns an error if the document breaks one of
+// the rules of Apply.
 func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) error {
 	old, known := r.keys[k.KID]
 	switch {
@@ -113,8 +118,8 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 	return nil
 }
 
-// lastRoot reports whether e is a root key and fewer than two root keys are
-// valid.
+// lastRoot reports whether e is a root key and fewer than two root keys are valid at
+// lamport.
 func (r *Registry) lastRoot(e *entry, lamport uint64) bool {
 	return slices.Contains(e.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2
 }
@@ -139,8 +144,8 @@ func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	return e.public, nil
 }
 
-// Current returns the newest document of owner's keys for use that is not
-// revoked, and whether there is one.
+// Current returns the newest document of owner's keys for use that are not revoked. The
+// result is false if there is none.
 func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	var best entry
 	for _, e := range r.keys {
@@ -151,8 +156,7 @@ func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	return best.doc, best.since > 0
 }
 
-// Has reports whether a key with id kid was published, even if it is revoked by
-// now.
+// Has reports whether a key with id kid was published, even if it was revoked later.
 func (r *Registry) Has(kid string) bool { _, ok := r.keys[kid]; return ok }
 
 // Publics returns the public keys that owner had for use at lamport, in no
@@ -168,16 +172,16 @@ func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
 }
 
 // Key is one key of the registry with the Lamport times of its publication and
-// revocation. RevokedSince is 0 for a valid key.
+// revocation. RevokedSince is 0 for a key that is not revoked.
 type Key struct {
 	contract.TrustKey
 	Since        uint64 `json:"since_lamport"`
 	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
 }
 
-// Dump returns the registry's canonical form: one line of canonical JSON for each
-// key, in order of publication. Two registries with the same keys have the same
-// dump, which replay compares.
+// Dump returns the registry's canonical form: one line of canonical JSON for each key,
+// in order of publication and then of key id. Two registries have the same dump if they
+// have the same keys with the same Lamport times.
 func (r *Registry) Dump() []byte {
 	var b []byte
 	for _, k := range r.Keys() {
@@ -190,8 +194,8 @@ func (r *Registry) Dump() []byte {
 	return b
 }
 
-// Keys returns every key, revoked ones included, in order of publication. The
-// caller owns the slice.
+// Keys returns every key, revoked ones included, in order of publication and then of key
+// id. The caller owns the slice.
 func (r *Registry) Keys() []Key {
 	var out []Key
 	for _, e := range r.keys {

@@ -24,7 +24,7 @@ func doc(signer, k *sign.Key, owner string, revoked bool, uses ...string) contra
 }
 
 // TestRegistry checks the life cycle of a key: publication by the root key, use, and
-// revocation.
+// revocation. It also checks that documents that no root key signed are rejected.
 func TestRegistry(t *testing.T) {
 	root, policy, evil := key(t, "root"), key(t, "policy"), key(t, "evil")
 	r := &trust.Registry{Root: root.KID}
@@ -73,8 +73,8 @@ func TestRegistry(t *testing.T) {
 }
 
 // TestRootRotation shows that a root key publishes its successor, which can sign
-// documents after the first root key is revoked. Earlier signatures of the first root
-// key remain valid.
+// documents after the first root key is revoked. The first root key, and a key that it
+// published, remain valid for times before the revocation.
 func TestRootRotation(t *testing.T) {
 	first, second, policy, late := key(t, "root"), key(t, "second"), key(t, "policy"), key(t, "late")
 	r := &trust.Registry{Root: first.KID}
