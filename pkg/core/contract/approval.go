@@ -7,7 +7,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 type ApprovalRule struct {
 	Quorum    int64    `json:"quorum"`          // distinct approvers; neither the caller nor the principal it acts for counts
 	Roles     []string `json:"roles,omitempty"` // each approver must hold one of these; empty = guard.DefaultRole
-	TimeoutMS int64    `json:"timeout_ms"`      // milliseconds from the escalation until the call is denied
+	TimeoutMS int64    `json:"timeout_ms"`      // time to vote in milliseconds from the escalation; of several rules, the shortest time counts
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their
@@ -105,8 +105,8 @@ func (b *Ballot) Canonical(c *canon.Codec) {
 	c.Str("vote", &b.Vote)
 }
 
-// ConfigReloaded is the data of <service>.config_reloaded. From this event on the
-// instance uses the new values of the members.
+// ConfigReloaded is the data of <service>.config_reloaded. The event is stored before
+// the instance begins to use the new values of the members.
 type ConfigReloaded struct {
 	Digest  string   `json:"digest"`  // SHA-256 of the configuration file's document in canonical JSON
 	Members []string `json:"members"` // JSON pointers to the changed members that the service reads

@@ -7,8 +7,8 @@ import (
 )
 
 // Call is a proposal, the data of <service>.call_proposed. The event's envelope
-// identifies the caller. No field of a Call grants authority except Scopes, which
-// the gateway copies from the verified credential.
+// identifies the caller. No field of a Call grants authority except Scopes. A gateway
+// copies Scopes from the verified credential of the caller.
 type Call struct {
 	Args          Content  `json:"args"`
 	Body          *Content `json:"body,omitempty"`       // content that the args refer to by its commitment; policy does not read it
@@ -66,14 +66,14 @@ func (x *Call) Contents() []Content {
 	return []Content{x.Args, *x.Body}
 }
 
-// Tool declares what an executor can do; it is the data of
-// <service>.tool_registered. The schemas are canonical JSON Schema 2020-12. The
-// digest of a Tool identifies it in decisions and approvals, so any changed
-// member makes it another tool document.
+// Tool declares what an executor can do; it is the data of <service>.tool_registered.
+// The schemas are canonical JSON Schema 2020-12. The digest of a Tool identifies it in
+// decisions and approvals, so a Tool in which any member is changed is another tool
+// document.
 type Tool struct {
 	Class        string        `json:"class,omitempty"` // effect class, E0 (read-only) to E4 (irreversible); empty = E3
 	Description  string        `json:"description"`
-	Egress       []string      `json:"egress_hosts,omitempty"` // hosts that the tool connects to
+	Egress       []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; policy compares them with the P0 ceilings
 	Executor     string        `json:"executor"`
 	InputSchema  Raw           `json:"input_schema"`
 	Kind         string        `json:"kind"`
@@ -140,14 +140,16 @@ func (t *Tool) Canonical(c *canon.Codec) {
 }
 
 // SecretGrant permits the use of one named secret, or of all secrets that match a
-// pattern, towards Hosts only. It names secrets and never holds their values.
+// pattern. It names secrets and never holds their values. Hosts are the hosts for which
+// the tool declares that it needs the secret.
 type SecretGrant struct {
 	Hosts []string `json:"hosts,omitempty"`
 	Name  string   `json:"name"`
 }
 
 // Pattern reports whether the grant names several secrets with a pattern such as
-// "llm.*". The executor requests such secrets one by one, for its own use.
+// "llm.*". The executor does not receive these secrets with the work; it requests each
+// one when its handler needs it.
 func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
 
 // Permits reports whether the grant covers the secret with this name: the secret that it

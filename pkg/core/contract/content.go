@@ -108,9 +108,10 @@ var (
 
 // Open returns the content after it has checked it against commitment and size. For
 // StoreObject and StoreWithheld the caller passes the object's bytes, which the result
-// aliases; nil means that the object does not exist. Open returns ErrErased if salt or
-// object do not exist, ErrEncrypted if the content is encrypted, and another error if
-// the content is malformed or does not match commitment and size.
+// aliases; nil means that the object does not exist. For StoreInline object is ignored.
+// Open returns ErrErased if salt or object do not exist, ErrEncrypted if the content is
+// encrypted, and another error if the content is malformed or does not match commitment
+// and size.
 func (c *Content) Open(object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return nil, ErrEncrypted
@@ -129,7 +130,7 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 }
 
 // split returns the salt and the content, read from the reference or from object, as
-// Store requires.
+// Store requires. It returns ErrErased if salt or object do not exist.
 func (c *Content) split(object []byte) (salt, body []byte, err error) {
 	switch c.Store {
 	case StoreInline:

@@ -39,9 +39,9 @@ type Decision struct {
 	Verdict       string           `json:"verdict"`
 }
 
-// PolicyDigests names the policies in force, by layer. If a layer has several
-// documents, their digests are joined by "+" in order of precedence. P2 is empty
-// if no overlay applied.
+// PolicyDigests names the policies in force, by layer. If a layer has several documents,
+// their digests are joined by "+", in P1 in ascending precedence and in P2 in order of
+// name. P2 is empty if no overlay applied.
 type PolicyDigests struct {
 	P0 string `json:"p0"`
 	P1 string `json:"p1"`
@@ -91,7 +91,7 @@ type ExecutionIntent struct {
 	Budget     *Reservation  `json:"budget,omitempty"`
 	CallID     string        `json:"call_id"`
 	Deadline   string        `json:"deadline,omitempty"`     // time by which the effect must have ended; absent = the call's deadline
-	Egress     []string      `json:"egress_hosts,omitempty"` // hosts that the effect may connect to; absent = no network
+	Egress     []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; see Tool.Egress
 	Executor   string        `json:"executor"`
 	Expires    string        `json:"expires"` // time by which the effect must have started
 	ID         string        `json:"id"`

@@ -60,9 +60,9 @@ func canonical(t *testing.T, d canon.Document) string {
 	return string(b)
 }
 
-// TestDocuments shows that a document lists the same members as its struct tags,
-// with the same names and omitempty flags, and that its bytes are canonical and
-// read back to an equal document.
+// TestDocuments shows that a document lists the same members as its struct tags, with
+// the same names and omitempty flags, that its bytes are canonical and read back to an
+// equal document, and that bytes that are cut short or have additions are rejected.
 func TestDocuments(t *testing.T) {
 	for _, d := range documents() {
 		typ := reflect.TypeOf(d).Elem()

@@ -15,13 +15,13 @@ const (
 )
 
 // Started is the data of two events. <executor>.effect_started is an executor's claim,
-// which is stored before the effect begins. policy.start_expired ends a call that no
-// executor claimed in time. Both have the same message id for a call, so at most one of
-// them is stored.
+// which is stored before the effect begins. With policy.start_expired, policy claims a
+// call that no executor claimed in time, and then records it as expired. Both have the
+// same message id for a call, so at most one of them is stored.
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`
-	ExecutedBy string `json:"executed_by,omitempty"` // set to Caller if the intent was handed out to the caller
+	ExecutedBy string `json:"executed_by,omitempty"` // set to Caller if the intent is for the caller
 	IntentID   string `json:"intent_id"`
 }
 

@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// TestEnvelope shows that an event with every attribute reads back from its
-// bytes, and that type, schema and lamport have the form that the ledger format
-// documents.
+// TestEnvelope shows that an event with every attribute reads back from its bytes, that
+// type, schema and lamport have the form that the ledger format documents, and that
+// Under accepts the event's subject and rejects others.
 func TestEnvelope(t *testing.T) {
 	e := benchEvent()
 	e.Target = "session-runner"

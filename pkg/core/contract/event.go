@@ -1,6 +1,6 @@
-// Package contract holds the documents that a reader of the ledger needs: the
-// event envelope and the data inside it. docs/reference/ledger-format.md
-// describes the same documents for implementers in other languages.
+// Package contract holds the documents that a verifier of the ledger needs: the event
+// envelope and the data inside it. docs/reference/ledger-format.md describes the same
+// documents for implementers in other languages.
 //
 // Each document lists its members once, in its Canonical method. Bytes writes by that
 // list and Decode reads by it. Decode accepts only the canonical bytes (RFC 8785, with
@@ -8,10 +8,10 @@
 // inside the trusted core, by guard.Decide, receipt.Issue and trust.Publish; TestMakers
 // scans the repository for other makers.
 //
-// Released documents never change: a new member needs a new version of the event
-// schema under schemas/events, and is optional here, so that older events still
-// decode. The files zz_*.go are generated from the schemas. The package imports
-// canon, sign and the standard library; it reads no clock and no randomness.
+// A released schema of an event never changes: a new member needs a new version of the
+// schema under schemas/events, and is optional here, so that older events still decode.
+// The files zz_*.go are generated from the files in schemas. The package imports canon,
+// sign and the standard library; it reads no clock and no randomness.
 package contract
 
 import (
@@ -29,7 +29,7 @@ import (
 // with extension attributes. The log hashes the stored bytes. Code that needs an
 // event's hash must use those bytes and never encode the event again.
 type Event struct {
-	ID       string // unique; of two events with the same id the first one in the ledger counts
+	ID       string // also the message id: within its duplicate window, the ledger stores only one event with this id
 	Source   string // producer, service "/" instance, such as "policy/policy-1"
 	Name     string // event name, such as "call_proposed"; part of the type
 	Version  int    // schema version, from 1; part of the type
@@ -84,9 +84,10 @@ func (e *Event) Under(subject string) bool {
 }
 
 // Encode returns the canonical bytes, which the caller owns. It returns an error that
-// names the attribute if a mandatory attribute is missing or malformed, for example
-// because it could not be a token of the subject. Of Data it checks only that it begins
-// like an object; it must be canonical.
+// names the attribute if a mandatory attribute is missing, or if one of them or Target
+// is malformed, for example because it could not be a token of the subject. Data must be
+// canonical, but Encode checks only that Data has at least two bytes and begins with a
+// brace.
 func (e *Event) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -127,8 +128,9 @@ func (e *Event) Canonical(c *canon.Codec) {
 	}
 }
 
-// derive sets Name, Version and Lamport from the attributes that contain them,
-// and returns an error if one is not in its canonical form.
+// derive sets Name, Version and Lamport from the attributes that contain them. It
+// returns an error if type does not belong to the event's source, or if type, dataschema
+// or lamport is not in its canonical form.
 func (e *Event) derive(schema, lamport, typ string) (err error) {
 	rest, ok := strings.CutPrefix(typ, TypePrefix+e.Service()+".")
 	name, version, ok2 := strings.Cut(rest, ".v")
@@ -180,8 +182,9 @@ func is(s string, parts ...string) bool {
 	return s == ""
 }
 
-// check returns an error that names the attribute for an event with a missing or
-// malformed attribute, or one that could not be stored under its subject.
+// check returns an error that names the attribute unless the tokens of the subject are
+// well-formed, ID, Actor and Client are set, Version, Lamport and Time are valid, and
+// Data begins like an object. It does not check other attributes.
 func (e *Event) check() error {
 	if err := e.checkNames(); err != nil {
 		return err
@@ -270,15 +273,16 @@ func Bytes(d canon.Document) []byte { return canon.Append(make([]byte, 0, 2<<10)
 // Documents refer to each other by this digest.
 func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
 
-// Decode reads d from b and accepts only the canonical bytes of d: unknown
-// members, duplicate names and other forms of a value are errors. d must be the
-// zero value. Raw members alias b.
+// Decode reads d from b and accepts only the canonical bytes of d: unknown members,
+// duplicate names and other forms of a value are errors. d must be the zero value; after
+// an error its content is undefined. Raw members alias b.
 func Decode(b []byte, d canon.Document) error { return canon.Read(b, d) }
 
 // PeekCallID returns the callid attribute of canonical event bytes without decoding
-// them, or "" if none begins in the first 4 KiB, or if b ends within it. Use it to
-// select events from a scan; decode the events that are acted on, since the bytes are
-// not checked.
+// them, or "" unless the value begins within the first 4 KiB and ends within b. Use it
+// to select events from a scan; decode the events that are acted on, since the bytes are
+// not checked, and the result may be a member of the data if the event has no such
+// attribute.
 func PeekCallID(b []byte) string {
 	const key = `","callid":"`
 	i := bytes.Index(b[:min(len(b), 4096)], []byte(key))

@@ -18,9 +18,9 @@ type schema struct {
 	digest string // hex SHA-256 of the schema's file
 }
 
-// CheckData returns an error unless Data is in canonical form and matches the
-// schema that the event's name and version identify. It also returns an error if
-// this release has no such schema.
+// CheckData returns an error unless Data is in canonical form and matches the schema
+// that the event's service, name and version identify. It also returns an error if this
+// release has no such schema.
 func (e *Event) CheckData() error {
 	s, ok := schemas[schemaID{e.schemaOwner(), e.Name, e.Version}]
 	if !ok {

@@ -31,7 +31,8 @@ func TestSchemas(t *testing.T) {
 }
 
 // TestCheckData shows that data with an additional, missing or misplaced member or a
-// value of another type fails, and so does an event without a schema.
+// value of another type fails, and so does an event whose name and version have no
+// schema.
 func TestCheckData(t *testing.T) {
 	event := func(name string, version int, data string) *Event {
 		return &Event{Name: name, Version: version, Source: "policy/p", Data: []byte(data)}

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// TestSessionID shows that an id depends on tenant, owner and name, that its
-// owner can be checked from the id alone, and that any string in another form is
-// a name.
+// TestSessionID shows that an id depends on tenant, owner and name, that its owner can
+// be checked from the id alone, and that strings in other forms are not derived ids.
 func TestSessionID(t *testing.T) {
 	id := SessionID("default", "alice", "s-tour")
 	if id != SessionID("default", "alice", "s-tour") || !DerivedSession(id) || !Token(id) || !strings.HasPrefix(id, "s-") {

@@ -10,8 +10,8 @@ import (
 // times.
 const TimeFormat = "2006-01-02T15:04:05.000Z"
 
-// Time returns t in TimeFormat, truncated to milliseconds. The year of t must be
-// between 0 and 9999.
+// Time returns t in TimeFormat, in UTC and truncated to milliseconds. The year of t in
+// UTC must be between 0 and 9999.
 func Time(t time.Time) string { return t.UTC().Format(TimeFormat) }
 
 // ParseTime parses a time in TimeFormat. It returns an error for any other form,

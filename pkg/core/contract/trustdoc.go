@@ -2,8 +2,8 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// The uses of keys. A signature verifies only if its key was published for the
-// use of the document that is signed.
+// The uses of keys. A signature verifies only if its key was published for the use of
+// the document that is signed. UseSeal is not for signatures.
 const (
 	UseRoot       = "root"
 	UseDecision   = "decision"
@@ -16,10 +16,9 @@ const (
 	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
 )
 
-// TrustKey publishes or revokes a public key; it is the data of
-// provision.key_published and provision.key_revoked. A root key signs it. The
-// first root key signs its own publication, and a verifier must obtain its key id
-// elsewhere.
+// TrustKey publishes or revokes a public key; it is the data of provision.key_published
+// and provision.key_revoked. A root key signs it. The first root key signs its own
+// publication, and a verifier must obtain the id of that key from another source.
 type TrustKey struct {
 	Algorithm string   `json:"algorithm"` // "ed25519" or "x25519"
 	KID       string   `json:"kid"`
