@@ -51,9 +51,10 @@ type Segment struct {
 	SHA256 string `json:"sha256"` // hex digest of the file
 }
 
-// OpenArchive reads the index of the archive in a folder and verifies nothing in it. It
-// returns an error of the file system, or an error for an index that is larger than 64
-// MiB, nested too deeply, malformed, or not of ArchiveFormat.
+// OpenArchive reads the index of the archive in a folder. It returns an error of the
+// file system, or an error for an index that is larger than 64 MiB, nested too deeply,
+// malformed, or not of ArchiveFormat. It verifies neither the checkpoint nor the
+// segments.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {
@@ -88,9 +89,10 @@ func readFile(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// Commits returns an error unless the segments follow one another without a gap
-// and their roots together have the root of the checkpoint. It checks neither the
-// checkpoint's signature nor the files.
+// Commits returns an error unless the checkpoint's root is the root over the segments,
+// and the segments together hold each event from 1 to the size of the checkpoint once,
+// in order, and Segment events each, except for the last. It reads the index only: it
+// checks neither the checkpoint's signature nor the files.
 func (ix *Archive) Commits() error {
 	size, want, err := unsignedHead(ix.Checkpoint)
 	if err == nil {
@@ -102,8 +104,8 @@ func (ix *Archive) Commits() error {
 	return in(ArchiveFile, err)
 }
 
-// roots returns the roots of the segments, after checking that together they hold
-// the events 1 to size.
+// roots returns the roots of the segments. It returns an error unless, by the index, the
+// segments together hold the events 1 to size.
 func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
 		return nil, fmt.Errorf("segments of %d events", ix.Segment)
@@ -145,9 +147,9 @@ func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
 	return size, translog.Hash(b), nil
 }
 
-// fold returns the root of a tree from the roots of its subtrees, which have the same
-// number of leaves; only the last may have fewer. RFC 6962 splits a tree at the largest
-// power of two.
+// fold returns the root of a tree from the roots of its subtrees. These have the same
+// number of leaves, a power of two; only the last may have fewer. RFC 6962 splits a tree
+// at the largest power of two.
 func fold(roots []translog.Hash) translog.Hash {
 	switch len(roots) {
 	case 0:
@@ -164,8 +166,8 @@ func fold(roots []translog.Hash) translog.Hash {
 
 // VerifyArchive verifies an archive against the key id of the trusted root: every
 // segment against the index, the index against the checkpoint, and then everything that
-// VerifyLedger checks, and the demands. The error names every segment that is missing or
-// wrong.
+// VerifyLedger checks, and the demands. If segments are missing or wrong, the error
+// names all of them.
 func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) {
 	ix, err := OpenArchive(dir)
 	if err != nil {

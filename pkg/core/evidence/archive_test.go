@@ -17,7 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// archived writes the ledger as a folder of segments with n events each.
+// archived writes the ledger as a folder of segments with n events each; the last may
+// have fewer.
 func (w *world) archived(n uint64) (dir string, ix *Archive) {
 	w.t.Helper()
 	dir = w.t.(*testing.T).TempDir()
@@ -70,8 +71,8 @@ func put(t testing.TB, name string, b []byte) {
 	}
 }
 
-// TestArchive shows that an archive verifies like the exported ledger, with segments of
-// 1 to 64 events.
+// TestArchive shows that an archive verifies like the exported ledger, with at most 1 to
+// 64 events in a segment.
 func TestArchive(t *testing.T) {
 	w := bound(t, 3)
 	src := w.source("s-a")
@@ -91,8 +92,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestArchiveIndex shows that an index that omits events, or does not match the
-// checkpoint, is rejected.
+// TestArchiveIndex shows that Commits rejects an index that is malformed, omits events
+// or does not match the checkpoint.
 func TestArchiveIndex(t *testing.T) {
 	w := bound(t, 3)
 	size := uint64(len(w.ledger))
@@ -249,7 +250,7 @@ func TestVerifyFile(t *testing.T) {
 }
 
 // TestReadKept shows that a checkpoint is read from a file of its own and from a pack,
-// and that any other file is rejected.
+// and that missing files and files of other content are rejected.
 func TestReadKept(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")

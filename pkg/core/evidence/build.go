@@ -41,8 +41,8 @@ type Source struct {
 
 // Build writes the pack of src, signed with key. The same source and key produce the
 // same bytes. It returns an error if src has no events, if they are not distinct events
-// of the session in canonical form, if the checkpoint has no valid lamport line, or if
-// the tar file cannot be written. It does not verify the pack.
+// of the tenant's session in canonical form, if the checkpoint has no valid lamport
+// line, or if the tar file cannot be written. It does not verify the pack.
 func Build(to io.Writer, src Source, key *sign.Key) error {
 	files, err := render(&src, key)
 	if err != nil {
@@ -212,9 +212,9 @@ func checkpointLamport(c *translog.Checkpoint) (int64, error) {
 	return n, nil
 }
 
-// Lamport returns the greatest Lamport time of the events that a checkpoint
-// covers. It returns an error if the checkpoint's lamport line is missing or
-// malformed.
+// Lamport returns the greatest Lamport time of the events that a checkpoint covers,
+// which the checkpoint states in its lamport line. It returns an error if that line is
+// missing or malformed.
 func Lamport(c *translog.Checkpoint) (uint64, error) {
 	n, err := checkpointLamport(c)
 	return uint64(n), err

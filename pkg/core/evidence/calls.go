@@ -26,9 +26,9 @@ type callState struct {
 	recorded bool
 }
 
-// checkCalls checks the events of a session in the order of the ledger: proposal before
-// decision, decision before start, start before outcome, each at most once and from the
-// service that may produce it. It returns the number of calls without an outcome.
+// checkCalls checks the data of a session's events against their schemas, and applies
+// the events in the order of the ledger by the rules of DESIGN.md. It returns the number
+// of calls without an outcome.
 func checkCalls(m *Manifest, d *derived, sys *system) (open int, err error) {
 	calls := map[string]*callState{}
 	tip := receipt.Genesis(m.Tenant, m.Session)
@@ -53,8 +53,9 @@ func openCalls(calls map[string]*callState) (open int) {
 	return open
 }
 
-// checkEvent applies the next event of a session to the state of its call. The
-// event's data was checked against its schema and decoded to x.
+// checkEvent applies the next event of a session to the state of its call. A proposal
+// adds a call to calls, and an outcome sets tip to its receipt. The caller has checked
+// the event's data against its schema and decoded it to x.
 func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *receipt.Tip, sys *system) error {
 	c := calls[e.CallID]
 	if x.call != nil {
@@ -160,10 +161,10 @@ func executedBy(owner string) string {
 }
 
 // checkDecision returns an error unless the signature of the decision verifies, the
-// decision is about the proposed call and its caller, its intent is for the caller if
-// and only if that was proposed, and the policies that it names were activated. After an
-// escalation, the votes in its facts must be recorded, and an ALLOW requires that the
-// escalation was settled.
+// decision is about the proposed call and its caller, its intent, if any, is for the
+// caller if and only if that was proposed, and the policies that it names were activated
+// (see activated). After an escalation, the votes in its facts must be recorded, and an
+// ALLOW requires that the escalation was settled.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -262,9 +263,9 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 	return nil
 }
 
-// decisionOn returns the decision that permitted or denied an outcome: the recorded
-// ALLOW or, for a denial, the decision in the outcome itself, which it checks. It
-// returns nil if there is neither.
+// decisionOn returns the decision on which an outcome rests: the recorded ALLOW or, if
+// the outcome contains a decision, that decision, which it checks. It returns nil if
+// there is neither, and an error if there are both.
 func (c *callState) decisionOn(r *contract.Recorded, sys *system) (*contract.Decision, error) {
 	switch {
 	case r.Decision == nil:

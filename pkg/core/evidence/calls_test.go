@@ -155,7 +155,8 @@ func policies(layer string) func([]step, *system) []step {
 }
 
 // TestDenialNeedsNoPolicy shows that a denial is valid without P0 and P1 policies, but
-// not if it names an overlay that was never activated.
+// not if it names an overlay that was never activated, and that for other verdicts every
+// policy must have been activated.
 func TestDenialNeedsNoPolicy(t *testing.T) {
 	sys := newSystem("k")
 	sys.policies["p0a"], sys.policies["p1b"], sys.policies["p1c"], sys.policies["p2d"] = true, true, true, true

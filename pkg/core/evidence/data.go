@@ -113,8 +113,8 @@ func isSystem(e *contract.Event) bool {
 	return e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked || e.Name == contract.EventPolicyActivated
 }
 
-// apply applies the next trust or policy event, in the order of the ledger. files
-// holds the contents of policy documents by path.
+// apply applies the next trust or policy event, in the order of the ledger. files holds
+// the contents of policy documents by path; a content that is absent counts as erased.
 func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	switch e.Service() + "." + e.Name {
 	case "provision.key_published", "provision.key_revoked":

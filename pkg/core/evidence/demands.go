@@ -70,8 +70,8 @@ func distinct(w Witness, others []Witness) error {
 	return nil
 }
 
-// cosigned returns an error unless at least Quorum witnesses have signed the note, or if
-// two witnesses have the same name or key.
+// cosigned returns an error if fewer than Quorum of the witnesses have signed the note,
+// or if two witnesses have the same name or key.
 func (d *Demands) cosigned(note []byte, lines []string) error {
 	n := 0
 	for i, w := range d.Witnesses {
@@ -143,9 +143,10 @@ func (k *keptHead) at(tree *translog.Frontier) {
 	}
 }
 
-// check returns an error unless a checkpoint key of audit that is not revoked signed the
-// kept checkpoint, the ledger whose last checkpoint is head is of the same log and
-// extends it, and head commits to a map of tips if the kept one does.
+// check returns an error unless all of these conditions hold: a checkpoint key of audit
+// that is not revoked signed the kept checkpoint; head, the checkpoint of the ledger, is
+// of the same log; the ledger begins with the events that the kept checkpoint covers;
+// and head commits to a map of tips if the kept checkpoint does.
 func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 	if k == nil {
 		return nil

@@ -97,8 +97,9 @@ func escalations(t testing.TB) map[string]spoiled {
 	}
 }
 
-// TestEscalation shows that a correct escalation verifies, and that one with votes that
-// were not cast, were not signed with the approver's key, or do not settle it, does not.
+// TestEscalation shows that a correct escalation verifies, and that one does not if the
+// decision counts votes that are not recorded so, if the signature of a vote does not
+// verify, or if no vote settles it.
 func TestEscalation(t *testing.T) {
 	for name, c := range escalations(t) {
 		w := sample(t, 1)

@@ -44,8 +44,8 @@ func key(t testing.TB, name string) *sign.Key {
 
 func newWorld(t testing.TB) *world { return newWorldOf(t, "") }
 
-// newWorldOf returns a world whose keys are derived from whose, so that two
-// worlds have different keys.
+// newWorldOf returns a world whose keys are derived from whose, so that worlds with
+// different values of whose have different keys.
 func newWorldOf(t testing.TB, whose string) *world {
 	w := &world{t: t, root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
 	publish := func(k *sign.Key, owner string, uses ...string) {
@@ -246,8 +246,8 @@ func (w *world) ledgerOfSystem() func(func(*contract.Event) bool) {
 	}
 }
 
-// TestVerifies shows that unchanged packs verify, and that their reports have the right
-// counts.
+// TestVerifies shows that unchanged packs verify, that their reports have the right
+// counts of receipts, open calls and erased contents, and that Build is deterministic.
 func TestVerifies(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 40} {
 		w := sample(t, n)
@@ -283,8 +283,8 @@ func often(all, short int) int {
 	return all
 }
 
-// TestEveryByte shows that no pack is accepted of which one bit of a byte was flipped,
-// the end was cut off at a block, or a byte was appended.
+// TestEveryByte shows that a pack is rejected if the lowest bit of any byte is flipped,
+// the end is cut off at a block, or a byte is appended.
 func TestEveryByte(t *testing.T) {
 	w := bound(t, 1)
 	pack := build(t, w.source("s-a"), w.keys["audit"])
@@ -340,9 +340,10 @@ func tamperings(w *world) map[string]func(*Source) {
 }
 
 // TestTampering changes packs of 1, 2, 3 and 1,000 calls, signs them again with audit's
-// own key, and shows that they do not verify. Only the omission of the last event from a
-// pack without a map of tips may verify. An unchanged pack must not verify if another
-// key signed it, against another root, or if it is of another mesh.
+// own key, and shows that they cannot be built or do not verify. Only the omission of
+// the last event from a pack without a map of tips may verify. An unchanged pack must
+// not verify if another key signed it, against another root, or if it is of another
+// mesh.
 func TestTampering(t *testing.T) {
 	for _, calls := range []int{1, 2, 3, often(1000, 5)} {
 		w := sample(t, calls)
@@ -384,7 +385,7 @@ func TestTampering(t *testing.T) {
 }
 
 // foreign returns a pack of another mesh. It is valid under that mesh's root key, and
-// must not verify under this one's.
+// must not verify under the root key of newWorld.
 func foreign(t testing.TB) []byte {
 	other := newWorldOf(t, "evil ")
 	for e := range other.ledgerOfSystem() {

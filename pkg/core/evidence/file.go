@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// VerifyFile verifies a pack, an exported ledger or the folder of an archive, which it
-// distinguishes by content, against the key id of the trusted root and the reader's
-// demands. The report is a *Report or a *LedgerReport. The error is one of the file
-// system, or names what does not verify.
+// VerifyFile verifies the folder of an archive, or a file with a pack or an exported
+// ledger, which it distinguishes by content, against the key id of the trusted root and
+// the reader's demands. The report is a *Report or a *LedgerReport, and nil after an
+// error. The error is one of the file system, or names what does not verify.
 func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -48,9 +48,9 @@ func orNil[T fmt.Stringer](rep T, err error) (fmt.Stringer, error) {
 	return rep, nil
 }
 
-// ReadKept returns the checkpoint that a reader kept earlier, from a file that
-// holds the signed note or from a pack. It verifies no signature; Demands does
-// that.
+// ReadKept returns the checkpoint that a reader kept earlier, from a file that holds the
+// signed note or from a pack. It returns an error of the file system, or an error that
+// names the file if the file holds no checkpoint. It verifies no signature.
 func ReadKept(path string) ([]byte, error) {
 	b, err := readFile(path, MaxPack)
 	if err != nil {

@@ -3,16 +3,15 @@
 // ledgers and archives of them.
 //
 // docs/reference/ledger-format.md specifies the formats, and e2e/verifier is an
-// independent implementation of it in another language; DESIGN.md describes the
-// states of a verification and its invariants. The formats are released: an
-// existing file never changes its meaning, and a new file or format name must
-// make older verifiers fail rather than ignore it.
+// independent implementation of them in another language; DESIGN.md describes the states
+// of a verification and its invariants. The formats are released: an existing file never
+// changes its meaning, and a new file or format name must make older verifiers fail
+// rather than ignore it.
 //
-// Besides the command binnacle-verify, this is the only package of the trusted core
-// that reads files. It verifies
-// files from unknown sources, so every read is bounded (see MaxPack and MaxLine),
-// and no statement of a file about itself is trusted before the signature over
-// it has been verified.
+// Besides the command binnacle-verify, this is the only package of the trusted core that
+// reads files. It verifies files from unknown sources, so every read is bounded (see
+// MaxPack and MaxLine), and no statement of a file about itself is trusted before it is
+// verified against the trusted root.
 package evidence
 
 import (
@@ -267,8 +266,8 @@ func (s *sameTar) Write(b []byte) (int, error) {
 }
 
 // readTar returns the files of a pack by path. It accepts only bytes that renderTar
-// writes: it renders the files again and compares every byte, so that no byte of a pack
-// can be changed without detection.
+// writes: it renders the files again and compares every byte, so that no change of
+// headers, order or padding remains undetected.
 func readTar(b []byte) (map[string][]byte, error) {
 	files, err := readEntries(b)
 	if err != nil {
@@ -345,7 +344,7 @@ func openEvent(b []byte) (*contract.Event, error) {
 	return contract.DecodeEvent(b)
 }
 
-// decodeManifest returns the manifest and the bytes that its signature covers.
+// decodeManifest returns the manifest and its canonical bytes without the signature.
 func decodeManifest(b []byte) (*Manifest, []byte, error) {
 	var m Manifest
 	if err := contract.Decode(b, &m); err != nil {

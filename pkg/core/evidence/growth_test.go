@@ -76,8 +76,8 @@ func growths(t testing.TB) map[string]redacted {
 }
 
 // TestGrowth shows that a pack can prove that its log extends an earlier checkpoint,
-// that invalid proofs fail, and that CheckPack accepts as the kept checkpoint only that
-// one or the pack's own.
+// that invalid proofs fail, and that CheckPack accepts as the kept checkpoint only the
+// earlier one or the pack's own.
 func TestGrowth(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range growths(t) {

@@ -264,8 +264,8 @@ func (f *forgery) build(extensions func([]string) []string) {
 	files[pathManifest] = contract.Bytes(&m)
 }
 
-// seal writes the manifest for the current files and signs it; change may alter the
-// manifest as a JSON tree before it is signed.
+// seal signs the manifest over the current files, adds the attestation and returns the
+// pack. change, if not nil, may alter the manifest as a JSON tree before it is signed.
 func (f *forgery) seal(change func(object)) []byte {
 	m := tree(f.w.t, f.files[pathManifest])
 	var list []any

@@ -65,9 +65,10 @@ func (r *LedgerReport) String() string {
 type Opener func() (io.ReadCloser, error)
 
 // VerifyLedger verifies an exported ledger against the key id of the trusted root: the
-// Merkle root over every line, the schema of every event, the signatures of keys,
-// decisions, votes, receipts and the checkpoint, the chain of every session, and the map
-// of tips. If a line fails, the error names it.
+// Merkle root over every event, the schema of every event, the signatures of keys,
+// decisions, votes, receipts and the checkpoint, the rules of every call, the contents
+// that are stored inline, the chain of every session, and the map of tips. If the line
+// of an event fails, the error names it.
 func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	return VerifyLedgerFrom(opener(export), rootKID, Demands{})
 }
@@ -132,7 +133,8 @@ type authentic struct {
 }
 
 // authenticate runs the first pass over the export: it checks the schema of every event,
-// and verifies the checkpoint over all lines, and the demands.
+// applies the trust and policy events, and verifies the checkpoint over all lines, and
+// the demands.
 func authenticate(open Opener, rootKID string, demands Demands) (*authentic, error) {
 	r, err := open()
 	if err != nil {
@@ -283,9 +285,9 @@ func newWalk(l *authentic) *walk {
 	return w
 }
 
-// add processes one line in the second pass. It passes the event to the worker of its
-// session, if it has one, and returns an error if an earlier event of a session has the
-// same id.
+// add processes one line in the second pass. It passes an event of a session to the
+// worker of that session, and returns an error if an earlier event of any session has
+// the same id. Other events are ignored.
 func (w *walk) add(n uint64, b []byte) error {
 	e, err := openEvent(bytes.Clone(b))
 	if err != nil || e.Session == "" {
@@ -371,8 +373,8 @@ func (w *walk) stop() {
 }
 
 // report stops the workers and returns the report. If several workers found errors, it
-// returns the error of the first line. It compares the map of tips with the
-// checkpoint's.
+// returns the error of the first line. If the checkpoint commits to a map of tips, the
+// sessions must have that map.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	var first *worker

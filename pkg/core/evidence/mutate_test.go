@@ -52,7 +52,8 @@ func strange(r *rand.Rand) any {
 	return all[r.IntN(len(all))]
 }
 
-// twist returns s after one small random change.
+// twist returns s after one small random change, which may leave some strings as they
+// are.
 func twist(r *rand.Rand, s string) string {
 	at := r.IntN(len(s) + 1)
 	switch r.IntN(9) {
@@ -71,7 +72,7 @@ func twist(r *rand.Rand, s string) string {
 	case 6:
 		return strings.NewReplacer("+", "-", "/", "_").Replace(s)
 	case 7:
-		if s != "" { // set unused bits of the last base64 character
+		if s != "" { // set unused bits of the last base64 character, if s is base64
 			b := []byte(s)
 			b[len(s)-1] ^= 1
 			return strings.ToValidUTF8(string(b), "?")
@@ -256,8 +257,8 @@ func (f *forgery) mutateFile() {
 	}
 }
 
-// mutateTar changes bytes of the finished pack, mostly in headers and padding, which no
-// signature covers.
+// mutateTar changes the finished pack: it appends or removes blocks, or changes bytes,
+// often in headers and padding, which no signature covers.
 func (f *forgery) mutateTar(pack []byte) []byte {
 	f.did = append(f.did, "tar")
 	c := bytes.Clone(pack)
@@ -278,8 +279,8 @@ func (f *forgery) mutateTar(pack []byte) []byte {
 	return c
 }
 
-// forge returns mutant n, which is the same for the same n, and a description of
-// its changes.
+// forge returns mutant n of the packs of w, which is the same for the same w and n, and
+// a description of its changes.
 func forge(w *world, n int) (pack []byte, did string) {
 	f := &forgery{w: w, r: rand.New(rand.NewPCG(uint64(n), 12)), session: "s-a"}
 	if n%3 == 0 {

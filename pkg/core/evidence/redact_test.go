@@ -16,8 +16,8 @@ type redacted struct {
 	rep  Report // expected report of a valid pack
 }
 
-// redactions returns packs from which payloads were withheld, and packs that falsely
-// claim this.
+// redactions returns packs from which payloads were withheld, and invalid packs of this
+// kind: with wrong leaf hashes, or with further changes to the redacted events.
 func redactions(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(show func(call, part string) bool, change func(*Source)) []byte {

@@ -9,7 +9,7 @@ import (
 	"testing/iotest"
 )
 
-// TestLines checks lines of any length up to the limit, and input that is not a
+// TestLines checks lines of several lengths up to the limit, and input that is not a
 // sequence of lines.
 func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)      // longer than the reader's buffer
@@ -56,7 +56,8 @@ func TestLines(t *testing.T) {
 }
 
 // TestExport truncates, extends and changes an exported ledger in different places, and
-// checks the error of each verification.
+// checks the error of each verification. It also checks that an error of the Opener is
+// returned.
 func TestExport(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")

@@ -35,8 +35,9 @@ type sigVector struct {
 	OK        bool            `json:"ok"`
 }
 
-// signatures returns one vector for each type of signed document, and
-// signatures that must not verify.
+// signatures returns one vector for each domain of package sign, one for each of three
+// messages with a domain separation of their own (attestation, checkpoint and
+// cosignature), and signatures that must not verify.
 func signatures(t *testing.T) []sigVector {
 	w := sample(t, 1)
 	w.escalated(func(*escalation) {})

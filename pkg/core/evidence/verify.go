@@ -27,7 +27,7 @@ type Report struct {
 	Decisions int    `json:"decisions"`
 	Receipts  int    `json:"receipts"`
 	Attested  int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
-	Open      int    `json:"open_calls"`          // calls without an outcome among the events that the checkpoint covers
+	Open      int    `json:"open_calls"`          // calls without an outcome in the pack
 	Erased    int    `json:"erased"`              // contents that are erased, encrypted or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`            // events without their payloads; audit alone attests their leaf hashes
@@ -35,9 +35,9 @@ type Report struct {
 }
 
 // Verify verifies a pack against rootKID, the key id of the root that the reader trusts.
-// It checks neither cosignatures nor signatures inside policy documents. It returns an
-// error that names a fault. The report depends only on the arguments, and pack is not
-// changed.
+// It checks neither cosignatures nor signatures inside policy documents. If the pack
+// does not verify, the error names a fault and the report is nil. The report depends
+// only on the arguments, and pack is not changed.
 func Verify(pack []byte, rootKID string) (*Report, error) {
 	v, err := openPack(pack)
 	if err == nil {
@@ -56,7 +56,7 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 // that it passes through.
 type verification struct {
 	m        *Manifest
-	preimage []byte // bytes that the manifest's signature covers
+	preimage []byte // canonical bytes of the manifest without its signature
 	files    map[string][]byte
 	system   [][]byte // lines of the file pathSystem
 	sys      *system
@@ -179,7 +179,8 @@ func checkFiles(m *Manifest, files map[string][]byte) error {
 	return nil
 }
 
-// check compares the file that manifest entry f names with the size and digest in f.
+// check returns an error unless the pack has the file that manifest entry f names, the
+// format defines that file, and f states its size and digest.
 func (f *File) check(files map[string][]byte) error {
 	b, ok := files[f.Path]
 	switch {
@@ -347,8 +348,8 @@ func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.
 	return int64(earlier.Size), translog.VerifyConsistency(earlier.Size, head.Size, earlier.Root, head.Root, path)
 }
 
-// checkKept returns an error unless the pack proves that its checkpoint extends
-// the kept one. Verify has checked the proof itself.
+// checkKept returns an error unless the kept checkpoint is the pack's own, or the
+// earlier one that the pack proves to extend. Verify has checked the proof itself.
 func checkKept(files map[string][]byte, kept []byte) error {
 	text := func(note []byte) string { return string(translog.NoteText(note)) }
 	if text(kept) == text(files[pathCheckpoint]) {
@@ -377,8 +378,9 @@ func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	return nil
 }
 
-// checkContents opens every content that the session refers to, checks every object, and
-// returns the number of contents that are erased, encrypted or withheld.
+// checkContents opens every content that the session refers to, and checks that every
+// object has the digest in its path. It returns how many of the references are to
+// contents that are erased, encrypted or withheld.
 func checkContents(d *derived, files map[string][]byte) (erased int, err error) {
 	for i := range d.contents {
 		c := &d.contents[i]

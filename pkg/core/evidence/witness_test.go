@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// TestWitnesses shows that a quorum counts each witness once, and ignores
-// witnesses that did not sign, signed another checkpoint, or signed twice.
+// TestWitnesses shows that a quorum counts each witness that signed the checkpoint once,
+// and no other cosignatures. A list with a name or a key that occurs twice is rejected.
 func TestWitnesses(t *testing.T) {
 	w := sample(t, 2)
 	src := w.source("s-a")
