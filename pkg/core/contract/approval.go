@@ -80,9 +80,9 @@ func (a *Approval) Canonical(c *canon.Codec) {
 	c.Str("vote", &a.Vote)
 }
 
-// Ballot is the document that an approver signs: the vote and the digest of the
-// signed ESCALATE decision. The digest binds the signature to the decision that
-// was shown to the approver, so the vote cannot be used for another one.
+// Ballot is the document that an approver signs: the vote and the digest of the signed
+// ESCALATE decision. The digest binds the signature to the decision that was shown to
+// the approver, so the vote cannot be used for another decision.
 type Ballot struct {
 	Approver       string `json:"approver"`
 	CallID         string `json:"call_id"`

@@ -148,8 +148,8 @@ type SecretGrant struct {
 }
 
 // Pattern reports whether the grant names several secrets with a pattern such as
-// "llm.*". The executor does not receive these secrets with the work; it requests each
-// one when its handler needs it.
+// "llm.*". An executor fetches such a secret when its handler requests it, and fetches
+// the other secrets of the intent before the handler runs.
 func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
 
 // Permits reports whether the grant covers the secret with this name: the secret that it

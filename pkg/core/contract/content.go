@@ -42,8 +42,8 @@ type Content struct {
 	Text       string      `json:"text,omitempty"` // inline only: the content as UTF-8, or the base64url of the ciphertext under Encryption
 }
 
-// Encryption names the content key and the nonce that decrypt a content. Keys
-// belong to tenants; package contentkeys of the mesh holds them.
+// Encryption names the content key and the nonce that decrypt a content. Keys belong to
+// tenants; package contentkeys manages them.
 type Encryption struct {
 	Algorithm string `json:"algorithm"` // always "A256GCM", AES-256 in Galois/Counter Mode
 	KeyID     string `json:"key_id"`
@@ -99,8 +99,8 @@ func NewContent(salt, content []byte, mediaType string) Content {
 // followed by the content, in a newly allocated slice.
 func Object(salt, content []byte) []byte { return append(append([]byte(nil), salt...), content...) }
 
-// Errors of Content.Open. ErrErased means that salt or object do not exist, ErrEncrypted
-// that the content must first be decrypted with its content key.
+// Errors of Content.Open. ErrErased means that the salt or the object does not exist,
+// ErrEncrypted that the content must first be decrypted with its content key.
 var (
 	ErrErased    = errors.New("content is erased")
 	ErrEncrypted = errors.New("content is encrypted")
@@ -108,10 +108,10 @@ var (
 
 // Open returns the content after it has checked it against commitment and size. For
 // StoreObject and StoreWithheld the caller passes the object's bytes, which the result
-// aliases; nil means that the object does not exist. For StoreInline object is ignored.
-// Open returns ErrErased if salt or object do not exist, ErrEncrypted if the content is
-// encrypted, and another error if the content is malformed or does not match commitment
-// and size.
+// aliases; nil means that the object does not exist. For StoreInline, object is ignored.
+// Open returns ErrErased if the salt or the object does not exist, ErrEncrypted if the
+// content is encrypted, and another error if the content is malformed or does not match
+// commitment and size.
 func (c *Content) Open(object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return nil, ErrEncrypted
@@ -130,7 +130,7 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 }
 
 // split returns the salt and the content, read from the reference or from object, as
-// Store requires. It returns ErrErased if salt or object do not exist.
+// Store requires. It returns ErrErased if the salt or the object does not exist.
 func (c *Content) split(object []byte) (salt, body []byte, err error) {
 	switch c.Store {
 	case StoreInline:

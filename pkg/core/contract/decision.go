@@ -12,8 +12,8 @@ const (
 
 // Decision is policy's signed verdict on one call. Facts holds what the decision was
 // computed from, except the args, the tool's document and the policies: the decision
-// names these by commitment or digest. A reader who has them can compute the decision
-// again. Only guard.Decide makes a Decision.
+// names these by commitment or digest. A reader who has them can compute verdict and
+// reason again. Only guard.Decide makes a Decision.
 type Decision struct {
 	Actor         string           `json:"actor"`
 	ArgsDigest    string           `json:"args_digest"` // the commitment to the args

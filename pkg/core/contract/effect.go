@@ -2,7 +2,7 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// The statuses of an effect. Every call ends with exactly one of them.
+// The statuses of an effect. Every call that has ended has exactly one of them.
 const (
 	Succeeded    = "succeeded"
 	Failed       = "failed"

@@ -2,9 +2,9 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// LogEpoch is the data of provision.log_epoch_opened. With it the holder of a
-// root key accepts that the ledger no longer matches its last checkpoint, and
-// opens a new log.
+// LogEpoch is the data of provision.log_epoch_opened. With this event, the holder of a
+// root key accepts that the ledger no longer matches its last checkpoint, and opens a
+// new log.
 type LogEpoch struct {
 	Checkpoint string `json:"checkpoint"` // digest of the last checkpoint of the previous epoch
 	Epoch      int64  `json:"epoch"`      // number of the new log; the first log is 1

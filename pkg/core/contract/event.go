@@ -44,7 +44,7 @@ type Event struct {
 	Target   string // executor that an allowed event addresses; otherwise empty
 	Correl   string // id of the first event in the causal chain
 	Cause    string // id of the event that caused this one
-	Lamport  uint64 // Lamport time: 1 + the greatest in the events that the producer has made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
+	Lamport  uint64 // Lamport time, greater than that of every event that the producer had made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
 	TraceCtx string // W3C trace context
 	Data     []byte // canonical JSON object with the event's data
 }
@@ -96,7 +96,7 @@ func (e *Event) Encode() ([]byte, error) {
 }
 
 // Canonical implements canon.Document. Name and Version are parts of the members type
-// and dataschema, and Lamport is a decimal string. When c reads, Canonical derives the
+// and dataschema, and Lamport is a decimal string. When c reads, Canonical derives these
 // fields from type and lamport, and checks dataschema.
 func (e *Event) Canonical(c *canon.Codec) {
 	var schema, lamport, typ string

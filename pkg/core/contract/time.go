@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// TimeFormat is the only form of a time in the ledger: UTC with milliseconds. Two
-// times in this form compare as strings in the same order as they compare as
-// times.
+// TimeFormat is the form of the times in the ledger: UTC with milliseconds. Two times in
+// this form compare as strings in the same order as they compare as times.
 const TimeFormat = "2006-01-02T15:04:05.000Z"
 
 // Time returns t in TimeFormat, in UTC and truncated to milliseconds. The year of t in

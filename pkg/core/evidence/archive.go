@@ -89,10 +89,11 @@ func readFile(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// Commits returns an error unless the checkpoint's root is the root over the segments,
-// and the segments together hold each event from 1 to the size of the checkpoint once,
-// in order, and Segment events each, except for the last. It reads the index only: it
-// checks neither the checkpoint's signature nor the files.
+// Commits compares the index with the checkpoint that it contains. It returns an error
+// unless the segments list the events from 1 to the size of the checkpoint without a
+// gap, every segment but the last has Segment events, and the roots of the segments
+// result in the checkpoint's root. It checks neither the checkpoint's signature nor the
+// files.
 func (ix *Archive) Commits() error {
 	size, want, err := unsignedHead(ix.Checkpoint)
 	if err == nil {
@@ -104,8 +105,8 @@ func (ix *Archive) Commits() error {
 	return in(ArchiveFile, err)
 }
 
-// roots returns the roots of the segments. It returns an error unless, by the index, the
-// segments together hold the events 1 to size.
+// roots returns the roots of the segments. It returns an error unless, according to the
+// index, the segments together hold the events 1 to size.
 func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
 		return nil, fmt.Errorf("segments of %d events", ix.Segment)

@@ -71,8 +71,8 @@ func put(t testing.TB, name string, b []byte) {
 	}
 }
 
-// TestArchive shows that an archive verifies like the exported ledger, with at most 1 to
-// 64 events in a segment.
+// TestArchive shows that an archive verifies like the exported ledger, for segments of 1
+// to 64 events; the last segment may have fewer.
 func TestArchive(t *testing.T) {
 	w := bound(t, 3)
 	src := w.source("s-a")

@@ -12,7 +12,7 @@ import (
 )
 
 // data is the decoded data of an event. At most one field is set, and none for an event
-// whose data the verifier does not read.
+// whose data decode does not read.
 type data struct {
 	call      *contract.Call // set for call_proposed
 	allowed   *contract.Allowed

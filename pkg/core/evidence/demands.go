@@ -165,8 +165,8 @@ func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 }
 
 // keepsTips returns an error if only the earlier of two checkpoints commits to a map of
-// tips, or if the commitment of one is malformed. Once a log commits to a map, it must
-// not stop.
+// tips, or if the commitment of one is malformed. After a checkpoint that commits to a
+// map, every later checkpoint of the log must do so.
 func keepsTips(earlier, later *translog.Checkpoint) error {
 	_, had, err1 := earlier.Tips()
 	_, has, err2 := later.Tips()

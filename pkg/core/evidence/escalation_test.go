@@ -98,8 +98,8 @@ func escalations(t testing.TB) map[string]spoiled {
 }
 
 // TestEscalation shows that a correct escalation verifies, and that one does not if the
-// decision counts votes that are not recorded so, if the signature of a vote does not
-// verify, or if no vote settles it.
+// decision counts a vote that was not recorded or was recorded otherwise, if the
+// signature of a vote does not verify, or if no vote settles it.
 func TestEscalation(t *testing.T) {
 	for name, c := range escalations(t) {
 		w := sample(t, 1)

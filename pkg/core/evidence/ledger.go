@@ -373,8 +373,8 @@ func (w *walk) stop() {
 }
 
 // report stops the workers and returns the report. If several workers found errors, it
-// returns the error of the first line. If the checkpoint commits to a map of tips, the
-// sessions must have that map.
+// returns the error of the first line. If the checkpoint commits to a map of tips, and
+// the sessions do not have that map, it returns an error.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	var first *worker

@@ -16,12 +16,12 @@ const (
 	PartOutput = "output"
 )
 
-// Redact removes from src the payloads for which show returns false. part is PartArgs or
-// PartOutput of the call. Redact removes them from the events and from the objects, but
-// leaves the ciphertext of encrypted inline content. The commitments remain in the
-// events, and in the decisions and receipts whose signatures cover them. Build gives the
-// format FormatRedacted to a source whose events Redact changed. After an error src may
-// be partly redacted and must not be used.
+// Redact removes from src the payloads for which show returns false. show is called with
+// the id of a call, and with PartArgs or PartOutput. Redact removes the payloads from
+// the events and from the objects, but leaves the ciphertext of encrypted inline
+// content. The commitments remain in the events, and in the decisions and receipts whose
+// signatures cover them. Build gives the format FormatRedacted to a source whose events
+// Redact changed. After an error src may be partly redacted and must not be used.
 func Redact(src *Source, show func(callID, part string) bool) error {
 	for i := range src.Events {
 		s := &src.Events[i]

@@ -172,8 +172,9 @@ func endings(t testing.TB) map[string]redacted {
 	return out
 }
 
-// TestTip shows that if the checkpoint commits to a map of tips, a pack cannot
-// omit the end of the session, even with audit's own key.
+// TestTip shows that if the checkpoint commits to a map of tips, a pack cannot omit the
+// end of the session, even with audit's own key. Without a map, the report has
+// TipAttested.
 func TestTip(t *testing.T) {
 	root := key(t, "root").KID
 	for name, c := range endings(t) {

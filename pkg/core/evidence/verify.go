@@ -379,8 +379,8 @@ func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 }
 
 // checkContents opens every content that the session refers to, and checks that every
-// object has the digest in its path. It returns how many of the references are to
-// contents that are erased, encrypted or withheld.
+// object has the digest in its path. It returns the number of references to contents
+// that are erased, encrypted or withheld.
 func checkContents(d *derived, files map[string][]byte) (erased int, err error) {
 	for i := range d.contents {
 		c := &d.contents[i]

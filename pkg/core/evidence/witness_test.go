@@ -7,8 +7,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// TestWitnesses shows that a quorum counts each witness that signed the checkpoint once,
-// and no other cosignatures. A list with a name or a key that occurs twice is rejected.
+// TestWitnesses shows that a quorum counts a witness once if it signed the checkpoint,
+// even if it signed twice, and counts no other cosignature. A list with a name or a key
+// that occurs twice is rejected.
 func TestWitnesses(t *testing.T) {
 	w := sample(t, 2)
 	src := w.source("s-a")

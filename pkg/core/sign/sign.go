@@ -30,8 +30,8 @@ const (
 	DomainManifest = "binnacle evidence manifest v1"
 )
 
-// ErrSignature is returned by Verify and VerifyRaw if a signature does not verify,
-// whatever the reason.
+// ErrSignature is returned by Verify and VerifyRaw if a signature does not verify. It
+// does not state the reason.
 var ErrSignature = errors.New("signature does not verify")
 
 // Key is an Ed25519 key pair. KID is derived from the public key and must not be

@@ -49,10 +49,11 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 
 // Apply adds the next trust event with document k, which has the Lamport time lamport.
 // The first document must publish the key with the id Root and be signed by that key;
-// every later one must be signed by a root key that is valid at its Lamport time. A
-// valid root key can publish further root keys. A key can be published only once, and
-// revoked only after that; a second revocation has no effect. The last valid root key
-// cannot be revoked. After an error, which names the key, the registry is unchanged.
+// every later one must be signed by a root key, a key of provision for the use root,
+// that is valid at its Lamport time. Several root keys may be valid at the same time. A
+// key can be published only once, and revoked only after that; a second revocation has
+// no effect. The last valid root key cannot be revoked. After an error, which names the
+// key, the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
@@ -144,8 +145,8 @@ func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	return e.public, nil
 }
 
-// Current returns the newest document of owner's keys for use that are not revoked. The
-// result is false if there is none.
+// Current returns the document of the key that was published last among owner's keys for
+// use that are not revoked. The second result is false if there is no such key.
 func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	var best entry
 	for _, e := range r.keys {
