@@ -43,7 +43,7 @@ type Content struct {
 }
 
 // Encryption names the content key and the nonce that decrypt a content. Keys belong to
-// tenants; package contentkeys manages them.
+// tenants; the vault-broker holds them, and package contentkeys fetches them.
 type Encryption struct {
 	Algorithm string `json:"algorithm"` // always "A256GCM", AES-256 in Galois/Counter Mode
 	KeyID     string `json:"key_id"`

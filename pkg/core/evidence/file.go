@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// VerifyFile verifies the folder of an archive, or a file with a pack or an exported
-// ledger, which it distinguishes by content, against the key id of the trusted root and
-// the reader's demands. The report is a *Report or a *LedgerReport, and nil after an
+// VerifyFile verifies a pack, an exported ledger or the folder of an archive against the
+// key id of the trusted root and the reader's demands. It distinguishes packs and
+// ledgers by their content. The report is a *Report or a *LedgerReport, and nil after an
 // error. The error is one of the file system, or names what does not verify.
 func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 	st, err := os.Stat(path)
