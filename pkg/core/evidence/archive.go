@@ -165,8 +165,8 @@ func fold(roots []translog.Hash) translog.Hash {
 	return translog.NodeHash(fold(roots[:k]), fold(roots[k:]))
 }
 
-// VerifyArchive verifies an archive against the key id of the trusted root: every
-// segment against the index, the index against the checkpoint, and then everything that
+// VerifyArchive verifies an archive against the key id of the trusted root: the index
+// against the checkpoint, every segment against the index, and then everything that
 // VerifyLedger checks, and the demands. If segments are missing or wrong, the error
 // names all of them.
 func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) {
