@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Document is a policy document before it is in force: its layer (p0, p1 or p2),
-// its name within the layer, and its bytes.
+// Document is a policy document before it is in force: its layer (p0, p1 or p2), its
+// name within the layer, the precedence of a bundle, and its bytes.
 type Document struct {
 	Layer      string
 	Name       string
@@ -64,10 +64,10 @@ func Read(path string) (*Document, error) {
 	return &Document{Layer: "p0", Body: body}, nil
 }
 
-// Build packs the Rego and data files of a folder, or a single Rego file, into a bundle.
-// The bundle is signed with the seed of an Ed25519 key, under the key id kid; a nil seed
-// leaves it unsigned. Files that end in _test.rego are left out. The same files produce
-// the same bytes.
+// Build packs the .rego, data.json and .manifest files of a folder, or a single Rego
+// file, into a bundle. The bundle is signed with the seed of an Ed25519 key, under the
+// key id kid; a nil seed leaves it unsigned. Files that end in _test.rego are left out.
+// The same files, kid and seed produce the same bytes.
 func Build(path, kid string, seed []byte) ([]byte, error) {
 	files, err := bundleFiles(path, false)
 	if err != nil {

@@ -87,9 +87,9 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
 }
 
-// prepare fetches the document to activate and checks what its layer requires: an
-// overlay must have its name as id, and a bundle must be signed by a key for bundles. It
-// sets the source of act and, for a bundle, its precedence.
+// prepare fetches the document to activate and checks what its layer requires: the id of
+// an overlay must be the name in a, and a bundle must be signed by a key for bundles. It
+// sets the source of act and, for a bundle, the precedence, which is 500 if a has none.
 func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
 	if body, act.Source, err = s.fetch(ctx, a); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.given(), err)
@@ -116,7 +116,8 @@ func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Ac
 
 // activate validates the stack with the activation included, and records it with its
 // content. It completes a. The returned event is nil if the activation changes nothing.
-// On success the findings are not nil, so that they encode as a JSON array.
+// On success the findings are not nil, so that they encode as a JSON array. An error of
+// type invalid means that the activation is rejected.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
 	findings := []cpi.Finding{}
 	if body != nil {

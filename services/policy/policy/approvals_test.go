@@ -135,8 +135,8 @@ func TestSignedBallots(t *testing.T) {
 	})
 }
 
-// TestTimeout shows that an escalation expires once, even if several instances
-// record the expiry.
+// TestTimeout shows that the expiry of an escalation is recorded once, even if several
+// instances try to record it.
 func TestTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, a, call := waits(t, ctx)

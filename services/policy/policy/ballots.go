@@ -19,8 +19,8 @@ import (
 )
 
 // ballots records votes on escalated calls. Votes are events of the call's session,
-// serialized by optimistic concurrency. The vote that settles a call is a work item of
-// settleWork: the settler consumes it and decides the call again with the votes among
+// serialized by optimistic concurrency, and work items of settleWork. When the settler
+// consumes the vote that settles a call, it decides the call again with the votes among
 // its facts.
 type ballots struct{ *instance }
 
@@ -31,7 +31,8 @@ func voteFilter(tenant, session string) string {
 
 // escalation returns the ESCALATE decision of policy on the call of e: its event, its
 // data, and its sequence. It searches backwards from the sequence before, or from the
-// end of the ledger if before is 0.
+// end of the ledger if before is 0. The error wraps eventlog.ErrNotFound if there is
+// none.
 func (i *instance) escalation(ctx context.Context, e *contract.Event, before uint64) (ev *contract.Event, esc contract.Escalated, seq uint64, err error) {
 	f := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventEscalated, Key: e.Session}
 	en, err := eventlog.Before(ctx, i.emit.Log, f.String(), before, eventlog.OfCall(e.CallID, nil))
@@ -44,8 +45,9 @@ func (i *instance) escalation(ctx context.Context, e *contract.Event, before uin
 	return ev, esc, en.Seq, err
 }
 
-// voteArgs is the input of policy.vote. If KID and Sig are set, the vote is that
-// of the key's owner, and otherwise that of the caller.
+// voteArgs is the input of policy.vote. A vote with KID and Sig is that of the key's
+// owner. A vote with neither is that of the caller, and one with only one of them is
+// denied.
 type voteArgs struct {
 	CallID string `json:"call_id"`
 	Vote   string `json:"vote"`
@@ -88,8 +90,8 @@ func (b *ballots) verifies(args []byte) bool {
 }
 
 // vote executes policy.vote. It fails with not_found if no such call waits for approval,
-// with conflict if the call has been settled, with unavailable if other votes keep
-// coming first, and otherwise with invalid_input, also if the ledger fails.
+// with conflict if the call was settled only just now, with unavailable if other votes
+// are always recorded first, and otherwise with invalid_input, also if the ledger fails.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {

@@ -143,7 +143,8 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 
 // append records a decision that is not a denial, after its reservation is on the
 // ledger. If the decision is an ALLOW that was made with cached labels, the append
-// expects the sequence of the event with those labels.
+// expects the sequence of the event with those labels; append returns errMoved if there
+// is a newer one. It returns nil if another delivery of the proposal was decided first.
 func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, reserved func() error) error {
 	ev.ID = decision.ID
 	b, err := ev.Encode()

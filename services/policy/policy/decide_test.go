@@ -161,8 +161,8 @@ func TestDenials(t *testing.T) {
 	})
 }
 
-// TestNoProposals shows that deliveries that are not proposals are terminated, are not
-// delivered again, and change nothing.
+// TestNoProposals shows that deliveries that are not proposals are terminated and that
+// nothing is appended.
 func TestNoProposals(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

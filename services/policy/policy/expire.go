@@ -22,7 +22,8 @@ type expirer struct {
 const sweepGrace = 2 * time.Second
 
 // run expires overdue calls once a second until ctx is done. The view must have caught
-// up with the ledger, since otherwise calls that have started would be expired.
+// up with the ledger, since otherwise run would look up every call that the view still
+// lists although it has started.
 func (s *expirer) run(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -42,8 +43,8 @@ func (s *expirer) run(ctx context.Context) {
 
 // expire claims an allowed call that has not started, so that no executor can start it,
 // and then records the outcome "expired". If policy has claimed the call already, expire
-// only records the outcome. If an executor has claimed it, or the claim is lost to
-// another instance, expire does nothing.
+// only records the outcome. If an executor has claimed the call, if the call has an
+// outcome, or if another instance claims it first, expire does nothing.
 func (s *expirer) expire(ctx context.Context, c starts.Call) error {
 	e := c.Event
 	var a contract.Allowed

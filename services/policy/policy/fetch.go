@@ -18,7 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// bundleKey returns the public key with this id if it is a key for bundles.
+// bundleKey returns the public key with this id, or an error if it is unknown or not a
+// key for bundles.
 func (s *activator) bundleKey(kid string) ([]byte, error) {
 	for _, k := range s.trust.Keys() {
 		if k.KID == kid {
@@ -63,10 +64,10 @@ func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, sour
 	return body, "url " + a.URL, err
 }
 
-// download returns a document from a server whose host the ceilings list. A redirect to
-// a host that they do not list, a fourth redirect, or a status other than 200, is an
-// error. It reads at most one byte more than rego.MaxBundle, so that a larger bundle is
-// rejected later.
+// download returns a document from a server whose host the ceilings list, within 20
+// seconds. A redirect to a host that they do not list, a fourth redirect, or a status
+// other than 200, is an error. download reads at most one byte more than rego.MaxBundle,
+// so that a larger bundle is rejected later.
 func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

@@ -76,8 +76,9 @@ func TestFuzzedProposals(t *testing.T) {
 	}
 }
 
-// TestTimeBackwards shows that a clock that is set back extends no start window,
-// and that one that is set ahead lets no call start late.
+// TestTimeBackwards shows that the start window begins at the time of the proposal: a
+// call is allowed if policy's clock is behind that time, and denied if the clock is
+// after the end of the window.
 func TestTimeBackwards(t *testing.T) {
 	w := usual(t)
 	for _, c := range []struct {

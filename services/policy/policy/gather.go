@@ -47,8 +47,8 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	return nil
 }
 
-// readArgs returns the args of a call, or nil if they cannot be read; the call is
-// then denied for that reason.
+// readArgs returns the args of a call, or nil if they cannot be read or are nested too
+// deeply; the call is then denied for that reason.
 func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
 	args, err := d.contents.Open(ctx, &c.Args)
 	if err != nil && !errors.Is(err, contract.ErrErased) {
@@ -61,9 +61,9 @@ func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
 	return args
 }
 
-// gatherByArgs adds the facts that are looked up by values in the args: which
-// labels the requested model may receive, whether the virtual key permits it,
-// whether a ballot's signature verifies, and whether a registration requires a
+// gatherByArgs adds the facts that are looked up by values in the args: which labels the
+// requested model may receive, the state of the virtual key, which may exclude the
+// model, whether a ballot's signature verifies, and whether a registration requires a
 // second person.
 func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 	f := &p.facts

@@ -156,7 +156,7 @@ func TestFreezeUnknown(t *testing.T) {
 		m.governor.freezes.add(&contract.FreezeAck{FreezeID: id, Instance: "session-runner-1"})
 		for name, c := range map[string]struct {
 			from    time.Duration // time after which reads of session-runner's instances fail; -1: they fail for a second
-			block   bool          // they block instead
+			block   bool          // the reads block instead of failing
 			missing string
 		}{
 			"never read": {0, false, "[session-runner]"}, "read once": {time.Second, false, "[session-runner]"}, "blocked": {0, true, "[session-runner]"},

@@ -32,7 +32,7 @@ type instance struct {
 	signKey  func() *sign.Key
 	recorder *outcome.Recorder
 	state    state.State
-	seen     atomic.Uint64 // Lamport time of the newest event in state
+	seen     atomic.Uint64 // greatest Lamport time of the events that state has applied
 }
 
 // contents stores, reads and decrypts contents.
@@ -47,17 +47,17 @@ type keyring interface {
 	Keys() []trust.Key
 }
 
-// fact returns a new event of an aggregate, caused by the governing call. The
-// event does not belong to the call's session.
+// fact returns a new event of an aggregate. cause is the governing call, or nil for the
+// configuration. The event does not belong to the call's session.
 func (i *instance) fact(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := i.emit.New(name, key, data, cause)
 	e.Session, e.CallID, e.Origin = "", "", "-"
 	return e
 }
 
-// caughtUp waits, for at most a second, until the state has applied an event. The
-// caller's next call is then usually decided with the change in force. For a nil event
-// it returns at once.
+// caughtUp waits, for at most a second, until the state has applied an event with at
+// least the Lamport time of ev. The caller's next call is then usually decided with the
+// change in force. For a nil event it returns at once.
 func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	if ev == nil {
 		return
@@ -69,8 +69,8 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 }
 
-// answered reports whether the ledger has a decision on the proposal at or after
-// sequence seq. The last parameter lists further names of events that count as
+// answered reports whether policy has recorded a permission or an outcome of the call of
+// e at or after sequence seq. also lists further names of events that count as
 // decisions.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
@@ -90,9 +90,9 @@ func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, 
 var errMalformed = errors.New("malformed")
 
 // consume returns the handler of a work consumer's deliveries. A delivery is
-// acknowledged after take has returned nil, and terminated if the event is not one of
-// the consumer or take returned errMalformed. After any other error it is delivered
-// again, at the earliest after delay.
+// acknowledged after take has returned nil. It is terminated if the event is malformed
+// or does not match the consumer's filters, or if the error of take wraps errMalformed.
+// After any other error it is delivered again, at the earliest after delay.
 func (i *instance) consume(what string, delay time.Duration, take func(context.Context, delivery) error) func(context.Context, *consumer.Delivery) {
 	return func(ctx context.Context, d *consumer.Delivery) {
 		e, err := d.Open()

@@ -20,10 +20,10 @@ const labelSecret = "secret" // the output of a tool that received a secret
 // that adds them is allowed, so that every call that its output can cause finds
 // them on the ledger. Labels are never removed.
 //
-// A call is first decided with the labels in this instance's cache, and an ALLOW
-// is appended with the expected sequence of their event. Reading the labels
-// before each decision would cost a round trip. If the append is rejected, the
-// labels are read and the call is decided again.
+// A call is usually first decided with the labels in this instance's cache, and an
+// ALLOW is then appended with the expected sequence of their event. Reading the
+// labels before each decision would cost a round trip. If the append is rejected,
+// the labels are read and the call is decided again.
 type labels struct {
 	*instance
 	known cache[labelled] // labels by "tenant.session"
@@ -41,7 +41,7 @@ type labelled struct {
 var errMoved = errors.New("the session was labelled meanwhile")
 
 // reaching returns the labels of all data that can have caused a call: of its session,
-// of its parent's session, and of the request itself.
+// of its parent's session, and of the request itself. It sets guess and labelled of p.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
@@ -150,7 +150,8 @@ func labelFilter(tenant, session string) string {
 }
 
 // of reads a session's labels from the ledger, because the view may not include the
-// labels of data that the caller has received already.
+// labels of data that the caller has received already. It returns the zero value if the
+// session has none, or if no session can have labels.
 func (l *labels) of(ctx context.Context, tenant, session string) (have labelled, err error) {
 	if !l.state.Labelled() {
 		return have, nil

@@ -27,8 +27,8 @@ func (s *names) known(layer, name string) *cpi.Known {
 	return k
 }
 
-// acted reports whether the ledger has an event of this actor. If audit does not respond
-// it returns true, so that activations do not depend on audit.
+// acted reports whether the ledger has an event of this actor. If audit cannot be
+// queried it returns true, so that activations do not depend on audit.
 func (s *names) acted(actor string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
@@ -36,8 +36,8 @@ func (s *names) acted(actor string) bool {
 	return err != nil || found
 }
 
-// current waits until this instance's state has applied all events that are on the
-// ledger now, so that it includes names that another instance has just recorded. It
+// current waits until this instance's state has applied all events for it that are on
+// the ledger now, so that it includes names that another instance has just recorded. It
 // gives up after lookFor, or at once if the position of the state or of the ledger is
 // unknown.
 func (s *names) current() {

@@ -220,8 +220,9 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	}
 }
 
-// TestEveryReason shows that every reason code of the registry occurs in a decision,
-// since the registry must not have codes that are not used.
+// TestEveryReason shows that every reason code of the registry occurs in a decision with
+// the registry's verdict, since the registry must not have codes that are not used, and
+// that no other reason code occurs.
 func TestEveryReason(t *testing.T) {
 	seen := map[string]string{}
 	try := func(w *world, f guard.Facts, args string) {
@@ -347,8 +348,8 @@ func TestEveryReason(t *testing.T) {
 }
 
 // TestPrecedence shows that the first bundle that returns a verdict determines the
-// answer of layer P1, that an overlay can narrow it, and that the decision names all the
-// documents.
+// answer of layer P1, that an overlay can narrow it until the overlay expires, and that
+// the digests name all bundles and the overlay.
 func TestPrecedence(t *testing.T) {
 	w := usual(t)
 	w.rego("late", 2000, `answer := {"verdict": "DENY", "reason_code": "DENY_LATE"}`)
@@ -383,8 +384,9 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestForgedPolicies shows that only policy can activate documents, and only a
-// root key can sign ceilings.
+// TestForgedPolicies shows that ceilings need the signature of a root key, and that
+// activations, roles, unfreezing and tool approvals in events of the gateway change
+// nothing.
 func TestForgedPolicies(t *testing.T) {
 	w := usual(t)
 	forged := guard.SignP0(key(t, "stranger"), guard.Ceilings{MaxCents: 1, Sandbox: *box(), StartWindowMS: 1000})

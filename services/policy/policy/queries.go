@@ -16,7 +16,7 @@ import (
 )
 
 // queries implements the queries of policy, which other services and the command line
-// send. Queries do not change any state.
+// send. Queries append nothing to the ledger.
 type queries struct {
 	*instance
 	budget *budget.Ledger
@@ -76,8 +76,8 @@ func (q *queries) approvals(context.Context, *events.ApprovalsRequest) ([]events
 	return out, nil
 }
 
-// approval returns one call that waits for approval, with its args if they can be
-// read.
+// approval returns one call that waits for approval, with its args if they can be read.
+// It fails with not_found if the call does not wait.
 func (q *queries) approval(ctx context.Context, r *events.ApprovalRequest) (out events.PendingCall, err error) {
 	x, args, ok := q.state.Escalation(r.CallID)
 	if !ok {

@@ -28,8 +28,9 @@ import (
 // TestBenchDecision measures the evaluation of an ALLOW under three layers and ten
 // rules, and a recorded denial: from the facts to a signed decision, its signed receipt
 // in the chain, and the acknowledgement of the ledger. It measures recorded denials on
-// an empty ledger and, except in the mode "power", after 1,000,000 other outcomes. It
-// writes its rows to the file named by BENCH_ROWS, which e2e/bench reads.
+// an empty ledger and, except in the mode "power", after 1,000,000 other outcomes; in
+// that mode it also measures fsync. It writes its rows to the file named by BENCH_ROWS,
+// if that is set, for e2e/bench.
 func TestBenchDecision(t *testing.T) {
 	var rows []map[string]any
 	add := func(name, durability, budget string, took []time.Duration) {
@@ -110,7 +111,7 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *outcome.Recorder, n in
 	return took
 }
 
-// history appends the outcomes of n other calls to the ledger.
+// history appends n entries with the subject of an outcome to the ledger.
 func history(t *testing.T, b *meshtest.Bus, n int) {
 	js, err := jetstream.New(b.Connect(t, "provision").NC, jetstream.WithPublishAsyncMaxPending(20_000))
 	if err != nil {

@@ -18,8 +18,9 @@ const maxBudgetTries = 3
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
 // result to the facts. The returned function reserved waits until the reservation is on
 // the ledger, or returns errMoved if the ledger has another reservation than the facts.
-// Nothing is reserved for governing calls, since otherwise an exhausted account would
-// prevent changes to its limit.
+// If the reservation fails, reserve returns the error or, after maxBudgetTries
+// deliveries, refuses the call with BUDGET_ERROR. Nothing is reserved for governing
+// calls, since otherwise an exhausted account would prevent changes to its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {

@@ -1,7 +1,8 @@
 // Package policy is the policy service. It consumes proposals, decides them with
-// the policies and tools in force, and records the allowed event, which is the
-// executor's work item, the escalation, or the denial with its receipt. It also
-// executes the calls that govern the mesh.
+// the policies and tools in force, and records each decision as an allowed event,
+// which is a work item of the executor, as an escalation, or as a denial with its
+// receipt. It also executes the calls that govern the mesh, settles escalations and
+// reservations, and ends allowed calls that do not start in time.
 //
 // The package is the shell around the pure packages in internal: it consumes
 // deliveries, collects facts, appends with expected sequences, and serves
@@ -187,8 +188,8 @@ func caught(ctx context.Context, view *follow.Follower) bool {
 	}
 }
 
-// work consumes work until ctx ends, and returns after the work in progress is
-// done.
+// work consumes work until ctx ends, and returns after the work in progress is done. It
+// calls ready when it begins.
 func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()) error {
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return execute.New(env, 16, tools, p.governor.handle).Run(ctx) })
@@ -227,9 +228,9 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	return f.Run(ctx, p.budget.From(tail))
 }
 
-// apply applies one entry to the state. It returns an error if the data of the event or
-// a policy cannot be read; the service then stops, since it would otherwise decide with
-// the wrong policies.
+// apply applies one entry to the state. It logs and skips an entry that is not a valid
+// event. It returns an error if an event of policy or a policy document cannot be read;
+// the service then stops, since it would otherwise decide with the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, stateReader.Filters...)
 	if err != nil {

@@ -141,7 +141,7 @@ type member struct {
 	l       *ledger
 	faults  *faulty
 	read    uint64     // sequence of the last entry that the member's views have applied
-	reading sync.Mutex // held while follow runs: keepUp calls it beside the test
+	reading sync.Mutex // held while follow runs, which keepUp and the test call concurrently
 }
 
 func newLedger(t *testing.T) *ledger {
@@ -150,7 +150,7 @@ func newLedger(t *testing.T) *ledger {
 	return l
 }
 
-// join starts an instance and updates its views to the end of the ledger.
+// join creates an instance and updates its views to the end of the ledger.
 func (l *ledger) join(name string) *member {
 	m := &member{l: l, faults: &faulty{Log: l.log}}
 	k := key(l.t, "policy")

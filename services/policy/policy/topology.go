@@ -12,8 +12,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// The work and the events that policy consumes. The NATS server grants a permission for
-// each filter.
+// The work and the readers that policy declares in addition to bus.ExecutorWork and
+// bus.Control. Each is a consumer with these filters, or one per instance, and policy is
+// permitted to use it.
 var (
 	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), AckWait: 10 * time.Second, MaxAckPending: 4096}
 	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), AckWait: 10 * time.Second, MaxAckPending: 256}

@@ -33,8 +33,8 @@ func NewState(keys guard.KeyAt, open func(*contract.Content) ([]byte, error)) *S
 // the others.
 func (*State) Reads(name string) bool { return state.Reads(name) }
 
-// Apply applies the next event of the ledger. It returns an error if the event or a
-// policy document cannot be read, after which the state must not be used.
+// Apply applies the next event of the ledger. It returns an error if an event of policy
+// or a policy document cannot be read, after which the state must not be used.
 func (s *State) Apply(e *contract.Event) error { return s.in.Apply(e) }
 
 // Dump returns the canonical form of the view, lines of JSON in a fixed order, which
@@ -42,9 +42,10 @@ func (s *State) Apply(e *contract.Event) error { return s.in.Apply(e) }
 func (s *State) Dump() []byte { return s.in.Dump() }
 
 // Redecide takes the recorded decision d again, with the tool document and the policies
-// that d names; e is the event that recorded d. args are nil if they cannot be read. It
-// fails with contract.ErrErased if the content of a policy is not readable, and with
-// another error if a document is not known or the facts of d cannot be decoded.
+// that d names, and returns the verdict, the reason code and the policy hash. e is the
+// event that recorded d. args are nil if they cannot be read. Redecide fails with
+// contract.ErrErased if the content of a policy is not readable, and with another error
+// if a document is not known or the facts of d cannot be decoded.
 func (s *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
 	eval, err := s.in.Redecide(ctx, e, d, args, false)
 	if err != nil {

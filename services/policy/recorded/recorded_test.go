@@ -94,9 +94,9 @@ func (p *past) decided() (*contract.Event, *contract.Decision) {
 	return &contract.Event{Name: contract.EventAllowed, Version: contract.VersionOf(contract.EventAllowed)}, &d
 }
 
-// TestRedecide shows that a recorded decision is taken again with the documents
-// of its time, even after they were replaced, and that it fails if a document is
-// erased.
+// TestRedecide shows that a recorded decision is taken again and explained with the
+// documents of its time, even if an overlay was activated later, and that this fails if
+// a document is erased.
 func TestRedecide(t *testing.T) {
 	p := newPast(t)
 	e, d := p.decided()
@@ -166,7 +166,8 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestViews shows that events that a view does not read do not change it.
+// TestViews shows which events the views read, that the state does not change by another
+// event, and that empty views have empty dumps.
 func TestViews(t *testing.T) {
 	p := newPast(t)
 	before := string(p.state.Dump())

@@ -19,9 +19,10 @@ type Simulation struct {
 	force, proposed stack.Stack
 }
 
-// NewSimulation returns a simulation of adding candidate to the documents in
-// force in now, which must be the state at the end of the ledger. Overlays that
-// have expired at the time at are omitted.
+// NewSimulation returns a simulation of adding candidate to the documents in force in
+// now, which must be the state at the end of the ledger. Overlays that have expired at
+// the time at are omitted. NewSimulation returns an error if candidate cannot be
+// compiled.
 func NewSimulation(now *State, candidate *draft.Document, at time.Time) (*Simulation, error) {
 	force := now.in.Stack().WithoutExpired(contract.Time(at))
 	proposed, err := draft.With(force, candidate)
@@ -40,7 +41,8 @@ type Opinion struct {
 // Decide takes the decision about a recorded call with the documents in force now and
 // with the candidate. Tools, their approvals, policies, roles and suspensions are the
 // current ones. Facts of the call itself, such as its time, its labels, the result of
-// its limits and its votes, are the recorded ones.
+// its limits and its votes, are the recorded ones. Decide returns an error if the facts
+// of d cannot be decoded.
 func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []byte) (now, would Opinion, err error) {
 	c := stack.Call{ID: d.CallID, Args: args}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {

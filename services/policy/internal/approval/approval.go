@@ -1,7 +1,7 @@
-// Package approval decides about votes on escalated calls: who may vote, which
-// vote settles the call, and when the time to vote is over. It is pure: the
-// caller loads the earlier votes and appends the result with the expected
-// sequence, so that two votes cannot both be the last.
+// Package approval decides about votes on escalated calls: who may vote, which vote
+// settles the call, and when the time to vote is over. It is pure: the caller loads the
+// earlier votes and appends the result with the expected sequence, so that two
+// concurrent votes cannot both settle a call.
 package approval
 
 import (
@@ -30,7 +30,8 @@ type Vote struct {
 }
 
 // Decide returns the approval to record for a vote, given the votes recorded before it.
-// It returns ErrSettled if those settled the call, and ErrEarly for a TimeOut before the
+// Resolved of the approval is empty unless the vote settles the call. Decide returns
+// ErrSettled if an earlier vote settled the call, and ErrEarly for a TimeOut before the
 // end of the time to vote. Any other error is the reason why the vote does not count, or
 // that of a malformed esc.Expires.
 func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now time.Time) (*contract.Approval, error) {

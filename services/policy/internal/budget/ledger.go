@@ -2,8 +2,8 @@
 // ledger. Reservations and settlements are events of one aggregate. The pure package
 // limit decides about them; this package appends the resulting event with the expected
 // sequence of the last change, so that a decision on an outdated state is rejected and
-// made again. The package may use the log and the clock, and does not read policy
-// documents. A new measure is added in packages guard and limit, not here.
+// made again. The package reads the ledger and the clock, but no policy documents. A new
+// measure is added in packages guard and limit, not here.
 package budget
 
 import (
@@ -98,12 +98,12 @@ type answered struct {
 // filter returns the filter for the events of the budget ledger.
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.emit.Tenant, "policy", aggregate) }
 
-// Reserve reserves the amounts that a call of an executor may use. A refusal is final
-// when Reserve returns. A granted reservation may still have to be appended: it is
-// durable once the function final has returned the same fact. final may return another
-// fact if another instance appended first; it must be called only once. Run must be
-// running. Both functions return the error of ctx when it is done, and the error of the
-// log if it prevents the result.
+// Reserve reserves the amounts that a call of an executor may use. fact.Refused is the
+// reason code of a refusal, or "". A refusal is final when Reserve returns. A granted
+// reservation may still have to be appended: it is durable once the function final has
+// returned the same fact. final may return another fact if another instance appended
+// first; it must be called only once. Run must be running. Both functions return the
+// error of ctx when it is done, and the error of the log if it prevents the result.
 func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
 	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
 	select {
@@ -129,9 +129,10 @@ func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) 
 	return a.fact, func() (guard.BudgetFact, error) { return a.fact, nil }, a.err
 }
 
-// Run appends reservations and settlements until ctx is done. It first reads the ledger,
-// and returns nil if starting is done before that read is complete. It returns the error
-// of this first read; later errors are logged.
+// Run appends reservations and settlements until ctx is done, and then returns nil. It
+// first reads the ledger, and returns nil if starting is done before that read is
+// complete. It returns the error of this first read; later errors are logged and
+// returned to the callers of Reserve.
 func (b *Ledger) Run(ctx, starting context.Context) error {
 	if err := eventlog.Retry(starting, func() error { return b.Read(starting) }); err != nil {
 		if starting.Err() != nil {
@@ -188,8 +189,9 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 }
 
 // write decides about the requests and outcomes and appends the resulting event. It
-// tries again if another instance appended first. It returns one fact for each request,
-// in order.
+// tries again if another instance appended first. Before the first append, it sends the
+// facts of the requests that are to be granted on their channels early. It returns one fact for each
+// request, in order, or the error of the log.
 func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
 	reqs := make([]limit.Request, len(rs))
 	for i := range rs {
@@ -245,9 +247,9 @@ func (b *Ledger) behind(ctx context.Context, last uint64) (bool, error) {
 	return en.Seq > last, err
 }
 
-// Read applies the changes that were appended since the last read. It skips entries that
-// are not events of the budget ledger. It returns the error of the log, or an error for
-// a change that cannot be decoded.
+// Read applies the changes that follow the last one applied. It skips entries that are
+// not events of the budget ledger. It returns the error of the log, or an error for a
+// change that cannot be decoded.
 func (b *Ledger) Read(ctx context.Context) error {
 	b.mu.Lock()
 	from := b.last + 1
@@ -270,8 +272,8 @@ func (b *Ledger) Read(ctx context.Context) error {
 	return nil
 }
 
-// fold applies the change at a sequence unless it was applied before: Sweep may
-// read a change that this instance wrote before the append has returned.
+// fold applies the change at a sequence unless it was applied before: Sweep may read a
+// change of this instance before the append of the change has returned.
 func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -329,8 +331,10 @@ func (b *Ledger) From(tail uint64) uint64 {
 var outcomes = bus.Filter{Event: contract.EventEffectRecorded}.String()
 
 // Outcome passes the recorded outcome of a call with an open reservation to Run, which
-// settles the reservation. If another instance made the reservation, Outcome processes
-// only an outcome that policy recorded; that instance or Sweep processes any other.
+// settles the reservation. It ignores an outcome that neither policy nor the executor of
+// the call recorded. If another instance made the reservation, Outcome processes only an
+// outcome that policy recorded; that instance or Sweep processes one that the executor
+// recorded.
 func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	call := contract.PeekCallID(en.Data)
 	b.mu.Lock()
@@ -380,9 +384,10 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 	}
 }
 
-// Sweep settles old open reservations, once a second until ctx is done: reservations of
-// instances that failed, of calls that ended while no instance read outcomes, and of
-// calls that had ended before the reservation was made.
+// Sweep searches the ledger once a second, until ctx is done, for the outcomes of calls
+// whose reservation has been open for longer than takeOver, and passes them to Run. So
+// the reservations of failed instances are settled, and those of calls that ended while
+// no instance read outcomes or before the reservation was made.
 func (b *Ledger) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -432,9 +437,9 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	}
 }
 
-// allowedSince reports whether policy allowed a call after its reservation was made. Its
-// outcome is then later than the reservation, so that earlier entries need not be
-// searched.
+// allowedSince reports whether policy allowed a call after its reservation was made. The
+// outcome of the call is then later than the reservation, so that earlier entries need
+// not be searched.
 func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
 	f := bus.Filter{Tenant: b.emit.Tenant, Service: "policy", Key: l.session}
 	_, err := eventlog.First(ctx, b.emit.Log, f.String(), l.seq, eventlog.OfCall(l.call, func(e *contract.Event) bool { return e.Name == contract.EventAllowed }))

@@ -108,8 +108,9 @@ func outcomeOf(t *testing.T, log eventlog.Log, service, call string) eventlog.En
 	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
 }
 
-// TestNeverOverspent shows that no more is granted than the limit permits, with
-// several members that reserve concurrently and with lost acknowledgements.
+// TestNeverOverspent shows that no more is granted than the limit permits, with several
+// members that reserve concurrently and with lost acknowledgements, and that all members
+// and a View of the same events have the same dump.
 func TestNeverOverspent(t *testing.T) {
 	bubble(t, 3, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		log.fail = 2
@@ -171,7 +172,8 @@ func TestNeverOverspent(t *testing.T) {
 	})
 }
 
-// TestWhoSettles shows that an outcome settles a reservation once, and only if the
+// TestWhoSettles shows that a call beyond the limit is refused, that a second delivery
+// reserves nothing more, and that an outcome settles a reservation once, and only if the
 // call's executor or policy recorded it.
 func TestWhoSettles(t *testing.T) {
 	bubble(t, 1, func(ctx context.Context, log *flaky, ms []*Ledger) {
@@ -210,9 +212,9 @@ func TestWhoSettles(t *testing.T) {
 	})
 }
 
-// TestSweep shows that reservations of an instance that died are settled by
-// another instance, with the outcome of the permitted executor, and that a
-// reservation made after the outcome is settled, too.
+// TestSweep shows that an instance settles reservations that another instance made, only
+// after some time and with the outcome of the permitted executor, and that a reservation
+// made after the outcome is settled, too.
 func TestSweep(t *testing.T) {
 	bubble(t, 2, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		dead, b := ms[0], ms[1]
@@ -252,7 +254,8 @@ func TestSweep(t *testing.T) {
 }
 
 // TestNotRunning shows that Reserve returns the error of its context if Run is not
-// running, and that a change which cannot be decoded is an error.
+// running, that outcomes need not be read without a limit, that Run fails if a change
+// cannot be decoded, and that a View ignores a change of another service.
 func TestNotRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}

@@ -88,7 +88,7 @@ func (c *checker) ruleAfter(at string, r, before *guard.OverlayRule, j int) {
 	}
 }
 
-// answersAll reports whether y matches every call that x matches.
+// answersAll reports whether it is certain that y matches every call that x matches.
 func answersAll(y, x *guard.OverlayRule) bool {
 	return coversAll(y.Kinds, x.Kinds) && subset(y.Labels, x.Labels) &&
 		(len(y.Classes) == 0 || len(x.Classes) > 0 && subset(x.Classes, y.Classes))

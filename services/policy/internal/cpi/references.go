@@ -9,9 +9,10 @@ import (
 )
 
 // Known is the set of names that exist in the mesh and that policies can refer to, with
-// the document that is to be activated. Every name in that document must exist, except
-// sessions and functions of clients. A missing name in another document, which is in
-// force already, is only a warning, since it may have been removed later.
+// the document that is to be activated. Unless Lenient is set, every name in that
+// document must exist, except sessions and functions of clients. A missing name in
+// another document, which is in force already, is only a warning, since it may have been
+// removed later.
 type Known struct {
 	Layer, Name string // the document to activate: p0, p1, p2 or limits
 	Lenient     bool   // missing names are warnings in every document
@@ -76,8 +77,8 @@ func (c *checker) references() {
 	}
 }
 
-// names returns the names that the documents of a stack refer to. The value of a subject
-// may be empty.
+// names returns the names in the documents of a stack that references looks up. The
+// value of a subject may be empty.
 func (s *Stack) names() []named {
 	var out []named
 	add := func(layer, name, where, pointer, what string, values ...string) {
@@ -136,8 +137,9 @@ func subjectOf(level string) string {
 	return level
 }
 
-// has reports whether a name exists, and returns the existing names of its type. If the
-// mesh has no list for a type, has returns true for every name of that type.
+// has reports whether a name exists. It also returns the existing names of its type, or
+// nil for sessions. If the mesh has no list for a type, has returns true for every name
+// of that type.
 func (k *Known) has(what, value string) (exists bool, there []string) {
 	switch what {
 	case "principal":

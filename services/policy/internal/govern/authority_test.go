@@ -53,8 +53,10 @@ func TestPersons(t *testing.T) {
 	d.refused(d.st.MayVote("robot"), "only persons")
 }
 
-// TestKeysOfOthers shows that a virtual key can act for its maker or for a
-// principal who consented, within the authority of both.
+// TestKeysOfOthers shows that a virtual key can be created for its maker or for a
+// principal who consented, with scopes that the maker holds and the principal agreed to.
+// The key is invalid for the kinds of InPerson, while its maker is suspended, and after
+// the consent was withdrawn.
 func TestKeysOfOthers(t *testing.T) {
 	d := &desk{t: t}
 	key := func(id, owner string, scopes, held []string) call {
@@ -146,8 +148,9 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// TestConsentAcrossAggregates shows that a consent ends with its giver's
-// credentials, although keys and identities are separate aggregates.
+// TestConsentAcrossAggregates shows that no key can be created under a consent if all
+// credentials of the principal who gave it were revoked later, although keys and
+// identities are separate aggregates.
 func TestConsentAcrossAggregates(t *testing.T) {
 	keys, all := &desk{t: t}, &desk{t: t}
 	llm := []string{"llm:call"}

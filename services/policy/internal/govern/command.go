@@ -14,9 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// The keys of the aggregates that governing events belong to. Changes of one
-// aggregate are serialized by optimistic concurrency; changes of different ones
-// are independent.
+// The keys of the aggregates that the commands of this package change. Changes of one
+// aggregate are serialized by optimistic concurrency; changes of different ones are
+// independent.
 const (
 	KeyIdentity   = "identity"
 	KeyTools      = "tools"

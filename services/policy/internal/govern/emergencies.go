@@ -32,8 +32,8 @@ type reasonArgs struct {
 	Reason string `json:"reason"`
 }
 
-// freeze returns the event that freezes the mesh. It is rejected if the mesh is frozen
-// already.
+// freeze returns the event that freezes the mesh. A call is rejected if the mesh is
+// frozen already.
 func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 	if in := s.Freeze.in; in != nil {
 		return none, fmt.Errorf("the mesh is already frozen (%s: %s)", in.ID, in.Reason)

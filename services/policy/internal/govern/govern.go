@@ -1,6 +1,6 @@
 // Package govern holds the state that governing calls put in force in addition to the
-// policy documents: principals, roles, delegations, virtual keys, session grants,
-// revocations, limits, the freeze and break-glass grants.
+// policy documents: principals, roles, delegations, virtual keys and consents to them,
+// session grants, revocations, limits, the freeze and break-glass grants.
 //
 // It is pure, and has two tables. commands maps a governing verb to the function
 // that decodes and decides it; folds maps an event to the function that applies
@@ -113,9 +113,9 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends the keys, consents, delegations and session grants that a principal gave
-// before this event, because someone who stole the principal's credentials may have
-// given them.
+// endAll ends the authority that someone who stole the principal's credentials may have
+// given before this event: the keys that the principal made or that act for it, the
+// consents that it gave or received, and its delegations and session grants.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason, lamport)
 	s.Delegations.endOf(d.Principal, lamport)
@@ -123,8 +123,8 @@ func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 }
 
 // Key returns the facts about a virtual key for a call of a kind at now
-// (contract.TimeFormat). A key whose maker is suspended is invalid. model is the
-// model that the call requests, or "".
+// (contract.TimeFormat). Fault is empty if the key may be used for the call. A key whose
+// maker is suspended is invalid. model is the model that the call requests, or "".
 func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
 	f, maker := s.Keys.fact(id, actor, kind, now, model)
 	if maker != "" && s.People.Suspended(maker) {

@@ -32,8 +32,8 @@ type life struct {
 	suspended bool
 }
 
-// become appends a new state to the history of a principal. It begins at the given
-// event; earlier states are kept for queries about the past.
+// become appends a new state to the history of a principal. The state begins at the
+// given event; earlier states remain for queries about the past.
 func (p *People) become(principal string, at moment, kind string, suspended bool) {
 	if p.principals == nil {
 		p.principals = map[string][]life{}
@@ -58,8 +58,8 @@ func (p *People) revoke(principal, role string, lamport uint64) {
 	}
 }
 
-// last returns the current state of a principal, or the zero life if it is not
-// registered.
+// last returns the current state of a principal, or the zero life if the principal was
+// never registered or suspended.
 func (p *People) last(principal string) life {
 	if l := p.principals[principal]; len(l) > 0 {
 		return l[len(l)-1]
@@ -143,10 +143,11 @@ type registerArgs struct {
 	Type      string `json:"type"`
 }
 
-// DualControl reports whether a registration needs the approval of a second person: it
-// makes a principal a person, or makes a person something else, and a person other than
-// actor is registered (see others). args are the arguments of the call. If they cannot
-// be decoded, DualControl returns true; the schema denies such a call in any case.
+// DualControl reports whether a registration needs the approval of a second person. That
+// is the case if the registration changes the type of the principal to or from person,
+// and a person other than actor is registered (see others). args are the arguments of
+// the call. If they cannot be decoded, DualControl returns true; the schema denies such
+// a call in any case.
 func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
 	var a registerArgs
 	return json.Unmarshal(args, &a) != nil || p.dual(&a, actor, now)
@@ -168,8 +169,8 @@ func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	return Fact{events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: a.Principal, Type: a.Type}}, nil
 }
 
-// Bootstrap returns the event that registers the administrator of a new mesh as
-// the first person, or nil if the administrator is registered already.
+// Bootstrap returns the event that registers the administrator of a new mesh as a
+// person, or nil if the administrator was registered or suspended before.
 func Bootstrap(s *State) *events.PrincipalRegistered {
 	if len(s.People.principals[contract.BootstrapAdmin]) > 0 {
 		return nil

@@ -4,8 +4,9 @@
 // so that two reservations cannot use the same remaining amount.
 //
 // Amounts are integers in the unit of the measure; money is in millionths of a US
-// dollar, or in cents. Windows are calendar windows in UTC. A new measure needs a
-// case in Of and in used, and its name in pkg/core/guard.
+// dollar, or in cents. Windows are calendar windows in UTC, "total" or "concurrent".
+// A new measure needs a case in Of, an entry in used and in attested if its usage is
+// reported, and its name in pkg/core/guard.
 package limit
 
 import (
@@ -46,8 +47,8 @@ type Request struct {
 	Force   bool // approvers have permitted the call to exceed limits
 }
 
-// Outcome is the end of a call that may have a reservation. Status and Usage determine
-// the amounts that are finally charged.
+// Outcome is the end of a call that may have a reservation. Status, Usage and Attested
+// determine the amounts that are finally charged.
 type Outcome struct {
 	CallID string
 	Status string
@@ -122,9 +123,9 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 	return ev, facts
 }
 
-// charge returns the charges of a request to every account that applies to it. If the
-// request is not forced and would exceed a limit, charge returns the refusal of the
-// first such limit instead.
+// charge returns the charges of a request: one for each account of each limit whose
+// measure the request uses. If the request is not forced and would exceed a limit,
+// charge returns the refusal of the first such limit instead.
 func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map[key]int64) ([]events.Charge, *guard.BudgetFact) {
 	var charges []events.Charge
 	for i := range limits {
@@ -149,8 +150,8 @@ func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map
 	return charges, nil
 }
 
-// refuse returns the refusal by a limit, with the reason code for its kind and, if its
-// windows are calendar windows, the end of the current one.
+// refuse returns the refusal by a limit, with the reason code that belongs to the limit
+// and, if the limit has calendar windows, the end of the current one.
 func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guard.BudgetFact {
 	f := &guard.BudgetFact{Accounts: []string{acc}, Amounts: a, Escalate: l.OnExceed == "escalate", Refused: contract.ReasonBudgetExceeded}
 	rate := l.Measure == "calls" && slices.Contains([]string{"second", "minute", "hour"}, l.Window)

@@ -70,8 +70,8 @@ func TestWindows(t *testing.T) {
 	b.want(b.one(noon, ask("c3", "a", 10)), contract.ReasonBudgetExceeded)
 }
 
-// TestSettle shows what remains charged for each status of an outcome, and that
-// reservations and settlements apply once.
+// TestSettle shows what remains charged for six statuses of an outcome, that
+// reservations and settlements apply once, and that a forced request may exceed a limit.
 func TestSettle(t *testing.T) {
 	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}, {ID: "now", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"},
 		{ID: "tok", Level: "agent", Measure: "tokens", Max: 1000, Window: "total"}}

@@ -24,10 +24,10 @@ import (
 // signature is in .signatures.json, in OPA's format.
 const algorithm = "EdDSA"
 
-// Build returns a bundle with the Rego and data files, given by path. The same files
-// result in the same bytes. If seed is not nil, it signs the bundle under the key id
-// kid. Build returns an error for files that do not form a bundle or that do not parse;
-// Compile finds the other errors in the rules.
+// Build returns a bundle with the Rego and data files, given by path. If seed is not
+// nil, it signs the bundle under the key id kid. The same arguments result in the same
+// bytes. Build returns an error for files that do not form a bundle or that do not
+// parse; Compile finds the other errors in the rules.
 func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	doc, err := tarball(files, kid, seed)
 	if err != nil {
@@ -39,8 +39,8 @@ func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	return doc, nil
 }
 
-// tarball returns the gzipped tar archive of the files and a manifest. If seed is not
-// nil, the archive is signed.
+// tarball returns the gzipped tar archive of the files, with a manifest if they include
+// none. If seed is not nil, the archive is signed.
 func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	all := maps.Clone(files)
 	if all[".manifest"] == nil {
@@ -73,9 +73,9 @@ func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Files returns the files of a bundle by path. It reads the archive to its end, so that
-// a truncated bundle is always an error. It limits the total unpacked size, and the
-// nesting in each file.
+// Files returns the files of a bundle by path. It returns an error for a bundle that is
+// truncated, larger than MaxBundle, or larger than 4*MaxBundle when unpacked, for a path
+// that occurs twice, and for a file that checkShape rejects.
 func Files(doc []byte) (map[string][]byte, error) {
 	if len(doc) > MaxBundle {
 		return nil, fmt.Errorf("bundle: %d bytes, at most %d", len(doc), MaxBundle)
@@ -190,8 +190,8 @@ func Verify(doc []byte, key func(kid string) (public []byte, err error)) (kid st
 
 var rawURL = base64.RawURLEncoding
 
-// kidOf returns the key id in the header of a JWT. It returns an error if the header
-// names no key or another algorithm than EdDSA.
+// kidOf returns the key id in the header of a JWT. It returns an error if the header is
+// malformed or names no key or another algorithm than EdDSA.
 func kidOf(token string) (string, error) {
 	head, _, ok := bytes.Cut([]byte(token), []byte("."))
 	raw := make([]byte, len(head))

@@ -48,7 +48,7 @@ func (e *Engine) Clauses() []cpi.Clause {
 }
 
 // clause returns the part of a rule that can be read without evaluation. A condition
-// that it cannot interpret is kept as text.
+// that does not restrict the kind is stored as text.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {

@@ -131,7 +131,7 @@ type Input struct {
 }
 
 // NewInput returns the input for one call. args are copied into the input unchanged, so
-// they must be canonical.
+// they must be valid JSON.
 func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	doc := contract.Bytes(facts.ForRules())
 	doc = append(doc[:len(doc)-1], `,"args":`...)
@@ -204,8 +204,8 @@ func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error)
 	return answerOf(m)
 }
 
-// answerOf converts an answer, and returns an error for unknown members or
-// invalid values.
+// answerOf converts an answer, and returns an error for unknown members and for an
+// invalid verdict, reason code, obligation or approval rule.
 func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`

@@ -2,8 +2,9 @@
 // policy/default.rego, from the registry of services. `make gen` runs it in the
 // folder of the module.
 //
-// The rest of default.rego is written by hand. The text is recorded when it is put
-// in force, so the order of the scopes is that of the registry, which only grows.
+// The rest of default.rego is written by hand. A changed text is a new document that
+// every mesh activates, so the scopes have the order of the registry, to which
+// families are only added.
 package main
 
 import (

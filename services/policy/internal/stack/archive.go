@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Archive holds every policy and tool document that was ever in force, by digest,
-// so that recorded decisions can be taken again. The zero value is empty. It is
-// not safe for concurrent use.
+// Archive holds, by digest, the policy documents that were ever in force and the tool
+// documents that were ever registered, so that recorded decisions can be taken again.
+// The zero value is empty. It is not safe for concurrent use.
 type Archive struct {
 	documents map[string]any // key is the layer followed by the digest
 	tools     map[string]*contract.Tool
@@ -36,10 +36,11 @@ func (a *Archive) AddTool(t *contract.Tool) {
 	a.tools[contract.Digest(t)] = t
 }
 
-// Basis returns the documents that a recorded decision names, and the rules by which the
-// release that recorded it applied schemas. It fails with contract.ErrErased if the
-// content of a document was erased, and with another error if a document or the tool
-// document is not in the archive.
+// Basis returns the documents that the recorded decision d names, and the rules by which
+// the release that recorded d applied schemas. e is the event that recorded d, and f
+// holds the facts of d, which name the tool document. Basis fails with
+// contract.ErrErased if the content of a policy document cannot be read, and with
+// another error if a document is not in the archive.
 func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts) (Basis, error) {
 	b := Basis{Digests: d.Policies, Rules: rulesOf(e)}
 	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {
@@ -67,7 +68,7 @@ func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts)
 }
 
 // rulesOf returns the rules by which the release that recorded a decision applied
-// schemas. Only release 0.1 wrote version 1 of the events that hold decisions.
+// schemas. Only release 0.1 wrote version 1 of allowed and effect_recorded.
 func rulesOf(e *contract.Event) toolschema.Rules {
 	if e.Version == 1 && (e.Name == contract.EventAllowed || e.Name == contract.EventEffectRecorded) {
 		return toolschema.Open

@@ -10,10 +10,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Compile reads a policy document of a layer: signed ceilings (p0), an OPA bundle
-// (p1) or an overlay (p2). The result is a *guard.Ceilings, *rego.Engine or
-// *guard.Overlay. Ceilings must be signed by a key that keys returns as a root
-// key at lamport. The signature of a bundle is verified by rego.Verify, not here.
+// Compile reads a policy document of a layer: signed ceilings (p0), an OPA bundle (p1)
+// or an overlay (p2). The result is a *guard.Ceilings, *rego.Engine or *guard.Overlay,
+// which must not be used if the error is not nil. Ceilings must be signed by a key that
+// keys returns as a root key at lamport. The signature of a bundle is verified by
+// rego.Verify, not here. An unknown layer is an error.
 func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, error) {
 	switch layer {
 	case "p0":
@@ -30,8 +31,9 @@ func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, 
 	return nil, fmt.Errorf("policy layer %q is unknown", layer)
 }
 
-// Erased replaces a document whose content was erased; only replay uses it. The stack
-// remains complete, but decisions that depend on the document cannot be taken again.
+// Erased replaces a document whose content is erased or encrypted; only replay uses it.
+// It takes the document's place in the stack, but decisions that depend on the document
+// cannot be taken again.
 type Erased struct {
 	Layer string
 }

@@ -8,9 +8,10 @@ import (
 )
 
 // Estimate returns the greatest amounts that a call can use, according to its tool
-// document and, for a request to a model, its args q. It does not use q if the tool
-// document reserves tokens. USDMicros is -1 if q is used and no price of the model is
-// published. sends is how often a request may be sent to each model that may answer it.
+// document and, for a request to a model, its args q. q is nil for other calls, and is
+// not used if the tool document reserves tokens. USDMicros is -1 if q is used and price
+// returns no price of the model or one that is Unpriced. sends is how often a request
+// may be sent to each model that may answer it.
 func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool), sends int64) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {

@@ -2,11 +2,12 @@
 // function that evaluates a call by them.
 //
 // A decision rests on signed ceilings (P0), bundles of Rego (P1), overlays that
-// narrow (P2), limits, the tool's own document, and the labels of the data that
-// reached the call. Evaluate is used for every purpose: a new call, a recorded
-// decision that replay takes again, a simulation of a candidate document, and an
-// explanation. They differ only in the origin of the Basis: Stack.Basis for the
-// documents in force, Archive.Basis for recorded ones.
+// narrow (P2), limits, the tool's own document, and the facts of the call, such as
+// the labels of the data that can have caused it. Evaluate is used for every
+// purpose: a new call, a recorded decision that replay takes again, a simulation of
+// a candidate document, and an explanation. They differ in the origin of the facts
+// and of the Basis: Stack.Basis returns the documents of a stack, and Archive.Basis
+// those that a recorded decision names.
 //
 // Evaluate evaluates the documents. Package guard of the trusted core joins their
 // answers into a verdict, and only that package signs decisions.
@@ -26,8 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Basis is the set of documents that one call is decided by, in the order in
-// which they are evaluated.
+// Basis is the set of documents that one call is decided by.
 type Basis struct {
 	Tool     *contract.Tool   // nil = the tool is unknown
 	Ceilings *guard.Ceilings  // nil = no ceilings, so the call is denied
@@ -59,10 +59,10 @@ type Evaluation struct {
 
 // Evaluate evaluates the input schema, the bundles and the overlays of a basis for a
 // call. All decisions are made with it: new ones, replayed ones, simulated ones and
-// explained ones. If the tool is unknown or its input schema rejects the args, no other
-// document is evaluated. The answer of layer P1 is that of the first bundle whose answer
-// has a verdict; for a delegated call, it is joined with the answer for the delegator.
-// An error in a document is a DENY by that document, so Evaluate returns no error.
+// explained ones. If the tool is unknown or its input schema rejects the args, no bundle
+// and no overlay is evaluated. The answer of layer P1 is that of the first bundle whose
+// answer has a verdict; for a delegated call, it is joined with the answer for the
+// delegator. A bundle that fails answers DENY, so Evaluate returns no error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
 	in := &e.inputs
@@ -172,8 +172,9 @@ func nth(digests string, i int) string {
 	return ""
 }
 
-// forDelegator returns the answer of the bundles to the same call as if the principal on
-// whose behalf it is made had made it.
+// forDelegator returns the answer of the bundles to the same call as if the delegator
+// had made the call itself: with the delegator's roles, without a virtual key, and with
+// the scopes of the delegation if they are recorded.
 func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) (a guard.Answer) {
 	f := in.Facts
 	f.Actor, f.Roles, f.OnBehalfOf, f.Delegation, f.Key = f.OnBehalfOf, f.Delegator.Roles, "", "", nil
@@ -202,9 +203,10 @@ func both(a, b guard.Answer) guard.Answer {
 
 var checker toolschema.Checker
 
-// checkArgs returns the answer of the input schema. model is the result of LLMArgs.
-// Except by the rules of release 0.1, args must be canonical, because two readers of an
-// object with a duplicate name could read different values.
+// checkArgs returns DENY if the args are missing or violate the tool's input schema, and
+// otherwise the zero Answer. model is the result of LLMArgs. Except by the rules of
+// release 0.1, args must be canonical, because two readers of an object with a duplicate
+// name could read different values.
 func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.Rules) guard.Answer {
 	reason := contract.ReasonSchemaViolation
 	switch {

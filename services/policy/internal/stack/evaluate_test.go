@@ -20,7 +20,7 @@ import (
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
-// offer is a stack.Tools with one tool.
+// offer is a stack.Tools with at most one tool.
 type offer struct {
 	tool     *contract.Tool
 	approved string // approved digest; empty = the digest of the tool
@@ -98,8 +98,8 @@ func over(id string) guard.Overlay {
 	return guard.Overlay{ID: id, Scope: "agent", Subject: "alice", Rules: []guard.OverlayRule{{Kinds: []string{"tool.*"}, Reason: "DENY_" + strings.ToUpper(id), Verdict: contract.Deny}}}
 }
 
-// TestEvaluate shows that a new call, the same decision taken again, and its
-// explanation have the same result.
+// TestEvaluate shows which reason code a call gets, that the decision taken again from
+// the archive has the same result, and which parts the explanation lists.
 func TestEvaluate(t *testing.T) {
 	silent := `answer := {"verdict": "DENY", "reason_code": "DENY_BOB"} if input.actor == "bob"`
 	broken := `answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if 1 / (count(input.args) - 0) > 0`
@@ -199,9 +199,8 @@ func (s *Stack) document(a *contract.Activated) any {
 	return s.ceilings
 }
 
-// TestOldSchemas shows that a decision of release 0.1 is taken again with the
-// schema rules of that release, which permitted fields that a schema does not
-// mention.
+// TestOldSchemas shows for which events rulesOf returns the schema rules of release 0.1,
+// and that these rules permit a field that a schema does not mention.
 func TestOldSchemas(t *testing.T) {
 	for _, c := range []struct {
 		event   string
@@ -221,8 +220,8 @@ func TestOldSchemas(t *testing.T) {
 	}
 }
 
-// TestCharge shows that a refusal of the budget ledger is joined with the answers
-// of the documents, and that an explanation names the accounts.
+// TestCharge shows that a refusal of the budget ledger denies the call, or escalates it
+// if the limit requires approval, and that an explanation names the accounts.
 func TestCharge(t *testing.T) {
 	s, f := with(t, []string{permit}), facts()
 	b := s.Basis(offer{tool: echo(nil)}, &f)
@@ -241,8 +240,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// TestHistory shows which document is in force, which one was in force before it, and
-// how activations and rollbacks are completed.
+// TestHistory shows how Resolve completes activations, rollbacks and retirements and
+// when they change nothing, and that HistoryOf rejects data that is not an activation.
 func TestHistory(t *testing.T) {
 	h, err := HistoryOf([]*contract.Event{
 		{Lamport: 1, Data: contract.Bytes(&contract.Activated{Layer: "p2", Name: "o", Digest: "1", Source: "config"})},
@@ -285,8 +284,10 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestBuild shows that the stack of a history has the latest document of each
-// name, and that an unreadable document is an error.
+// TestBuild shows that the stack of a history has the latest document of each name, that
+// a document that cannot be read or compiled is an error, and that the ceilings cannot
+// be retired. An overlay without an expiry time does not expire, and Lines has a line
+// for each overlay.
 func TestBuild(t *testing.T) {
 	contents := map[string][]byte{}
 	activation := func(o guard.Overlay, retired bool) *contract.Activated {

@@ -12,8 +12,8 @@ import (
 // first.
 type History []Activation
 
-// Activation is one recorded activation and the Lamport time of its event, at
-// which its signature must have been valid.
+// Activation is one recorded activation with the Lamport time of its event. The
+// signature of ceilings must have been valid at that time.
 type Activation struct {
 	*contract.Activated
 	Lamport uint64
@@ -55,9 +55,9 @@ func (h History) InForce(layer, name string) (now, before *contract.Activated) {
 	return now, before
 }
 
-// configured reports whether the last activation by the configuration file was of
-// the same document. Then a later change by a person remains in force when the
-// service restarts.
+// configured reports whether a has the digest and precedence of the last document that
+// the configuration file activated for the layer and name of a. If so, the file has not
+// changed, and a later change by a person remains in force when the service restarts.
 func (h History) configured(a *contract.Activated) bool {
 	for _, x := range slices.Backward(h) {
 		if x.Layer == a.Layer && x.Name == a.Name && x.Source == "config" {
@@ -68,10 +68,11 @@ func (h History) configured(a *contract.Activated) bool {
 }
 
 // Resolve completes the activation a. A rollback gets the document that was in force
-// before; a retirement gets the one that is in force. changes is false if the document
-// is in force already, or if it comes from the configuration file and is the last one
-// that the file activated. Resolve returns an error if there is nothing to roll back to
-// or to retire.
+// before; a retirement gets the one that is in force; changes is true for both. For any
+// other activation, changes is false if the document is in force already with the same
+// precedence, or if it comes from the configuration file and is the last one that the
+// file activated. Resolve returns an error if there is nothing to roll back to or to
+// retire.
 func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, err error) {
 	now, before := h.InForce(a.Layer, a.Name)
 	switch {
@@ -91,10 +92,10 @@ func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, er
 	return true, nil
 }
 
-// Build compiles the stack that results from the history and one more activation
-// at a Lamport time. open returns the content of a document. The signature of
-// every document is verified at the Lamport time of its activation, so a root key
-// that was revoked later invalidates nothing.
+// Build compiles the stack that results from the history and one more activation at a
+// Lamport time. open returns the content of a document. The signature of ceilings is
+// verified at the Lamport time of their activation, so a root key that was revoked later
+// invalidates nothing. Build returns the errors of open, Compile and Stack.With.
 func (h History) Build(more *contract.Activated, lamport uint64, open func(*contract.Content) ([]byte, error), keys guard.KeyAt) (*Stack, error) {
 	var s Stack
 	latest := map[string]int{}

@@ -35,9 +35,9 @@ type overlay struct {
 	doc          *guard.Overlay
 }
 
-// With returns the stack after the activation of doc, which is a result of
-// Compile, or after the retirement that a describes. It returns an error if a
-// retires the ceilings.
+// With returns the stack after the activation or retirement that a describes. doc is a
+// result of Compile or an Erased value, and is ignored for a retirement. With returns an
+// error if a retires the ceilings.
 func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 	s.history = append(slices.Clip(s.history), a)
 	s.bundles = slices.DeleteFunc(slices.Clone(s.bundles), func(b bundle) bool { return a.Layer == "p1" && b.name == a.Name })
@@ -79,8 +79,9 @@ func (s Stack) WithoutExpired(now string) Stack {
 // it.
 func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
-// InForce returns the activations of the documents in force: the ceilings, then
-// the bundles in order of precedence, then the overlays in order of name.
+// InForce returns the activations of the documents in force: the ceilings, then the
+// bundles in order of precedence, then the overlays in order of name. Erased ceilings
+// are omitted.
 func (s *Stack) InForce() []*contract.Activated {
 	find := func(layer, name, digest string) *contract.Activated {
 		for _, a := range slices.Backward(s.history) {
@@ -115,9 +116,9 @@ type Tools interface {
 }
 
 // Basis returns the documents that a call with these facts is decided by now. It adds to
-// the facts the digests of the tool and of the catalog. It also adds the approved digest
-// if it differs from the tool's, or "none" if the ceilings require an approval that the
-// tool lacks.
+// the facts the digests of the tool and of the catalog. Except for the tools of policy,
+// it also adds the approved digest if it differs from the tool's, or "none" if the
+// ceilings require an approval that the tool lacks.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned = ""
 	tool, digest := tools.Lookup(f.Kind)

@@ -9,9 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
-// Validate checks the stack, together with the limits, for consistency. known
-// holds the names that exist in the mesh; if it is nil, names in the documents
-// are not checked.
+// Validate checks the stack, together with the limits, for consistency, and returns the
+// findings. known holds the names that exist in the mesh; if it is nil, names in the
+// documents are not checked.
 func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
 	for _, b := range s.bundles {

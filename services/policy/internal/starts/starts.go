@@ -60,8 +60,9 @@ func Reads(name string) bool {
 	return false
 }
 
-// Apply applies the next entry of the ledger. It copies en.Data where it needs to
-// retain it. Entries of services that may not start or expire the call are ignored.
+// Apply applies the next entry of the ledger. It copies en.Data where it needs to retain
+// it. Entries of services that may not start or expire the call are ignored. The error
+// is always nil.
 func (v *View) Apply(en eventlog.Entry) error {
 	id := contract.PeekCallID(en.Data)
 	v.mu.Lock()
@@ -145,8 +146,8 @@ func (v *View) Expired(now time.Time) []Call {
 }
 
 // sweep adds to over, by sequence, the calls in a map whose window had ended at now and
-// which were not returned during the last interval. It records that they are returned
-// now.
+// which were neither added to the map nor returned during the last interval. It records
+// that they are returned now.
 func sweep(calls map[string]held, pause time.Duration, now time.Time, over map[uint64]*contract.Event) {
 	for id, h := range calls {
 		if h.bad || time.Since(h.since) < pause {

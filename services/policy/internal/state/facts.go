@@ -13,9 +13,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// AddFacts adds to the facts of a call what governing calls have put in force, and
-// whether the ledger is complete. Actor, OnBehalfOf, Kind, Delegation and Now must be
-// set already.
+// AddFacts adds to the facts of a call the freeze, the roles, suspensions, break-glass
+// grants, overdue reviews and delegation of its principals, and whether the ledger is
+// truncated. Actor, OnBehalfOf, Kind, Delegation and Now must be set already; now is the
+// same time as Now.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))
@@ -60,15 +61,15 @@ func (v *View) Limits() []guard.Limit {
 	var out []guard.Limit
 	if p0 := v.Stack.Ceilings(); p0 != nil {
 		for _, l := range p0.Limits {
-			l.ID = "p0-" + l.ID // other limits cannot have this prefix
+			l.ID = "p0-" + l.ID // marks a limit of the ceilings
 			out = append(out, l)
 		}
 	}
 	return append(append(out, v.People.Limits.List()...), v.People.Keys.Limits()...)
 }
 
-// Price returns the highest published price of a model, by the name that callers use for
-// it. ok is false if no price is published.
+// Price returns the published price of a model, by the name that callers use for it. ok
+// is false if the llm-router has published none; a published price may be Unpriced.
 func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
 	i, ok := slices.BinarySearchFunc(v.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
 	if ok {

@@ -32,13 +32,15 @@ var folds = map[string]func(*State, *contract.Event) error{
 	llmrouter.DataAcceptedName:     published(func(v *View, d *llmrouter.DataAccepted) { v.accepted = *d }),
 }
 
-// Reads reports whether Apply processes events with this name. The live reader
-// and replay select events by it.
+// Reads reports whether Apply processes events with this name. The filters of the live
+// reader must select the same events.
 func Reads(name string) bool { return folds[name] != nil || govern.Folds(name) }
 
-// Apply applies one event; events with other names change nothing. It returns an error
-// if an event or a policy document cannot be read, after which the state must not be
-// used: later decisions would rest on the wrong documents.
+// Apply applies one event; events with other names change nothing. A malformed event of
+// a service other than policy is ignored, except that a ledger_truncated event is an
+// alarm in any form. Apply returns an error if an event of policy or a policy document
+// cannot be read, after which the state must not be used: later decisions would rest on
+// the wrong documents.
 func (st *State) Apply(e *contract.Event) error {
 	if f := folds[e.Name]; f != nil {
 		return f(st, e)
@@ -81,8 +83,9 @@ func published[T any, P interface {
 
 func toolChanged(st *State, e *contract.Event) error { return st.Catalog.Apply(e) }
 
-// toolRegistered adds a tool document to the catalog, and marks the state as
-// labelled if a tool declares labels or receives secrets.
+// toolRegistered adds a tool document to the catalog, and marks the state as labelled if
+// a tool declares labels or receives secrets. If Keep is set, it also adds the document
+// to the archive.
 func toolRegistered(st *State, e *contract.Event) error {
 	if st.Keep {
 		var t contract.Tool
@@ -128,9 +131,9 @@ func policyActivated(st *State, e *contract.Event) error {
 	return nil
 }
 
-// document returns the compiled document of an activation, or nil for a
-// retirement. In replay the content may be erased; then decisions that rest on it
-// cannot be taken again.
+// document returns the compiled document of an activation, or nil for a retirement. If
+// Keep is set and the content is erased or encrypted, it returns a stack.Erased value;
+// decisions that rest on that document cannot be taken again.
 func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 	if a.Retired {
 		return nil, nil
@@ -145,8 +148,9 @@ func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 	return nil, fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
 }
 
-// ledgerTruncated causes every later call to be denied. An event that audit did not
-// produce, or that cannot be decoded, has the same effect.
+// ledgerTruncated causes every call to be denied until logEpochOpened ends this. An
+// event that audit did not produce, or that cannot be decoded, has the same effect, but
+// its checkpoint counts as empty.
 func ledgerTruncated(st *State, e *contract.Event) error {
 	var l audit.LedgerTruncated
 	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
@@ -156,8 +160,9 @@ func ledgerTruncated(st *State, e *contract.Event) error {
 	return nil
 }
 
-// logEpochOpened ends the denial of every call, if the root key's document names the
-// checkpoint in audit's event.
+// logEpochOpened ends the denial of every call if the event's document is signed by a
+// root key and names the checkpoint of the last ledger_truncated event. It ignores any
+// other event.
 func logEpochOpened(st *State, e *contract.Event) error {
 	l, err := trust.VerifyEpoch(e, st.Keys)
 	st.write(func(v *View) {

@@ -1,9 +1,10 @@
 // Package state holds what decisions are made with: tool documents, the policies in
-// force, the results of governing calls, calls that wait for approval, prices, and
-// whether the ledger is complete. It is computed from ledger events only, by the service
-// and by replay with the same code, and its dump is the view policy.state. The package
-// does not read the clock or the log. To add an event, add it to folds, or to the table
-// of package govern if a governing call records it, and to the filters of the reader
+// force, the results of governing calls, calls that wait for approval, prices, the
+// labels of data that models may receive, and whether the ledger is complete. The
+// service and replay compute it with the same code from ledger events and the policy
+// documents that they refer to, and its dump is the view policy.state. The package does
+// not read the clock or the ledger. To add an event, add it to folds, or to the table of
+// package govern if a governing call records it, and to the filters of the reader
 // (TestFilters compares them).
 package state
 
@@ -25,13 +26,14 @@ import (
 // be set before the first Apply. Apply must be called by one goroutine at a time; the
 // other methods, except Redecide, may be called concurrently with it.
 type State struct {
-	// Open returns the content of a policy document. It fails with
-	// contract.ErrErased or ErrEncrypted if the content cannot be read.
+	// Open returns the content of a policy document. It fails with contract.ErrErased or
+	// ErrEncrypted if the content is erased or encrypted.
 	Open func(*contract.Content) ([]byte, error)
 	// Keys looks up the public half of a key that was a root key at a Lamport time.
 	Keys guard.KeyAt
-	// Keep makes the state retain every document that was ever in force, which Redecide
-	// needs. It must be set before the first Apply.
+	// Keep makes the state retain every policy document that was ever in force and every
+	// registered tool document, which Redecide needs. It must be set before the first
+	// Apply.
 	Keep bool
 
 	// Catalog holds the tool documents in force. It has a lock of its own.
@@ -49,9 +51,9 @@ type View struct {
 	People govern.State
 
 	waiting   map[string]*Waiting // escalations by call id
-	truncated bool                // whether audit has found the ledger shorter than its last checkpoint
-	lost      string              // digest of the checkpoint that the ledger no longer matches
-	labels    bool                // whether a session has labels, or a tool declares labels or receives secrets
+	truncated bool                // whether the ledger was reported as truncated, and no epoch has ended this
+	lost      string              // digest of the checkpoint that the report of the truncation named, or empty
+	labels    bool                // whether a session ever had labels, or a tool ever declared labels or received secrets
 	prices    llmrouter.PricesPublished
 	accepted  llmrouter.DataAccepted
 }
@@ -117,9 +119,10 @@ func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) st
 }
 
 // Redecide evaluates the call of the recorded decision d again, with the documents that
-// d names; e is the event that recorded d. args are nil if they cannot be read. It fails
-// with contract.ErrErased if the content of a policy was erased, and with another error
-// if a document is not known or the facts cannot be decoded.
+// d names; e is the event that recorded d. Keep must be set. args are nil if they cannot
+// be read. Redecide fails with contract.ErrErased if the content of a policy is erased
+// or encrypted, and with another error if a document is not known or the facts cannot be
+// decoded.
 func (st *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
 	c := stack.Call{ID: d.CallID, Args: args, Explain: explain}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {

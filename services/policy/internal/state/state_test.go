@@ -124,7 +124,7 @@ func TestFacts(t *testing.T) {
 }
 
 // TestTruncation shows that the fact Truncated is set after an event that the ledger is
-// truncated, whichever service recorded it, and that an epoch that no root key opened
+// truncated, even if the gateway recorded it, and that an epoch that no root key opened
 // does not clear it.
 func TestTruncation(t *testing.T) {
 	l := newLedger(t, false)
@@ -139,8 +139,9 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestPrices shows that prices and accepted labels come from events of the
-// llm-router only.
+// TestPrices shows that prices and accepted labels come from events of the llm-router
+// and not of the gateway, and that a model without an entry has the accepted labels of
+// its provider.
 func TestPrices(t *testing.T) {
 	l := newLedger(t, false)
 	prices := &llmrouter.PricesPublished{Version: "v", Models: []llmrouter.ModelPrice{{Model: "a/x", Input: 5}, {Model: "b/y", Input: 7}}, Sends: 3}
@@ -168,7 +169,8 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// TestEscalations shows that a call waits until a vote settles it.
+// TestEscalations shows that a call waits until a vote that policy recorded settles it,
+// and which escalations are listed and overdue.
 func TestEscalations(t *testing.T) {
 	l := newLedger(t, false)
 	for i, call := range []string{"c-2", "c-1"} {
@@ -206,8 +208,9 @@ func TestEscalations(t *testing.T) {
 	}
 }
 
-// TestMalformed checks that a malformed event that a service other than policy stored
-// changes nothing and is no error, live and in replay: policy would end at every start.
+// TestMalformed checks that malformed events of two services other than policy are no
+// error and leave the dump unchanged, live and in replay. If one were an error, policy
+// would end at every start.
 func TestMalformed(t *testing.T) {
 	for _, l := range []*ledger{newLedger(t, false), newLedger(t, true)} {
 		before := l.st.Dump()

@@ -54,8 +54,8 @@ type Escalation struct {
 	DecisionDigest string                  `json:"decision_digest"`
 }
 
-// Escalations returns the calls that wait for approval, oldest first. The caller
-// owns the result.
+// Escalations returns the calls that wait for approval, oldest first. The caller owns
+// the slice, but must not change the Rules in it.
 func (st *State) Escalations() []Escalation {
 	out := []Escalation{}
 	st.Read(func(v *View) {
