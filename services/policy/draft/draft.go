@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// Stack is a stack of policy documents that are not in force. The zero value has no
-// documents. A Stack is not safe for concurrent use.
+// Stack is a stack of policy documents, which need not be in force. The zero value has
+// no documents. A Stack is not safe for concurrent use.
 type Stack struct{ in stack.Stack }
 
 // InForce is a policy document in force, as policy's query for the policies in force
@@ -36,15 +36,16 @@ func NewStack(inForce []InForce) (*Stack, error) {
 	return s, nil
 }
 
-// Put adds a document to the stack, or replaces the one with the same layer and
-// name. Ceilings may be unsigned, because their signature is verified when they
-// are activated.
+// Put adds a document to the stack, or replaces the one with the same layer and name. It
+// returns an error if the document cannot be read. Ceilings may be unsigned, because
+// their signature is verified when they are activated.
 func (s *Stack) Put(d *Document) (err error) {
 	s.in, err = With(s.in, d)
 	return err
 }
 
-// With returns s with the document added or replaced. s itself is not changed.
+// With returns s with the document added or replaced, or an error if the document cannot
+// be read. s itself is not changed.
 func With(s stack.Stack, d *Document) (stack.Stack, error) {
 	doc, err := compile(d)
 	if err != nil {
@@ -80,8 +81,9 @@ func compile(d *Document) (any, error) {
 // found.
 type Finding = cpi.Finding
 
-// Validate runs the consistency check on the stack. It does not check whether the
-// names in the documents exist, since only a mesh has that information.
+// Validate runs the consistency check on the stack. It does not check the limits of
+// policy.set_limits, or whether the names in the documents exist, since only a mesh has
+// that information.
 func (s *Stack) Validate() []Finding { return s.in.Validate(nil, nil) }
 
 // Fatal reports whether any of the findings prevents the activation of the stack;

@@ -90,8 +90,9 @@ func (b *ballots) verifies(args []byte) bool {
 }
 
 // vote executes policy.vote. It fails with not_found if no such call waits for approval,
-// with conflict if the call was settled only just now, with unavailable if other votes
-// are always recorded first, and otherwise with invalid_input, also if the ledger fails.
+// with conflict if the call was settled but the state has not applied that yet, with
+// unavailable if other votes are always recorded first, and otherwise with
+// invalid_input, also if the ledger fails.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {

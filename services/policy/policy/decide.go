@@ -42,7 +42,7 @@ type proposal struct {
 	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
 	after   uint64 // for the second decision: the sequence of the proposal
 
-	again    bool   // set for a second attempt, which reads the labels from the ledger
+	again    bool   // whether the labels are read from the ledger, as in a second attempt
 	guess    bool   // whether the labels were read from this instance's cache
 	labelled uint64 // sequence of the event with the session's labels
 }
@@ -58,9 +58,9 @@ func (p *proposal) key() string {
 	return "decided:" + p.call.ID
 }
 
-// take decides one proposal. If it returns nil, the decision is on the ledger. It
-// returns an error that wraps errMalformed if the event is not a valid proposal; after
-// any other error the proposal must be delivered again.
+// take decides one proposal. If it returns nil, a decision about the proposal is on the
+// ledger. It returns an error that wraps errMalformed if the event is not a valid
+// proposal; after any other error the proposal must be delivered again.
 func (d *decider) take(ctx context.Context, m delivery) error {
 	p := proposal{event: m.event, retries: m.tries, seq: m.seq}
 	err := contract.Decode(p.event.Data, &p.call)

@@ -15,7 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// gather collects the facts of a call. It copies no fact from the args.
+// gather collects the facts of a call. It also reads the args, but copies no fact from
+// them.
 func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	e, c := p.event, &p.call
 	now := d.emit.Now()

@@ -47,8 +47,8 @@ type keyring interface {
 	Keys() []trust.Key
 }
 
-// fact returns a new event of an aggregate. cause is the governing call, or nil for the
-// configuration. The event does not belong to the call's session.
+// fact returns a new event of an aggregate. cause is the governing call, or nil if no
+// call causes the event. The event does not belong to the call's session.
 func (i *instance) fact(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := i.emit.New(name, key, data, cause)
 	e.Session, e.CallID, e.Origin = "", "", "-"
@@ -70,8 +70,8 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 }
 
 // answered reports whether policy has recorded a permission or an outcome of the call of
-// e at or after sequence seq. also lists further names of events that count as
-// decisions.
+// e at or after sequence seq. The last parameter lists the names of other events that
+// count as well.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
 	for en, err := range i.emit.Log.Scan(ctx, filter, seq) {

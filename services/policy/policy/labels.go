@@ -17,8 +17,8 @@ const labelSecret = "secret" // the output of a tool that received a secret
 
 // labels tracks the classes of data in sessions. The labels of a session are the
 // union of those that its calls can have added. They are recorded before the call
-// that adds them is allowed, so that every call that its output can cause finds
-// them on the ledger. Labels are never removed.
+// that adds them is allowed, so that they are on the ledger before the output of
+// that call can cause another one. Labels are never removed.
 //
 // A call is usually first decided with the labels in this instance's cache, and an
 // ALLOW is then appended with the expected sequence of their event. Reading the

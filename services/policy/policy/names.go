@@ -36,7 +36,7 @@ func (s *names) acted(actor string) bool {
 	return err != nil || found
 }
 
-// current waits until this instance's state has applied all events for it that are on
+// current waits until this instance's state has applied all of its events that are on
 // the ledger now, so that it includes names that another instance has just recorded. It
 // gives up after lookFor, or at once if the position of the state or of the ledger is
 // unknown.

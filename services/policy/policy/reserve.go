@@ -17,8 +17,8 @@ const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
 // result to the facts. The returned function reserved waits until the reservation is on
-// the ledger, or returns errMoved if the ledger has another reservation than the facts.
-// If the reservation fails, reserve returns the error or, after maxBudgetTries
+// the ledger; it returns errMoved if the ledger has another reservation than the facts.
+// If the reservation fails, reserve returns the error or, after maxBudgetTries earlier
 // deliveries, refuses the call with BUDGET_ERROR. Nothing is reserved for governing
 // calls, since otherwise an exhausted account would prevent changes to its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
@@ -53,7 +53,8 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	return func() error { return confirmed(&b, final) }, nil
 }
 
-// request returns the limits in force and the amounts that a call may use.
+// request returns the limits in force and, if there are any, the amounts that a call may
+// use.
 func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.Limit, r limit.Request) {
 	r = limit.Request{CallID: p.call.ID, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
 	d.state.Read(func(v *state.View) {

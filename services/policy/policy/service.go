@@ -38,15 +38,15 @@ import (
 // service starts.
 type Config struct {
 	P0File  string   // signed ceilings, created by `binnacle init` or `binnacle trust sign`
-	P1Files []string // bundles (.tar.gz), or Rego files that together replace the built-in bundle; empty = the built-in bundle
+	P1Files []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle
 	Limit   int      // greatest number of concurrent decisions; 0 = 32
 }
 
 // maxDecisions is the greatest number of concurrent decisions if Config has none.
 const maxDecisions = 32
 
-// Service implements run.Service. Up to eight instances may run in a mesh; they
-// keep no state outside the ledger.
+// Service implements run.Service. Up to eight instances may run in a mesh; they keep no
+// durable state outside the streams of the mesh.
 type Service struct {
 	Config
 }
@@ -73,7 +73,8 @@ type parts struct {
 	view      atomic.Pointer[follow.Follower] // follower of state; nil while the configuration is activated
 }
 
-// mesh holds the functions, other than the log, by which the parts access the mesh.
+// mesh holds the tracer, and the functions other than the log by which the parts access
+// the mesh.
 type mesh struct {
 	tracer    *tracing.Tracer
 	connected func() time.Time                                            // when the connection to the server was established

@@ -9,7 +9,7 @@ import (
 )
 
 // TestToolsHaveCommands shows that each of policy's tools, except the four that this
-// package executes itself, has a command in package govern, and that the command reads
+// package executes itself, has a command in package govern, and that the command accepts
 // every argument in the tool's schema.
 func TestToolsHaveCommands(t *testing.T) {
 	own := []string{kindVote, kindActivate, kindRollback, kindRetire}

@@ -12,9 +12,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// The work and the readers that policy declares in addition to bus.ExecutorWork and
-// bus.Control. Each is a consumer with these filters, or one per instance, and policy is
-// permitted to use it.
+// The work that policy consumes and the events that each instance reads, in addition to
+// bus.ExecutorWork and bus.Control. The filters are those of the consumers that are
+// provisioned for policy.
 var (
 	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), AckWait: 10 * time.Second, MaxAckPending: 4096}
 	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), AckWait: 10 * time.Second, MaxAckPending: 256}

@@ -1,9 +1,9 @@
 // Package recorded rebuilds policy's views from a ledger, and takes recorded decisions
-// again. It is used by programs that have a ledger but no running policy service:
-// replay, simulations and explanations. A view is built from the first event on, in the
-// order of the ledger, by one goroutine. Its dump equals that of the live view at the
-// same position, byte for byte. The package makes no network connections; its caller
-// reads the events and contents.
+// again. It is used by programs that read a ledger themselves instead of querying the
+// policy service, for replay, simulations and explanations. A view is built from the
+// first event on, in the order of the ledger, by one goroutine. Its dump equals that of
+// the live view at the same position, byte for byte. The package makes no network
+// connections; its caller reads the events and contents.
 package recorded
 
 import (

@@ -31,9 +31,9 @@ const (
 	// maxBatch is the greatest number of reservations and settlements in one
 	// append.
 	maxBatch = 256
-	// linger is how long a settlement waits for a reservation, so that both are written
-	// in one append. Meanwhile the whole reserved amount still counts against the
-	// limits.
+	// linger is the longest time that a settlement waits for a reservation, so that both
+	// are written in one append. Meanwhile the whole reserved amount still counts
+	// against the limits.
 	linger = 5 * time.Millisecond
 	// takeOver is how long a reservation may stay open before every instance searches
 	// for the outcome of its call. Before that, instances other than the one that made
@@ -189,9 +189,9 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 }
 
 // write decides about the requests and outcomes and appends the resulting event. It
-// tries again if another instance appended first. Before the first append, it sends the
-// facts of the requests that are to be granted on their channels early. It returns one fact for each
-// request, in order, or the error of the log.
+// tries again if another instance appended first. Before the first append, it sends each
+// request that is to be granted its fact on the channel early. It returns one fact for
+// each request, in order, or the error of the log.
 func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
 	reqs := make([]limit.Request, len(rs))
 	for i := range rs {

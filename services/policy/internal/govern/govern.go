@@ -99,8 +99,7 @@ func fold[T any, P interface {
 	}
 }
 
-// Folds reports whether Evolve processes events with this name; readers select
-// events by it.
+// Folds reports whether Evolve processes events with this name.
 func Folds(name string) bool { return folds[name] != nil }
 
 // Evolve applies one event. Events with other names, and events of services other than

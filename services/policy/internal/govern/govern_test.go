@@ -96,8 +96,8 @@ func (d *desk) refused(err error, word string) {
 	}
 }
 
-// heldAt reports whether a principal held a role at a Lamport time and the time
-// now.
+// heldAt reports whether a principal held a role at a Lamport time and, unless now is
+// empty, the role had not expired at the time now.
 func (d *desk) heldAt(principal, role string, lamport uint64, now string) bool {
 	return slices.ContainsFunc(d.st.IdentitiesAt(lamport, now), func(i Identity) bool { return i.Kind == "role" && i.Principal == principal && i.Role == role })
 }
@@ -159,7 +159,7 @@ func TestPrincipals(t *testing.T) {
 }
 
 // TestEndedAuthorities shows that session grants, consents and revocations are listed as
-// they were at any Lamport time, also if they have ended, or were replaced, since.
+// they were at earlier Lamport times, also if they have ended, or were replaced, since.
 func TestEndedAuthorities(t *testing.T) {
 	d := &desk{t: t}
 	llm := []string{"llm:call"}

@@ -71,8 +71,8 @@ func (p *People) last(principal string) life {
 // registered.
 func (p *People) TypeOf(principal string) string { return p.last(principal).kind }
 
-// Suspended reports whether a principal is suspended, and all of its calls are
-// thus denied.
+// Suspended reports whether a principal is suspended. All calls of a suspended principal
+// are denied.
 func (p *People) Suspended(principal string) bool { return p.last(principal).suspended }
 
 // holds reports whether a principal holds a role at now (contract.TimeFormat).
@@ -160,8 +160,8 @@ func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 }
 
 // register sets the type of a principal and ends its suspension. If dual control
-// applies, a second person has approved the call already, and the caller must be a
-// registered person, too.
+// applies, the caller must be a registered person; the decision on the call requires the
+// approval of another one.
 func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {
 		return none, errors.New("principal: only registered persons can register persons")

@@ -2,9 +2,9 @@
 // policy/default.rego, from the registry of services. `make gen` runs it in the
 // folder of the module.
 //
-// The rest of default.rego is written by hand. A changed text is a new document that
-// every mesh activates, so the scopes have the order of the registry, to which
-// families are only added.
+// The rest of default.rego is written by hand. A mesh without Rego files of its own
+// activates each changed text as a new document, so the scopes have the order of the
+// registry, to which families are only added.
 package main
 
 import (

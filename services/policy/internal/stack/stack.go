@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Stack is the set of policy documents in force. It is an immutable value: With
-// returns a new one, so that a decision uses the same stack throughout. The zero
+// Stack is a set of policy documents, such as those in force. It is an immutable value:
+// With returns a new one, so that a decision uses the same stack throughout. The zero
 // value has no documents and denies every call.
 type Stack struct {
 	ceilings *guard.Ceilings

@@ -50,8 +50,7 @@ type held struct {
 	bad   bool      // whether the entry cannot be decoded as a decision; the executor rejects it, too
 }
 
-// Reads reports whether Apply processes events with this name; replay selects events
-// by it.
+// Reads reports whether Apply processes events with this name.
 func Reads(name string) bool {
 	switch name {
 	case contract.EventAllowed, contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded:
