@@ -46,8 +46,8 @@ func (i *instance) escalation(ctx context.Context, e *contract.Event, before uin
 }
 
 // voteArgs is the input of policy.vote. A vote with KID and Sig is that of the key's
-// owner. A vote with neither is that of the caller, and one with only one of them is
-// denied.
+// owner, and a vote with neither is that of the caller. A vote with only one of them
+// does not verify.
 type voteArgs struct {
 	CallID string `json:"call_id"`
 	Vote   string `json:"vote"`

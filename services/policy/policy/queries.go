@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// queries implements the queries of policy, which other services and the command line
-// send. Queries append nothing to the ledger.
+// queries implements the queries of policy, which other services send. Queries append
+// nothing to the ledger.
 type queries struct {
 	*instance
 	budget *budget.Ledger

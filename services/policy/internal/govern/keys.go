@@ -188,8 +188,8 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 // mayMake returns the reason why the caller may not create this virtual key, or nil. Its
 // id must be new, the patterns of models must be valid, and the caller must hold its
 // scopes. A key for another principal also needs that principal's consent, which must
-// include the scopes and be newer than the last revocation of either principal's
-// credentials.
+// not have expired, must include the scopes, and must be newer than the last revocation
+// of either principal's credentials.
 func (x *Keys) mayMake(c *Caller, a *createKeyArgs) error {
 	if x.made[a.ID] != nil {
 		return fmt.Errorf("id: there is a key %s already, or was", a.ID)
