@@ -112,8 +112,8 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends the authority that someone who stole the principal's credentials may have
-// given before this event: the keys that the principal made or that act for it, the
+// endAll ends the authority that may have been given with stolen credentials of the
+// principal before this event: the keys that the principal made or that act for it, the
 // consents that it gave or received, and its delegations and session grants.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason, lamport)
