@@ -62,9 +62,9 @@ func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
 	return args
 }
 
-// gatherByArgs adds the facts that are looked up by values in the args: which labels the
-// requested model may receive, the state of the virtual key, which may exclude the
-// model, whether a ballot's signature verifies, and whether a registration requires a
+// gatherByArgs adds the facts that depend on values in the args: which labels the
+// requested model may receive; the state of the virtual key, which may exclude that
+// model; whether a ballot's signature verifies; and whether a registration requires a
 // second person.
 func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 	f := &p.facts

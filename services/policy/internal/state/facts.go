@@ -13,10 +13,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// AddFacts adds to the facts of a call the freeze, the roles, suspensions, break-glass
-// grants, overdue reviews and delegation of its principals, and whether the ledger is
-// truncated. Actor, OnBehalfOf, Kind, Delegation and Now must be set already; now is the
-// same time as Now.
+// AddFacts adds to the facts of a call the freeze; the roles, suspensions, break-glass
+// grants, overdue reviews and delegation of the call's principals; and whether the
+// ledger is truncated. Actor, OnBehalfOf, Kind, Delegation and Now must be set already;
+// now is the same time as Now.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))

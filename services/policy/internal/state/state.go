@@ -1,11 +1,11 @@
 // Package state holds what decisions are made with: tool documents, the policies in
 // force, the results of governing calls, calls that wait for approval, prices, the
 // labels of data that models may receive, and whether the ledger is complete. The
-// service and replay compute it with the same code from ledger events and the policy
-// documents that they refer to, and its dump is the view policy.state. The package does
-// not read the clock or the ledger. To add an event, add it to folds, or to the table of
-// package govern if a governing call records it, and to the filters of the reader
-// (TestFilters compares them).
+// service and replay compute the state with the same code, from ledger events and the
+// policy documents that these refer to. Its dump is the view policy.state. The package
+// does not read the clock or the ledger. To add an event, add it to folds, or to the
+// table of package govern if a governing call records it, and to the filters of the
+// reader (TestFilters compares them).
 package state
 
 import (
