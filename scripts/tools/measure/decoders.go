@@ -3,8 +3,9 @@ package main
 import "go/ast"
 
 // decoderHome lists the folders that may decode a message or stored bytes into an event:
-// eventlog has the decoder, and the trusted core, which has no dependencies, one for
-// exports. consumer and follow receive messages and pass them on.
+// eventlog has the decoder, and the trusted core, which has no dependencies, has one for
+// exports. messageHome lists the folders that may call the method Metadata of a message:
+// eventlog, and consumer and follow, which receive messages and pass them on.
 var (
 	decoderHome = []string{"pkg/eventlog", "pkg/core"}
 	messageHome = []string{"pkg/eventlog", "pkg/consumer", "pkg/follow"}

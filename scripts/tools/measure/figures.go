@@ -59,9 +59,9 @@ func (t *tree) figures() []figure {
 	return out
 }
 
-// comments returns the percentage of comment lines, the median number of words in the
-// doc comments of exported declarations, and the exported declarations without a doc
-// comment.
+// comments returns the percentage of comment lines among the lines of comments and code,
+// the median number of words in the doc comments of exported declarations, and the
+// exported declarations without a doc comment.
 func (t *tree) comments() (share, median float64, bare []string) {
 	var comments, code int
 	var words []int

@@ -1,6 +1,6 @@
 // Command measure prints figures about the repository's own code with their limits, and
-// exits with 1 if an enforced limit is broken. It only reads source files.
-// scripts/measure-code runs it from the root of the repository.
+// exits with 1 if an enforced limit is broken. It reads files, but builds and changes
+// nothing. scripts/measure-code runs it from the root of the repository.
 package main
 
 import (

@@ -37,8 +37,8 @@ type tree struct {
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
 // readTree parses the Go files under root, and reads the names of events, the prefixes
-// of ids and the error codes. It skips generated files, test data, and the folders that
-// git ignores.
+// of ids and the error codes. It skips generated files, the folders testdata, bin, data
+// and node_modules, and folders whose names begin with a dot.
 func readTree(root string) (*tree, error) {
 	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}, codes: map[string]bool{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

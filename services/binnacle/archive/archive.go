@@ -1,9 +1,10 @@
 // Package archive stores a ledger in a folder of sealed segments. Each segment is a file
-// of events that form a complete subtree of the log; all segments have the same number
-// of events, except that the last one may be shorter. An index lists the segments and
-// holds the checkpoint over all of them. A folder can be extended, copied to any
-// storage, and verified without the mesh. The index commits to every segment, so
-// verification reports each missing segment and still verifies the others.
+// of consecutive events. All segments have the same number of events, a power of two, so
+// that each is a complete subtree of the log; only the last one may be shorter. An index
+// lists the segments and holds the checkpoint over all of them. A folder can be
+// extended, copied to any storage, and verified without the mesh. The index commits to
+// every segment, so verification reports each missing segment and still verifies the
+// others.
 package archive
 
 import (
@@ -30,8 +31,8 @@ import (
 // Index is the content of the file index.json, which lists the segments of the folder.
 type Index = evidence.Archive
 
-// Ledger returns a reader of the stored bytes of the events with sequences from to to,
-// inclusive, one event per line. The caller closes it.
+// Ledger returns a reader of the stored bytes of the events first to last, inclusive,
+// given by their sequences; each line is one event. The caller closes the reader.
 type Ledger func(from, to uint64) (io.ReadCloser, error)
 
 // Add extends the archive in dir to the checkpoint note, or creates it if dir has none.
@@ -97,8 +98,8 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 	return ix, nil
 }
 
-// write writes the segment of the events from to to, inclusive, and returns its entry
-// in the index. It returns an error if the ledger returns fewer or more events.
+// write writes the segment of the events with sequences in [from, to] and returns its
+// entry in the index. It returns an error if the ledger returns fewer or more events.
 func write(dir string, from, to uint64, read Ledger) (*evidence.Segment, error) {
 	r, err := read(from, to)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package backup writes a whole mesh to one file and restores it: keys, the vault's
-// encrypted store, and all messages of the streams for events, checkpoints and contents.
+// encrypted store, and the messages of the streams for events, checkpoints and contents.
 // The mesh may run during a backup. A restored ledger has the same entries with the same
-// sequences, so proofs made from it earlier stay valid.
+// sequences as the backup, so earlier proofs of these entries stay valid.
 package backup
 
 import (
@@ -53,7 +53,7 @@ type message struct {
 // Folders names the folders of a mesh's state outside NATS.
 type Folders struct {
 	Keys  string
-	State map[string]string // by name, the folders of the services that package services lists as stateful; a backup omits those that it lists as rebuilt, and Restore writes the newest checkpoint to that of audit
+	State map[string]string // folders of the stateful services (services.Stateful), by name of the service; a backup omits those that services rebuild from the ledger, and Restore writes the newest checkpoint to the folder of audit
 }
 
 // keys is the name of the folder of keys in a backup.
@@ -89,8 +89,10 @@ type Report struct {
 	Size        uint64 `json:"checkpoint_size"` // number of entries that the newest checkpoint in the backup covers; 0 = no checkpoint
 }
 
-// Take writes a backup to w. c must be a connection of the provisioning identity. The
-// backup contains private keys, so w must be stored as securely as the keys.
+// Take writes a backup to w. c must be a connection of the provisioning identity, and
+// decls must declare the mesh's work consumers, whose positions the backup contains. The
+// backup contains private keys, so w must be stored as securely as the keys. After an
+// error, w may hold part of a backup.
 func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, w io.Writer) (*Report, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -160,7 +162,8 @@ func put(t *tar.Writer, name string, b []byte) error {
 // takeStream copies a stream up to the sequence end, or all of it if end is 0, and
 // returns the number of messages. It writes a temporary file first, because tar requires
 // the size in advance. It omits checkpoints over more than size entries, because the
-// backup lacks those entries.
+// backup lacks those entries, and sets r.Size to the size of the newest checkpoint that
+// it copies.
 func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, end, size uint64, r *Report) (n uint64, err error) {
 	f, err := os.CreateTemp("", "binnacle-backup-*")
 	if err != nil {
@@ -245,8 +248,8 @@ type Bus func() (*bus.Conn, error)
 
 // Restore restores a backup into folders that do not exist yet and onto an empty NATS
 // server. It returns an error if a folder exists, the server has events, the backup is
-// incomplete, or the ledger does not have the root that its newest checkpoint names.
-// After an error, the folders and the server may be partly written.
+// incomplete, or the events that its newest checkpoint covers do not have the
+// checkpoint's root. After an error, the folders and the server may be partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -337,7 +340,7 @@ func writeFile(name string, r io.Reader) error {
 // restoreStreams publishes the messages in the folder spool, and creates the work
 // consumers at their recorded positions. When it has read as many events as the newest
 // checkpoint covers, it compares their root with that of the checkpoint. It stores that
-// checkpoint in audit's folder, so that audit continues from it.
+// checkpoint, if there is one, in audit's folder, so that audit continues from it.
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
 	// The work consumers are created after the streams are restored, because they start
 	// at recorded positions.

@@ -9,8 +9,8 @@ import (
 )
 
 // TestFolders checks that a backup contains the folder of each stateful service that is
-// not rebuilt, under the name that earlier releases used, and that the folder of no
-// stateful service can be left out.
+// not rebuilt, under the name that earlier releases used, and that omitting the folder
+// of any stateful service is an error.
 func TestFolders(t *testing.T) {
 	f := Folders{Keys: "/k", State: map[string]string{}}
 	for i, s := range services.Stateful() {

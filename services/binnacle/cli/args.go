@@ -61,9 +61,9 @@ func takesValue(at *cobra.Command, arg string) bool {
 	return f != nil && f.NoOptDefVal == ""
 }
 
-// flagOf returns the flag of a command with a letter. For a name it also searches the
-// command's subcommands, since flags may precede the name of the subcommand. It returns
-// nil if there is no such flag.
+// flagOf returns the flag of a command with the given letter or name, or nil if there is
+// none. It searches for a name also in the command's direct subcommands, since flags may
+// precede the name of the subcommand.
 func flagOf(at *cobra.Command, name string) *pflag.Flag {
 	if len(name) == 1 {
 		at.InheritedFlags() // merges the inherited flags into Flags

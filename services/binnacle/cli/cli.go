@@ -21,8 +21,9 @@ func Main(args []string) int {
 }
 
 // execute runs one command and returns its exit code, which does not depend on the
-// output format. With --output json, standard output has one document, the command's
-// result or {"error": …}; for continuing output it has one document per line.
+// output format. With --output json, a command writes one document to standard output:
+// its result or {"error": …}. A command with continuing output writes one document per
+// line. The output of mcp serve does not depend on the format.
 func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	c := &env{out: &written{w: out}, errOut: errOut, in: in, format: formatOf(args)}
 	root := newRoot(c)

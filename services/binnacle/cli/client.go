@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// strictJSON decodes a JSON document and rejects unknown members. Its error names the
-// invalid member by JSON pointer.
+// strictJSON decodes a JSON document. It rejects unknown members and nesting deeper than
+// canon.MaxDepth. The error for an invalid member names the member by JSON pointer.
 func strictJSON(b []byte, v any) error {
 	if err := canon.CheckDepth(b); err != nil {
 		return err

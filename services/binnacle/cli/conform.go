@@ -64,8 +64,9 @@ func printGate(c *env, r *conform.Result) {
 	}
 }
 
-// runConform prints the result of each gate, as text as soon as it is known, and returns
-// an error with exit code 1 if a gate failed. L1 needs no trusted root.
+// runConform prints the result of each gate, in the table format as soon as the result
+// is known. It returns an error with exit code 1 if a gate failed. L1 needs no trusted
+// root.
 func runConform(ctx context.Context, c *env, o *conformOptions) error {
 	if o.endpoint == "" {
 		o.endpoint = c.base()

@@ -114,8 +114,8 @@ type devEvent struct {
 	} `json:"event"`
 }
 
-// devData holds the members of events' data that lines show. Members whose type depends
-// on the event are raw.
+// devData holds the members of events' data that lines show. A member that has another
+// type in an event is left empty.
 type devData struct {
 	Kind     string            `json:"kind"`
 	ID       string            `json:"id"`

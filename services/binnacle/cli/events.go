@@ -137,7 +137,8 @@ const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 // printEvents prints the events in r, which has lines of the form {event, seq}. called
 // is the user's name for the session of all the events, or "" if they may belong to
 // several sessions. In a structured format the output is one list if whole is set, and
-// otherwise one document per event, printed as it arrives.
+// otherwise one document per event, printed as it arrives. printEvents returns nil if
+// ctx is done.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)

@@ -150,7 +150,7 @@ func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, erro
 }
 
 // exportLedger writes the events that a checkpoint covers, one per line, then the
-// checkpoint, and returns the number of bytes.
+// checkpoint with its cosignatures, and returns the number of bytes.
 func exportLedger(w io.Writer, src *ledgerSource) (int64, error) {
 	r, err := src.read(1, src.size)
 	if err != nil {

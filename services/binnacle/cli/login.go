@@ -43,7 +43,7 @@ The mesh must accept it.`,
 }
 
 // runLogin reads a token, checks that the mesh accepts it, stores it in a context and
-// makes that context current. Nothing is stored if the mesh rejects the token.
+// makes that context current. Nothing is stored if the mesh does not accept the token.
 func runLogin(ctx context.Context, c *env, ca string) error {
 	if c.given("token") {
 		return fail(exitUsage, "login reads the token from standard input: other users of this machine can see an argument")

@@ -27,8 +27,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestManual checks that each command has a page with its name, usage, flags and
-// examples.
+// TestManual checks that each command that is not hidden has a page with the required
+// sections, its short description and its flags, and that there are no other pages.
 func TestManual(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
 	var out, errOut bytes.Buffer

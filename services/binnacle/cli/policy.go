@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPolicyCmd returns the command policy, which checks, compares, activates and
-// explains policies, approves tools and sets limits.
+// newPolicyCmd returns the command policy, with subcommands for policies, for the
+// approval of tools and for limits.
 func newPolicyCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy COMMAND",

@@ -163,8 +163,8 @@ func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note 
 	return note, size, nil
 }
 
-// copyMirror writes the entries from to to of the mirrored ledger, inclusive, one per
-// line. It returns an error if an entry is missing.
+// copyMirror writes the entries of the mirrored ledger with sequences in [from, to], one
+// per line. It returns an error if an entry is missing.
 func copyMirror(ctx context.Context, conn *bus.Conn, from, to uint64, w io.Writer) error {
 	for next := from; next <= to; {
 		batch, err := conn.GetBatch(ctx, bus.MirrorEvents, ">", next, 500)

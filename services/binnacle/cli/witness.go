@@ -181,8 +181,8 @@ type errFork string
 func (e errFork) Error() string { return string(e) }
 
 // follows verifies that head extends last: it belongs to the same log with at least as
-// many entries, or to a later epoch of it that the root key signed. If the two
-// contradict each other, it stores both in a file beside the state, as proof of the
+// many entries, or to a later epoch of that log, which the root key opened. If the two
+// contradict each other, follows stores both in a file beside the state, as proof of the
 // fork, and returns an error with exit code 8.
 func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
 	var err error
@@ -247,7 +247,8 @@ func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 }
 
 // learn adds new key events to the key registry. A root key must have signed each of
-// them, so the mesh that sends them need not be trusted.
+// them, so the mesh that sends them need not be trusted. A key event that the registry
+// rejects is an error.
 func (w *witnessing) learn(ctx context.Context) error {
 	w.keys.Root = w.root
 	type entry struct {

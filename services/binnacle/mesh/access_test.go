@@ -52,9 +52,10 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestAccessLog checks that an API request, and a call over MCP, is logged on one line
-// with call, actor, route, status and duration, and that a health probe is not logged at
-// level info. Tokens, paths and arguments are not logged.
+// TestAccessLog checks that each of several API requests, and a call over MCP, is logged
+// on one line with route, status and duration and, where the request has them, actor,
+// call id and error code. No line contains a token, argument, query, path parameter or
+// unknown path, and a health probe is not logged at level info.
 func TestAccessLog(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })

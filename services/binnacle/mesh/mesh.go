@@ -126,12 +126,13 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
-// Start starts a mesh and returns when its gateway accepts calls; it makes the keys if
-// Dir has none. The mesh stops when ctx is done or Stop is called. Start has no time
-// limit while views are rebuilt, and the time that this takes grows with the ledger. It
-// returns ErrInUse if the folder is in use. If the start makes no progress for
-// run.StartPatience, it returns an error that names the views and instances that are not
-// ready.
+// Start starts a mesh and returns when its gateway accepts calls. It makes the keys that
+// Dir lacks. The mesh stops when ctx is done or Stop is called. Start has no time limit
+// while views are rebuilt, and the time that this takes grows with the ledger. The error
+// wraps ErrInUse if the folder is in use. If the start makes no progress for
+// run.StartPatience, the error names the views and instances that are not ready. If ctx
+// is done before the gateway accepts calls, the returned mesh is nil or stops, and the
+// error may be nil.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -368,8 +369,8 @@ func (m *Mesh) Done() <-chan struct{} { return m.done }
 // Err waits until the mesh has ended, and returns the error that ended it, or nil.
 func (m *Mesh) Err() error { <-m.done; return m.err }
 
-// Stop stops the mesh and returns Err. All services stop accepting work and record the
-// work in progress; the NATS server stops after them.
+// Stop stops the mesh and returns the result of Err. All services stop accepting work
+// and record the work in progress; the NATS server stops after them.
 func (m *Mesh) Stop() error {
 	m.stop()
 	return m.Err()

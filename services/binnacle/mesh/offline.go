@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// ErrInUse is the error of Start and Offline if another Start or Offline has the folder
-// locked.
+// ErrInUse is wrapped by the errors of Start and Offline if another Start or Offline has
+// the folder locked.
 var ErrInUse = errors.New("a mesh runs on this folder")
 
 // lock takes the exclusive lock of a mesh's folder. If the lock is already held, it
@@ -41,8 +41,8 @@ func storeFolder(dir string) (string, error) {
 }
 
 // Offline starts only the NATS server of a stopped mesh, and connects to it as the
-// provisioning identity. It returns ErrInUse if the mesh is running. The caller closes
-// the connection and then calls stop.
+// provisioning identity. The error wraps ErrInUse if the mesh is running. After success,
+// the caller closes the connection and then calls stop.
 func Offline(dir string) (c *bus.Conn, stop func(), err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {

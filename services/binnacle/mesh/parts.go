@@ -116,8 +116,8 @@ func (b *setup) durability() string {
 	return "process"
 }
 
-// gateway sets the configuration of the gateway. The gateway receives only the public
-// half of the token key.
+// gateway sets the configuration of the gateway. Of the token key, the gateway receives
+// only the public half.
 func (b *setup) gateway(c *gateway.Config) error {
 	token, err := tokenPublic(b.ring)
 	if err != nil {

@@ -140,7 +140,7 @@ func TestPermissions(t *testing.T) {
 				}
 			}
 			for k := range before {
-				if after[k] == 0 && !strings.HasPrefix(k, bus.Transient) { // whose messages expire
+				if after[k] == 0 && !strings.HasPrefix(k, bus.Transient) { // the messages of TRANSIENT expire
 					t.Errorf("%s is gone", k)
 				}
 			}

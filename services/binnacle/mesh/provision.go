@@ -32,7 +32,7 @@ type Provisioner struct {
 	Tenant   string
 	Replicas int
 	Mirror   bool          // also maintain the mirrors
-	Starting *run.Starting // receives the progress of Run until the ledger was read; nil if nothing reads it
+	Starting *run.Starting // receives the progress of Run until the ledger has been read; nil if no caller needs the progress
 
 	ok        atomic.Bool
 	read      reading
@@ -43,15 +43,18 @@ type Provisioner struct {
 // trustPoll is the interval at which the ring is read for new trust documents.
 const trustPoll = time.Second
 
-// Provisioned reports whether the last attempt to provision and to publish the keys
-// succeeded, and there was no reconnection to the server since.
+// Provisioned reports whether the server is provisioned: the last attempt to provision
+// it and then to publish the ring's keys succeeded, and the connection has not been made
+// again since. If a key that was added to the ring later cannot be published, the result
+// does not change.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
-// Run provisions the server and calls ready. It provisions again after each
+// Run provisions the server, publishes the trust documents and log epochs of the ring,
+// and then calls ready. It retries after a failure. It provisions again after each
 // reconnection, because a restarted server has lost what it stored only in memory. It
-// also publishes trust documents that are added to the ring while it runs. It returns
-// nil when ctx is done, a *bus.RunningError if another provisioner runs, and another
-// error if it cannot connect, or loses its slot or the connection for good.
+// also publishes documents that are added to the ring while it runs. It returns nil when
+// ctx is done, a *bus.RunningError if another provisioner runs, and another error if it
+// cannot connect, or loses its slot or the connection for good.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
@@ -195,10 +198,10 @@ func (r *reading) Position() uint64       { return r.position.Load() }
 func (r *reading) Ready() <-chan struct{} { return r.ready }
 func (r *reading) Pending() uint64        { return r.last.Load() - min(r.position.Load(), r.last.Load()) }
 
-// all advances the Lamport clock past every event on the ledger, so that a revocation
-// does not invalidate signatures made before it. The newest checkpoint contains the
-// highest Lamport time up to its size; only later events are read, without a time limit:
-// if audit did not run for a while, there may be many.
+// all advances the Lamport clock past every valid event on the ledger, so that a
+// revocation does not invalidate signatures made before it. The newest checkpoint
+// contains the highest Lamport time up to its size; only later events are read, without
+// a time limit: if audit did not run for a while, there may be many.
 func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	from, err := seeCheckpoint(ctx, c, m)
 	if err != nil {
@@ -223,8 +226,8 @@ func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 }
 
 // seeCheckpoint advances the Lamport clock to that of the newest checkpoint and returns
-// the sequence of the first event after it. It returns 1 if there is no checkpoint, or
-// one that cannot be read.
+// the sequence of the first event after the checkpoint. It returns 1 if there is no
+// checkpoint or the newest one is malformed.
 func seeCheckpoint(ctx context.Context, c *bus.Conn, m *emit.Emitter) (from uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

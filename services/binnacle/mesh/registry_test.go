@@ -113,8 +113,9 @@ type composeService struct {
 // helpers lists the containers that are not services of the registry.
 var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
 
-// TestCompose checks that docker-compose.yaml runs every service of the registry from
-// its own image, with only its own keys, and with a volume if it has a state folder.
+// TestCompose checks that docker-compose.yaml runs every service of the registry that
+// has a program from its own image, with only its own keys, and with a volume if and
+// only if it has a state folder. Other containers must be helpers.
 func TestCompose(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {

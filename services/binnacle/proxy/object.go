@@ -27,9 +27,10 @@ type object struct {
 var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools",
 	"output", "response", "item", "output_index", "type", "name", "arguments", "input", "call_id"}
 
-// parse parses a JSON object. It returns an error for duplicate members, members that
-// could be confused with one in looked, nesting deeper than canon.MaxDepth, and data
-// after the object.
+// parse parses a JSON object. It returns an error if b is not exactly one JSON object,
+// if it is nested deeper than canon.MaxDepth, or if the object has duplicate members or
+// members that could be confused with one in looked. The members of nested objects are
+// not compared.
 func parse(b []byte) (*object, error) {
 	if err := canon.CheckDepth(b); err != nil {
 		return nil, err

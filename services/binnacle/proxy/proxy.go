@@ -1,11 +1,11 @@
 // Package proxy implements a proxy between OpenAI clients and their provider, through
-// which a mesh governs tool calls. A client only changes its base_url. The proxy makes
-// no decisions: it proposes two kinds of calls to the mesh. llm.forward is proposed
-// before a request is forwarded to the provider (the upstream). client.<function> is
-// proposed for each tool call in the response, with the arguments of the tool call. A
-// tool call that the mesh does not allow, or that cannot be proposed, is removed from
-// the response and replaced by a refusal. The client's API key is forwarded, but neither
-// stored nor recorded.
+// which a mesh governs tool calls. A client only changes its base_url. The mesh decides:
+// the proxy proposes two kinds of calls to it. llm.forward is proposed before a request
+// is forwarded to the provider (the upstream). client.<function> is proposed for each
+// tool call in the response, with the arguments of the tool call. A tool call that the
+// mesh does not allow, or that cannot be proposed, is removed from the response and
+// replaced by a refusal. The client's API key is forwarded, but neither stored nor
+// recorded.
 package proxy
 
 import (
@@ -42,7 +42,7 @@ type Proxy struct {
 const (
 	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed and may contain tool calls
 	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed chat completion, and of one event of a stream
-	maxCalls = 128      // limit on the tool calls of one choice, and on those held at once in a stream of the Responses API
+	maxCalls = 128      // limit on the tool calls of one choice, and on those held at once in a stream of the Responses API; half the limit on the output items of a response
 )
 
 // sent lists the paths below /v1 to which POST requests are forwarded after a decision.
@@ -116,7 +116,7 @@ type forwardArgs struct {
 	Model    string   `json:"model"`
 	Request  string   `json:"request_digest"` // SHA-256 digest of the body as received from the client
 	Stream   bool     `json:"stream"`
-	Tools    []string `json:"tools"` // names of the tools that the request offers to the model
+	Tools    []string `json:"tools"` // names of the tools that the request offers to the model; for a tool without a name, its type
 	Upstream string   `json:"upstream"`
 }
 
@@ -233,7 +233,8 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body [
 	return resp
 }
 
-// copy forwards a response that cannot contain tool calls.
+// copy forwards a response without a search for tool calls. It breaks the client's
+// connection if the upstream's breaks.
 func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)

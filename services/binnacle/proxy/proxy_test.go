@@ -222,8 +222,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHostile checks that a hostile upstream cannot deliver a tool call that the mesh
-// has not allowed.
+// TestHostile checks that ambiguous, malformed or incomplete responses of an upstream do
+// not deliver a tool call that the mesh has not allowed.
 func TestHostile(t *testing.T) {
 	rm := call("rm", `{}`)
 	for name, body := range map[string]string{
@@ -253,8 +253,9 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestWaysAround checks that the proxy does not forward redirects, denied tool calls in
-// responses with several 2xx statuses, or the upstream's own X-Binnacle headers.
+// TestWaysAround checks that the proxy forwards neither redirects nor the upstream's own
+// X-Binnacle headers, and that it removes denied tool calls from responses with any of
+// six 2xx statuses.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// The Responses API: a response is a list of output items, of which tool calls are one
-// type. A stream has events for each item and, at the end, the whole response.
+// The Responses API: a response is a list of output items, some of which are tool calls.
+// A stream has events for each item and, at the end, the whole response.
 
 // passing lists the types of output items that require no action of the client, such as
 // text, reasoning and calls of the provider's own tools.
@@ -22,7 +22,8 @@ var passing = map[string]bool{"message": true, "reasoning": true, "compaction": 
 
 // itemCall returns the tool call in an output item, or nil if the item requires no
 // action of the client. An item of an unknown type is returned as a call of an unknown
-// kind, which govern refuses.
+// kind, which govern refuses. A member that itemCall reads and that is not a string is
+// an error.
 func itemCall(item *object) (*toolCall, error) {
 	var f struct {
 		Type, Name, Input string
@@ -86,8 +87,9 @@ type fate struct {
 	refusal string
 }
 
-// settled holds the decisions on a response's calls. A stream contains each call twice,
-// which must be decided once.
+// settled holds the decisions on a response's calls. A stream contains each call twice:
+// in the events of its item, and in the whole response at the end. Each call must be
+// decided only once.
 type settled map[toolCall]fate
 
 // settle decides, concurrently, the calls that have no decision yet.

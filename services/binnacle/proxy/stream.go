@@ -16,9 +16,9 @@ import (
 
 // stream forwards a streamed chat completion and decides its tool calls. Text is
 // forwarded at once. The deltas of tool calls are held until their choice ends; each
-// call is then decided as a whole, and sent as one delta or replaced by a refusal. It
-// breaks the client's connection if the upstream's breaks, and sends an error if the
-// stream is malformed.
+// call is then decided as a whole, and sent as one delta or replaced by a refusal. If
+// the upstream's connection breaks, stream breaks the client's; if the stream is
+// malformed, it sends an error.
 func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -105,8 +105,8 @@ func (s *stream) chunk(ctx context.Context, data []byte) error {
 }
 
 // choice removes the tool calls from one choice of a chunk, and reports whether anything
-// remains to be sent. If the choice ends with this chunk, its calls are first decided
-// and sent.
+// remains to be sent. If the choice ends with this chunk, its calls are decided, and the
+// allowed calls and the refusal of the others are sent first.
 func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err error) {
 	index := 0
 	if err := c.get("index", &index); err != nil {
@@ -153,8 +153,9 @@ func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err err
 	return true, nil
 }
 
-// hold adds a delta to the held tool call with its index. The number of calls per choice
-// and the number of bytes held per response are limited.
+// hold adds a delta to the held tool call with its index. It returns an error if the
+// choice has too many tool calls, or if those of the whole response have more than
+// maxHeld bytes.
 func (s *stream) hold(choice int, f *fields) error {
 	h := s.held[choice]
 	if h == nil {
@@ -216,9 +217,9 @@ func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal st
 var errUpstreamCut = errors.New("the upstream broke the stream off")
 
 // events reads a stream of server-sent events (WHATWG HTML §9.2) and calls each with
-// the data of every event. The slice is valid until each returns. It returns the error
-// of each, errUpstreamCut if the stream breaks off, and another error for an event or
-// line that is too long.
+// the data of every complete event that has data. The slice is valid until each returns.
+// events returns nil at the end of the stream, the error of each, errUpstreamCut if the
+// stream breaks off, and another error for an event or line that is too long.
 func events(r io.Reader, each func([]byte) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxHeld)
@@ -238,7 +239,7 @@ func events(r io.Reader, each func([]byte) error) error {
 		}
 		value, ok := bytes.CutPrefix(line, []byte("data:"))
 		if !ok {
-			continue // comments, and the fields id and event, are ignored
+			continue // comments and fields other than data are ignored
 		}
 		value = bytes.TrimPrefix(value, []byte(" "))
 		if some {

@@ -1,6 +1,7 @@
 // Command asyncgen writes docs/reference/asyncapi.json, an AsyncAPI document of the
-// mesh's subjects with their senders and receivers and the schemas of events. Its
-// sources are the services' declarations and schemas/events.
+// subjects of events and transient messages, with the senders of both, the receivers of
+// events, and the schemas of events. Its sources are the services' declarations and
+// schemas/events.
 package main
 
 import (
@@ -80,7 +81,8 @@ func main() {
 	}
 }
 
-// events returns one message per event schema, in its newest version, by "owner.name".
+// events returns one message per event, with the newest version of its schema, by
+// "owner.name".
 func events() (object, error) {
 	out, version := object{}, map[string]string{}
 	err := fs.WalkDir(schemas.Events, "events", func(path string, d fs.DirEntry, err error) error {

@@ -20,9 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 )
 
-// others describes the environment variables that override no member of the
-// configuration file: those of the command line and of programs that do not read the
-// file.
+// others describes the environment variables that have a use other than to override a
+// member of the configuration file.
 var others = map[string]string{
 	"BINNACLE_ADDR":        "address of the mesh's gateway, for the command line; for `up`, `/gateway/listen`",
 	"BINNACLE_CA":          "PEM file of the authority that signed the gateway's certificate, for the command line; empty = the system's",

@@ -43,7 +43,7 @@ func Path() (string, error) {
 }
 
 // Load reads the file of contexts. It returns an empty store if the file does not exist.
-// If other users can read the file, Load removes their permission.
+// If other users can access the file, Load removes their permission.
 func Load(path string) (*Store, error) {
 	s := &Store{Contexts: map[string]Context{}}
 	b, err := os.ReadFile(path)
@@ -97,7 +97,8 @@ func (s *Store) Get(name string) (*Context, error) {
 	return &c, nil
 }
 
-// Put adds or replaces a context. It becomes the current context if there is none.
+// Put adds or replaces a context. It becomes the current context if there is none. An
+// invalid name or an empty address is an error.
 func (s *Store) Put(name string, c Context) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("context name %q: want letters, digits, '.', '_' and '-', at most 64", name)
@@ -121,8 +122,8 @@ func (s *Store) Use(name string) error {
 	return nil
 }
 
-// Remove removes the context with a name. If it was the current one, there is no current
-// context afterwards.
+// Remove removes the context with a name, or returns an error if it does not exist. If
+// it was the current one, there is no current context afterwards.
 func (s *Store) Remove(name string) error {
 	if _, ok := s.Contexts[name]; !ok {
 		return fmt.Errorf("context %q does not exist", name)

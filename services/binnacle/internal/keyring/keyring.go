@@ -55,11 +55,12 @@ var DefaultCeilings = guard.Ceilings{
 }
 
 // Init makes the ring in dir or, if it is incomplete, its missing parts: the root key,
-// each service's NATS identity and signing key, the token key, the vault's keys, the
-// signed trust documents and the signed P0 ceilings. It requires the root seed only for
-// signing; the seed may be removed from a complete ring. In a complete ring of an
-// earlier release it adds only the NATS identities and, with the root seed, the signing
-// keys of services that were added since.
+// the NATS identities of provision and the services, the signing keys of the services
+// that sign, the token key, the webhook key, the vault's keys, the signed trust
+// documents and the signed P0 ceilings. It requires the root seed only for signing; the
+// seed may be removed from a complete ring. In a complete ring of an earlier release it
+// adds only the NATS identities and, with the root seed, the signing keys of services
+// that were added since.
 func Init(dir, tenant string) (*Ring, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -264,9 +265,9 @@ func (r *Ring) NKeyPublic(service string) (string, error) {
 	return kp.PublicKey()
 }
 
-// trustDir is the folder of the signed trust documents. There is one file per document,
-// and their names have numbers in the order of publication. It is a folder because a
-// folder that is mounted into a container can still receive new files.
+// trustDir is the folder of the signed trust documents. Each document has its own file;
+// the file names begin with numbers in the order of publication. The documents are in a
+// folder because a folder that is mounted into a container can still receive new files.
 const trustDir = "trust"
 
 // publish signs a trust document with the root key and adds it to the ring.

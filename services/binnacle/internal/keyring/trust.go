@@ -22,7 +22,7 @@ import (
 
 // Most methods in this file require the root seed. All of them work only on files, so
 // they can be called on a machine without a network. The provisioner of a running mesh
-// finds new trust documents in the ring and publishes them.
+// finds new trust documents and log epochs in the ring and publishes them.
 
 // Root returns the current root key, from root.seed.
 func (r *Ring) Root() (*sign.Key, error) {
@@ -42,10 +42,11 @@ func (r *Ring) tenant() (string, error) {
 	return docs[0].Tenant, nil
 }
 
-// AddKey publishes an Ed25519 key of an approver, of a signer of bundles, or of a witness,
-// as use selects, and returns its key id. If public is nil, AddKey generates a key pair
-// and stores its seed in the ring as <use>-<name>.seed. It is safer that the owner
-// generates the pair and provides only the public key.
+// AddKey adds to the ring a signed trust document of an Ed25519 key, which belongs to an
+// approver, a signer of bundles or a witness, as use selects. It returns the key id. If
+// public is nil, AddKey generates a key pair and stores its seed in the ring as
+// <use>-<name>.seed. It is safer if the owner generates the pair and provides only the
+// public key.
 func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name, contract.UseWitness: "witness:" + name}[use]
 	if owner == "" {
@@ -87,9 +88,9 @@ func (r *Ring) fresh(file string) (*sign.Key, error) {
 	return k, r.write(file, []byte(hex.EncodeToString(seed)+"\n"))
 }
 
-// Rotate makes a new signing key for a service. A running service that reads the key
-// from the ring or a copy of it switches to the key some time after its publication. The
-// old key stays valid until it is revoked.
+// Rotate makes a new signing key for a service and returns its key id. A running service
+// that reads its key from the ring, or from a copy of the ring, switches to the new key
+// some time after the publication. The old key stays valid until it is revoked.
 func (r *Ring) Rotate(service string) (kid string, err error) {
 	s, ok := services.Get(service)
 	if !ok || len(s.Uses) == 0 {

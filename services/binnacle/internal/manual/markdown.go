@@ -8,8 +8,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Markdown returns the reference of a command line: the flags that every command
-// accepts, then by group each command with its description, usage, flags and examples.
+// Markdown returns the reference of a command line: the flags that every command accepts
+// and then, by group, each command of the group and its subcommands, with description,
+// usage, flags and examples.
 func Markdown(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString("\n## Flags of every command\n\n")

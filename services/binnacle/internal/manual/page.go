@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Pages returns the manual pages of a command and all commands below it, in the format
-// of man(7), by file name.
+// Pages returns the manual pages of a command and of all commands below it that are not
+// hidden, in the format of man(7), by file name.
 func Pages(root *cobra.Command) map[string][]byte {
 	pages := map[string][]byte{}
 	Walk(root, func(cmd *cobra.Command) { pages[pageName(cmd)+".1"] = page(cmd) })

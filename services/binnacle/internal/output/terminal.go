@@ -16,7 +16,7 @@ func Terminal(v any) bool {
 type Style struct{ on bool }
 
 // StyleFor returns the style for output to w. It has colour if w is a terminal, unless
-// NO_COLOR is set (https://no-color.org) or TERM is dumb.
+// NO_COLOR is not empty (https://no-color.org) or TERM is dumb.
 func StyleFor(w any, getenv func(string) string) Style {
 	return Style{on: Terminal(w) && coloured(getenv)}
 }

@@ -24,7 +24,7 @@ const (
 )
 
 // base is the stored state of a provisioned mesh without pending work. Every run starts
-// with a copy of it, which saves the creation of keys and streams.
+// with a copy of it, so that keys and streams are created only once.
 type base struct {
 	scratch  string
 	ring     *keyring.Ring

@@ -20,7 +20,7 @@ import (
 
 // Bus is the simulated NATS server: the streams in memory, their consumers, and the
 // connections. It has no goroutines and no timers: the scheduler decides when operations
-// and deliveries are released and when something expires.
+// and deliveries are released and when it checks for expired pull requests.
 type Bus struct {
 	kick chan struct{} // signals that an operation has arrived
 
@@ -137,7 +137,8 @@ func (b *Bus) collect() {
 }
 
 // key returns the sort key of an operation among those that arrive together: for events
-// the session or aggregate and the call, for requests their content.
+// the session or aggregate and the call, for transient messages the last token of the
+// subject, and otherwise subject and content.
 func (o *op) key() string {
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
@@ -361,7 +362,7 @@ func (s *stream) info() []byte {
 		s.config, s.log.Size(), s.log.Size(), len(s.cons))
 }
 
-// read is the body of a direct-get request.
+// read is the body of a request for stored messages.
 type read struct {
 	Seq   uint64 `json:"seq"`
 	Last  string `json:"last_by_subj"`
@@ -369,7 +370,7 @@ type read struct {
 	Batch int    `json:"batch"`
 }
 
-// find returns the sequences of the messages that a direct-get request selects.
+// find returns the sequences of the messages that a request for stored messages selects.
 func (s *stream) find(q read) []uint64 {
 	if q.Last != "" {
 		return some(s.last(q.Last))

@@ -14,8 +14,8 @@ import (
 )
 
 // checker reads the ledger as it grows and checks the invariants after every event. It
-// shares no code with the services' views, so that an error in a view cannot occur in
-// the checker as well.
+// does not use the services' views, so that an error in a view does not occur in the
+// checker as well.
 type checker struct {
 	w     *world
 	seen  uint64

@@ -166,8 +166,8 @@ func (c *consumer) send(p *pull, seq uint64, times int) {
 		reply: fmt.Sprintf("$JS.ACK.%s.%s.%d.%d.%d.%d.%d", c.stream.name, c.name, times, seq, c.dseq, c.stream.at[seq-1].UnixNano(), c.pending())})
 }
 
-// available returns the next message to deliver, or 0 if there is none: redeliveries
-// come first.
+// available returns the next message to deliver, or 0 if there is none. again reports
+// whether it is a redelivery; redeliveries come first.
 func (c *consumer) available() (seq uint64, again bool) {
 	if c.work {
 		now := time.Now()
@@ -269,7 +269,7 @@ func (b *Bus) acked(o *op) {
 func (b *Bus) timed() { b.due = time.Time{} }
 
 // expire ends expired pull requests and sends heartbeats for waiting ones. It returns
-// the next time at which something is due, if any.
+// the next time at which something is due, or the zero time if nothing is.
 func (b *Bus) expire(now time.Time) (next time.Time) {
 	soon := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -306,9 +306,9 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// fail simulates the death of the server: connections end, and memory streams, the
-// readers' consumers, the delivery counts of work, and the acknowledgements that forget
-// selects are lost.
+// fail simulates the death of the server. Connections end. Memory streams, the readers'
+// consumers, the delivery counts of work, and the newest acknowledgements of each work
+// consumer are lost. forget returns how many of n acknowledgements are lost.
 func (b *Bus) fail(forget func(n int) int) {
 	b.timed()
 	for _, l := range b.links {

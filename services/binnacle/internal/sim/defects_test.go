@@ -89,7 +89,8 @@ var defects = []defect{
 // schedulesPer is the maximum number of schedules that are run to detect a defect.
 const schedulesPer = 2000
 
-// TestDefects checks that at least one schedule fails for each defect.
+// TestDefects checks that, for each defect, at least one of schedulesPer schedules
+// fails, and that the report of the first one contains the expected text.
 func TestDefects(t *testing.T) {
 	program := plant(t)
 	work := make(chan defect, len(defects))

@@ -30,7 +30,7 @@ type instance struct {
 	name   string // name: kind, number and generation
 	ctx    context.Context
 	cancel context.CancelFunc
-	done   chan struct{} // closed when every goroutine that Serve waits for has ended
+	done   chan struct{} // closed when serve has returned
 	dead   atomic.Bool
 	ended  atomic.Bool // whether run.Serve returned without kill, for example after the instance lost its slot; err is its error
 	err    error
@@ -110,7 +110,7 @@ func (in *instance) serve() error {
 }
 
 // seed returns the seed of the signing key on the first call only, because each check
-// for a new key would compute a key pair.
+// for a new key would compute a key pair. Later calls return an error.
 func (in *instance) seed() ([]byte, error) {
 	if in.read {
 		return nil, errors.New("sim: keys do not rotate")
@@ -150,8 +150,9 @@ func (in *instance) InProcessConn() (net.Conn, error) {
 	return l, nil
 }
 
-// kill simulates the death of the process: its goroutines can no longer reach the
-// network, and its files are copied in their current state.
+// kill simulates the death of the process. The instance can open no connection, its
+// listener is closed, its context ends, and its files are copied in their current state.
+// The caller ends its existing connections.
 func (in *instance) kill() {
 	if in.dead.Swap(true) {
 		return

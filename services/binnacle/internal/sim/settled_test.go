@@ -73,7 +73,8 @@ func (w *world) checkpointed() uint64 {
 	return h.Size
 }
 
-// each calls f for every event on the ledger, in order.
+// each calls f for every valid event on the ledger, in order. An invalid event is a
+// violation.
 func (w *world) each(f func(en eventlog.Entry, e *contract.Event)) {
 	for en, err := range w.bus.ledger().Scan(context.Background(), ">", 1) {
 		if err != nil {

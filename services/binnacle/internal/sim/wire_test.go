@@ -147,8 +147,8 @@ func (l *link) alive() bool {
 	return !l.down
 }
 
-// parse converts the complete protocol lines in the buffer to operations and removes
-// them. The caller holds the lock.
+// parse processes the complete protocol messages in the buffer and removes them. It
+// returns the published messages as operations. The caller holds the lock.
 func (l *link) parse() (ops []*op, err error) {
 	for {
 		end := bytes.Index(l.buf, []byte("\r\n"))

@@ -457,8 +457,8 @@ func (w *world) kill(in *instance, where string) {
 	in.back = time.Now().Add(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
 }
 
-// lastWords is a protocol error that makes a NATS client close its connection
-// permanently when it reads it twice.
+// lastWords is a protocol error. A NATS client that reads it twice closes its connection
+// permanently.
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
 // revive restarts the instances that were killed or ended by themselves, once they are
