@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// querySchema is the content of one file of queries/<service>: the JSON Schema of an
-// object with the members request and response. The members that begin with x- are
-// extensions; they hold the properties of the query that the schema itself cannot
-// express.
+// querySchema is the content of one file of queries/<service> other than types.json: the
+// JSON Schema of an object with the members request and response. The members that begin
+// with x- are extensions; they hold the properties of the query that the schema itself
+// cannot express.
 type querySchema struct {
 	ID          string          `json:"$id"`
 	Title       string          `json:"title"`

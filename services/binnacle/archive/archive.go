@@ -31,8 +31,8 @@ import (
 // Index is the content of the file index.json, which lists the segments of the folder.
 type Index = evidence.Archive
 
-// Ledger returns a reader of the stored bytes of the events first to last, inclusive,
-// given by their sequences; each line is one event. The caller closes the reader.
+// Ledger returns a reader of the stored bytes of the events with sequences in [from,
+// to], one event per line. The caller closes the reader.
 type Ledger func(from, to uint64) (io.ReadCloser, error)
 
 // Add extends the archive in dir to the checkpoint note, or creates it if dir has none.
@@ -40,8 +40,9 @@ type Ledger func(from, to uint64) (io.ReadCloser, error)
 // cosigned holds witnesses' signature lines over the checkpoint. Full segments in dir
 // are not read again. On return the files are written and synced. The index is replaced
 // after all segments are written, so an interrupted Add leaves the previous or the new
-// archive intact. Add returns an error if the archive covers more events than the
-// checkpoint, or if the segments do not have the root of the checkpoint.
+// archive intact. Add returns an error if segment is invalid or not that of the archive,
+// if the archive covers more events than the checkpoint, or if the segments do not have
+// the root of the checkpoint.
 func Add(dir string, segment uint64, note string, cosigned []string, read Ledger) (*Index, error) {
 	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {

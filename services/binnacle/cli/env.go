@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// env holds the state of one invocation: its input and outputs, and the flags that every
-// command accepts.
+// env holds the state of one invocation, such as its input and outputs, and the flags
+// that every command accepts.
 type env struct {
 	out    io.Writer
 	errOut io.Writer

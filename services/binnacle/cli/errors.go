@@ -20,13 +20,13 @@ const (
 	exitFork    = 8 // a witness found two histories of the log
 )
 
-// codes maps exit codes to error codes in JSON, for errors that are not responses of the
-// mesh.
+// codes maps exit codes to the codes in error documents, for errors that are not
+// responses of the mesh.
 var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: contract.CodeDenied, exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
 	exitPending: "pending_approval", exitFork: "fork"}
 
-// errSilent is wrapped by an error that end does not print, because its message has
-// already been printed.
+// errSilent is wrapped by an error that end does not print, because the command has
+// already printed its help.
 var errSilent = errors.New("")
 
 // exitError is an error with an exit code.

@@ -44,8 +44,8 @@ func reasonFlag(cmd *cobra.Command, reason *string) {
 	complete(cmd, "reason", cobra.NoFileCompletions)
 }
 
-// runFreeze freezes the mesh. The freeze is recorded even if an executor does not
-// acknowledge it; runFreeze then returns an error that names the executor.
+// runFreeze freezes the mesh. The freeze is recorded even if some executors do not
+// acknowledge it; runFreeze then returns an error that names them.
 func runFreeze(ctx context.Context, c *env, reason string) error {
 	out, err := c.governed(ctx, "policy.freeze", map[string]string{"reason": reason})
 	if err != nil {

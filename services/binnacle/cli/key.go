@@ -18,7 +18,7 @@ import (
 )
 
 // newKeyCmd returns the command key, which creates, lists and revokes virtual keys, and
-// gives and withdraws consent to those that call as the caller.
+// gives and withdraws consent to keys that call as the caller.
 func newKeyCmd(c *env) *cobra.Command {
 	var reason string
 	revoke := governedCmd(c, &cobra.Command{

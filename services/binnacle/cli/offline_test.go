@@ -230,8 +230,9 @@ func TestMeshConfig(t *testing.T) {
 	}
 }
 
-// TestStory checks that the drawings of a story contain its events and causes, with the
-// syntax of the format escaped.
+// TestStory checks that each format shows the events of a story with reserved characters
+// escaped, that Mermaid and DOT show the edges from causes, and that the text omits
+// events before the call.
 func TestStory(t *testing.T) {
 	s := &story{CallID: "c-1", Nodes: []chapter{
 		{ID: "e-0", Name: "before", Says: "before this call"},

@@ -58,8 +58,9 @@ func findMesh(c *env) *target {
 	return t
 }
 
-// chosenContext returns the context that --context or BINNACLE_CONTEXT names, or else
-// the current context. It returns nil if there is none.
+// chosenContext returns the name and content of the context that --context or
+// BINNACLE_CONTEXT names, or else of the current context. The context is nil if there is
+// none. A name that does not exist is an error with exit code 2.
 func chosenContext(c *env) (string, *contexts.Context, error) {
 	name := c.context
 	if name == "" {

@@ -103,8 +103,8 @@ type replayer struct {
 	trust trust.Registry
 	args  map[string]*contract.Content // arguments of proposed calls that are not decided yet, by call
 	rep   replayReport
-	// each, if set, is called for every decision, instead of the comparison; err is the
-	// error of reading args.
+	// each, if set, is called for every decision on a proposed call, instead of the
+	// comparison; err is the error of reading args.
 	each func(e *contract.Event, d *contract.Decision, args []byte, err error) error
 	// end, if set, stops the replay before the event for which it returns true.
 	end func(seq uint64, e *contract.Event) bool

@@ -32,7 +32,7 @@ type story struct {
 type chapter struct {
 	Seq     uint64 `json:"seq"`
 	ID      string `json:"id"`
-	Kind    string `json:"kind"` // kind of the node in the proof graph: INTENT, ATTESTATION, EFFECT or TRUST_EVENT
+	Kind    string `json:"kind"` // kind of the node in the proof graph, such as INTENT, EFFECT or MERGE_DECISION
 	Name    string `json:"name"`
 	Source  string `json:"source"`
 	Lamport uint64 `json:"lamport"`
@@ -129,8 +129,8 @@ func (s *story) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// add adds an event and its causes. A cause outside the call becomes a node of which the
-// drawings show only the id.
+// add adds an event and its causes. A cause outside the call becomes a node without a
+// sequence: the text omits it, and the other formats show only its id.
 func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
 	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
 	in[e.ID] = true

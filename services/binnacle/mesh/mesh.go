@@ -131,8 +131,8 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 // while views are rebuilt, and the time that this takes grows with the ledger. The error
 // wraps ErrInUse if the folder is in use. If the start makes no progress for
 // run.StartPatience, the error names the views and instances that are not ready. If ctx
-// is done before the gateway accepts calls, the returned mesh is nil or stops, and the
-// error may be nil.
+// is done before the gateway accepts calls, Start returns nil or a mesh that is
+// stopping, and the error may be nil.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")

@@ -48,9 +48,9 @@ const (
 // sent lists the paths below /v1 to which POST requests are forwarded after a decision.
 var sent = map[string]bool{"/chat/completions": true, "/responses": true, "/completions": true, "/embeddings": true}
 
-// New returns a proxy in front of the provider at upstream, whose calls mesh decides.
-// session is the session of requests that name none; if it is empty, each such request
-// has a new one.
+// New returns a proxy in front of the provider at upstream. The proxy proposes its calls
+// to mesh. session is the session of requests that name none; if it is empty, each such
+// request has a new one.
 func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy {
 	t := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true}
 	return &Proxy{Upstream: upstream, Mesh: mesh, Session: session, Log: log, client: &http.Client{

@@ -209,8 +209,8 @@ func (s *responseStream) write(e *object) {
 	_ = s.rc.Flush()
 }
 
-// event forwards one event of a stream, with the tool calls that it contains decided.
-// The deltas of tool calls are omitted.
+// event decides the tool calls in one event of a stream, and forwards the event. It
+// omits the deltas of tool calls, and item handles events with an output item.
 func (s *responseStream) event(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		return nil

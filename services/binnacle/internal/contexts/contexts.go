@@ -1,6 +1,6 @@
 // Package contexts stores the addresses and tokens of the meshes that a user of the
-// command line works with. They are in one file in the user's configuration folder,
-// which only its owner may read.
+// command line works with. They are in one file, which only its owner may read, in the
+// user's configuration folder.
 package contexts
 
 import (

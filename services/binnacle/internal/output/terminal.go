@@ -15,8 +15,8 @@ func Terminal(v any) bool {
 // Style adds colour to text by ANSI escape sequences. The zero value adds none.
 type Style struct{ on bool }
 
-// StyleFor returns the style for output to w. It has colour if w is a terminal, unless
-// NO_COLOR is not empty (https://no-color.org) or TERM is dumb.
+// StyleFor returns the style for output to w. It has colour if w is a terminal, NO_COLOR
+// is unset or empty (https://no-color.org), and TERM is not dumb.
 func StyleFor(w any, getenv func(string) string) Style {
 	return Style{on: Terminal(w) && coloured(getenv)}
 }
