@@ -158,8 +158,8 @@ The log, on standard error, has a line for each request.`,
 	return cmd
 }
 
-// runUp runs a mesh in this process until ctx is done or the mesh fails, and reloads its
-// configuration when the file changes.
+// runUp runs a mesh in this process until ctx is done or the mesh fails. It reloads the
+// configuration on SIGHUP and when the file changes.
 func runUp(ctx context.Context, c *env, o *upOptions) error {
 	loaded, err := o.mesh.load(c, config.Up)
 	if err != nil {

@@ -25,7 +25,7 @@ type story struct {
 	CallID string       `json:"call_id"`
 	Nodes  []chapter    `json:"nodes"` // in ledger order, after the causes outside the call
 	Edges  [][2]string  `json:"edges"` // pairs of event ids, parent first
-	Rules  []guard.Step `json:"rules"` // the results of the policy layers in the last decision
+	Rules  []guard.Step `json:"rules"` // the steps of the last decision on the call
 }
 
 // chapter is one event in the history of a call.

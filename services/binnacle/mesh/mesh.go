@@ -57,7 +57,7 @@ type Config struct {
 	Webhook    string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
 	Capture    string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
 	Process    *run.Process // provides live configuration and metrics to the services; nil = neither
-	TracesTo   string       // URL of an OpenTelemetry collector; empty = that of OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT, or none
+	TracesTo   string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
 	LLM        llmrouter.Config
 }
 
