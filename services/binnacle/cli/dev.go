@@ -28,7 +28,7 @@ func newDevCmd(c *env) *cobra.Command {
 }
 
 // newDevEventsCmd returns the command dev events, which prints a line for each new event
-// on the ledger.
+// on the ledger and, with --since, for earlier ones.
 func newDevEventsCmd(c *env) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newFreezeCmd returns the command freeze, after which no call of the mesh starts.
+// newFreezeCmd returns the command freeze, which freezes the mesh.
 func newFreezeCmd(c *env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{

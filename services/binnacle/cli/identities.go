@@ -35,7 +35,8 @@ type identities struct {
 	Frozen     string            `json:"frozen"`
 }
 
-// identityColumns holds the columns of a list of identities, by their kind.
+// identityColumns holds the columns of a list of identities, by the kind of the
+// identities in it.
 var identityColumns = map[string][]output.Column{
 	"principal":  {{Heading: "PRINCIPAL", Min: 19}, {Heading: "TYPE", Min: 15}, {Heading: "STATE"}},
 	"role":       {{Heading: "PRINCIPAL", Min: 19}, {Heading: "ROLE", Min: 15}, {Heading: "STATE"}},

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// newVersionCmd returns the command version, which prints the versions that the program
-// was built from.
+// newVersionCmd returns the command version, which prints the program's version, commit
+// and Go release, and the digest of its list of event schemas.
 func newVersionCmd(c *env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "version",

@@ -116,7 +116,8 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// progress adds the reading of the ledger to the tasks of the start and logs it.
+// progress adds the reading of the ledger to the tasks of the start, and logs what the
+// start waits for.
 func (p *Provisioner) progress(ctx context.Context) {
 	if p.Starting == nil {
 		p.Starting = run.NewStarting()

@@ -32,7 +32,7 @@ type instance struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when serve has returned
 	dead   atomic.Bool
-	ended  atomic.Bool // whether run.Serve returned without kill, for example after the instance lost its slot; err is its error
+	ended  atomic.Bool // whether serve returned without kill, for example after the instance lost its slot; err is its error
 	err    error
 	read   bool // whether the service's signing key has been read
 	slot   string
