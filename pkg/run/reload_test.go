@@ -31,7 +31,7 @@ type taker struct {
 
 func (s *taker) Reload(c *config.Config) { s.capture = c.Gateway.Capture }
 
-// deaf is a ledger on which every append fails.
+// deaf is a ledger whose method Append always fails.
 type deaf struct{ eventlog.Log }
 
 func (deaf) Append(context.Context, string, string, []byte) (uint64, error) {
