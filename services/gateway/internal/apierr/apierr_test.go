@@ -24,9 +24,10 @@ func escalated() *Escalation {
 	return &Escalation{CallID: "c-1", Doc: x}
 }
 
-// TestHandler checks the status, code and headers of the response to each error, and
-// that StatusAndCode returns the same status and code. If the client has disconnected,
-// there is no response, and StatusAndCode returns 499.
+// TestHandler checks the status, code and headers of the response to each kind of error,
+// and that StatusAndCode returns the same status and code. If the client has
+// disconnected, there is no response, and StatusAndCode returns 499 and "cancelled".
+// Without an error it returns 200.
 func TestHandler(t *testing.T) {
 	auth := &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing", Message: "send a token"}
 	for name, c := range map[string]struct {
@@ -163,7 +164,8 @@ func TestBudgetRetry(t *testing.T) {
 	}
 }
 
-// TestPointBy checks that PointBy finds the argument that an executor's message names.
+// TestPointBy checks that PointBy finds the argument that an executor's message names,
+// and ignores messages that name none.
 func TestPointBy(t *testing.T) {
 	for _, c := range []struct{ kind, args, message, param, pointer string }{
 		{"tool.x", `{"text":"a"}`, "text: too long", "", "/args/text"},
@@ -182,8 +184,8 @@ func TestPointBy(t *testing.T) {
 	}
 }
 
-// TestBeneath checks that Beneath makes the pointers of errors about a nested request
-// point into the outer body, and does not change other errors.
+// TestBeneath checks that Beneath makes errors about a nested request, or about its
+// members, point into the outer body, and does not change other errors.
 func TestBeneath(t *testing.T) {
 	for param, want := range map[string]string{"/model": "/args/model", WholeBody: "/args", "limit": "limit", "": ""} {
 		var e *Error

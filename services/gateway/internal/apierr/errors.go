@@ -24,7 +24,7 @@ type Error struct {
 	Type    string `json:"type"`              // OpenAI's error type
 	Code    string `json:"code"`              // error code; docs/reference/errors.md lists those of Binnacle, tools may add their own
 	Param   string `json:"param,omitempty"`   // place of the error: a JSON pointer into the body, "body", or the name of a header or parameter
-	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of an argument that does not match the tool's schema
+	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of the wrong argument
 
 	ReasonCode string `json:"reason_code,omitempty"` // policy's reason code; docs/reference/reasons.md lists the built-in ones
 	Hint       string `json:"hint,omitempty"`        // what the caller can do about a denial or an escalation
@@ -85,9 +85,10 @@ func OfOutcome(r *contract.Recorded) *Error {
 	return e
 }
 
-// ofReason sets the status, type, message, hint and retry time of a denial from the
-// registry of reason codes. If the decision names the time at which a budget is
-// available again, the retry time is derived from it.
+// ofReason sets the status, type, message and hint of a denial from the registry of
+// reason codes, and the retry time if the call can be retried later. If the decision's
+// facts contain the time at which a budget is available again, the retry time is derived
+// from that time.
 func (e *Error) ofReason(r *contract.Recorded) {
 	info, ok := contract.Reasons[r.Receipt.ReasonCode]
 	if !ok {
@@ -140,8 +141,8 @@ func statusOf(code string) int {
 
 // Handler returns the function that converts the error of a handler into a response. For
 // an error of an unknown type the response has status 500, and the error is logged to
-// the logger that log returns. The function sends nothing if a response has begun or if
-// the error is context.Canceled, because then the client has disconnected.
+// the logger that log returns. The function sends nothing if a response has begun, or if
+// the error is context.Canceled, which means that the client has disconnected.
 func Handler(log func() *slog.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) { respond(log, err, c) }
 }

@@ -33,7 +33,7 @@ func (e *Escalation) APIError() *Error {
 
 // StatusAndCode returns the HTTP status and the error code of a request that ended with
 // err. They are 200 and "" if err is nil, and accesslog.StatusClientLeft and "cancelled"
-// if the client disconnected.
+// if err is context.Canceled, which means that the client disconnected.
 func StatusAndCode(err error) (status int, code string) {
 	var e *Error
 	var esc *Escalation

@@ -13,7 +13,7 @@ import (
 // An error about a member of a request's JSON body names the member by its JSON pointer
 // (RFC 6901) in the body. An error about the body as a whole names WholeBody. Headers,
 // path parameters and query parameters are named by their names. Errors do not quote
-// values, because a value may be secret.
+// values that may be secret.
 
 // WholeBody is the Param of an error about the body as a whole.
 const WholeBody = "body"

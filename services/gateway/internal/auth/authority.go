@@ -17,10 +17,10 @@ import (
 )
 
 // Authority is the view of the state of credentials: virtual keys, suspensions,
-// revocations and session grants. It is checked for every request with a credential, and
-// continuously during calls to models, MCP requests and streams of events. It does not
-// decide which calls a caller may make: policy decides on each call. It is safe for
-// concurrent use; its zero value is an empty view.
+// revocations and session grants. It is checked for every request that requires a
+// credential, and continuously during calls to models, MCP requests and streams of
+// ledger entries. It does not decide which calls a caller may make: policy decides on
+// each call. It is safe for concurrent use; its zero value is an empty view.
 type Authority struct {
 	mu        sync.RWMutex
 	keys      map[string]*virtualKey // by digest
@@ -87,9 +87,9 @@ func Filters() []string {
 	return bus.Filters("policy", slices.Sorted(maps.Keys(folds))...)
 }
 
-// Apply applies one event. It ignores events of other names and of services other than
-// policy. It returns an error if the event's data are malformed. A change wakes the
-// goroutines that wait in AwaitKey and watch.
+// Apply applies one event. It ignores events that are not in folds and events of
+// services other than policy. It returns an error if the event's data or times are
+// malformed. A change wakes the goroutines that wait in AwaitKey and watch.
 func (a *Authority) Apply(e *contract.Event) error {
 	fold := folds[e.Name]
 	if fold == nil || e.Service() != "policy" {
@@ -129,9 +129,10 @@ func (a *Authority) keyCreated(e *contract.Event) (err error) {
 	return nil
 }
 
-// tokenRevoked applies the revocation of a token, of a principal, or of both. The
-// revocation of a principal revokes its tokens issued at or before Before, the virtual
-// keys that it made or that act as it, and the session grants that it gave.
+// tokenRevoked applies the revocation of a token, of a principal's credentials, or of
+// both. The revocation of a principal's credentials revokes the principal's tokens
+// issued at or before Before, the virtual keys that the principal made or that act as
+// it, and the session grants that it gave.
 func (a *Authority) tokenRevoked(e *contract.Event) error {
 	var d events.TokenRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {
@@ -313,8 +314,9 @@ func errSuspended(principal string) *apierr.Error {
 		Message: "principal " + principal + " is suspended", Hint: contract.Reasons[contract.ReasonPrincipalSuspended].Hint}
 }
 
-// ended returns the response for a caller whose credential is not valid: err itself if
-// it is an *apierr.Error, or else an error with status 401.
+// ended returns the API's error for err, the reason why a request with a credential is
+// not accepted: the *apierr.Error in err if there is one, or else an error with status
+// 401.
 func ended(err error) *apierr.Error {
 	var e *apierr.Error
 	if errors.As(err, &e) {

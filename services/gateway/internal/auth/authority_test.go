@@ -115,7 +115,8 @@ func TestSuspended(t *testing.T) {
 }
 
 // TestGrants checks that a session grant is valid until it expires, is revoked, or its
-// owner is suspended or loses its credentials.
+// owner is suspended or loses its credentials. A grant is valid only if the owner of the
+// session gave it, and only for the principal that it names.
 func TestGrants(t *testing.T) {
 	now := time.Now()
 	session := contract.SessionID("t", "alice", "s-x")
@@ -151,8 +152,8 @@ func TestGrants(t *testing.T) {
 
 // TestWatch checks that the context of a watched caller is cancelled, with the reason,
 // when the caller's token is revoked or the caller is suspended. The suspension of
-// another principal does not cancel it. The expiry of the token does so only if expiry
-// is set.
+// another principal does not cancel it. The expiry of the token cancels it only if
+// expiry is set.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()
@@ -202,9 +203,9 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchExpired checks a context that is watched without expiry. After its credential
-// has expired, a change of another credential does not cancel it, but the revocation of
-// its own credential does.
+// TestWatchExpired checks the context of a caller that is watched without expiry, for a
+// token and for a virtual key. After the credential has expired, a change of another
+// credential does not cancel the context, but the revocation of the credential does.
 func TestWatchExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()

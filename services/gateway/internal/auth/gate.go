@@ -51,10 +51,10 @@ type Caller struct {
 }
 
 // Verify returns the caller that a credential identifies, or an error if the credential
-// is not valid. Verified tokens are cached by their digest, because verifying a
-// signature takes longer than the rest of the request at the gateway; expiry and
-// revocation are checked every time. Until the ledger has been read to its end, Verify
-// returns an error with status 503.
+// is not valid. A suspension of the caller does not make a credential invalid. Verified
+// tokens are cached by their digest, because verifying a signature is expensive; expiry
+// and revocation are checked every time. Until the ledger has been read to its end,
+// Verify returns an error with status 503.
 func (s *Gate) Verify(raw string) (*Caller, error) {
 	if !s.caughtUp() { // revocations have not been read from the ledger yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
@@ -136,7 +136,8 @@ func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 
 // Credential returns the token or virtual key that a request carries, and reports
 // whether there is one. It reads the Authorization header, whose scheme is
-// case-insensitive (RFC 9110 §11.1), or X-Api-Key, which Anthropic's clients send.
+// case-insensitive (RFC 9110 §11.1), or, if that has no bearer credential, X-Api-Key,
+// which Anthropic's clients send.
 func Credential(h http.Header) (string, bool) {
 	if scheme, raw, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(raw), true
@@ -152,10 +153,10 @@ const (
 )
 
 // Enter returns a handler that checks the credential and the scopes of a request, reads
-// its whole body, and then calls handle. The body is limited in size, rate, depth and
-// total memory; handle reads it from memory (body.Raw). A suspended principal's requests
-// that cannot become calls are rejected. If n requires no credential, handle is called
-// at once.
+// its whole body, and then calls handle. The body is limited in size, rate, total memory
+// and, unless n.Opaque is set, depth; handle reads it from memory (body.Raw). Requests
+// of a suspended principal are rejected (403), except those for which governed returns
+// true. If n requires no credential, handle is called at once.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
@@ -170,7 +171,7 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 			return ScopeMissing(lacks)
 		}
 		// The calls of a suspended principal are proposed, so that policy's denial is on
-		// the ledger. Its other requests are rejected here.
+		// the ledger.
 		if !governed(c) && s.Authority.barred(who.Actor) {
 			return errSuspended(who.Actor)
 		}

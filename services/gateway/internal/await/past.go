@@ -10,29 +10,31 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Past follows calls that this gateway or another one proposed earlier: for a repeated
-// Idempotency-Key, for a call that its caller resumes after an approval, and for a
-// stored response. Its fields are set before its first use; it is safe for concurrent
-// use.
+// Past follows calls that this gateway or another one proposed earlier, for example for
+// a repeated Idempotency-Key, for a caller that requests the intent of its call by the
+// call's id, and for a stored response. Its fields are set before its first use; it is
+// safe for concurrent use.
 type Past struct {
 	Ledger   eventlog.Log
 	Instance string // instance name of this gateway
 	Proposer *propose.Proposer
 }
 
-// First and longest interval at which the ledger is read for a call that another gateway
-// proposed. Only the gateway that proposed a call receives its outcome.
+// First and longest interval between reads of the ledger for a call that another gateway
+// proposed: this gateway's reader does not receive the events of that call. A failed
+// read is repeated after the same intervals.
 const (
 	readFirst = 20 * time.Millisecond
 	readMost  = 250 * time.Millisecond
 )
 
 // Follow returns a pending call for the call c, which the event e proposed. The pending
-// call receives the call's current state from the ledger and then its further events.
-// Follow registers the pending call before it reads the state, so that no event is
-// missed in between. If this gateway proposed the call, its own reader delivers the
-// further events, even after a restart; otherwise the ledger is read periodically until
-// ctx is done. No other service is queried. The caller must close the pending call.
+// call receives the call's current state from the ledger and then later changes of the
+// state. Follow registers the pending call before it reads the state, so that no change
+// is missed in between. If this gateway proposed the call, the gateway's reader delivers
+// the later changes, even after a restart; otherwise the ledger is read periodically
+// until ctx is done. No other service is queried. The caller must close the pending
+// call.
 func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) *propose.Pending {
 	call := p.Proposer.Join(e, c)
 	go p.read(ctx, e, call)
@@ -40,7 +42,8 @@ func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) 
 }
 
 // read delivers the state of the call from the ledger: once if this instance proposed
-// the call, or else periodically until ctx is done. It retries a failed read.
+// the call, and otherwise periodically until ctx is done. It repeats a failed read until
+// ctx is done.
 func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pending) {
 	from := uint64(0)
 	for wait := readFirst; ; wait = min(2*wait, readMost) {
@@ -60,8 +63,9 @@ func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pendin
 }
 
 // deliver reads the session's events from sequence from on, or from the time of the
-// proposal if from is 0, and delivers the newest one that changes the state of the call,
-// unless that is its expiry. It returns the sequence at which the next read begins.
+// proposal if from is 0. Of the events that change the state of the call and that their
+// producers may record, it delivers the newest one, unless that one is the expiry of the
+// call. It returns the sequence at which the next read begins.
 func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64) (next uint64, err error) {
 	if from == 0 {
 		at, err := contract.ParseTime(e.Time)

@@ -80,8 +80,10 @@ func (m *mesh) escalates() eventlog.Entry {
 	return m.record("policy", contract.EventEscalated, contract.Bytes(&x))
 }
 
-// TestFollow checks that Follow finds an earlier call in each of its states, and follows
-// it to its end at the gateway that proposed it and at another one.
+// TestFollow checks that Follow finds an earlier call in each of its states, and that
+// the wait for a call without an outcome ends when the outcome is recorded, at the
+// gateway that proposed the call and at another one. Outcomes that neither the executor
+// nor policy recorded are ignored.
 func TestFollow(t *testing.T) {
 	for name, c := range map[string]struct {
 		instance string        // the gateway that follows the call
@@ -141,8 +143,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowReadsLittle checks that 10,000 instead of 10 events before the call add at
-// most 20 reads of single entries.
+// TestFollowReadsLittle checks that Follow reads at most 20 single entries more with
+// 10,000 events before the call than with 10.
 func TestFollowReadsLittle(t *testing.T) {
 	reads := func(history int) int {
 		n := 0

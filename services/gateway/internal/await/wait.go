@@ -1,9 +1,8 @@
 // Package await waits for calls from their proposal to their outcome. Every API of the
-// gateway that proposes calls waits by Waiter.Wait with a Sink, and the Result is
-// translated into its response. The Sink receives the part of a response that arrives
-// before the outcome. The package writes nothing to the ledger and does not depend on
-// HTTP. A new kind of response is a new Sink; a new reason for a wait to end is a new
-// State.
+// gateway that proposes calls waits with Waiter.Wait and a Sink, and translates the
+// Result into its response. The Sink processes the frames of the response. The package
+// writes nothing to the ledger and does not depend on HTTP. A new kind of response is a
+// new Sink; a new reason for a wait to end is a new State.
 package await
 
 import (
@@ -27,15 +26,16 @@ type Source interface {
 	Failed() <-chan error            // the proposal could not be recorded
 }
 
-// Sink receives the part of a response that arrives before the outcome. Wait calls its
-// methods from one goroutine.
+// Sink processes the frames of a response, which may arrive before or after the outcome.
+// Wait calls its methods from one goroutine.
 type Sink interface {
 	// Wake returns a channel that receives a value when Take has something to process.
-	// It may be nil.
+	// The channel may be nil.
 	Wake() <-chan struct{}
 	// Take processes what has arrived, and reports whether that shows that the call is
 	// running. An error that wraps ErrGone means that the client has disconnected; any
-	// other error means that a part of the response was lost.
+	// other error means that the response cannot be completed, for example because
+	// frames were lost.
 	Take() (running bool, err error)
 	// Complete reports whether the sink has processed all frames of the response to the
 	// call with outcome r.
@@ -65,13 +65,13 @@ const (
 	Ended     State = iota + 1 // the outcome is on the ledger and the sink is complete
 	Allowed                    // the intent of the call may be handed out
 	Started                    // the intent was handed out before
-	Escalated                  // the call was escalated, and the wait ended before the outcome
+	Escalated                  // the call was escalated, and the wait is asynchronous or its time has passed without an outcome
 	Failed                     // the proposal could not be recorded
 	Silent                     // the ledger does not respond, or has recovered and no executor has started the call
 	Overdue                    // no outcome within the bounds of the wait
 	Left                       // the context is done, for example because the client disconnected or its credential became invalid
 	Gone                       // the sink reported that the client disconnected
-	Broken                     // a part of the response was lost
+	Broken                     // the response cannot be completed, for example because frames were lost
 )
 
 // Result is the result of a wait.
@@ -108,14 +108,15 @@ type Waiter struct {
 
 	// Progress reports whether the ledger contains an event that shows that the call has
 	// started or ended. Wait calls it only shortly after the ledger has recovered, when
-	// the queues of executors may not work yet. If it is nil, the wait does not end
-	// because the call has not started.
+	// executors may not receive work yet; if Progress returns false, the wait ends as
+	// Silent. If Progress is nil, Wait does not check whether the call has started.
 	Progress func(context.Context) bool
 }
 
-// Wait waits until the call of src ends or another State is reached, at the latest at a
-// bound of the wait. The outcome in the result is durable. If ctx is done, the wait ends
-// but the call continues.
+// Wait waits until one of the States is reached. The result contains that state and what
+// was received before. An outcome in the result is durable. The wait lasts for at most
+// the time that t allows, plus lastFrames if the outcome was received. Wait never
+// cancels the call: if ctx is done, the wait ends but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
@@ -160,9 +161,9 @@ type machine struct {
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
 
-// take calls the sink's Take, and ends the wait if that returns an error. Once the call
-// is known to run, the wait no longer ends when the ledger stops responding, because
-// frames may still arrive.
+// take calls the sink's Take. It ends the wait if Take returns an error, or if the
+// outcome is known and the sink is complete. Once the call is known to run, the wait no
+// longer ends when the ledger stops responding, because frames may still arrive.
 func (m *machine) take() {
 	running, err := m.sink.Take()
 	switch {
@@ -179,7 +180,8 @@ func (m *machine) take() {
 	m.settle()
 }
 
-// outcome records the call's outcome; later ones are ignored.
+// outcome records the call's outcome, and limits the time for the last frames to
+// lastFrames. Later outcomes are ignored.
 func (m *machine) outcome(out *propose.Outcome) {
 	if m.Outcome == nil {
 		m.Outcome = out
@@ -205,8 +207,9 @@ func (m *machine) escalate(x *contract.Escalated) {
 	}
 }
 
-// check ends the wait as Silent if the ledger has recovered recently and no executor has
-// started the call since the wait began. It does not end the wait for an escalated call.
+// check ends the wait as Silent if the ledger has recovered recently and Progress
+// returns false. It does not end the wait if Progress is nil, the call was escalated or
+// its outcome was received. A wait that continues is checked again after probe.Every.
 func (m *machine) check(ctx context.Context, w Waiter) {
 	if m.Escalated == nil && m.Outcome == nil && w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx) {
 		m.State = Silent

@@ -185,7 +185,7 @@ func TestWait(t *testing.T) {
 // TestWaitWithFrames checks that a response is complete when its outcome and all its
 // frames have arrived, in any order, and broken if some frames do not arrive. The wait
 // also ends when the client disconnects, or when the ledger stops responding before the
-// first frame.
+// first frame, but not when the ledger stops responding after it.
 func TestWaitWithFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(src *source, f *frames, l *ledger)

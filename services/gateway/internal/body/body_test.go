@@ -19,8 +19,9 @@ func request(raw string) echo.Context {
 }
 
 // TestRead checks that Read stores the whole body for Raw and counts it until it is
-// released. Read must reject a body that has a content encoding, is nested too deeply or
-// exceeds the caller's budget; a rejected body does not count.
+// released. Read must reject a body that has a content encoding other than identity,
+// exceeds the caller's budget or, unless it is opaque, is nested too deeply; a rejected
+// body does not count.
 func TestRead(t *testing.T) {
 	deep := strings.Repeat("[", 1<<12)
 	for name, c := range map[string]struct {
@@ -74,7 +75,8 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 
 // TestPace checks that the deadline of a client above the minimum rate does not pass,
 // also if the client sends pieces that each extend it by less than a tenth of the
-// window, and that the deadline of a slower client passes.
+// window, and that the deadline of a slower client passes. At most 100 deadlines are
+// set, and the last one is at most a window from now.
 func TestPace(t *testing.T) {
 	for piece, want := range map[int]bool{5: false, 110: true, 200: true, 5000: true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -156,8 +158,8 @@ func TestInto(t *testing.T) {
 	}
 }
 
-// TestCallArgs checks that absent args become an empty object, that args must be an
-// object, and that CheckName accepts names of at most MaxName bytes.
+// TestCallArgs checks that absent args and null become an empty object, that other args
+// must be an object, and that CheckName accepts names of at most MaxName bytes.
 func TestCallArgs(t *testing.T) {
 	for raw, want := range map[string]string{"": "{}", "null": "{}", `{"a":1}`: `{"a":1}`, "[]": "", `"x"`: ""} {
 		got, err := CallArgs("/args", []byte(raw))
@@ -171,7 +173,8 @@ func TestCallArgs(t *testing.T) {
 }
 
 // TestInBody checks that an error about a call's args names the place of the wrong
-// argument in the request.
+// argument in the request, and that an error that names a place already, or has no
+// pointer, is not changed.
 func TestInBody(t *testing.T) {
 	for _, c := range []struct{ path, at, pointer, param, want string }{
 		{"/api/v1/packs/:name", "", "/args/text", "", "/text"},

@@ -14,8 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// JSON returns the request's body in canonical form. The body must be one JSON object;
-// an empty body is {}.
+// JSON returns the request's body, as Raw returns it, in canonical form. The body must
+// be one JSON object; an empty body counts as {}. The error (400) names the first
+// duplicate member, or otherwise the whole body.
 func JSON(c echo.Context) ([]byte, error) {
 	raw := Raw(c)
 	if len(raw) == 0 {
@@ -67,7 +68,8 @@ func duplicate(doc []byte) string {
 var errNotJSON = errors.New("not JSON")
 
 // duplicateIn reads one JSON value, whose pointer is at, and returns the pointer of the
-// first duplicate member in it. It returns errNotJSON if the value is malformed.
+// first duplicate member in it, or "" if there is none. It returns errNotJSON if the
+// value is malformed before that member.
 func duplicateIn(d *json.Decoder, at string) (string, error) {
 	open, err := d.Token()
 	if err != nil {
@@ -104,8 +106,8 @@ func duplicateIn(d *json.Decoder, at string) (string, error) {
 // event.
 const MaxName = 128
 
-// CheckName returns an error if name is longer than MaxName; param is the place of the
-// name in the request.
+// CheckName returns an error (400) if name is longer than MaxName; param is the place of
+// the name in the request.
 func CheckName(param, name string) error {
 	if len(name) > MaxName {
 		return apierr.BadRequest(param, "at most "+strconv.Itoa(MaxName)+" bytes")
@@ -114,7 +116,7 @@ func CheckName(param, name string) error {
 }
 
 // CallArgs returns args, the JSON object at pointer at in a request body. It returns {}
-// if args is absent or null, and an error if it is not an object.
+// if args is absent or null, and an error (400) if it is any other value.
 func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 	if len(args) == 0 || string(args) == "null" {
 		return json.RawMessage("{}"), nil
@@ -129,8 +131,9 @@ func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 // the call's args in the body. Without it, the body itself is the args.
 const ArgsKey = "args at"
 
-// InBody sets the Param of an error about a call's args to the member of the body, or
-// the path parameter, that the wrong argument came from. It returns err.
+// InBody returns err. If err is an *apierr.Error about a call's args, with a Pointer and
+// without a Param, InBody first sets its Param to the member of the body, or the path
+// parameter, that the wrong argument came from.
 func InBody(c echo.Context, err error) error {
 	var e *apierr.Error
 	if !errors.As(err, &e) || e.Pointer == "" || e.Param != "" {
@@ -147,6 +150,6 @@ func InBody(c echo.Context, err error) error {
 	return err
 }
 
-// pathArgs maps each route that takes an argument from its path to the name of the
-// argument.
+// pathArgs maps each route that takes an argument of a call from its path to the name of
+// the argument.
 var pathArgs = map[string]string{"/api/v1/keys/:id/consent": "id", "/api/v1/approvals/:call/votes": "call_id", "/v1/responses/:id": "id"}

@@ -1,5 +1,6 @@
-// Package calls makes proposals of calls from requests, waits for their outcomes on the
-// ledger, and responds with them. Every API of the gateway that proposes calls uses it.
+// Package calls makes proposals of calls from requests, waits for the outcomes of the
+// calls, and responds with the outcomes. It also serves the states of calls. Every API
+// of the gateway that proposes calls uses it.
 package calls
 
 import (
@@ -52,9 +53,10 @@ func Async(c echo.Context) bool {
 	return strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
 }
 
-// Run proposes a call and waits for its outcome; its results are those of Await. It sets
-// the response headers that identify the call, even if it returns an error, so that the
-// caller can fetch the outcome later.
+// Run proposes a call, waits for its outcome and returns the results of Await. If the
+// error is about an argument of the call, its Param names the place of the argument in
+// the request (see body.InBody). Run sets the response headers that identify the call,
+// even if it returns an error, so that the caller can fetch the outcome later.
 func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
 	verdict := ""
@@ -72,8 +74,8 @@ func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, 
 // which the pack or service that provides the tool defines.
 type Args map[string]json.RawMessage
 
-// Output is the output of a call: any JSON document, as the tool or the provider of the
-// model returned it. The output_schema of a pack describes it.
+// Output is the output of a call, which can be any JSON document. The output_schema of a
+// pack describes the outputs of its calls.
 type Output json.RawMessage
 
 // CallRequest is the body of POST /api/v1/calls.
@@ -97,8 +99,8 @@ type CallResponse struct {
 }
 
 // Check sets the defaults of the request, and stores the place of the args in c for
-// body.InBody. It returns an error if the kind is missing, a name is too long, or args
-// is not an object.
+// body.InBody. It returns an error (400) if the kind is missing, the kind or the tool is
+// longer than body.MaxName, or args is neither absent, null nor an object.
 func (q *CallRequest) Check(c echo.Context) (err error) {
 	if q.Kind == "" {
 		return apierr.BadRequest("/kind", "name the kind of call, e.g. tool.cmd.upper")
@@ -146,9 +148,9 @@ func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args 
 	return s.Answer(c, r)
 }
 
-// Answer proposes the call r and waits for its outcome. It responds with the output as a
-// CallResponse or, if the call waits for approval, with 202 and the path of the call's
-// state.
+// Answer proposes the call r and waits for its outcome. It responds with a CallResponse
+// if the call succeeds, and with 202 and the path of the call's state if the wait ends
+// while the call waits for approval. It returns every other error of Run.
 func (s *API) Answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.Run(c, r)
 	var esc *apierr.Escalation
@@ -166,15 +168,16 @@ func (s *API) Answer(c echo.Context, r propose.Request) error {
 	return c.JSON(http.StatusOK, resp)
 }
 
-// JudgementRequest is the body of POST /api/v1/judgements. Policy checks it against the
-// input schema of judge.score, so that a wrong one is recorded as denied.
+// JudgementRequest is the body of POST /api/v1/judgements. Policy, and not the gateway,
+// checks it against the input schema of judge.score, so a body that does not match is
+// recorded as a denied call.
 type JudgementRequest struct {
 	Session string `json:"session"` // id of the session, or the caller's name for it
 	Rubric  string `json:"rubric"`  // YAML
 }
 
 // Judgement handles POST /api/v1/judgements, whose body is a JudgementRequest. It
-// proposes a call judge.score.
+// proposes a call of kind judge.score and responds as Answer does.
 func (s *API) Judgement(c echo.Context) error {
 	who, args, err := s.Gate.Body(c)
 	if err != nil {

@@ -23,8 +23,9 @@ const (
 	echo = `{"kind":"tool.echo","args":{"text":"hi"}}`
 )
 
-// TestOutcomes checks the status, the error code and the ids in the response for each
-// outcome of a call.
+// TestOutcomes checks, for an outcome of each status, the response's status, error code,
+// Retry-After and ids, and that the ledger contains exactly two events of the call: its
+// proposal and its outcome.
 func TestOutcomes(t *testing.T) {
 	for name, c := range map[string]struct {
 		execute func(c *edgetest.Call)
@@ -78,7 +79,8 @@ func TestOutcomes(t *testing.T) {
 
 // TestPointers checks that the error names the place of the wrong argument in the
 // request: an argument that does not match the tool's schema, or one that the executor's
-// error names.
+// error names. The error names no place if the executor's error names an argument that
+// was not given.
 func TestPointers(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	who := m.Token("alice", token.Tools)
@@ -102,9 +104,9 @@ func TestPointers(t *testing.T) {
 }
 
 // TestApproval checks that the response to a call that waits for approval has status
-// 202, at once if the caller prefers that and otherwise when the caller's time has
-// passed. The call's actor and holders of audit:read can read its state; another
-// principal cannot.
+// 202, with Prefer: respond-async and without it. Without it, the response is sent after
+// the call's timeout and Margin. The call's actor and holders of audit:read can read its
+// state; another principal cannot.
 func TestApproval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -134,7 +136,8 @@ func TestApproval(t *testing.T) {
 	})
 }
 
-// TestStates checks that the state of a call is derived from its newest event.
+// TestStates checks the state of a call after its proposal, its ALLOW, its claim and its
+// outcome, and that an unknown call is not found.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -165,8 +168,11 @@ func TestStates(t *testing.T) {
 }
 
 // TestIdempotency checks that an actor's Idempotency-Key identifies one call, whether
-// the first request has ended or is in progress, and that a different call under the key
-// is rejected. After a denial, a request under the same key is a new call.
+// the first request has ended or is in progress, and that a request for another call
+// under the key is rejected. The same key of another actor identifies another call.
+// While a request waits for a call in progress, the gateway queries no other service.
+// After a denial, a request under the same key is a new call. A key of more than 128
+// bytes is rejected.
 func TestIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo", "tool.other")
@@ -267,8 +273,10 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// TestHeaders checks that the proposal contains the values of the request's headers, and
-// that malformed values are rejected or omitted.
+// TestHeaders checks that the proposal contains the values of the request's headers for
+// tracing, delegation and the session, and that the response names the session. A
+// malformed trace context is omitted; malformed or too long values of other headers are
+// rejected.
 func TestHeaders(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	var c *edgetest.Call
@@ -294,8 +302,8 @@ func TestHeaders(t *testing.T) {
 }
 
 // TestJudgement checks that the name of the session to judge is resolved to its id, and
-// that the proposal to judge another principal's session contains the requested id, so
-// that policy can deny it.
+// that the proposal to judge another principal's session contains a digest of the
+// requested id, so that policy can deny it.
 func TestJudgement(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "judge.score")
 	var c *edgetest.Call

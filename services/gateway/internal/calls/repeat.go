@@ -22,10 +22,11 @@ import (
 )
 
 // An Idempotency-Key identifies a call: a retry under the same key is the same call,
-// whichever gateway receives it and however late. The call's id is derived from tenant,
-// actor, key and attempt, so the ledger detects the duplicate: the second proposal finds
-// the first one or conflicts with it. A call that was denied or expired never started,
-// so its retry is a new attempt with a new id.
+// whichever gateway receives the retry and however late. The call's id is derived from
+// tenant, actor, key and attempt. A gateway first looks the id up in audit's index. If
+// the index does not contain the first proposal yet, the ledger rejects the second one,
+// because both have the same message id. A call that was denied or expired never
+// started, so its retry is a new attempt with a new id.
 
 // maxAttempts is the number of the last attempt under one key. Attempts are numbered
 // from 0.
@@ -56,7 +57,7 @@ func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, erro
 func attemptID(parts ...string) string {
 	h := sha256.New()
 	for _, s := range append([]string{"binnacle idempotency v1"}, parts...) {
-		n := sha256.Sum256([]byte(s)) // the parts of h have equal lengths, so different lists of parts cannot collide
+		n := sha256.Sum256([]byte(s)) // each part adds 32 bytes to h, so that different lists of parts cannot add the same bytes
 		h.Write(n[:])
 	}
 	return contract.IDCall + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
@@ -68,10 +69,11 @@ func Conflict(r propose.Request, message string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeIdempotencyConflict, Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
 
-// same reports whether the recorded call c is equal to the call that r proposes. For
-// requests to a language model it compares the summaries and, unless the recorded
-// request was erased, the requests themselves. It returns false if the recorded args
-// were erased or are malformed, and an error if a content cannot be read.
+// same reports whether the recorded call c has the kind, tool, ReportWithin and args
+// that r proposes. It does not compare sessions, timeouts or delegations. For requests
+// to a language model it compares the summaries and, unless the recorded request was
+// erased or not stored, the requests themselves. It returns false if the recorded args
+// were erased, or are a malformed summary, and an error if a content cannot be read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, nil
@@ -102,20 +104,21 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	return bytes.Equal(body, again), errors.Join(err, err2)
 }
 
-// Prior is a call that was proposed earlier under the same Idempotency-Key.
+// Prior is a call that was proposed earlier, for example under the same Idempotency-Key.
 type Prior struct {
 	Proposal *contract.Event
 	Call     contract.Call
-	Last     *contract.Event // the newest known event of the call
+	Last     *contract.Event // newest known event of the call; Before sets it, and Repeat requires it
 }
 
 // Before returns the call that was proposed earlier under the id of r, or nil if there
-// is none or r has no Idempotency-Key. If that call is not equal to r, the error is that
-// of Conflict; if it cannot be read or compared, the error has status 503. lost is nil
-// before r is proposed; the call is then read from audit's index. Otherwise lost is the
-// error with which the proposal of r failed. An *eventlog.TakenError contains the
-// sequence of the first proposal, which is read from the ledger, because audit's index
-// may not contain it yet. For any other error Before returns nil.
+// is none or r has no Idempotency-Key. If that call differs from r (see same), the error
+// is that of Conflict; any other error means that the call cannot be read or compared
+// now. lost is nil before r is proposed; the call is then read from audit's index.
+// Otherwise lost is the error with which the proposal of r failed. An
+// *eventlog.TakenError contains the sequence of the first proposal, which is read from
+// the ledger, because audit's index may not contain it yet. For any other lost, Before
+// returns nil.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -154,7 +157,7 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 
 // proposalAt reads the proposal of a call at a sequence of the ledger. Any service can
 // publish under any message id, so proposalAt returns an error if the stored event is
-// not the gateway's proposal of that call.
+// not a gateway's proposal of that call.
 func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*contract.Event, error) {
 	en, err := s.Ledger.Get(ctx, seq)
 	if err != nil {
@@ -167,8 +170,9 @@ func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*cont
 	return e, err
 }
 
-// Repeat waits for the outcome of a call that was proposed earlier. Its results are
-// those of Await.
+// Repeat waits, for at most r.Timeout, for the outcome of a call that was proposed
+// earlier. If before.Last is the outcome, it does not wait. Its results are those of
+// Await, but it never cancels the call.
 func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (*propose.Outcome, []byte, error) {
 	if e := before.Last; e.Name == contract.EventEffectRecorded {
 		out := &propose.Outcome{Event: e}
@@ -191,10 +195,10 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 	return nil, nil, Pending(r)
 }
 
-// OutcomeOf returns the outcome of the call c, which the event e proposed. If it is not
-// recorded yet, OutcomeOf waits for it until ctx is done or queries.Timeout has passed,
-// and then returns nil. It returns the error of a failed query, or that of Silent if the
-// ledger does not respond during the wait.
+// OutcomeOf returns the outcome of the call c, which the event e proposed. If the
+// outcome is not recorded yet, OutcomeOf waits for it, for at most queries.Timeout or
+// until ctx is done, and returns nil if there is none by then. The error is that of a
+// failed query, or that of Silent if the ledger does not respond during the wait.
 func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.Call) (*contract.Recorded, error) {
 	last, err := s.Queries.Last(ctx, c.ID)
 	if err != nil {

@@ -30,9 +30,10 @@ type Maker struct {
 	Tools       Tools
 }
 
-// TimeoutHeader is the request header with the timeout of a call in seconds. The call
-// must start within that time, and is stopped when the time has passed. The wait for the
-// outcome may be up to Margin longer.
+// TimeoutHeader is the request header with the timeout of a call in seconds. The time
+// begins at the proposal or, for an escalated call, when the escalation is settled. A
+// call that has not started within that time does not start, and the executor of a call
+// that is running stops it. A caller that executes its call itself is not stopped.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
 // TimeoutOf returns the timeout of a request's call: the value of TimeoutHeader, 1 to
@@ -50,8 +51,10 @@ func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 }
 
 // Request makes the proposal of a call from a request, with its session, inherited
-// labels, Idempotency-Key and timeout. Nothing is recorded yet. With an Idempotency-Key,
-// the proposal has the id of the call that the key identifies.
+// labels, Idempotency-Key and timeout. Names of sessions in the args are replaced by ids
+// (see sessions.Resolver.InArgs). Nothing is recorded yet. With an Idempotency-Key, the
+// proposal has the id of the call that the key identifies. An invalid header is an error
+// (400).
 func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *auth.Caller) (propose.Request, error) {
 	ctx, h := c.Request().Context(), c.Request().Header
 	in, err := s.Sessions.Of(ctx, who, h)
@@ -83,7 +86,8 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 
 // Plain makes the proposal of a call in a session from its arguments and the headers for
 // delegation and tracing. The proposal has no Idempotency-Key, no inherited labels, and
-// the default timeout. The error is that of delegationOf.
+// the default timeout. The error is 400 if a header for delegation is longer than
+// body.MaxName.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
@@ -96,7 +100,8 @@ func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 }
 
 // ExecutorOf returns the service that executes calls of a kind according to the catalog,
-// or "" if the kind is not in the catalog. Policy denies a call without an executor.
+// or "" if the kind is not in the catalog. Policy denies calls of kinds that are not in
+// the catalog.
 func (s *Maker) ExecutorOf(kind string) string {
 	if t, _ := s.Tools.Lookup(kind); t != nil {
 		return t.Executor
@@ -112,7 +117,7 @@ const (
 	idempotencyHeader = "Idempotency-Key"
 
 	// Request headers that contain the principal on whose behalf the caller acts, and
-	// the id of the delegation that allows it. Policy checks the delegation.
+	// the id of the delegation that permits this. Policy checks the delegation.
 	behalfHeader     = "X-Binnacle-On-Behalf-Of"
 	delegationHeader = "X-Binnacle-Delegation"
 )

@@ -20,7 +20,7 @@ import (
 type CallState struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
-	Called     string          `json:"session,omitempty"` // the caller's name for the session
+	Called     string          `json:"session,omitempty"` // the caller's name for the session; only in responses with status 202
 	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the status of the effect
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
@@ -42,8 +42,9 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
 }
 
-// State handles GET /api/v1/calls/{id}. Only the actor of the call and holders of
-// audit:read may read the state; other callers receive 404.
+// State handles GET /api/v1/calls/{id}. It responds with a CallState to the actor of the
+// call and to holders of audit:read. For other callers, and for an unknown call, the
+// response is 404.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -74,8 +75,8 @@ func (s *API) State(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// fold sets the state of a call from its newest event. It returns the output of a call
-// that succeeded, or nil.
+// fold sets the state of a call from its newest event. It returns the output if the call
+// succeeded and has one, or else nil. Other events than those below do not change x.
 func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error) {
 	switch e.Name {
 	case contract.EventEscalated:

@@ -36,10 +36,11 @@ type Runner struct {
 	schemas toolschema.Checker
 }
 
-// Propose records the proposal of a call. While the ledger does not respond it records
-// nothing and returns an error at once. The proposal may not be durable yet when Propose
-// returns, but it is durable before an outcome is recorded. The error is an
-// *apierr.Error with status 413 or 503. The caller must close the pending call.
+// Propose begins to record the proposal of a call. If the probes show that the ledger
+// does not respond, it records nothing and returns an error at once. The proposal may
+// not be durable yet when Propose returns, and may still fail to be recorded (see
+// propose.Pending.Failed), but it is durable before an outcome is recorded. The error is
+// an *apierr.Error with status 413 or 503. The caller must close the pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
 	if s.Probe.Down() {
 		return nil, Silent(r, "nothing was proposed")
@@ -62,8 +63,9 @@ func (s *Runner) Wait(ctx context.Context, p *propose.Pending, t await.Terms, si
 	return w.Wait(ctx, p, t, sink)
 }
 
-// WaitDecision waits for the decision on a call that its caller executes. No executor
-// starts such a call, so the wait does not end because the call has not started.
+// WaitDecision waits for the decision on a call that its caller executes. Unlike Wait,
+// it does not end the wait because no executor has started the call: executors do not
+// start such calls.
 func (s *Runner) WaitDecision(ctx context.Context, p *propose.Pending, t await.Terms) await.Result {
 	defer s.Probe.Watch()()
 	return await.Waiter{Probe: s.Probe}.Wait(ctx, p, t, await.Whole{})
@@ -85,13 +87,16 @@ func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.C
 const Margin = 5 * time.Second
 
 // Await proposes a call, waits for its outcome and reads its output. A returned outcome
-// is durable. The error is an *apierr.Error if the call did not succeed, or has no
-// outcome within r.Timeout + Margin. It is an *apierr.Escalation if the call was
-// escalated and the wait ends without an outcome; with async, the wait ends as soon as
-// the call is escalated. If ctx is done before the outcome is received and the call was
-// not escalated, Await cancels the call and returns ctx.Err(). If a call was proposed
+// is durable; it is returned with an error if the call did not succeed or its output
+// cannot be read. The error is an *apierr.Error if the call cannot be proposed, did not
+// succeed, or has no outcome within r.Timeout + Margin, or if the ledger stops
+// responding (see also GiveUp). It is an *apierr.Escalation if the call was escalated
+// and the wait ends without an outcome; with async, the wait ends as soon as the call is
+// escalated. If ctx is done before the outcome is received and the call was not
+// escalated, Await cancels the call and returns ctx.Err(). If a call was proposed
 // earlier under the same Idempotency-Key, Await instead waits for that call up to
-// r.Timeout, ignores async, and does not cancel the call.
+// r.Timeout, ignores async, does not cancel the call, and returns ctx.Err() if ctx is
+// done first.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
@@ -126,9 +131,12 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	return nil, nil, s.Unended(ctx, p, r, &res)
 }
 
-// Unended returns the error for a wait that ended without an outcome. If the context of
-// the wait is done or the client has disconnected, Unended cancels the call and returns
-// ctx.Err(). It does not handle await.Silent, for which the response depends on the API.
+// Unended returns the error for a wait that ended without an outcome: an
+// *apierr.Escalation after await.Escalated, an error with status 503 after await.Failed,
+// and otherwise that of Pending. After await.Left and await.Gone, Unended cancels the
+// call and returns ctx.Err(), which is nil if ctx is not done. The caller of Unended
+// handles await.Silent and await.Broken, because the response to them depends on the
+// API.
 func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
 	case await.Escalated:
@@ -151,8 +159,8 @@ func Pending(r propose.Request) *apierr.Error {
 		Message: "no outcome yet; it will be on the ledger under the receipt id"}
 }
 
-// result returns the outcome and the output of a call that ended, or the outcome and its
-// error if it is not a success.
+// result returns the outcome and the output of a call that ended. If the call did not
+// succeed or its output cannot be read, result returns the outcome and an error.
 func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Outcome) (*propose.Outcome, []byte, error) {
 	if e := apierr.OfOutcome(&out.Recorded); e != nil {
 		s.PointAt(e, r)
@@ -162,9 +170,11 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 	return out, output, err
 }
 
-// PointAt sets the place of the wrong argument in e: the argument that does not match
-// the tool's current schema (the ledger holds only the reason code), or the one that the
-// executor's error message names.
+// PointAt sets the place of the wrong argument in e, if it can be determined. If the
+// executor rejected the input, that is the argument that its error message names. If
+// policy denied the call because of the tool's schema, it is the argument that does not
+// match the tool's current schema, because the ledger holds only the reason code;
+// PointAt then adds the place to the message. Other errors are not changed.
 func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	if e.Code == contract.CodeInvalidInput {
 		e.PointBy(e.Message, r.Kind, r.Args)
@@ -184,7 +194,8 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 }
 
 // started reports whether the ledger contains, at or after sequence from, an event that
-// shows that the call of e has started or ended.
+// shows that the call of e has started or ended. It returns false if the ledger cannot
+// be read within probe.Within.
 func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, probe.Within)
 	defer cancel()
@@ -235,6 +246,7 @@ func (s *Runner) cancel(ctx context.Context, p *propose.Pending, r propose.Reque
 }
 
 // output returns the output of an outcome, or {} if there is none or it was withheld.
+// The error is 503 if the output cannot be read.
 func (s *Runner) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
 	if out.Recorded.Output == nil || out.Recorded.Output.Store == contract.StoreWithheld {
 		return []byte("{}"), nil

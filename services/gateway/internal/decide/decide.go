@@ -1,7 +1,7 @@
 // Package decide serves the decision-only API: callers that execute calls themselves
 // receive the signed decision with its intent, and report the outcome. The gateway
-// executes nothing here; it records that an intent was handed out to its caller
-// (handout.Lender).
+// executes nothing here; it records that an intent was handed out to its caller, and the
+// outcome that the caller reports (handout.Lender).
 package decide
 
 import (
@@ -57,19 +57,22 @@ type Lender interface {
 	// HandOut claims the call that e allows. If the error is nil, the claim is on the
 	// ledger. The error is handout.ErrClaimed if the call was claimed before,
 	// handout.ErrFrozen while the mesh is frozen, and guard.ErrExpired if the intent has
-	// expired.
+	// expired. After another error the claim may or may not be on the ledger.
 	HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error
 	// Withholds returns the reason why no intent can be handed out now, such as
 	// handout.ErrFrozen, or nil.
 	Withholds() error
-	// Close records the outcome that a caller reports. late reports that the deadline
-	// has passed; the caller of Close must then record the report as a separate event.
-	// The error is outcome.ErrSuperseded if the call already has an outcome.
+	// Close records the outcome that a caller reports, and returns the reported effect.
+	// late reports that the deadline has passed: Close then records the outcome unknown,
+	// unless the call has an outcome, and the caller of Close must record the report as
+	// a separate event. The error is outcome.ErrSuperseded if the call already has an
+	// outcome and late is false.
 	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (eff contract.Effect, late bool, err error)
 }
 
 // Facts is the document from which policy decided. Its members depend on the kind of the
-// call and on the policy bundle. The decision's signature covers its digest.
+// call and on the policy bundle. The decision's signature covers the digest of the
+// facts.
 type Facts map[string]json.RawMessage
 
 // DecideRequest is the body of POST /api/v1/decide: a call to propose, or the id of a
@@ -97,7 +100,7 @@ type DecideResponse struct {
 	ReceiptID  string          `json:"receipt_id"`        // id that the receipt of the outcome will have
 }
 
-// check sets the defaults of the request, and returns an error if the request is
+// check sets the defaults of the request, and returns an error (400) if the request is
 // invalid.
 func (q *DecideRequest) check(c echo.Context) error {
 	if q.CallID != "" {
@@ -118,10 +121,10 @@ func (q *DecideRequest) check(c echo.Context) error {
 }
 
 // Decide handles POST /api/v1/decide. It responds with the signed decision and its
-// intent after the claim of the call is on the ledger. If the call waits for approval
-// the response is 202; after the approval, the caller requests the intent by the call's
-// id or its Idempotency-Key. While the mesh is frozen, or if the instance has no signing
-// key, no intent is handed out (503).
+// intent after the claim of the call is on the ledger. If the wait ends while the call
+// waits for approval, the response is 202; after the approval, the caller requests the
+// intent by the call's id or its Idempotency-Key. While the mesh is frozen, or if the
+// instance has no signing key, no intent is handed out (503).
 func (s *API) Decide(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -176,9 +179,11 @@ func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, agai
 		Decision: contract.Bytes(d), ReceiptID: receipt.ID(d.CallID)})
 }
 
-// permission proposes a call, waits for its decision and claims it for the caller. It
-// returns the event that allows the call. again reports that the intent was handed out
-// before.
+// permission proposes a call, waits for its decision and claims the call for its caller.
+// It returns the event that allows the call. again reports that the intent was handed
+// out before. If the call was proposed earlier under the same Idempotency-Key, the
+// results are those of resume. If the wait ends without an ALLOW, the error is that of
+// refused.
 func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e *contract.Event, again bool, err error) {
 	if s.Probe.Down() {
 		return nil, false, calls.Silent(r, "nothing was proposed")
@@ -214,9 +219,10 @@ func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request
 	return s.Calls.Unended(ctx, p, r, res)
 }
 
-// claim claims the call that e proposed for its caller, and returns the event that
-// allows it. If the error is nil, the claim is on the ledger. If the call was claimed
-// before, its results are those of resume.
+// claim claims, for its caller, the call that e proposed, and returns the event that
+// allows the call. If the error is nil, the claim is on the ledger. If the call was
+// claimed before, the results are those of resume. If the mesh is frozen, the intent has
+// expired or the claim cannot be recorded, the error has status 503.
 func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, res *await.Result, async bool) (*contract.Event, bool, error) {
 	var a contract.Allowed
 	if err := contract.Decode(res.Event.Data, &a); err != nil {
@@ -247,9 +253,10 @@ func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Pri
 	return s.resume(ctx, r, before, async)
 }
 
-// resume waits until the intent of a call that was proposed earlier may be handed out,
-// and claims the call. If the intent was handed out before, the results are those of
-// again.
+// resume waits, for at most r.Timeout, until the intent of a call that was proposed
+// earlier may be handed out, and claims the call. If the intent was handed out before,
+// the results are those of again. The error is an *apierr.Escalation if the wait ends
+// while the call waits for approval, and that of endedError if the call has an outcome.
 func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior, async bool) (*contract.Event, bool, error) {
 	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout, Async: async})
 	switch res.State {
@@ -269,10 +276,10 @@ func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior
 	return nil, false, calls.Pending(r)
 }
 
-// again returns the event that allowed a call whose intent was handed out before. The
-// effect may have begun, or the first response may have been lost. While the lender
-// withholds intents, for example because the mesh is frozen, again returns an error
-// instead.
+// again returns the event that allowed a call whose intent was handed out before, and
+// true. The effect may have begun, or the first response may have been lost. While the
+// lender withholds intents, for example because the mesh is frozen, again returns an
+// error (503) instead.
 func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bool, error) {
 	if err := s.Lender.Withholds(); errors.Is(err, handout.ErrFrozen) {
 		return nil, false, frozen(r)
@@ -305,8 +312,9 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 		Message: "the outcome of this call was reported; its intent permits nothing more"}
 }
 
-// takeUp hands out the intent of a call, named by its id, that the caller proposed
-// earlier in order to execute it. The error is 404 for any other call.
+// takeUp hands out the intent of the call req.CallID, which the caller proposed earlier
+// in order to execute it. The error is 404 if the call does not exist or is not such a
+// call.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
 	ctx := c.Request().Context()
 	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)

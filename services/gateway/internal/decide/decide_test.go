@@ -71,7 +71,9 @@ func newMesh(t *testing.T) (*edgetest.Mesh, *lender) {
 	return l.m, l
 }
 
-// TestDecide checks the response for each decision on a call that its caller executes.
+// TestDecide checks, for the decisions on a call that its caller executes and for errors
+// of the claim, the response, its time, and whether the call is claimed. Without a
+// signing key the request is rejected.
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		execute func(c *edgetest.Call)
@@ -173,9 +175,10 @@ func TestSameKey(t *testing.T) {
 }
 
 // TestReport checks that an intent has one outcome: an equal report is a repetition of
-// it, a different one is rejected, and a late one is recorded as a separate event. It
-// also checks that a report is rejected if it is of another caller, names other args, or
-// has an output that does not match the tool's schema.
+// the first one, a different one is rejected, and a late one is recorded as a separate
+// event. It also checks that a report is rejected if its path names no intent, or if it
+// is of another caller, names other args, or has an output that does not match the
+// tool's schema.
 func TestReport(t *testing.T) {
 	m, l := newMesh(t)
 	alice := m.Token("alice", token.Decide)

@@ -34,7 +34,7 @@ type OutcomeRequest struct {
 	ErrorCode    string          `json:"error_code,omitempty"`
 	ErrorMessage string          `json:"error_message,omitempty"`
 	Output       json.RawMessage `json:"output,omitempty"`
-	Usage        *ReportedUsage  `json:"usage,omitempty"` // if absent, the reserved amounts count as used
+	Usage        *ReportedUsage  `json:"usage,omitempty"` // the reserved amount counts as used for each amount that is absent or 0
 }
 
 // ReportedUsage is the usage of the effect as the caller reports it.
@@ -100,7 +100,8 @@ func (u *ReportedUsage) check() error {
 // equal to the first one is accepted as a repetition, and a different one is a conflict
 // (409). A report after the deadline is recorded as a separate event in addition to the
 // outcome "unknown". A report whose args digest is not the intent's is also a conflict.
-// The response is 404 if the intent was not handed out to the caller.
+// An output that does not match the tool's schema is an error (400). The response is 404
+// if the intent was not handed out to the caller.
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -151,8 +152,9 @@ func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contr
 	return e, &a, nil
 }
 
-// fitsOutput returns an error if an output does not match the tool's schema. It checks
-// nothing if the tool has changed since the decision.
+// fitsOutput returns an error (400) if an output does not match the tool's schema. It
+// checks nothing if the output is empty, or the tool has changed since the decision or
+// is not in the catalog.
 func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	if len(output) == 0 {
 		return nil
@@ -166,8 +168,9 @@ func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 }
 
 // closeCall records a report as the call's outcome, or as a separate event if the
-// deadline passes meanwhile. If the call has an outcome already, the results are those
-// of reportedBefore. The error is 404 if the intent was not handed out.
+// deadline has passed. If the call has an outcome already, the results are those of
+// reportedBefore. The error is 404 if the intent was not handed out, and 503 if the
+// report cannot be recorded now.
 func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest) (*OutcomeResponse, error) {
 	if s.Lender == nil {
 		return nil, apierr.Unavailable("the gateway has no signing key")
@@ -203,7 +206,8 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
 }
 
-// reportOf converts the body of a report and stores its output.
+// reportOf converts the body of a report and stores its output. The error is 400 if the
+// output is too large, and 503 if it cannot be stored.
 func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report, error) {
 	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {

@@ -96,7 +96,7 @@ func (l *Ledger) Append(ctx context.Context, subject, id string, data []byte) (u
 	return seq, err
 }
 
-// New returns a mesh whose catalog contains the given tools.
+// New returns a mesh whose catalog contains tools of the given kinds.
 func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 	return NewWith(t, cfg, nil, tools...)
 }
@@ -120,8 +120,8 @@ func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string)
 	return m
 }
 
-// Register adds a tool to the catalog. Its input and its output are objects with the
-// string member text.
+// Register adds a tool of a kind to the catalog. Its input and its output are objects
+// with the optional string member text.
 func (m *Mesh) Register(kind string) {
 	m.Helper()
 	executor := executorOf(kind)
@@ -242,9 +242,9 @@ func (c *Call) Escalate() {
 	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
 }
 
-// client returns a query client without a transport. It responds with the values in
-// Answers; if there is none, it responds to queries of audit's index of calls from the
-// ledger, and to others with an error.
+// client returns a query client without a transport. It responds to a query with the
+// value in Answers. Without one, it responds to queries of audit's index of calls from
+// the ledger, and to others with an error.
 func (m *Mesh) client() *rpc.Client {
 	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
 		Send: func(_ context.Context, service, _, verb string, args any) (rpc.Frames, error) {

@@ -120,11 +120,12 @@ func spanOf(c echo.Context) (p span, err error) {
 // followEvery is the interval at which a stream with follow=true reads new entries.
 const followEvery = 50 * time.Millisecond
 
-// lines streams the entries of the ledger that match filter, each as render returns it;
-// entries for which render returns nil are omitted. If forever is set, the stream waits
-// for new entries at the end of the ledger. If the ledger cannot be read or the caller's
-// credential becomes invalid, the connection is aborted, so that the response is not
-// mistaken for a complete one.
+// lines streams the entries of the ledger that match filter and are in the range of the
+// parameters from and to, each as render returns it; entries for which render returns
+// nil are omitted. If forever is set, the stream waits for new entries at the end of the
+// ledger. An error before the stream begins is returned. If later the ledger cannot be
+// read or the caller's credential becomes invalid, the connection is aborted, so that
+// the response is not mistaken for a complete one.
 func (s *API) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
 	part, err := spanOf(c)
 	if err != nil {
@@ -162,8 +163,8 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 
 // send writes the available entries in part, and sets part to the range after them. It
 // reports whether the response is over: an entry after part was reached, or the client
-// has disconnected. If the ledger cannot be read or ctx is done, send panics with
-// http.ErrAbortHandler.
+// has disconnected. If the ledger cannot be read, or ctx is done when an entry is read,
+// send panics with http.ErrAbortHandler.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
 		if err != nil || ctx.Err() != nil { // the caller's credential may have become invalid
@@ -182,9 +183,10 @@ func (s *API) send(ctx context.Context, c echo.Context, filter string, part *spa
 	return false
 }
 
-// Content handles GET /api/v1/contents/{commitment}. It responds with a content object:
-// 16 bytes of salt followed by the content. The response is 404 if the object does not
-// exist or was erased.
+// Content handles GET /api/v1/contents/{commitment}. It responds with a content object
+// as it is stored: 16 bytes of salt followed by the content, or the ciphertext of both
+// if the content is encrypted. The response is 404 if the object does not exist or was
+// erased.
 func (s *API) Content(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

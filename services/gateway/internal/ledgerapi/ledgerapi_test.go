@@ -40,7 +40,9 @@ func lines(t *testing.T, r *edgetest.Response) (names []string) {
 	return names
 }
 
-// TestEvents checks that the ledger can be listed by session, type, time and sequence.
+// TestEvents checks that the ledger can be listed by session, type, time and sequence,
+// that errors name the invalid parameter, and that a caller without the scope is
+// rejected.
 func TestEvents(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	alice, auditor := m.Token("alice", token.Tools), m.Token("auditor", token.Audit)
@@ -96,7 +98,8 @@ func TestSearchParameters(t *testing.T) {
 	}
 }
 
-// TestParameters checks that reads reject invalid paths and parameters.
+// TestParameters checks that the routes of reads reject invalid paths and parameters
+// with an error that names the parameter.
 func TestParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -168,7 +171,8 @@ func TestExport(t *testing.T) {
 }
 
 // TestVerify checks that the verification of data that is not a pack fails, as the body
-// and as a file in a form, under the mesh's root or a given one.
+// and as a file in a form, under the mesh's root or a given one, and that an invalid
+// root and a form without the file are rejected.
 func TestVerify(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)

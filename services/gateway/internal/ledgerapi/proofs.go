@@ -53,8 +53,8 @@ type page struct {
 }
 
 // sessionOf returns the id of a session from its id or its name. The name is the one
-// that the principal in the parameter owner, or else the caller, gave the session. The
-// caller must have scope audit:read.
+// that the principal in the parameter owner gave the session, or the caller if there is
+// no such parameter. The caller must have scope audit:read.
 func (s *API) sessionOf(c echo.Context, session string) (string, error) {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *API) sessionOf(c echo.Context, session string) (string, error) {
 	return s.Sessions.QueriedBy(c, who, session)
 }
 
-// pageOf reads the parameters that select a part of a list. The caller must have scope
-// audit:read.
+// pageOf reads the parameters that select a part of a list: session, limit (default
+// 1000) and offset. The caller must have scope audit:read.
 func (s *API) pageOf(c echo.Context) (p page, err error) {
 	p = page{limit: 1000}
 	if p.session, err = s.sessionOf(c, c.QueryParam("session")); err != nil {
@@ -101,7 +101,7 @@ func (s *API) Receipts(c echo.Context) error {
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
 // Search handles GET /api/v1/search. It responds with the matching events in audit's
-// index, newest first.
+// index, newest first, up to the parameter limit (default 50).
 func (s *API) Search(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *API) ListSessions(c echo.Context) error {
 }
 
 // SessionReceipts handles GET /api/v1/proofgraph/sessions/:id/receipts. It responds with
-// one session's receipts in the order of the session's chain.
+// one session's receipts, at most 1,000,000, in the order of the session's chain.
 func (s *API) SessionReceipts(c echo.Context) error {
 	id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
@@ -201,7 +201,8 @@ func (s *API) SessionReceipts(c echo.Context) error {
 }
 
 // Evidence handles GET /api/v1/sessions/:id/evidence. It streams a session's evidence
-// pack. If the pack cannot be read to its end, the connection is aborted.
+// pack. If the pack cannot be read to its end, the connection is aborted, so that the
+// pack is not mistaken for a complete one.
 func (s *API) Evidence(c echo.Context) error {
 	id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {

@@ -1,5 +1,6 @@
 // Package llmapi serves the APIs of language models: it proposes the requests unchanged
-// and relays the frames of the responses.
+// and relays the frames of the responses. It also serves the list of models, stored
+// responses, and statistics.
 package llmapi
 
 import (
@@ -59,21 +60,23 @@ type Frames interface {
 	Close()
 }
 
-// ProviderRequest is a request in the format of a provider's API, which the gateway
-// forwards unchanged. That API defines its members; model is provider/model, an alias or
-// a virtual model.
+// ProviderRequest is a request in the format of a provider's API. That API defines the
+// members of the request; model is provider/model, an alias or a virtual model. The
+// gateway forwards the request unchanged.
 type ProviderRequest map[string]json.RawMessage
 
-// ProviderResponse is a response in the format of the API of the request, which defines
-// its members. The gateway relays it unchanged.
+// ProviderResponse is a response in the format of the API to which the request belongs.
+// That API defines the members of the response. The gateway relays unchanged what the
+// llm-router returns.
 type ProviderResponse map[string]json.RawMessage
 
 // Handler returns the handler of the API for a kind of request to language models. The
 // gateway forwards the request unchanged; the args of the call are a summary of it.
 // Errors have the shape of the API: Anthropic's for messages and their token counts, or
-// else OpenAI's. If the request's Idempotency-Key was used before, the first response is
-// sent again once its call has ended. A stream cannot be sent again, because its frames
-// are not recorded.
+// else OpenAI's. If the request's Idempotency-Key identifies a call that was proposed
+// earlier, the recorded output of that call is sent once the call has ended, or {} if
+// the output was withheld. A stream cannot be sent again, because its frames are not
+// recorded; the error is then 409.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)
@@ -98,7 +101,8 @@ func (s *API) Handler(kind string) echo.HandlerFunc {
 
 // Request makes the proposal of a request to a language model. The args of the proposal
 // are a summary of the request; the body of the proposal is the request itself,
-// unchanged.
+// unchanged. Without a TimeoutHeader the timeout is llmTimeout. The error is 400 for an
+// invalid request or header, and 503 if the proposal cannot be prepared now.
 func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller) (propose.Request, error) {
 	args, labels, err := llm.Peek(kind, raw)
 	var fe *llm.FieldError
@@ -133,7 +137,7 @@ func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller)
 	return r, nil
 }
 
-// maxBetas is the maximum number of beta features in one request.
+// maxBetas is the maximum number of beta features that betas returns.
 const maxBetas = 32
 
 // betas returns the beta features that the header Anthropic-Beta of a request names, at
@@ -149,9 +153,9 @@ func betas(h http.Header) (out []string) {
 	return out
 }
 
-// cacheOf returns "use" if the response may be a cached one, or "" if not. Without the
-// header, the setting of the caller's virtual key applies. A value of the header other
-// than "use" and "no" is an error (400).
+// cacheOf returns "use" if the response may be a cached one, or "" if not. Without
+// cacheHeader, the setting of the caller's virtual key applies. A value of cacheHeader
+// other than "use" and "no" is an error (400).
 func cacheOf(h http.Header, who *auth.Caller) (string, error) {
 	switch v := h.Get(cacheHeader); v {
 	case "no":
@@ -177,8 +181,9 @@ const cacheHeader = "X-Binnacle-Cache"
 
 // Models handles GET /v1/models and GET /v1/models/{id}. If the llm-router's list is
 // stale and the caller has the scope llm:call, a call llm.models refreshes the list
-// first. With the header Anthropic-Version the responses and errors have the shape of
-// Anthropic's API. The response is 404 for an unknown id.
+// first; if that call fails, the stale list is used. With the header Anthropic-Version
+// the responses and errors have the shape of Anthropic's API. The response is 404 for an
+// unknown id.
 func (s *API) Models(c echo.Context) error {
 	anthropic := c.Request().Header.Get("Anthropic-Version") != ""
 	if anthropic {

@@ -22,12 +22,11 @@ import (
 // relay proposes a call and relays its frames to the caller. A plain response is sent
 // once the outcome is on the ledger. A stream is relayed as it arrives, but its end is
 // held back until the outcome is on the ledger. A complete response therefore implies
-// that the outcome is durable and that its receipt can be fetched. A call is cancelled
-// if its client disconnects, or if its caller is suspended or the caller's credential is
-// revoked or, for a stream, expires. Unless it has an Idempotency-Key, it is also
-// cancelled if the ledger stops responding before the first frame, or if no executor
-// starts it after the ledger has recovered. Only frames of the call's executor are
-// received.
+// that the outcome and the receipt are durable. A call is cancelled if its client
+// disconnects, if its caller is suspended, or if the caller's credential is revoked or
+// expires. Unless it has an Idempotency-Key, it is also cancelled if the ledger stops
+// responding before the first frame, or if no executor starts it after the ledger has
+// recovered. Only frames of the call's executor are received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")
@@ -72,9 +71,9 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	return s.unended(ctx, a, p, &res)
 }
 
-// unended responds to a call whose wait ended before its outcome and all frames were
-// received. A stream that has begun ends with an error event, so that it cannot be
-// mistaken for a complete response.
+// unended responds if the wait for a call ended without the outcome, or without all
+// frames of the response. A stream that has begun ends with an error event, so that it
+// cannot be mistaken for a complete response.
 func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res *await.Result) error {
 	c, r := a.c, a.r
 	switch res.State {
@@ -120,9 +119,9 @@ func operation(kind string) string {
 	return "chat"
 }
 
-// repeat responds to a request whose Idempotency-Key was used before with the response
-// to the first call. The error is 409 for a stream, and 404 for a stored response that
-// has been deleted.
+// repeat responds to a request whose Idempotency-Key identifies the call before.Call
+// with the recorded output of that call. The error is 409 for a stream, 404 for a stored
+// response that has been deleted, and otherwise that of calls.Runner.Repeat.
 func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
 	args, err := calls.ModelArgs(r.Args)
 	if err != nil {

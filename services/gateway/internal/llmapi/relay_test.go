@@ -42,7 +42,8 @@ func failed(c *edgetest.Call, n int64, code string) {
 	c.End("llm-router", contract.Effect{Status: contract.Failed, Frames: n, ErrorCode: code, ErrorMessage: "no luck"}, nil, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
-// TestRelay checks the response for different frames and outcomes of a call.
+// TestRelay checks the status, the body and the time of the response for different
+// frames and outcomes of a call, and that the response names the call and the receipt.
 func TestRelay(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, body string
@@ -169,8 +170,8 @@ func TestSuspension(t *testing.T) {
 	})
 }
 
-// TestCredit checks that an executor that sends many bytes receives credits for the
-// bytes that were written.
+// TestCredit checks that an executor that sends many bytes receives a credit for each
+// half of llm.Window that was written.
 func TestCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.chat")
@@ -258,7 +259,7 @@ func TestCreditFails(t *testing.T) {
 	}
 }
 
-// contentKeys are content keys of which Key fails with err, if that is not nil.
+// contentKeys provides content keys; err is the error of its method Key.
 type contentKeys struct{ err error }
 
 func (contentKeys) Current(context.Context) (string, []byte, error) {
@@ -269,8 +270,9 @@ func (k *contentKeys) Key(context.Context, string) ([]byte, error) {
 	return make([]byte, 32), k.err
 }
 
-// TestRepeatUnreadable checks that a repeated Idempotency-Key is not reported as used
-// for another call while the first call cannot be read. An erased request counts as equal.
+// TestRepeatUnreadable checks that a request under a repeated Idempotency-Key fails with
+// 503, and not because the key was used for another call, while the first call cannot be
+// read. A request counts as equal to a first request that was erased.
 func TestRepeatUnreadable(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{Capture: llm.CaptureEncrypted}, "llm.chat")
 	keys := &contentKeys{}
@@ -309,7 +311,8 @@ func TestRepeatUnreadable(t *testing.T) {
 
 // TestModelRequests checks that the call contains the values of the request's headers
 // for caching and beta features. An invalid value for caching is rejected; names of beta
-// features that are too long or too many are omitted.
+// features that are too long or too many are omitted. An error in a request to a model
+// that is the args of POST /api/v1/calls names the wrong member.
 func TestModelRequests(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages")
 	var args llm.Args

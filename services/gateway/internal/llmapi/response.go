@@ -61,8 +61,8 @@ func (a *response) streams() bool {
 
 // frame processes one frame. It writes the data of a stream at once and holds everything
 // else in body. Each time that half of llm.Window has been processed, it sends a credit
-// to the executor, which otherwise stops sending. Only a failed write to the client
-// wraps await.ErrGone.
+// to the executor, which otherwise stops sending. Only the error of a failed write to
+// the client wraps await.ErrGone.
 func (a *response) frame(t transient.Frame) error {
 	f, err := llm.ParseFrame(t.Data)
 	if err != nil {
@@ -104,8 +104,8 @@ func (a *response) begin(verdict string) http.Header {
 	return h
 }
 
-// write writes data of a stream, after its status and headers if it is the first. Its
-// error wraps await.ErrGone.
+// write writes data of a stream to the client. The first write is preceded by the status
+// and the headers. The error wraps await.ErrGone.
 func (a *response) write(data []byte) error {
 	resp := a.c.Response()
 	if !a.open {
@@ -153,7 +153,8 @@ func (a *response) end(r *contract.Recorded) error {
 func (a *response) fail(e *apierr.Error) error { return a.write(e.Event(a.r.Kind)) }
 
 // broken ends a response that cannot be completed, for example because frames were lost
-// or malformed.
+// or malformed. If the response has begun, it ends with an error event; otherwise broken
+// returns an error with status 502.
 func (a *response) broken(err error) error {
 	msg := "the live stream broke; what was recorded is on the ledger under the receipt id"
 	if !errors.Is(err, transient.ErrGap) {
@@ -168,7 +169,8 @@ func (a *response) broken(err error) error {
 }
 
 // revoked ends the response to a caller that was suspended, or whose credential became
-// invalid, during the wait. It sends nothing if the client has disconnected.
+// invalid, during the wait, with the error that is the cause of allowed. It sends
+// nothing if the client has disconnected.
 func (a *response) revoked(request, allowed context.Context) error {
 	var e *apierr.Error
 	switch {

@@ -25,7 +25,8 @@ import (
 )
 
 // Response handles GET /v1/responses/:id. It responds with a stored response from the
-// ledger, but only to the actor that requested it.
+// ledger, but only to the actor that requested it. For other callers, and if no such
+// response is stored, the response is 404.
 func (s *API) Response(c echo.Context) error {
 	_, rec, err := s.stored(c)
 	if err != nil {
@@ -39,7 +40,8 @@ func (s *API) Response(c echo.Context) error {
 }
 
 // InputItems handles GET /v1/responses/:id/input_items. It responds with the input of a
-// stored response, newest item first unless order=asc.
+// stored response, newest item first unless order=asc. The parameters after and limit
+// (default 20) select a page.
 func (s *API) InputItems(c echo.Context) error {
 	call, _, err := s.stored(c)
 	if err != nil {
@@ -83,8 +85,8 @@ func (s *API) InputItems(c echo.Context) error {
 }
 
 // Item is one item of the input of a stored response, in the form of OpenAI's API. It
-// has the members that the caller sent; a missing id, type or status is added, and the
-// text of a message becomes a content part.
+// has the members that the caller sent. A missing id is added; a missing type and status
+// are added to a message, whose text becomes a content part.
 type Item map[string]any
 
 // ItemPage is a part of the input of a stored response.
@@ -105,7 +107,8 @@ type DeletedResponse struct {
 }
 
 // DeleteResponse handles DELETE /v1/responses/:id. It proposes a call, on which policy
-// decides. The deleted response remains on the ledger, but is no longer served.
+// decides. The deleted response remains on the ledger, but is no longer served. The
+// response is 404 unless the caller's actor requested the stored response.
 func (s *API) DeleteResponse(c echo.Context) error {
 	if _, _, err := s.stored(c); err != nil {
 		return err
@@ -129,7 +132,7 @@ func (s *API) DeleteResponse(c echo.Context) error {
 
 // itemsOf returns the input of a request as items with ids; an id that is missing is
 // derived from call. A string becomes one message, and the text of a message becomes one
-// content part.
+// content part. A message without a type or a status gets one.
 func itemsOf(body []byte, call string) ([]Item, error) {
 	var q struct {
 		Input json.RawMessage `json:"input"`
@@ -172,7 +175,7 @@ func itemsOf(body []byte, call string) ([]Item, error) {
 // stored returns the call that made the response named in a request, and the call's
 // outcome. The error is 404 unless the caller's actor made the response and the response
 // is stored. If the outcome is not recorded yet, stored waits for it, for at most
-// queries.Timeout; the error is 404 if there is none then.
+// queries.Timeout; the error is 404 if there is no outcome by then.
 func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
 	c.Set(apierr.ShapeKey, llm.Responses)
 	who, err := s.Gate.Caller(c, "")
@@ -210,7 +213,7 @@ func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error)
 }
 
 // keeps returns an error (404) unless the request that made a response allowed the
-// response to be stored.
+// response to be stored. The error is 503 if the args of the call cannot be read.
 func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) error {
 	raw, err := s.Blobs.Open(ctx, &call.Args)
 	if err != nil {
@@ -222,17 +225,18 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 	return nil
 }
 
-// storedResponse returns the llm-router's entry for a stored response. Its Call is empty
-// if there is none or the response was deleted. The response may belong to another
-// caller.
+// storedResponse returns the llm-router's entry for a stored response. The Call of the
+// entry is empty if no response with the id is stored, or no longer. The response may
+// belong to another caller.
 func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
 	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }
 
-// continues adds the tokens of the stored responses that the request continues to the
-// summary a, if they are the caller's. It returns the call that made the last of these
-// responses, or "" if the request continues none. The llm-router checks, when it
-// executes the call, whether the caller may continue them.
+// continues adds to the summary a the tokens of the stored responses that the request
+// continues, if the caller's actor made them. It returns the call that made the last of
+// these responses, or "" if the request continues none or that response is not stored.
+// The llm-router checks, when it executes the call, whether the caller may continue
+// them.
 func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (call string, err error) {
 	if a.Previous == "" {
 		return "", nil
@@ -258,7 +262,7 @@ func noResponseOf(id string) *apierr.Error {
 }
 
 // undeleted returns an error (404) if the response was stored and has since been
-// deleted.
+// deleted, and the error of storedResponse if that cannot be determined.
 func (s *API) undeleted(ctx context.Context, response []byte) error {
 	var d struct {
 		ID string `json:"id"`
@@ -276,7 +280,7 @@ func (s *API) undeleted(ctx context.Context, response []byte) error {
 }
 
 // readStored reads a recorded content of a response. The error is 404 if nothing was
-// recorded or the content was erased.
+// recorded or the content was erased, and 503 if the content cannot be read now.
 func (s *API) readStored(c echo.Context, ref *contract.Content) ([]byte, error) {
 	if ref == nil {
 		return nil, noResponse(c)

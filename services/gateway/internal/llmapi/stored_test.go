@@ -92,7 +92,7 @@ func TestStoredBeforeItsOutcome(t *testing.T) {
 }
 
 // TestInputItems checks the list of a response's input items, in both orders and in
-// several pages.
+// several pages, for input that is a list or a string. Invalid parameters are rejected.
 func TestInputItems(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses")
 	call := respond(m, `{"model":"demo/echo","input":[{"role":"user","content":"one"},{"role":"assistant","content":"two","id":"m2"},{"type":"function_call_output","call_id":"x","output":"three"}]}`, true)
@@ -173,8 +173,8 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestModels checks the list of models in the shape of each API, and the route of one
-// model. A stale list is refreshed by a call, unless the caller may not call models.
+// TestModels checks the list of models and one model in the shape of each API. A stale
+// list is refreshed by a call, unless the caller may not call models.
 func TestModels(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.models")
 	stale := false
@@ -213,7 +213,8 @@ func TestModels(t *testing.T) {
 }
 
 // TestUsage checks that the gateway passes the window and the groups of statistics to
-// the llm-router, and rejects invalid values.
+// the llm-router, rejects invalid times, and returns the llm-router's error for invalid
+// groups. If the llm-router does not run, the response is 503.
 func TestUsage(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestHELM checks that the manifest lists the packs, and that executing a tool through
-// this API proposes a call.
+// TestHELM checks that the manifest lists the packs, that executing a tool through this
+// API returns the outcome of a call, and that an error names the wrong param.
 func TestHELM(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{Version: "9"}, "tool.a")
 	who := m.Token("alice", token.Tools)

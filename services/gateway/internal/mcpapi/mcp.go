@@ -34,8 +34,8 @@ type API struct {
 	Labels   *labels.Reader
 	Tools    Catalog
 
-	// Logged is called after each tool call that was passed to Calls.Await, with its
-	// error.
+	// Logged is called after each tool call over MCP that was passed to Calls.Await,
+	// with the error of Await.
 	Logged func(who *auth.Caller, call string, began time.Time, err error)
 
 	mcps mcpSessions
@@ -59,7 +59,7 @@ func (s *API) Handler() echo.HandlerFunc {
 	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1})
 	// The caller was verified before the body was read. The SDK requires a verifier of
-	// its own. It binds its sessions to the UserID that the verifier returns, which is
+	// its own, and binds its sessions to the UserID that the verifier returns, which is
 	// the digest of the credential.
 	verifier := func(ctx context.Context, raw string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 		who, err := s.Gate.Verify(raw)
@@ -97,8 +97,8 @@ func (s *API) mcpServer(id string) *mcp.Server {
 	for _, t := range packs.Approved(s.Tools) {
 		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
 	}
-	// A call of an unknown tool is proposed too, so that the attempt and its denial are
-	// on the ledger.
+	// A call of a tool that is not in the catalog is proposed too, so that the attempt
+	// and its denial are on the ledger.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
@@ -113,8 +113,9 @@ func (s *API) mcpServer(id string) *mcp.Server {
 }
 
 // mcpCall proposes a tool call, waits for its outcome and returns its result. If the
-// call fails, the result is that of toolError. An error in the session or in a header,
-// or the end of ctx, is returned as an error.
+// call cannot be proposed, does not succeed or waits for approval, the result is that of
+// toolError. An error in the session or in a header, or the end of ctx, is returned as
+// an error.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {
@@ -179,8 +180,8 @@ func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
 	return r
 }
 
-// token64 converts an MCP session id into a token for use in subjects: at most 90 bytes,
-// with other characters replaced by "_".
+// token64 converts an MCP session id into a token for use in subjects: it replaces each
+// character that a token must not contain with "_", and returns at most 90 bytes.
 func token64(id string) string {
 	id = strings.Map(func(r rune) rune {
 		if r < 128 && contract.Token(string(r)) {

@@ -38,8 +38,8 @@ func (x *mcpSession) close() {
 	}
 }
 
-// live reports whether the SDK has a session on this server: one that was initialized
-// and has not ended.
+// live reports whether the SDK has a session on this server: one that was connected and
+// has not ended.
 func (x *mcpSession) live() bool {
 	for range x.srv.Sessions() {
 		return true
@@ -119,8 +119,8 @@ func (t *mcpSessions) leave(x *mcpSession, now time.Time) {
 	}
 }
 
-// sweep removes and closes the sessions that are idle or have ended, and those for whose
-// credential ended returns true.
+// sweep removes and closes the sessions without a request for more than mcpIdle, those
+// that have ended, and those for whose credential ended returns true.
 func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

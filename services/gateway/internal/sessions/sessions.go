@@ -47,8 +47,8 @@ func (x Session) Called() string {
 	return x.ID
 }
 
-// Check returns an error if v, the value of param in a request, is not a valid name or
-// id of a session.
+// Check returns an error (400) if v, the value of param in a request, is not a valid
+// name or id of a session.
 func Check(param, v string) error {
 	if !strings.HasPrefix(v, contract.IDSession) || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
 		return apierr.BadRequest(param, "a session is named by \"s-\" and up to 98 of [A-Za-z0-9_-]")
@@ -73,8 +73,10 @@ type Resolver struct {
 	released released
 }
 
-// Of returns the session that the headers of a request name, or a new one if they name
-// none.
+// Of returns the session that the header of a request names, or a new one if the header
+// is absent. If the header contains the id of a session that the caller may not use, Of
+// returns the caller's session for refused calls. The error is 400 for a malformed
+// header, and 503 if the ledger cannot be read.
 func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Session, error) {
 	v := h.Get(Header)
 	if v == "" {
@@ -86,11 +88,12 @@ func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Ses
 	return s.resolve(ctx, who, v)
 }
 
-// resolve returns the session of a call for the caller's name or id v. A derived session
-// id is always an id: the call is in that session if it is the caller's own or granted
-// to it, and otherwise in the caller's session for refused calls, whether the session
-// exists or not. Any other v is a name, unless the caller owns a session with that id
-// from a release before 0.5.
+// resolve returns the session of a call for the caller's name or id v. If v has the form
+// of a derived session id, v is an id: the call is in that session if the session is the
+// caller's own or granted to the caller, and otherwise in the caller's session for
+// refused calls, whether the session v exists or not. Any other v is a name, unless the
+// caller owns a session with the id v from a release before 0.5. The error is 503 if the
+// ledger cannot be read.
 func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Session, error) {
 	t := s.Tenant
 	if contract.DerivedSession(v) {
@@ -114,10 +117,12 @@ func (s *Resolver) QueriedBy(c echo.Context, who *auth.Caller, v string) (string
 	return s.Queried(c.Request().Context(), who, v, c.QueryParam("owner"))
 }
 
-// Queried returns the id of the session that a reader of the ledger names v. If v is an
-// id, Queried returns v. Otherwise v is the name that the principal owner, or the reader
-// if owner is empty, gave the session. A v that is not a valid name is returned
-// unchanged.
+// Queried returns the id of the session that a reader of the ledger names v. If v is a
+// derived session id or not a valid name, Queried returns v. Otherwise v is the name
+// that the principal owner, or the reader if owner is empty, gave the session. A session
+// with the id v from a release before 0.5 takes precedence if that principal owns it, or
+// if owner is empty and the reader has no session with the name v. The error is 503 if
+// the ledger cannot be read.
 func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner string) (string, error) {
 	if contract.DerivedSession(v) || Check("session", v) != nil {
 		return v, nil
@@ -147,9 +152,10 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 }
 
 // InArgs replaces names of sessions by ids in the args of the kinds that refer to
-// sessions: judge.score, policy.grant_session and policy.revoke_session. If the caller
-// may not read the session of a judgement, InArgs sets at to the caller's session for
-// refused calls.
+// sessions: judge.score, policy.grant_session and policy.revoke_session. It returns args
+// of other kinds, and args without a valid session, unchanged. If the caller may not
+// read the session of a judgement, InArgs sets at to the caller's session for refused
+// calls.
 func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, args []byte, at *Session) ([]byte, error) {
 	judged := kind == "judge.score"
 	if !judged && kind != "policy.grant_session" && kind != "policy.revoke_session" {
@@ -199,8 +205,8 @@ func proposalsOf(tenant, session string) string {
 
 // released finds the sessions from releases before 0.5, whose ids are the names that
 // callers gave them. No such session is created any more, so results are cached without
-// expiry. If the first proposal on the ledger has a derived session id, the ledger has
-// no such sessions. It is safe for concurrent use.
+// expiry. If the ledger contains no proposal, or the first one has a derived session id,
+// there are no such sessions. It is safe for concurrent use.
 type released struct {
 	mu     sync.Mutex
 	none   bool
@@ -211,8 +217,8 @@ type released struct {
 // full.
 const maxReleased = 16384
 
-// owner returns the actor of the first proposal in the session with the given id, or ""
-// if there is no such session.
+// owner returns the actor of the first proposal in the session from a release before 0.5
+// with the given id, or "" if there is no such session.
 func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id string) (string, error) {
 	r.mu.Lock()
 	owner, known := r.owners[id]

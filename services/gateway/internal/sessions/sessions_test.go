@@ -46,9 +46,9 @@ func proposes(t *testing.T, log eventlog.Log, actor, session string) {
 
 func derived(actor, name string) string { return contract.SessionID("t", actor, name) }
 
-// TestResolve checks the session of a call whose caller names it by a name or an id, or
-// does not name it. alice owns s-old, which is from a release before 0.5; its owner is
-// read only once.
+// TestResolve checks the session of a call whose caller names the session by a name or
+// an id, or names none, and that invalid names are rejected. alice owns s-old, which is
+// from a release before 0.5; its owner is read only once.
 func TestResolve(t *testing.T) {
 	log := &counted{}
 	proposes(t, log, "alice", "s-old")
@@ -124,10 +124,10 @@ func TestQueried(t *testing.T) {
 	}
 }
 
-// TestInArgs checks that names of sessions in the args of grants and judgements are
-// replaced by ids, and that args of other calls and malformed args are not changed. A
-// judgement of another principal's session is in the caller's session for refused calls,
-// unless the caller may read the ledger.
+// TestInArgs checks that names of sessions in the args of grants, revocations of grants
+// and judgements are replaced by ids, and that args of other calls and malformed args
+// are not changed. A judgement of another principal's session is in the caller's session
+// for refused calls, unless the caller may read the ledger.
 func TestInArgs(t *testing.T) {
 	log := &memlog.Log{}
 	proposes(t, log, "alice", derived("alice", "s-x"))
