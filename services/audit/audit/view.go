@@ -90,7 +90,7 @@ func openDB(path string) (*bbolt.DB, error) {
 	})
 }
 
-// empty deletes all entries of the view.
+// empty deletes all entries of the view's database.
 func empty(tx *bbolt.Tx) error {
 	for _, name := range buckets {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {

@@ -58,7 +58,7 @@ func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	}
 }
 
-// well reports whether the latest probe succeeded.
+// well reports whether the latest probe, if there was one, succeeded.
 func (p *Probe) well() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

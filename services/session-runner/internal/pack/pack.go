@@ -32,8 +32,8 @@ type Pack struct {
 	Tool    contract.Tool
 }
 
-// manifest holds the members of a file <basename>.pack.yaml or
-// <basename>.helmdeck-pack.yaml.
+// manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml.
+// readManifest describes NAME.
 type manifest struct {
 	Name           string         `yaml:"name"`
 	Version        string         `yaml:"version"`

@@ -58,7 +58,7 @@ func (*Runner) Tier() string { return "wasi" }
 // that runs could share.
 func (*Runner) OwnUID() bool { return true }
 
-// threadTime returns the CPU time of the calling thread.
+// threadTime returns the CPU time of the calling thread, or 0 if it cannot be read.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
