@@ -12,9 +12,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/history"
 )
 
-// TestHistory shows that a mesh starts on a written history as on one of real calls:
-// replay takes every decision again, both verifiers accept a session's pack, ours the
-// whole ledger, and a session continues.
+// TestHistory shows that a mesh can start on a generated history: replay takes every
+// decision again, a session of the history can be continued, both verifiers accept the
+// session's evidence pack, and `binnacle verify` accepts the exported ledger. It also
+// checks that no history is written to the ledger of a running mesh, and none a second
+// time.
 func TestHistory(t *testing.T) {
 	const events, sessions = 2000, 7
 	m := harness.One(t, harness.Options{Noop: true})

@@ -180,8 +180,9 @@ func newWriter(ctx context.Context, js jetstream.JetStream, dir string) (*writer
 	return w, w.read(ctx, keys)
 }
 
-// read reads the ledger backwards until it has every event of the last call and the
-// document of the tool, and checks that the decision follows from what was read.
+// read reads the ledger backwards until it has the events of the last call that has an
+// outcome, and the definition of its tool. It returns an error if this call is not a
+// successful one of tool.noop, or if its decision does not follow from what was read.
 func (w *writer) read(ctx context.Context, keys run.Keys) error {
 	p := &w.pattern
 	var allowed contract.Allowed

@@ -141,8 +141,8 @@ func alignments(v string, whole bool) []aligned {
 	return out
 }
 
-// index computes the stride, and a set of four-byte sequences: every form of the secret
-// that find searches for contains one of them at a position that suspects tests. A
+// index computes the stride, and a set of four-byte sequences: each form in s.plain,
+// s.folded and s.packed() contains one of them at a position that suspects tests. A
 // base64 or hexadecimal encoding may be broken into lines; its longest fragment is
 // assumed to be at least a third of it.
 func (s *secret) index() {
