@@ -22,7 +22,8 @@ import (
 )
 
 // ReceiptByDigest handles GET /api/v1/proofgraph/receipts/:hash. It responds with the
-// receipt whose digest is hash: "sha256:" and 64 hex digits, or these digits alone.
+// receipt whose digest is hash: "sha256:" and 64 lower-case hex digits, or these digits
+// alone.
 func (s *API) ReceiptByDigest(c echo.Context) error {
 	digits := strings.TrimPrefix(c.Param("hash"), "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 || digits != strings.ToLower(digits) {

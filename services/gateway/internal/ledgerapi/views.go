@@ -26,8 +26,8 @@ type LiveView struct {
 // views are compared as bytes, and their form may change with a release.
 type ViewLine map[string]json.RawMessage
 
-// View handles GET /api/v1/views/{service}. It responds with the current content of a
-// view in canonical form, and the view's position. The registry of services maps the
+// View handles GET /api/v1/views/{service}. It responds with a LiveView, or with JSON
+// lines for a view that its service sends as lines. The registry of services maps the
 // path to the service that holds the view and to the query for it. The query for an
 // optional view has the short deadline of the query for the key registry's view, so that
 // a service that does not run does not delay callers that read every view.
