@@ -106,8 +106,8 @@ func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
 
 // Key returns the key with the given id. If the cached keys do not include it, they are
 // fetched again, because it may have been created since. Key returns contract.ErrErased
-// if the fetched keys do not include it either: it was destroyed. The caller must not
-// change the bytes.
+// if the fetched keys do not include it either; the key then counts as destroyed. The
+// caller must not change the bytes.
 func (r *Ring) Key(ctx context.Context, id string) ([]byte, error) {
 	k, err := r.keys(ctx, func(k Keys) bool { return k.Keys[id] != nil })
 	if err != nil {

@@ -95,8 +95,9 @@ func (f *Files) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: f.Certificate}
 }
 
-// Warn logs a warning if addr, which is served without TLS, is not a loopback address.
-// what names the listener.
+// Warn logs a warning if the host in addr, which is served without TLS, is neither
+// localhost nor a loopback address. It ignores an addr that is not of the form
+// host:port. what names the listener.
 func Warn(what, addr string) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "localhost" {
