@@ -102,11 +102,11 @@ func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declarat
 	for _, r := range d.readers() {
 		for n := 1; n <= d.Slots; n++ {
 			instance := d.Instance(n)
-			err := consumer(ctx, js, r.Stream, jetstream.ConsumerConfig{
-				Durable: r.Consumer(instance), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: r.FiltersOf(instance),
+			c := jetstream.ConsumerConfig{
+				Durable: r.Consumer(instance), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: r.consumerFilters(instance),
 				DeliverPolicy: jetstream.DeliverAllPolicy, MemoryStorage: true, Replicas: replicas,
-			})
-			if err != nil {
+			}
+			if err := reader(ctx, js, r.Stream, c); err != nil {
 				return err
 			}
 		}
@@ -119,9 +119,35 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 		AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096}
 }
 
-// BeginWork creates a work consumer that starts at sequence seq. It is for a restored
-// ledger, on which all work before seq has already been done. BeginWork returns an error
-// if the consumer exists with other settings.
+// LostWork returns the work consumers that the server does not have although the ledger
+// has events, by service. js is a connection of the provisioning identity.
+func LostWork(ctx context.Context, js jetstream.JetStream, decls []Declaration) (map[string][]Work, error) {
+	lost := map[string][]Work{}
+	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, Events) })
+	if errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && s.CachedInfo().State.LastSeq == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range decls {
+		for _, w := range decls[i].Work {
+			_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+				return s.Consumer(ctx, w.Consumer(decls[i].Service))
+			})
+			if errors.Is(err, jetstream.ErrConsumerNotFound) {
+				lost[decls[i].Service] = append(lost[decls[i].Service], w)
+			} else if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return lost, nil
+}
+
+// BeginWork creates a work consumer that starts at sequence seq. It is for a ledger on
+// which all work before seq has already been done. BeginWork returns an error if the
+// consumer exists with other settings.
 func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service string, seq uint64) error {
 	c := w.config(service)
 	c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq
@@ -135,6 +161,17 @@ func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jets
 	_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.CreateConsumer(ctx, stream, c) })
 	if errors.Is(err, jetstream.ErrConsumerExists) {
 		return nil
+	}
+	return err
+}
+
+// reader creates the consumer of a reader, or changes the filters of an existing one to
+// those of its declaration: with the filters of an earlier release, events that the
+// reader selects now would not be delivered.
+func reader(ctx context.Context, js jetstream.JetStream, stream string, c jetstream.ConsumerConfig) error {
+	_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.CreateConsumer(ctx, stream, c) })
+	if errors.Is(err, jetstream.ErrConsumerExists) {
+		_, err = within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.UpdateConsumer(ctx, stream, c) })
 	}
 	return err
 }

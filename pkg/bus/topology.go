@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Streams of the mesh.
@@ -57,10 +58,16 @@ type Declaration struct {
 	Caches  bool     // may cache answers
 }
 
-// Work is a durable pull consumer on EVENTS with explicit ack.
+// Work is a durable pull consumer on EVENTS with explicit ack. Filters and Ends restrict
+// service and event only.
 type Work struct {
-	Name          string
-	Filters       []string
+	Name    string
+	Filters []string
+	// Ends selects the events after which the items with the same call id need not be
+	// delivered any more. If the server loses the consumer's position, it continues at
+	// the oldest item without such an event. Only services whose word the consumer's
+	// service takes for the completion of its work may publish them.
+	Ends          []string
 	AckWait       time.Duration
 	MaxAckPending int
 }
@@ -72,6 +79,11 @@ type Reader struct {
 	Name    string
 	Stream  string
 	Filters []string
+	// Cover, if not empty, is the only filter of the consumer. It must match every
+	// subject that Filters match; package follow drops the other messages. For a reader
+	// of a large share of a stream that is cheaper, because the server's search for the
+	// next message that matches one of several filters costs more than a delivery.
+	Cover string
 }
 
 // Instance returns the name of the service's instance in slot n, counted from 1.
@@ -113,14 +125,22 @@ func (d *Declaration) readers() []Reader {
 // Consumer returns the name of the consumer of an instance's reader.
 func (r *Reader) Consumer(instance string) string { return instance + "-" + r.Name }
 
-// FiltersOf returns the filters of an instance's consumer, with the instance's name for
-// "{instance}".
+// FiltersOf returns the filters of the messages that an instance reads, with the
+// instance's name for "{instance}".
 func (r *Reader) FiltersOf(instance string) []string {
 	out := make([]string, len(r.Filters))
 	for i, f := range r.Filters {
 		out[i] = strings.ReplaceAll(f, "{instance}", instance)
 	}
 	return out
+}
+
+// consumerFilters returns the filters of an instance's consumer.
+func (r *Reader) consumerFilters(instance string) []string {
+	if r.Cover != "" {
+		return []string{r.Cover}
+	}
+	return r.FiltersOf(instance)
 }
 
 // Consumer returns the name of a service's work consumer.
@@ -130,6 +150,16 @@ func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 // work.
 func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
+}
+
+// Decisions returns the filters of the events by which policy decides calls finally: it
+// allows them or, without allowing them, records their outcomes.
+func Decisions() []string {
+	out := Filters(services.Policy, contract.EventEffectRecorded)
+	for _, x := range append(services.Executors(), contract.CallerExecutor) {
+		out = append(out, AllowedFilter(x))
+	}
+	return out
 }
 
 // AllowedInSession returns the filter of the events that allow calls of one session to
@@ -150,7 +180,18 @@ var HandOutFilter = Filter{Service: "policy", Origin: "{instance}", Event: contr
 
 // ExecutorWork returns the work consumer that every executor has.
 func ExecutorWork(executor string) Work {
-	return Work{Name: "work", Filters: []string{AllowedFilter(executor)}, AckWait: 10 * time.Second, MaxAckPending: 4096}
+	return Work{Name: "work", Filters: []string{AllowedFilter(executor)}, Ends: OutcomesOf(executor), AckWait: 10 * time.Second, MaxAckPending: 4096}
+}
+
+// OutcomesOf returns the filters of the outcomes of calls that were allowed to an
+// executor. The executor records them, or policy, if the executor has not started the
+// call in time.
+func OutcomesOf(executor string) []string {
+	out := Filters(services.Policy, contract.EventEffectRecorded)
+	if executor != services.Policy {
+		out = append(out, Filters(executor, contract.EventEffectRecorded)...)
+	}
+	return out
 }
 
 // SessionFilter returns the filter of the events that have the session as their key.

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +52,8 @@ type Follower struct {
 	// It is for streams that do not survive a restart of the server.
 	Restart func(context.Context) (uint64, error)
 
-	filters  []string
+	filters  []string // of the entries that are applied
+	covered  bool     // the consumer delivers other entries as well, which are dropped
 	position atomic.Uint64
 	pending  atomic.Uint64
 	ready    chan struct{}
@@ -64,20 +66,21 @@ type Follower struct {
 // New returns a follower that reads with the consumer of the instance's reader r. apply
 // becomes Apply.
 func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) error) *Follower {
-	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
+	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), covered: r.Cover != "", Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
 }
 
 // Ready returns a channel that is closed when the follower has caught up for the first
 // time.
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
-// Position returns the stream sequence of the last entry applied. Before the first entry
-// it is one less than the sequence that Run started from, or 0 before Run. After Restart
-// it is one less than the sequence that Restart returned.
+// Position returns the stream sequence of the last entry that was applied or, if the
+// reader has a Cover, dropped. Before the first entry it is one less than the sequence
+// that Run started from, or 0 before Run. After Restart it is one less than the sequence
+// that Restart returned.
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
-// Pending returns the lag: the number of matching entries after Position, as of the last
-// delivery.
+// Pending returns the lag: the number of entries after Position that the consumer
+// selects, as of the last delivery.
 func (f *Follower) Pending() uint64 { return f.pending.Load() }
 
 // Errors that end a round; Run begins the next one.
@@ -166,6 +169,18 @@ func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, filter := range f.filters {
+		// The newest match is read first: the server finds it in its index of subjects,
+		// and searches every block of the stream for a next one that does not exist.
+		last, err := f.Conn.Last(ctx, f.Stream, filter)
+		if err != nil {
+			return false, err
+		}
+		if last <= f.Position() {
+			continue
+		}
+		if before == math.MaxUint64 {
+			return true, nil
+		}
 		first, err := f.Conn.First(ctx, f.Stream, filter, f.Position()+1)
 		if err != nil {
 			return false, err
@@ -337,16 +352,23 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 	r.expect++
 	r.mended = 0
 	r.active, r.patience = time.Now(), silence
-	if err := r.f.Apply(eventlog.Entry{Seq: d.stream, Subject: subject, Data: data}); err != nil {
-		r.halted = true
-		r.fail(&applyError{err})
-		return
+	if r.f.selects(subject) {
+		if err := r.f.Apply(eventlog.Entry{Seq: d.stream, Subject: subject, Data: data}); err != nil {
+			r.halted = true
+			r.fail(&applyError{err})
+			return
+		}
 	}
 	r.f.position.Store(d.stream)
 	r.f.pending.Store(d.pending)
 	if d.pending == 0 && r.f.Every == 0 {
 		r.f.caught()
 	}
+}
+
+// selects reports whether an entry with this subject is to be applied.
+func (f *Follower) selects(subject string) bool {
+	return !f.covered || slices.ContainsFunc(f.filters, func(filter string) bool { return bus.Match(filter, subject) })
 }
 
 // begins reports whether d may be the first delivery after a reset, and returns the

@@ -3,6 +3,7 @@ package follow_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -253,5 +254,58 @@ func TestPoll(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCover checks that a follower whose reader has a Cover applies exactly the entries
+// that the reader's filters select, that its position advances past the others, and that
+// provisioning again changes the filters of the consumer that an earlier declaration of
+// the reader had, so that no entry is missing.
+func TestCover(t *testing.T) { bothWays(t, testCover) }
+
+func testCover(t *testing.T, every time.Duration) {
+	few := bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.*.a.*.x.>"}}
+	covered := bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.*.a.*.x.>", "evt.*.a.*.y.>"}, Cover: bus.EveryEvent}
+	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Readers: []bus.Reader{few}}})
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{covered}}
+	if err := bus.Provision(t.Context(), b.Connect(t, "provision").JS, []bus.Declaration{d}, 1); err != nil {
+		t.Fatal(err)
+	}
+	c := b.Connect(t, "a")
+	log := eventlog.JetStream{Conn: c}
+	var want []uint64
+	for i := range uint64(200) {
+		seq, err := log.Append(t.Context(), "evt.t.a.-."+string("xyz"[i%3])+".k", fmt.Sprint(i), []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%3 < 2 {
+			want = append(want, seq)
+		}
+	}
+	var mu sync.Mutex
+	var got []uint64
+	f := follow.New(c, d.Instance(1), covered, func(en eventlog.Entry) error {
+		mu.Lock()
+		defer mu.Unlock()
+		got = append(got, en.Seq)
+		return nil
+	})
+	f.Every, f.Batch = every, 7
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx, 1) }()
+	select {
+	case <-f.Ready():
+	case <-ctx.Done():
+		t.Fatal("the follower does not catch up")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) || f.Position() != 200 {
+		t.Errorf("applied %v at position %d, want %v at 200", got, f.Position(), want)
 	}
 }

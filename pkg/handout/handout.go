@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/freeze"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Lender hands out intents and records their outcomes for one instance. Every exported
@@ -48,7 +49,8 @@ var (
 // lent is the durable that holds the allowed calls whose executor is their caller. Each
 // message stays pending until nothing is left to do for its call, so that the NATS
 // server stores the deadlines and no instance has to.
-var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)}, AckWait: 10 * time.Second, MaxAckPending: 65536}
+var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)},
+	Ends: bus.OutcomesOf(services.Gateway), AckWait: 10 * time.Second, MaxAckPending: 65536}
 
 // Work returns the durable that a service with a Lender must declare.
 func Work() bus.Work { return lent }

@@ -129,8 +129,13 @@ func (v *View) checkTree() error {
 // layout is the version of the formats of all buckets.
 const layout = 5
 
-// Close closes the files.
-func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
+// Close closes the files. It stores the list of free pages first: without it, the next
+// OpenView reads every page of the database to find them, as it does after a crash.
+func (v *View) Close() error {
+	v.db.NoFreelistSync = false
+	err := v.db.Update(func(*bbolt.Tx) error { return nil })
+	return errors.Join(err, v.db.Close(), v.Tree.Close())
+}
 
 // maxPending is the number of pending entries at which Add flushes them.
 const maxPending = 4000

@@ -170,7 +170,8 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// TestFilters checks that no subject matches two filters of one reader or work consumer.
+// TestFilters checks that no subject matches two filters of one reader or work consumer,
+// and that a reader's cover contains its filters.
 // The server rejects a filter only if another one contains it. If two filters overlap
 // without that, the server counts a matching event twice as pending, and the reader
 // never catches up.
@@ -194,6 +195,11 @@ func TestFilters(t *testing.T) {
 		lists := map[string][]string{"trust": bus.Trust.Filters}
 		for _, r := range d.Readers {
 			lists[r.Name] = r.Filters
+			for _, f := range r.Filters {
+				if r.Cover != "" && !bus.Match(r.Cover, f) {
+					t.Errorf("%s %s: %s does not contain %s", d.Service, r.Name, r.Cover, f)
+				}
+			}
 		}
 		for _, w := range d.Work {
 			lists[w.Name] = w.Filters

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/positions"
 )
 
 // Provisioner creates the declared streams and consumers on a NATS server, publishes the
@@ -70,7 +73,10 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	for first := true; ; {
 		_, reconnected := c.Epoch()
 		var again <-chan time.Time
-		err := p.once(ctx, c)
+		err := p.restore(ctx, c)
+		if err == nil {
+			err = p.once(ctx, c)
+		}
 		var running *bus.RunningError
 		if errors.As(err, &running) {
 			return err
@@ -156,6 +162,41 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	return nil
 }
 
+// restore creates the work consumers that the server has lost, each at the oldest item
+// that is not completed. It reads the ledger once, without a time limit.
+func (p *Provisioner) restore(ctx context.Context, c *bus.Conn) error {
+	lost, err := bus.LostWork(ctx, c.JS, Declarations())
+	if err != nil || len(lost) == 0 {
+		return err
+	}
+	last, err := c.LastSeq(ctx, bus.Events)
+	if err != nil {
+		return err
+	}
+	names := slices.Sorted(maps.Keys(lost))
+	var works []bus.Work
+	for _, service := range names {
+		works = append(works, lost[service]...)
+	}
+	slog.Warn("positions of work consumers are lost; restoring them from the ledger", "consumers", len(works), "events", last)
+	read := &reading{ready: make(chan struct{})}
+	p.Starting.Follow(services.Provision, "the positions of work consumers", read)
+	fold := positions.New(works)
+	if err := read.scan(ctx, c, 1, last, fold.Apply); err != nil {
+		return err
+	}
+	i := 0
+	for _, service := range names {
+		for _, w := range lost[service] {
+			if err := bus.BeginWork(ctx, c.JS, &w, service, fold.From(i)); err != nil {
+				return fmt.Errorf("consumer %s: %w", w.Consumer(service), err)
+			}
+			i++
+		}
+	}
+	return nil
+}
+
 // publish records the trust documents and log epochs of the ring that are not on the
 // ledger yet.
 func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
@@ -212,15 +253,40 @@ func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	if err != nil {
 		return err
 	}
-	r.last.Store(last)
-	for en, err := range m.Log.Scan(ctx, bus.Filter{}.String(), from) {
-		if err != nil {
-			return err
-		}
+	return r.scan(ctx, c, from, last, func(en eventlog.Entry) {
 		if e, err := eventlog.Open(en, eventlog.Every); err == nil {
 			m.See(e.Lamport)
 		}
-		r.position.Store(en.Seq)
+	})
+}
+
+// scan calls f for each entry of the ledger from sequence from to last. It reads through
+// an ephemeral consumer, which only the provisioning identity may create: direct reads
+// take ten times as long.
+func (r *reading) scan(ctx context.Context, c *bus.Conn, from, last uint64, f func(eventlog.Entry)) error {
+	r.last.Store(last)
+	if from <= last {
+		cons, err := c.JS.OrderedConsumer(ctx, bus.Events, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from})
+		if err != nil {
+			return err
+		}
+		all, err := cons.Messages(jetstream.PullMaxMessages(5000))
+		if err != nil {
+			return err
+		}
+		defer all.Stop()
+		for r.position.Load() < last {
+			m, err := all.Next(jetstream.NextContext(ctx))
+			if err != nil {
+				return err
+			}
+			md, err := m.Metadata()
+			if err != nil {
+				return err
+			}
+			f(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
+			r.position.Store(md.Sequence.Stream)
+		}
 	}
 	r.once.Do(func() { close(r.ready) })
 	return nil

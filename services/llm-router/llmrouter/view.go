@@ -21,7 +21,8 @@ import (
 
 // attemptsReader reads the events from which the view llm.usage is built, and those
 // about cached responses in the object store.
-var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName)}
+var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName),
+	Cover: bus.Filter{Service: llm.Executor}.String()}
 
 // Usage is the view llm.usage: attempts and the owners of stored responses. Both the
 // running service and replay use it. The zero value is empty. It is safe for concurrent

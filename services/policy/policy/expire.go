@@ -33,7 +33,8 @@ func (s *expirer) run(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		for _, e := range s.starts.Expired(s.emit.Now().Add(-sweepGrace)) {
+		get := func(seq uint64) (eventlog.Entry, error) { return s.emit.Log.Get(ctx, seq) }
+		for _, e := range s.starts.Expired(s.emit.Now().Add(-sweepGrace), get) {
 			if err := s.expire(ctx, e); err != nil {
 				s.log.Warn("expiry not recorded, will be tried again", "call", e.Event.CallID, "err", err)
 			}

@@ -16,11 +16,11 @@ import (
 // bus.ExecutorWork and bus.Control. The filters are those of the consumers that are
 // provisioned for policy.
 var (
-	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), AckWait: 10 * time.Second, MaxAckPending: 4096}
-	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), AckWait: 10 * time.Second, MaxAckPending: 256}
+	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), Ends: append(bus.Decisions(), bus.Filters(services.Policy, contract.EventEscalated)...), AckWait: 10 * time.Second, MaxAckPending: 4096}
+	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), Ends: bus.Decisions(), AckWait: 10 * time.Second, MaxAckPending: 256}
 
 	stateReader    = bus.Reader{Name: "state", Stream: bus.Events, Filters: stateFilters()}
-	startsReader   = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
+	startsReader   = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters(), Cover: bus.EveryEvent}
 	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.Filters("", contract.EventEffectRecorded)}
 )
 

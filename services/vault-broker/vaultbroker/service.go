@@ -57,7 +57,7 @@ type Service struct {
 	contentMu sync.Mutex
 }
 
-var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), AckWait: 5 * time.Second, MaxAckPending: 1024}
+var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
 // Declaration implements run.Service. The service executes calls and handles requests
 // for secrets. It also reads cancellations and freezes.

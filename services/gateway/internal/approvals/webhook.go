@@ -33,7 +33,7 @@ type Webhook struct {
 
 // Work is the consumer of escalations for Webhook.Notify. An escalation is redelivered
 // until the webhook returns 2xx or the time to vote has passed.
-var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: 20 * time.Second, MaxAckPending: 64}
+var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), Ends: bus.Decisions(), AckWait: 20 * time.Second, MaxAckPending: 64}
 
 // SignatureHeader is the request header with the signature of a notification: "t=<unix
 // seconds>,v1=<hex HMAC-SHA256>". The HMAC is that of the seconds, a dot and the body.

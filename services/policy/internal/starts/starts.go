@@ -8,9 +8,7 @@
 package starts
 
 import (
-	"bytes"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +23,9 @@ import (
 
 // View holds the allowed calls that have not started, and the expired calls without
 // an outcome. It processes every call of the mesh, and nearly all of them start at
-// once, so it decodes nothing but the call's id until a call has waited for some
-// time. The zero value is the empty view; it is safe for concurrent use.
+// once, so it decodes nothing but the call's id, and holds the sequence of the event
+// that allows the call instead of its bytes; Expired reads it when a call has waited
+// for some time. The zero value is the empty view; it is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
 	calls  map[string]held // not started, by call id
@@ -42,12 +41,14 @@ const (
 	endingPause = 5 * time.Second
 )
 
-// held is the entry that allowed a call. The entry is decoded only after it has been in
+// held is the entry that allowed a call. The entry is read only after it has been in
 // its map for the interval of the map, callPause or endingPause.
 type held struct {
-	entry eventlog.Entry
-	since time.Time // when the entry was added to its map, or last returned by Expired
-	bad   bool      // whether the entry cannot be decoded as a decision; the executor rejects it, too
+	seq     uint64
+	subject string
+	since   time.Time // when the entry was added to its map, or last considered by Expired
+	expires time.Time // end of the call's window; zero until the entry was read
+	bad     bool      // whether the entry cannot be decoded as a decision; the executor rejects it, too
 }
 
 // Reads reports whether Apply processes events with this name.
@@ -59,9 +60,8 @@ func Reads(name string) bool {
 	return false
 }
 
-// Apply applies the next entry of the ledger. It copies en.Data where it needs to retain
-// it. Entries of services that may not start or expire the call are ignored. The error
-// is always nil.
+// Apply applies the next entry of the ledger and does not retain en.Data. Entries of
+// services that may not start or expire the call are ignored. The error is always nil.
 func (v *View) Apply(en eventlog.Entry) error {
 	id := contract.PeekCallID(en.Data)
 	v.mu.Lock()
@@ -77,7 +77,7 @@ func (v *View) Apply(en eventlog.Entry) error {
 	service, name := subject[2], subject[4]
 	h, listed := v.calls[id]
 	if name == contract.EventEffectStarted {
-		if listed && bus.Allows(h.entry.Subject, service) { // claimed by the executor that the decision names
+		if listed && bus.Allows(h.subject, service) { // claimed by the executor that the decision names
 			delete(v.calls, id)
 		}
 		return nil
@@ -89,13 +89,13 @@ func (v *View) Apply(en eventlog.Entry) error {
 	case contract.EventStartExpired:
 		if listed {
 			delete(v.calls, id)
-			v.ending[id] = held{entry: h.entry, since: time.Now(), bad: h.bad}
+			h.since = time.Now()
+			v.ending[id] = h
 		}
 	case contract.EventEffectRecorded:
 		delete(v.ending, id)
 	default:
-		en.Data = bytes.Clone(en.Data)
-		v.calls[id] = held{entry: en, since: time.Now()}
+		v.calls[id] = held{seq: en.Seq, subject: en.Subject, since: time.Now()}
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (v *View) Dump() (at uint64, lines []byte) {
 		for id, h := range calls {
 			w := canon.Object(nil)
 			w.Str("call_id", id)
-			w.Int("seq", int64(h.entry.Seq))
+			w.Int("seq", int64(h.seq))
 			if state != "" {
 				w.Str("state", state)
 			}
@@ -130,36 +130,54 @@ type Call struct {
 // Expired returns the calls whose window had ended at now, oldest first. A call that has
 // not started is returned at most once a second, until the event that starts or expires
 // it is applied. An expired call is returned at most every five seconds until its
-// outcome is applied.
-func (v *View) Expired(now time.Time) []Call {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	over := map[uint64]*contract.Event{} // overdue calls by sequence
-	sweep(v.calls, callPause, now, over)
-	sweep(v.ending, endingPause, now, over)
+// outcome is applied. get reads an entry of the ledger; if it fails, the call is
+// considered again after the same interval.
+func (v *View) Expired(now time.Time, get func(seq uint64) (eventlog.Entry, error)) []Call {
 	var out []Call
-	for _, seq := range slices.Sorted(maps.Keys(over)) {
-		out = append(out, Call{seq, over[seq]})
+	for _, seq := range v.waiting(now) {
+		en, err := get(seq)
+		if err != nil {
+			continue
+		}
+		e, expires, err := readAllowed(en)
+		v.learn(contract.PeekCallID(en.Data), seq, expires, err != nil)
+		if err == nil && now.After(expires) {
+			out = append(out, Call{seq, e})
+		}
 	}
 	return out
 }
 
-// sweep adds to over, by sequence, the calls in a map whose window had ended at now and
-// which were neither added to the map nor returned during the last interval. It records
-// that they are returned now.
-func sweep(calls map[string]held, pause time.Duration, now time.Time, over map[uint64]*contract.Event) {
-	for id, h := range calls {
-		if h.bad || time.Since(h.since) < pause {
-			continue
+// waiting returns the sequences of the entries that have been in their map for its
+// interval and whose window has ended at now or is not known yet, in increasing order.
+// They are not returned again before the interval has passed once more.
+func (v *View) waiting(now time.Time) []uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var seqs []uint64
+	for pause, calls := range map[time.Duration]map[string]held{callPause: v.calls, endingPause: v.ending} {
+		for id, h := range calls {
+			if h.bad || time.Since(h.since) < pause || !h.expires.IsZero() && !now.After(h.expires) {
+				continue
+			}
+			h.since = time.Now()
+			calls[id] = h
+			seqs = append(seqs, h.seq)
 		}
-		e, expires, err := readAllowed(h.entry)
-		if h.bad = err != nil; !h.bad && !now.After(expires) {
-			continue
-		}
-		h.since = time.Now()
-		calls[id] = h
-		if !h.bad {
-			over[h.entry.Seq] = e
+	}
+	slices.Sort(seqs)
+	return seqs
+}
+
+// learn stores the end of a call's window, or that its entry is bad, if the call is
+// still listed with that entry.
+func (v *View) learn(id string, seq uint64, expires time.Time, bad bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, calls := range []map[string]held{v.calls, v.ending} {
+		if h, ok := calls[id]; ok && h.seq == seq {
+			h.expires, h.bad = expires, bad
+			calls[id] = h
 		}
 	}
 }

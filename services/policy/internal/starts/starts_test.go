@@ -84,21 +84,30 @@ func TestStarts(t *testing.T) {
 
 // TestExpired shows that overdue calls are returned oldest first: once a second from the
 // end of their window, and every five seconds after they have expired, until their
-// outcome is applied. An entry that cannot be decoded is never returned.
+// outcome is applied. An entry that cannot be decoded is never returned, and is read
+// once; a call is returned later if its entry could not be read.
 func TestExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v View
 		begin := time.Now()
+		ledger, reads, down := map[uint64]eventlog.Entry{}, 0, false
+		get := func(seq uint64) (eventlog.Entry, error) {
+			if reads++; down {
+				return eventlog.Entry{}, eventlog.ErrUnavailable
+			}
+			return ledger[seq], nil
+		}
 		for _, en := range []eventlog.Entry{allowed(t, 3, "c-late", begin.Add(5*time.Second)), allowed(t, 2, "c-soon", begin.Add(2*time.Second)),
 			entry(t, 4, "policy", contract.EventAllowed, "judge", "c-bad", contract.Bytes(&contract.Allowed{})),
 			entry(t, 5, "policy", contract.EventAllowed, "judge", "c-worse", []byte(`{"x":1}`))} {
+			ledger[en.Seq] = en
 			if err := v.Apply(en); err != nil {
 				t.Fatal(err)
 			}
 		}
 		expired := func() string {
 			var out []string
-			for _, e := range v.Expired(time.Now()) {
+			for _, e := range v.Expired(time.Now(), get) {
 				out = append(out, e.Event.CallID)
 			}
 			return strings.Join(out, " ")
@@ -129,8 +138,14 @@ func TestExpired(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second)
-		if got := expired(); got != "c-late" {
-			t.Error(got)
+		down = true
+		if got := expired(); got != "" {
+			t.Errorf("%q although the ledger cannot be read", got)
+		}
+		time.Sleep(2 * time.Second)
+		down, reads = false, 0
+		if got := expired(); got != "c-late" || reads != 1 {
+			t.Errorf("%q after %d reads, want one read for the only call that waits", got, reads)
 		}
 	})
 }
