@@ -34,7 +34,8 @@ func streams(replicas int) []jetstream.StreamConfig {
 }
 
 // Provision creates missing streams and consumers, and changes the number of replicas of
-// existing streams. It does not change existing consumers. js is a connection of the
+// existing streams. It changes the filters of existing readers to those of their
+// declarations, and does not change existing work consumers. js is a connection of the
 // provisioning identity. Provision returns an error if an existing stream differs in a
 // setting that sameSettings compares. It may be called repeatedly.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
