@@ -3,6 +3,8 @@ package llmrouter
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -60,7 +62,7 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	span := a.span()
 	defer span.End()
 	a.trace = tracing.Context(span, c.w.Event.TraceCtx)
-	f := a.failure(ctx, a.run(ctx))
+	f := a.failure(ctx, a.contained(ctx))
 	a.record(f)
 	span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", a.ev.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", a.ev.OutputTokens),
 		attribute.String("gen_ai.response.id", a.ev.ResponseID), attribute.Int64("http.response.status_code", a.ev.HTTPStatus))
@@ -69,6 +71,20 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 		span.SetStatus(codes.Error, f.Code)
 	}
 	return f
+}
+
+// contained executes the attempt. It converts a panic into errPanicked and logs it, so
+// that the attempt is recorded, with what it used, and the call ends as after any other
+// failure.
+func (a *attempt) contained(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			w := a.c.w
+			a.c.s.env.Log.Error("attempt panicked", "call", w.Call.ID, "model", a.cand.ID(), "panic", w.Redactor().String(fmt.Sprint(p)), "stack", w.Redactor().String(string(debug.Stack())))
+			err = errPanicked
+		}
+	}()
+	return a.run(ctx)
 }
 
 // span starts the attempt's trace span, with attribute names from the OpenTelemetry

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -95,7 +96,7 @@ const (
 // OpenAI's API and one key, and with b/m as the fallback of a/m.
 func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
 	t.Helper()
-	s := &Service{env: &run.Env{Tracer: &tracing.Tracer{}}}
+	s := &Service{env: &run.Env{Tracer: &tracing.Tracer{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
 	s.Config = Config{Retry: Retry{BaseMS: 1, MaxMS: 50}, Table: route.Table{Fallbacks: []route.Rule{{Primary: "a/m", Fallbacks: []string{"b/m"}}}, Prices: route.Prices{Version: "v", Models: []route.Price{{Model: "a/m", Input: 1_000_000, Output: 2_000_000}}}}}
 	for _, name := range []string{"a", "b"} {
 		s.Providers = append(s.Providers, provider.Config{Name: name, BaseURL: u.URL + "/" + name, Secrets: []string{"llm." + name}, IdleMS: 300})
@@ -469,5 +470,42 @@ func TestWait(t *testing.T) {
 		if err := (&Service{env: &run.Env{Tracer: &tracing.Tracer{}}, Config: Config{Retry: r}}).configure(); err == nil {
 			t.Errorf("%+v is accepted", r)
 		}
+	}
+}
+
+// TestBrokenAttempt shows that a stream with a negative index is malformed, whatever the
+// provider's API, and that an attempt that panics fails alone: it is recorded, the next
+// candidate is tried, and the key that it probed can be used again.
+func TestBrokenAttempt(t *testing.T) {
+	whole := streams("", first, hello, stop, used, done)
+	streamed := strings.TrimSuffix(question, "}") + `,"stream":true}`
+	retried := func(c *Config) { c.Retry.Attempts = 1 }
+	for name, c := range map[string]struct{ kind, event string }{
+		"answer":    {"compatible", `{"choices":[{"index":-1,"delta":{"content":"x"}}]}`},
+		"tool call": {"compatible", `{"choices":[{"index":0,"delta":{"tool_calls":[{"index":-1,"id":"c","function":{"name":"f","arguments":"{}"}}]}}]}`},
+		"candidate": {"gemini", `{"candidates":[{"index":-1,"content":{"parts":[{"text":"x"}]}}]}`},
+	} {
+		u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("", c.event, done)}, "b": {whole}})
+		m := plays(t, u, func(cfg *Config) { retried(cfg); cfg.Providers[0].Kind = c.kind }).made(t, t.Context(), llm.Chat, streamed)
+		if f := m.run(t, t.Context()); f != nil || m.trace() != "a:upstream_malformed, b:succeeded fallback:a/m" {
+			t.Errorf("%s: %v %s", name, f, m.trace())
+		}
+	}
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(500, ""), whole}, "b": {whole}})
+	s := plays(t, u, func(c *Config) { retried(c); c.Breaker = route.Break{Failures: 1, OpenMS: 1}; c.HedgeMS = 60_000 })
+	m := s.made(t, t.Context(), llm.Chat, streamed)
+	if f := m.run(t, t.Context()); f != nil || !strings.HasPrefix(m.trace(), "a:upstream_error") {
+		t.Fatalf("%v %s", f, m.trace())
+	}
+	time.Sleep(10 * time.Millisecond)      // the breaker's open period
+	s.keys.refused("llm.a", "key-llm.a-1") // so that the key is fetched again
+	m = s.made(t, t.Context(), llm.Chat, streamed)
+	m.w.Secret = func(context.Context, string) (string, error) { panic("a defect") }
+	f := m.run(t, t.Context())
+	if f != nil || m.trace() != "a:internal, b:succeeded fallback:a/m" || m.facts[0].ProviderKey != "llm.a" || m.usage.InputTokens == 0 {
+		t.Errorf("%v %s %+v", f, m.trace(), m.facts)
+	}
+	if name, rests := s.providers["a"].keys.pick(time.Now(), "m"); rests != nil || name != "llm.a" {
+		t.Errorf("the key is locked: %v", rests)
 	}
 }

@@ -58,8 +58,18 @@ func (a *attempt) run(ctx context.Context) error {
 	if rests != nil {
 		return rests
 	}
-	value, err := a.send(ctx, name, body)
-	a.report(ctx, name, value, err)
+	return a.sendWith(ctx, name, body)
+}
+
+// errPanicked is the error of an attempt that panicked.
+var errPanicked = errors.New("the attempt failed because of a defect; see the service's log")
+
+// sendWith sends the request with the named key, and then updates the state of the key,
+// also if send panics: a key that is being probed would otherwise never be used again.
+func (a *attempt) sendWith(ctx context.Context, key string, body []byte) error {
+	value, err := "", errPanicked // the result if send panics
+	defer func() { a.report(ctx, key, value, err) }()
+	value, err = a.send(ctx, key, body)
 	return err
 }
 

@@ -162,7 +162,7 @@ func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event. A chunk may contain pieces of several choices and
 // so become several events. Events have no names in this API. An error in the stream is
-// returned as an *ir.Fault.
+// returned as an *ir.Fault. A negative index is another error.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	if string(data) == "[DONE]" {
 		d.done = true
@@ -183,6 +183,9 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	}
 	for i := range c.Choices {
 		ch := &c.Choices[i]
+		if err := ch.check(); err != nil {
+			return nil, err
+		}
 		out = ch.said(out)
 		out = d.called(out, ch)
 		if ch.Finish != nil && *ch.Finish != "" {
@@ -193,6 +196,18 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 		out = append(out, ir.Event{Kind: ir.Used, Usage: c.Usage.ir()})
 	}
 	return out, nil
+}
+
+// check returns an error if the index of the answer, or that of a tool call in it, is
+// negative.
+func (ch *choice) check() error {
+	err := ir.CheckIndex("choices[].index", ch.Index)
+	for i := range ch.Delta.ToolCalls {
+		if n := ch.Delta.ToolCalls[i].Index; err == nil && n != nil {
+			err = ir.CheckIndex("choices[].delta.tool_calls[].index", *n)
+		}
+	}
+	return err
 }
 
 // said appends the events for the thinking, the text and the refusal of a piece. Signed

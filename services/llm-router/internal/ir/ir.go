@@ -6,6 +6,7 @@ package ir
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -285,7 +286,17 @@ func (c *Collect) grow(choice, part int, before, more string) {
 // maxChoices is the maximum number of answers that are collected.
 const maxChoices = 128
 
-// Add adds one event. It ignores events of answers after the first maxChoices.
+// CheckIndex returns an error if an index that a provider sent is negative. Decoders
+// call it for the indices of answers and of tool calls.
+func CheckIndex(member string, index int) error {
+	if index < 0 {
+		return fmt.Errorf("%s: %d is negative", member, index)
+	}
+	return nil
+}
+
+// Add adds one event. It ignores events of answers after the first maxChoices, and those
+// with a negative index, which no decoder returns.
 func (c *Collect) Add(e *Event) {
 	if e.ID != "" {
 		c.r.ID = e.ID
@@ -322,10 +333,10 @@ func (c *Collect) Add(e *Event) {
 	}
 }
 
-// answer returns the answer with an index, which must not be negative, and creates those
-// up to it. It returns nil if the index is maxChoices or more.
+// answer returns the answer with an index, and creates those up to it. It returns nil if
+// the index is negative, or maxChoices or more.
 func (c *Collect) answer(choice int) *Answer {
-	if choice >= maxChoices {
+	if choice < 0 || choice >= maxChoices {
 		return nil
 	}
 	for len(c.r.Choices) <= choice {

@@ -3,6 +3,7 @@ package ir
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 )
@@ -147,5 +148,20 @@ func TestAlternate(t *testing.T) {
 	}
 	if _, _, err := Alternate([]Message{message(User, "bad")}, write); err == nil {
 		t.Error("an error of a part is lost")
+	}
+}
+
+// TestCollectIndex shows that events of an answer with a negative or a huge index are
+// ignored and allocate nothing.
+func TestCollectIndex(t *testing.T) {
+	var c Collect
+	for _, choice := range []int{-1, math.MinInt, maxChoices, math.MaxInt} {
+		for _, e := range []Event{text("x"), {Kind: Signed}, begin(0), args(0, "{}"), {Kind: End, Finish: Stop}} {
+			e.Choice = choice
+			c.Add(&e)
+		}
+	}
+	if r := c.Response(); len(r.Choices) != 0 {
+		t.Errorf("%+v", r)
 	}
 }

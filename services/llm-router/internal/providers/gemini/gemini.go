@@ -383,7 +383,8 @@ type Decoder struct {
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event, which may contain several pieces. Events have no
-// names in this API. An error in the stream is returned as an *ir.Fault.
+// names in this API. An error in the stream is returned as an *ir.Fault. A negative index
+// of a candidate is another error.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var r response
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -402,6 +403,9 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 		out = append(out, ir.Event{Kind: ir.End, Finish: ir.Filtered})
 	}
 	for i := range r.Candidates {
+		if err := ir.CheckIndex("candidates[].index", r.Candidates[i].Index); err != nil {
+			return nil, err
+		}
 		out = d.candidate(out, &r.Candidates[i])
 	}
 	if u := r.usage(); u.Known {
