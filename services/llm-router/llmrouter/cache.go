@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +19,8 @@ import (
 )
 
 // CacheConfig configures the cache of responses. A response is reused for a request that
-// permits it, if the kind, the caller, the virtual key and, after the prompt guards,
-// every byte of the body are the same.
+// permits it, if the kind, the caller, the virtual key, the beta features, the actions on
+// findings in responses and, after the prompt guards, every byte of the body are the same.
 type CacheConfig struct {
 	Store string `json:"store,omitempty"`  // memory (default): in this instance; object: in the mesh's object store, shared by all instances and kept across restarts, at most 1 GiB; responses to calls that are not recorded as plain text are always in memory
 	TTLMS int64  `json:"ttl_ms,omitempty"` // lifetime of a cached response; 0 = 1 hour
@@ -88,10 +90,25 @@ func (c *cache) put(k *kept, limit int64) {
 }
 
 // cacheKey returns the key of a request. It covers the kind, the caller, the virtual key
-// and the body, so that a response is never returned to another caller.
+// and the body, so that a response is never returned to another caller, and all else that
+// determines the response: the beta features, and the output guard, which combines the
+// configuration with the obligations of the decision. A response is therefore returned
+// only under the guard that was applied to it. The guard is not applied to a cached
+// response instead, because a stream would have to be decoded and encoded again.
 func (c *call) cacheKey() string {
+	parts := []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body), digestOf(c.args.Beta)}
+	var guard []string
+	for _, class := range slices.Sorted(maps.Keys(c.reply)) {
+		guard = append(guard, class, c.reply[class])
+	}
+	return digestOf(append(parts, digestOf(guard)))
+}
+
+// digestOf returns a digest of a list of texts, in hexadecimal. Different lists have
+// different digests.
+func digestOf(parts []string) string {
 	h := sha256.New()
-	for _, s := range []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body)} {
+	for _, s := range parts {
 		n := sha256.Sum256([]byte(s))
 		h.Write(n[:])
 	}
@@ -132,7 +149,7 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	if err := c.out.finish(body); err != nil {
 		return execute.Fail(fault.ClientStalled, "%v", err), true
 	}
-	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, Key: c.key.id, Model: k.model, Provider: "cache", Requested: c.args.Model,
+	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: k.model, Provider: "cache", Requested: c.args.Model,
 		Rule: "cache", Status: contract.Succeeded, Streamed: c.args.Stream, Tags: c.key.tags}))
 	if k.media == typeJSON {
 		c.output = body

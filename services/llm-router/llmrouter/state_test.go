@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
 // TestRotation shows that keys are used in round-robin order, that a rate limit excludes
@@ -129,16 +130,25 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheKey shows that requests that differ in the caller, the key, the kind or one
-// byte have different cache keys.
+// TestCacheKey shows that requests that differ in the caller, the key, the kind, one byte
+// of the body, a beta feature or the action on a class of findings have different cache
+// keys.
 func TestCacheKey(t *testing.T) {
 	seen := map[string]string{}
-	for _, x := range [][4]string{{"k", "alice", "", "body"}, {"k", "bob", "", "body"}, {"k", "alice", "key", "body"}, {"l", "alice", "", "body"}, {"k", "alice", "", "body "}, {"k", "alicek", "", "body"}, {"k", "alice", "k", "body"}, {"", "kalice", "", "body"}} {
-		c := &call{w: &execute.Work{Event: &contract.Event{Actor: x[1]}, Call: &contract.Call{Kind: x[0]}}, body: []byte(x[3])}
-		c.key.id = x[2]
+	type request struct {
+		kind, actor, key, body string
+		beta                   []string
+		reply                  scan.Guard
+	}
+	for _, x := range []request{{"k", "alice", "", "body", nil, nil}, {"k", "bob", "", "body", nil, nil}, {"k", "alice", "key", "body", nil, nil}, {"l", "alice", "", "body", nil, nil}, {"k", "alice", "", "body ", nil, nil},
+		{"k", "alicek", "", "body", nil, nil}, {"k", "alice", "k", "body", nil, nil}, {"", "kalice", "", "body", nil, nil}, {"k", "alice", "", "body", []string{"a"}, nil}, {"k", "alice", "", "body", []string{"a", "b"}, nil},
+		{"k", "alice", "", "body", []string{"ab"}, nil}, {"k", "alice", "", "body", nil, scan.Guard{"email": "flag"}}, {"k", "alice", "", "body", nil, scan.Guard{"email": "redact"}}, {"k", "alice", "", "body", nil, scan.Guard{"iban": "redact"}},
+		{"k", "alice", "", "body", nil, scan.Guard{"email": "redact", "iban": "redact"}}, {"k", "alice", "", "body", []string{"email", "redact"}, nil}} {
+		c := &call{w: &execute.Work{Event: &contract.Event{Actor: x.actor}, Call: &contract.Call{Kind: x.kind}}, body: []byte(x.body), reply: x.reply}
+		c.args.Beta, c.key.id = x.beta, x.key
 		k := c.cacheKey()
 		if k != c.cacheKey() || seen[k] != "" {
-			t.Errorf("%q and %q have one key", x, seen[k])
+			t.Errorf("%+v and %s have one key", x, seen[k])
 		}
 		seen[k] = fmt.Sprint(x)
 	}
@@ -166,6 +176,53 @@ func TestKept(t *testing.T) {
 	other := s.made(t, t.Context(), llm.Chat, strings.Replace(question, "hi", "ho", 1))
 	if _, hit := other.cached(t.Context()); hit {
 		t.Error("another request is answered")
+	}
+	beta := s.made(t, t.Context(), llm.Chat, question)
+	beta.args.Beta = []string{"context-1m"}
+	if _, hit := beta.cached(t.Context()); hit {
+		t.Error("a request with a beta feature gets the response without it")
+	}
+}
+
+// TestKeptGuarded shows that a response is not returned from the cache to a call whose
+// decision requires another action on its findings, and that the findings in the prompt
+// of a cache hit are recorded.
+func TestKeptGuarded(t *testing.T) {
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}})
+	s := plays(t, u, nil)
+	const asked = `{"model":"a/m","max_tokens":50,"messages":[{"role":"user","content":"who is bob@example.org"}]}`
+	fresh := func(obliged ...string) *made {
+		m := s.made(t, t.Context(), llm.Chat, asked)
+		m.w.Intent = &contract.ExecutionIntent{Obliged: obliged}
+		if err := m.oblige(); err != nil {
+			t.Fatal(err)
+		}
+		if f := m.clean(); f != nil && f.Code != fault.ContentBlocked {
+			t.Fatal(f)
+		}
+		return m
+	}
+	for i, obliged := range [][]string{nil, {"content.flag:email"}, {"content.redact:email"}, {"content.block:phone"}} {
+		m := fresh(obliged...)
+		if _, hit := m.cached(t.Context()); hit {
+			t.Fatalf("%v: a response that another guard was applied to", obliged)
+		}
+		if f := m.run(t, t.Context()); f != nil {
+			t.Fatal(f)
+		}
+		m.keep(t.Context(), *m.out.tee, m.out.said)
+		again := fresh(obliged...)
+		again.out.tee = nil
+		r, hit := again.cached(t.Context())
+		if !hit || string(r.Output) != string(m.output) || len(u.bodies["a"]) != i+1 {
+			t.Errorf("%v: %v %s", obliged, hit, r.Output)
+		}
+		if got := slices.Contains(again.facts[0].Findings, "prompt.email:1"); got != (i == 1 || i == 2) {
+			t.Errorf("%v: findings %v", obliged, again.facts[0].Findings)
+		}
+	}
+	if _, hit := fresh("content.block:email").cached(t.Context()); hit {
+		t.Error("a response with content that is blocked now")
 	}
 }
 
