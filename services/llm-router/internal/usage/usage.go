@@ -240,13 +240,14 @@ func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 
 // put records a response by an id. If the id is that of another principal's response,
 // the entry is marked as deleted, so that neither may use it. An entry that is marked as
-// deleted is replaced by the next response with the id.
+// deleted stays so, whoever gets a response with the id, until it is removed as one of
+// the oldest.
 func (s *State) put(id string, a Answer) {
 	old, ok := s.ids[id]
 	if !ok {
 		s.order = append(s.order, id)
 	}
-	if old.Actor != "" && old.Actor != a.Actor {
+	if old.Deleted || old.Actor != "" && old.Actor != a.Actor {
 		a = Answer{Deleted: true}
 	}
 	s.ids[id] = a

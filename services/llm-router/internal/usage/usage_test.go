@@ -111,15 +111,15 @@ func TestThinning(t *testing.T) {
 }
 
 // TestOwners shows that an id can be used by its first owner only, and by no caller
-// after it was deleted or used for another principal.
+// after it was deleted or used for another principal, also if it is used again.
 func TestOwners(t *testing.T) {
 	made := func(actor, call, response string, items ...string) *contract.Event {
 		return &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: actor, CallID: call, Time: contract.Time(time.Unix(1e9, 0)),
 			Data: contract.Bytes(&events.AttemptFinished{API: llm.Responses, Attempt: 1, Provider: "p", Model: "m", Status: "succeeded", ResponseID: response, ItemIds: items, InputTokens: 30, OutputTokens: 12})}
 	}
 	var s State
-	for _, e := range []*contract.Event{made("alice", "c-1", "r1", "msg_1", "rs_1"), made("alice", "c-2", "r2", "msg_2"), made("bob", "c-3", "r3", "msg_2"), made("bob", "c-4", "r2", "msg_4"),
-		{Name: events.ResponseDeletedName, Source: "llm-router/llm-router-1", Actor: "alice", Time: contract.Time(time.Unix(1e9, 0)), Data: contract.Bytes(&events.ResponseDeleted{ResponseCall: "c-1", ResponseID: "r1"})}} {
+	for _, e := range []*contract.Event{made("alice", "c-1", "r1", "msg_1", "rs_1"), made("alice", "c-2", "r2", "msg_2"), made("bob", "c-3", "r3", "msg_2"), made("bob", "c-4", "r2", "msg_4"), made("bob", "c-5", "r2", "msg_2"),
+		{Name: events.ResponseDeletedName, Source: "llm-router/llm-router-1", Actor: "alice", Time: contract.Time(time.Unix(1e9, 0)), Data: contract.Bytes(&events.ResponseDeleted{ResponseCall: "c-1", ResponseID: "r1"})}, made("alice", "c-6", "r1", "rs_1")} {
 		if id := e.CallID; id == "c-2" {
 			if a := s.Answer("r1"); a.Actor != "alice" || a.Tokens != 42 || s.Item("rs_1").Actor != "alice" || s.Item("r1").Actor != "" {
 				t.Errorf("%+v", a)
