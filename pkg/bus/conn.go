@@ -346,7 +346,13 @@ func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, 
 		return nil, err
 	}
 	defer sub.Unsubscribe()
-	body, err := json.Marshal(map[string]any{"seq": max(seq, 1), "next_by_subj": filter, "batch": n, "max_bytes": 4 << 20})
+	req := map[string]any{"seq": max(seq, 1), "batch": n, "max_bytes": 4 << 20}
+	if filter != EveryEvent && filter != ">" {
+		// The server counts the messages after seq that match, by searching every block
+		// of the stream; without a filter it computes their number.
+		req["next_by_subj"] = filter
+	}
+	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
 	}

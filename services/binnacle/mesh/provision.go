@@ -260,33 +260,16 @@ func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	})
 }
 
-// scan calls f for each entry of the ledger from sequence from to last. It reads through
-// an ephemeral consumer, which only the provisioning identity may create: direct reads
-// take ten times as long.
+// scan calls f for each entry of the ledger from sequence from on. last is the sequence
+// of the newest entry, for the progress.
 func (r *reading) scan(ctx context.Context, c *bus.Conn, from, last uint64, f func(eventlog.Entry)) error {
 	r.last.Store(last)
-	if from <= last {
-		cons, err := c.JS.OrderedConsumer(ctx, bus.Events, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from})
+	for en, err := range (eventlog.JetStream{Conn: c}).Scan(ctx, eventlog.Every, from) {
 		if err != nil {
 			return err
 		}
-		all, err := cons.Messages(jetstream.PullMaxMessages(5000))
-		if err != nil {
-			return err
-		}
-		defer all.Stop()
-		for r.position.Load() < last {
-			m, err := all.Next(jetstream.NextContext(ctx))
-			if err != nil {
-				return err
-			}
-			md, err := m.Metadata()
-			if err != nil {
-				return err
-			}
-			f(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
-			r.position.Store(md.Sequence.Stream)
-		}
+		f(en)
+		r.position.Store(en.Seq)
 	}
 	r.once.Do(func() { close(r.ready) })
 	return nil

@@ -375,11 +375,11 @@ func (s *stream) find(q read) []uint64 {
 	if q.Last != "" {
 		return some(s.last(q.Last))
 	}
-	if q.Next == "" {
+	if q.Next == "" && q.Batch == 0 {
 		return some(q.Seq)
 	}
 	var out []uint64
-	f := split(q.Next)
+	f := split(cmp.Or(q.Next, ">"))
 	for seq := max(q.Seq, 1); seq <= s.log.Size() && len(out) < max(q.Batch, 1); seq++ {
 		if match(f, s.subject[seq-1]) && !s.gone(int(seq-1)) {
 			out = append(out, seq)
