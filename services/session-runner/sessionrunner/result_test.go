@@ -55,13 +55,40 @@ func TestInput(t *testing.T) {
 	} {
 		w := work()
 		w.Args = []byte(args)
-		if got, err := input(w); err != nil || string(got) != args {
-			t.Errorf("without secrets: %s %v", got, err)
+		if got, res := input(w); res.ErrorCode != "" || string(got) != args {
+			t.Errorf("without secrets: %s %+v", got, res)
 		}
 		w.Secrets = map[string]string{"k": "v"}
-		got, err := input(w)
-		if err != nil || string(got) != want || !json.Valid(got) {
-			t.Errorf("%s: %s %v", args, got, err)
+		got, res := input(w)
+		if res.ErrorCode != "" || string(got) != want || !json.Valid(got) {
+			t.Errorf("%s: %s %+v", args, got, res)
 		}
+	}
+}
+
+// TestInputReserved checks that args which contain the member of the secrets, in any
+// spelling that a parser may match, are refused with an error that names the member,
+// with and without granted secrets. Nested members of that name are passed on.
+func TestInputReserved(t *testing.T) {
+	for args, member := range map[string]string{
+		`{"_secrets":{"k":"forged"}}`:       "_secrets",
+		`{"_secrets":null,"a":1}`:           "_secrets",
+		`{"\u005fsecrets":{"k":"forged"}}`:  "_secrets",
+		`{"_Secrets":{"k":"forged"}}`:       "_Secrets",
+		`{"_ſecrets":{"k":"forged"},"b":2}`: "_ſecrets",
+	} {
+		for _, granted := range []map[string]string{nil, {"k": "v"}} {
+			w := work()
+			w.Args, w.Secrets = []byte(args), granted
+			got, res := input(w)
+			if got != nil || res.ErrorCode != contract.CodeInvalidInput || !strings.Contains(res.ErrorMessage, member) {
+				t.Errorf("%s, secrets %v: %s %+v", args, granted, got, res)
+			}
+		}
+	}
+	w := work()
+	w.Args, w.Secrets = []byte(`{"a":{"_secrets":1}}`), map[string]string{"k": "v"}
+	if got, res := input(w); res.ErrorCode != "" || string(got) != `{"_secrets":{"k":"v"},"a":{"_secrets":1}}` {
+		t.Errorf("%s %+v", got, res)
 	}
 }

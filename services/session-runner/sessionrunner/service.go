@@ -168,9 +168,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if r == nil {
 		return res
 	}
-	stdin, err := input(w)
-	if err != nil {
-		return execute.Fail(contract.CodeInternal, "%v", err)
+	stdin, res := input(w)
+	if res.ErrorCode != "" {
+		return res
 	}
 	at, err := contract.ParseTime(w.Intent.NotBefore)
 	if err != nil {
@@ -216,21 +216,39 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
+// secretsMember is the member of a pack's input that contains the granted secrets. It is
+// reserved: a program must be able to rely on its values being those of the vault.
+const secretsMember = "_secrets"
+
 // input returns the document for the pack's standard input: the args and, as the member
-// _secrets, the secrets. Without secrets it returns the args alone. The digest of the
-// args does not cover the secrets.
-func input(w *execute.Work) ([]byte, error) {
+// secretsMember, the secrets. Without secrets it returns the args alone. The digest of
+// the args does not cover the secrets. If the result has an error code, the call cannot
+// run.
+//
+// Args that contain the reserved member are refused even if no secret is granted. Its
+// name is compared without regard to case, because parsers such as encoding/json match
+// names that way.
+func input(w *execute.Work) ([]byte, execute.Result) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(w.Args, &members); err != nil {
+		return nil, execute.Fail(contract.CodeInvalidInput, "the arguments are not one JSON object: %v", err)
+	}
+	for name := range members {
+		if strings.EqualFold(name, secretsMember) {
+			return nil, execute.Fail(contract.CodeInvalidInput, "arguments: the member %s is reserved for the secrets that the pack is granted: remove it", name)
+		}
+	}
 	if len(w.Secrets) == 0 {
-		return w.Args, nil
+		return w.Args, execute.Result{}
 	}
 	sec, err := json.Marshal(w.Secrets)
 	if err != nil {
-		return nil, err
+		return nil, execute.Fail(contract.CodeInternal, "%v", err)
 	}
-	if bytes.Equal(w.Args, []byte("{}")) {
-		return fmt.Appendf(nil, `{"_secrets":%s}`, sec), nil
+	if len(members) == 0 {
+		return fmt.Appendf(nil, `{"%s":%s}`, secretsMember, sec), execute.Result{}
 	}
-	return fmt.Appendf(nil, `{"_secrets":%s,%s`, sec, w.Args[1:]), nil
+	return fmt.Appendf(nil, `{"%s":%s,%s`, secretsMember, sec, w.Args[1:]), execute.Result{}
 }
 
 // maxStderr is the maximum number of bytes of standard error in an error message.
