@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,6 +230,43 @@ func TestLabelsGuessed(t *testing.T) {
 		nested := l.propose("echo", func(e *contract.Event, c *contract.Call) { c.Labels = []string{"user_file"} })
 		if err := a.decider.take(ctx, nested); err != nil || len(l.of(events.SessionLabelledName)) != 2 {
 			t.Errorf("what came with the call is not recorded: %v", err)
+		}
+	})
+}
+
+// TestFirstLabel shows that the first label of a mesh, which comes with a request and
+// which no tool declares, counts for the session's next call and for nested calls of
+// other sessions, even if the instance that decides them has not applied its event.
+func TestFirstLabel(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := plain(t, nil)
+		a, b := l.join("policy-1"), l.join("policy-2")
+		if err := a.decider.take(ctx, l.propose("echo", func(_ *contract.Event, c *contract.Call) { c.Labels = []string{"web"} })); err != nil {
+			t.Fatal(err)
+		}
+		for name, change := range map[string]func(*contract.Event, *contract.Call){
+			"the same session": nil,
+			"a nested call": func(e *contract.Event, c *contract.Call) {
+				c.Parent, c.ParentSession = "c-1", e.Session
+				e.Session, c.SessionName = contract.SessionID("t", "alice", "s-other"), "s-other"
+			},
+		} {
+			d := l.propose("e4", change)
+			d.stored = time.Time{}.Add(time.Hour) // a first delivery, for which nothing is read from the ledger
+			if err := b.decider.take(ctx, d); err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(l.of(contract.EventEffectRecorded), func(e *contract.Event) bool { return e.CallID == l.callOf(d) })
+			if i < 0 {
+				t.Fatalf("%s: not denied", name)
+			}
+			var rec contract.Recorded
+			if err := contract.Decode(l.of(contract.EventEffectRecorded)[i].Data, &rec); err != nil || !strings.Contains(string(rec.Decision.Facts), `"labels":["web"]`) {
+				t.Errorf("%s: decided without the label: %s %v", name, rec.Decision.Facts, err)
+			}
+		}
+		if len(l.of(contract.EventAllowed)) != 1 {
+			t.Error("a call was allowed without the label")
 		}
 	})
 }

@@ -23,7 +23,9 @@ const labelSecret = "secret" // the output of a tool that received a secret
 // A call is usually first decided with the labels in this instance's cache, and an
 // ALLOW is then appended with the expected sequence of their event. Reading the
 // labels before each decision would cost a round trip. If the append is rejected,
-// the labels are read and the call is decided again.
+// the labels are read and the call is decided again. An instance cannot conclude from
+// its own view that no session has labels: another instance may have recorded the
+// first ones a moment ago.
 type labels struct {
 	*instance
 	known cache[labelled] // labels by "tenant.session"
@@ -45,9 +47,6 @@ var errMoved = errors.New("the session was labelled meanwhile")
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
-	if !l.state.Labelled() {
-		return union(out), nil
-	}
 	var own labelled
 	if p.guess = !p.again; p.guess {
 		own = l.last(e.Tenant, e.Session)
@@ -98,7 +97,6 @@ func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) erro
 	if len(brings) == 0 {
 		return nil
 	}
-	l.state.MarkLabelled()
 	sessions := []string{p.event.Session}
 	if p.call.Parent != "" && p.call.ParentSession != p.event.Session {
 		sessions = append(sessions, p.call.ParentSession)
@@ -151,11 +149,8 @@ func labelFilter(tenant, session string) string {
 
 // of reads a session's labels from the ledger, because the view may not include the
 // labels of data that the caller has received already. It returns the zero value if the
-// session has none, or if no session can have labels.
+// session has none.
 func (l *labels) of(ctx context.Context, tenant, session string) (have labelled, err error) {
-	if !l.state.Labelled() {
-		return have, nil
-	}
 	en, err := l.emit.Log.Last(ctx, labelFilter(tenant, session))
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return have, nil

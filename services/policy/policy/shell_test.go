@@ -231,8 +231,28 @@ func (l *ledger) put(service, name, key string, data canon.Document, cause *cont
 	return e
 }
 
-// founded returns a ledger with ceilings, a bundle and tools.
+// founded returns a ledger with ceilings, a bundle and tools, one of which declares a
+// label.
 func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
+	l := plain(t, change)
+	l.tool("fetch", func(t *contract.Tool) { t.Labels = []string{"web"} })
+	return l
+}
+
+// tool registers a tool of the session-runner, changed by change if that is not nil.
+func (l *ledger) tool(name string, change func(*contract.Tool)) {
+	l.t.Helper()
+	tool := contract.Tool{Class: "E0", Executor: "session-runner", Kind: "tool." + name, Tool: name, Version: "v1", Sandbox: box(),
+		InputSchema: contract.Raw(`{"properties":{"n":{"type":"integer"}},"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)}
+	if change != nil {
+		change(&tool)
+	}
+	l.put("session-runner", contract.EventToolRegistered, "tool-"+name, &tool, nil)
+}
+
+// plain returns a ledger with ceilings, a bundle and tools, none of which declares labels
+// or receives secrets.
+func plain(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	l := newLedger(t)
 	c := guard.Ceilings{ForbiddenKinds: []string{"tool.rm"}, EgressHosts: []string{"mail.example"}, MaxCents: 100, Sandbox: *box(), StartWindowMS: 60_000,
 		Approvals: []guard.KindApproval{{Kinds: []string{"tool.pay"}, Rule: contract.ApprovalRule{Quorum: 1, TimeoutMS: 60_000}}}}
@@ -254,17 +274,10 @@ func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	if err := m.activator.bootstrap(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"echo", "rm", "pay", "fetch", "e4"} {
-		tool := contract.Tool{Class: "E0", Executor: "session-runner", Kind: "tool." + name, Tool: name, Version: "v1", Sandbox: box(),
-			InputSchema: contract.Raw(`{"properties":{"n":{"type":"integer"}},"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)}
-		switch name {
-		case "fetch":
-			tool.Labels = []string{"web"}
-		case "e4":
-			tool.Class = "E4"
-		}
-		l.put("session-runner", contract.EventToolRegistered, "tool-"+name, &tool, nil)
+	for _, name := range []string{"echo", "rm", "pay"} {
+		l.tool(name, nil)
 	}
+	l.tool("e4", func(t *contract.Tool) { t.Class = "E4" })
 	return l
 }
 

@@ -29,7 +29,7 @@ var (
 func stateFilters() []string {
 	return slices.Concat(bus.Filters("audit", contract.EventLedgerTruncated), bus.Filters("provision", contract.EventLogEpochOpened),
 		bus.Filters("", contract.EventFreezeAcknowledged), bus.Filters("llm-router", llmrouter.PricesPublishedName, llmrouter.DataAcceptedName),
-		bus.Filters("policy", contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded, events.SessionLabelledName,
+		bus.Filters("policy", contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded,
 			events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
 			events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
 			events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,

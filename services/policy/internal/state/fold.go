@@ -11,7 +11,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
-	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
@@ -22,7 +21,6 @@ var folds = map[string]func(*State, *contract.Event) error{
 	contract.EventToolRegistered:   toolRegistered,
 	contract.EventToolRetired:      toolChanged,
 	contract.EventToolApproved:     toolChanged,
-	events.SessionLabelledName:     own(sessionLabelled),
 	contract.EventPolicyActivated:  own(policyActivated),
 	contract.EventLedgerTruncated:  ledgerTruncated,
 	contract.EventLogEpochOpened:   logEpochOpened,
@@ -83,9 +81,7 @@ func published[T any, P interface {
 
 func toolChanged(st *State, e *contract.Event) error { return st.Catalog.Apply(e) }
 
-// toolRegistered adds a tool document to the catalog, and marks the state as labelled if
-// a tool declares labels or receives secrets. If Keep is set, it also adds the document
-// to the archive.
+// toolRegistered adds a tool document to the catalog and, if Keep is set, to the archive.
 func toolRegistered(st *State, e *contract.Event) error {
 	if st.Keep {
 		var t contract.Tool
@@ -94,20 +90,7 @@ func toolRegistered(st *State, e *contract.Event) error {
 		}
 		st.archive.AddTool(&t)
 	}
-	if err := st.Catalog.Apply(e); err != nil {
-		return err
-	}
-	for _, t := range st.Catalog.Tools() {
-		if len(t.Labels) > 0 || stack.Tainting(&t) {
-			st.MarkLabelled()
-		}
-	}
-	return nil
-}
-
-func sessionLabelled(st *State, _ *contract.Event) error {
-	st.MarkLabelled()
-	return nil
+	return st.Catalog.Apply(e)
 }
 
 // policyActivated puts a document in force, or retires one.

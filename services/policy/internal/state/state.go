@@ -53,7 +53,6 @@ type View struct {
 	waiting   map[string]*Waiting // escalations by call id
 	truncated bool                // whether the ledger was reported as truncated, and no epoch has ended this
 	lost      string              // digest of the checkpoint that the report of the truncation named, or empty
-	labels    bool                // whether a session ever had labels, or a tool ever declared labels or received secrets
 	prices    llmrouter.PricesPublished
 	accepted  llmrouter.DataAccepted
 }
@@ -77,19 +76,6 @@ func (st *State) write(f func(*View)) {
 func (st *State) Stack() (s stack.Stack) {
 	st.Read(func(v *View) { s = v.Stack })
 	return s
-}
-
-// Labelled reports whether any session can have labels. If it returns false, decisions
-// need not read labels from the ledger.
-func (st *State) Labelled() (yes bool) {
-	st.Read(func(v *View) { yes = v.labels })
-	return yes
-}
-
-// MarkLabelled makes Labelled return true. An instance that records labels calls it
-// before the event with the labels has been applied.
-func (st *State) MarkLabelled() {
-	st.write(func(v *View) { v.labels = true })
 }
 
 // MayVote implements govern.View. It returns an error if the principal may not

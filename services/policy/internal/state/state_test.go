@@ -276,36 +276,6 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestLabelledOnlyWhere shows that Labelled is false until a tool or session has labels,
-// or a tool receives a secret.
-func TestLabelledOnlyWhere(t *testing.T) {
-	tool := func(change func(*contract.Tool)) *contract.Tool {
-		x := &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`), Egress: []string{"h.example"}}
-		if change != nil {
-			change(x)
-		}
-		return x
-	}
-	for name, c := range map[string]struct {
-		service, event string
-		data           canon.Document
-		want           bool
-	}{
-		"a plain tool":           {"judge", contract.EventToolRegistered, tool(nil), false},
-		"a tool that labels":     {"judge", contract.EventToolRegistered, tool(func(x *contract.Tool) { x.Labels = []string{"web"} }), true},
-		"one that gets a secret": {"judge", contract.EventToolRegistered, tool(func(x *contract.Tool) { x.Secrets = []contract.SecretGrant{{Name: "k"}} }), true},
-		"secrets by pattern":     {"judge", contract.EventToolRegistered, tool(func(x *contract.Tool) { x.Secrets = []contract.SecretGrant{{Name: "k.*"}} }), false},
-		"a labelled session":     {"policy", events.SessionLabelledName, &events.SessionLabelled{Session: "s", Labels: []string{"web"}}, true},
-		"by another service":     {"judge", events.SessionLabelledName, &events.SessionLabelled{Session: "s", Labels: []string{"web"}}, false},
-	} {
-		l := newLedger(t, false)
-		l.must(c.service, c.event, c.data)
-		if l.st.Labelled() != c.want {
-			t.Errorf("%s: not %v", name, c.want)
-		}
-	}
-}
-
 // TestNames shows that the existing names are those of the catalog and of
 // governing events.
 func TestNames(t *testing.T) {
