@@ -73,7 +73,7 @@ func CheckRule(r *contract.ApprovalRule) error {
 // begins with the name of the JSON field.
 func (c *Ceilings) Validate() error {
 	switch {
-	case c.StartWindowMS <= 0 || time.Duration(c.StartWindowMS)*time.Millisecond > MaxStartWindow:
+	case c.StartWindowMS <= 0 || c.StartWindowMS > MaxStartWindow.Milliseconds():
 		return fmt.Errorf("start_window_ms: want 1 to %d", MaxStartWindow.Milliseconds())
 	case !bounded(&c.Sandbox):
 		return errors.New("sandbox: every limit must be above zero")

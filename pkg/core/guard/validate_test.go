@@ -25,16 +25,17 @@ func TestCeilingsValidate(t *testing.T) {
 		change func(c *guard.Ceilings)
 		want   string
 	}{
-		"valid":              {func(*guard.Ceilings) {}, ""},
-		"no window":          {func(c *guard.Ceilings) { c.StartWindowMS = 0 }, "start_window_ms: want 1 to 120000"},
-		"the least window":   {func(c *guard.Ceilings) { c.StartWindowMS = 1 }, ""},
-		"the largest window": {func(c *guard.Ceilings) { c.StartWindowMS = 120000 }, ""},
-		"too long a window":  {func(c *guard.Ceilings) { c.StartWindowMS = 120001 }, "start_window_ms:"},
-		"no memory":          {func(c *guard.Ceilings) { c.Sandbox.MemoryMiB = 0 }, "sandbox: every limit"},
-		"no pids":            {func(c *guard.Ceilings) { c.Sandbox.Pids = 0 }, "sandbox: every limit"},
-		"no time":            {func(c *guard.Ceilings) { c.Sandbox.WallMS = 0 }, "sandbox: every limit"},
-		"no cpu":             {func(c *guard.Ceilings) { c.Sandbox.CPUMillis = 0 }, "sandbox: every limit"},
-		"no output":          {func(c *guard.Ceilings) { c.Sandbox.OutputBytes = 0 }, "sandbox: every limit"},
+		"valid":                   {func(*guard.Ceilings) {}, ""},
+		"a window that overflows": {func(c *guard.Ceilings) { c.StartWindowMS = 18446744073710 }, "start_window_ms: want 1 to 120000"},
+		"no window":               {func(c *guard.Ceilings) { c.StartWindowMS = 0 }, "start_window_ms: want 1 to 120000"},
+		"the least window":        {func(c *guard.Ceilings) { c.StartWindowMS = 1 }, ""},
+		"the largest window":      {func(c *guard.Ceilings) { c.StartWindowMS = 120000 }, ""},
+		"too long a window":       {func(c *guard.Ceilings) { c.StartWindowMS = 120001 }, "start_window_ms:"},
+		"no memory":               {func(c *guard.Ceilings) { c.Sandbox.MemoryMiB = 0 }, "sandbox: every limit"},
+		"no pids":                 {func(c *guard.Ceilings) { c.Sandbox.Pids = 0 }, "sandbox: every limit"},
+		"no time":                 {func(c *guard.Ceilings) { c.Sandbox.WallMS = 0 }, "sandbox: every limit"},
+		"no cpu":                  {func(c *guard.Ceilings) { c.Sandbox.CPUMillis = 0 }, "sandbox: every limit"},
+		"no output":               {func(c *guard.Ceilings) { c.Sandbox.OutputBytes = 0 }, "sandbox: every limit"},
 		"the least sandbox": {func(c *guard.Ceilings) {
 			c.Sandbox = contract.Sandbox{CPUMillis: 1, MemoryMiB: 1, OutputBytes: 1, Pids: 1, Tier: "wasi", WallMS: 1}
 		}, ""},

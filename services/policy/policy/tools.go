@@ -1,6 +1,9 @@
 package policy
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
@@ -30,9 +33,9 @@ var tools = []contract.Tool{
 	tool(kindVote, "Votes on a call that waits for approval, as the caller, or with a ballot signed by the approver's own key.",
 		`"call_id":{"type":"string","maxLength":128},"vote":{"enum":["grant","deny"]},"reason":{"type":"string","minLength":1,"maxLength":1000},"kid":{"type":"string","maxLength":64},"sig":{"type":"string","maxLength":128}`, "call_id", "vote", "reason"),
 	tool("policy.create_key", "Makes a virtual key for an actor: what it may be used for, which models, how much it may spend. The call holds the key's digest, never the key.",
-		`"id":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"actor":{"type":"string","minLength":1,"maxLength":128},"digest":{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"},"scopes":{"type":"array","minItems":1,"maxItems":32,"items":{"type":"string","maxLength":64}},"models":{"type":"array","maxItems":256,"items":{"type":"string","minLength":1,"maxLength":256}},"tags":{"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}},"budget_usd_micros":{"type":"integer","minimum":0},"budget_window":{"enum":["day","month","total"],"default":"total"},"rate_calls":{"type":"integer","minimum":0},"rate_window":{"enum":["second","minute","hour"],"default":"minute"},"concurrent":{"type":"integer","minimum":0},"cache":{"type":"boolean"},"ttl_ms":{"type":"integer","minimum":1}`, "id", "actor", "digest", "scopes"),
+		`"id":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"actor":{"type":"string","minLength":1,"maxLength":128},"digest":{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"},"scopes":{"type":"array","minItems":1,"maxItems":32,"items":{"type":"string","maxLength":64}},"models":{"type":"array","maxItems":256,"items":{"type":"string","minLength":1,"maxLength":256}},"tags":{"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}},"budget_usd_micros":{"type":"integer","minimum":0},"budget_window":{"enum":["day","month","total"],"default":"total"},"rate_calls":{"type":"integer","minimum":0},"rate_window":{"enum":["second","minute","hour"],"default":"minute"},"concurrent":{"type":"integer","minimum":0},"cache":{"type":"boolean"},`+ttl(govern.MaxTerm)+``, "id", "actor", "digest", "scopes"),
 	tool("policy.consent_key", "Agrees, in person, that another principal makes a virtual key that calls as the caller: its id, its maker, and the most it may be used for.",
-		`"id":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"maker":{"type":"string","minLength":1,"maxLength":128},"scopes":{"type":"array","minItems":1,"maxItems":32,"items":{"type":"string","maxLength":64}},"ttl_ms":{"type":"integer","minimum":1}`, "id", "maker", "scopes", "ttl_ms"),
+		`"id":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"maker":{"type":"string","minLength":1,"maxLength":128},"scopes":{"type":"array","minItems":1,"maxItems":32,"items":{"type":"string","maxLength":64}},`+ttl(govern.MaxDelegation)+``, "id", "maker", "scopes", "ttl_ms"),
 	tool("policy.withdraw_consent", "Takes a consent of the caller's back, and ends the virtual key made under it.", `"id":{"type":"string","maxLength":64}`, "id"),
 	tool("policy.revoke_key", "Ends a virtual key.", `"id":{"type":"string","maxLength":64},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "reason"),
 	tool(govern.KindRegister, "Says what a principal is. Only persons vote, and a second person approves who becomes one; registering again lifts a suspension.", `"principal":{"type":"string","minLength":1,"maxLength":128},"type":{"enum":["person","agent","service"]}`, "principal", "type"),
@@ -41,16 +44,21 @@ var tools = []contract.Tool{
 	tool("policy.revoke_token", "Ends a bearer token, by its id, or all that a principal's credentials gave until now: its tokens, virtual keys made by it or for it, delegations, consents and session grants.",
 		`"id":{"type":"string","minLength":1,"maxLength":128},"principal":{"type":"string","minLength":1,"maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
 	tool("policy.grant_session", "Lets another principal make calls in a session of the caller's, for a time.",
-		`"session":{"type":"string","pattern":"^s-[A-Za-z0-9_-]{1,98}$"},"principal":{"type":"string","minLength":1,"maxLength":128},"ttl_ms":{"type":"integer","minimum":1}`, "session", "principal", "ttl_ms"),
+		`"session":{"type":"string","pattern":"^s-[A-Za-z0-9_-]{1,98}$"},"principal":{"type":"string","minLength":1,"maxLength":128},`+ttl(govern.MaxDelegation)+``, "session", "principal", "ttl_ms"),
 	tool("policy.revoke_session", "Ends a session grant of the caller's.", `"session":{"type":"string","maxLength":100},"principal":{"type":"string","minLength":1,"maxLength":128}`, "session", "principal"),
-	tool("policy.grant_role", "Gives a principal a role, for good or for a time.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128},"ttl_ms":{"type":"integer","minimum":1}`, "principal", "role"),
+	tool("policy.grant_role", "Gives a principal a role, for good or for a time.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128},`+ttl(govern.MaxTerm)+``, "principal", "role"),
 	tool("policy.revoke_role", "Takes a role away.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128}`, "principal", "role"),
 	tool("policy.delegate", "Lets another principal act on the caller's behalf, for some kinds, for a time.",
-		`"delegate":{"type":"string","minLength":1,"maxLength":128},"kinds":{"type":"array","minItems":1,"maxItems":64,"items":{"type":"string","minLength":1,"maxLength":128}},"ttl_ms":{"type":"integer","minimum":1}`, "delegate", "kinds", "ttl_ms"),
+		`"delegate":{"type":"string","minLength":1,"maxLength":128},"kinds":{"type":"array","minItems":1,"maxItems":64,"items":{"type":"string","minLength":1,"maxLength":128}},`+ttl(govern.MaxDelegation)+``, "delegate", "kinds", "ttl_ms"),
 	tool("policy.revoke_delegation", "Ends a delegation.", `"id":{"type":"string","maxLength":128}`, "id"),
-	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Somebody else must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},"ttl_ms":{"type":"integer","minimum":1}`, "reason", "ttl_ms"),
+	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Somebody else must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},`+ttl(govern.MaxBreakGlass)+``, "reason", "ttl_ms"),
 	tool(guard.KindReview, "Closes a break-glass grant after looking at what was done under it.",
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
+}
+
+// ttl returns the property ttl_ms: a time to live in milliseconds, of at most longest.
+func ttl(longest time.Duration) string {
+	return fmt.Sprintf(`"ttl_ms":{"type":"integer","minimum":1,"maximum":%d}`, longest.Milliseconds())
 }
 
 // tool returns the document of a governing call with these properties as its

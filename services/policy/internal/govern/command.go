@@ -34,11 +34,11 @@ const KindRegister = "policy.register_principal"
 // ends the freeze.
 const KindFreeze = "policy.freeze"
 
-// The maximum duration of a delegation, a session grant or a consent, and that of a
-// break-glass grant.
+// The maximum durations of grants.
 const (
-	MaxDelegation = 90 * 24 * time.Hour
-	MaxBreakGlass = 4 * time.Hour
+	MaxDelegation = 90 * 24 * time.Hour        // of a delegation, a session grant or a consent
+	MaxBreakGlass = 4 * time.Hour              // of a break-glass grant
+	MaxTerm       = 100 * 365 * 24 * time.Hour // of a role or a virtual key that expires
 )
 
 // Caller is the principal who makes a governing call, together with the facts
@@ -73,7 +73,8 @@ type View interface {
 // now returns the time of the call in contract.TimeFormat.
 func (c *Caller) now() string { return contract.Time(c.Now) }
 
-// until returns the time ms milliseconds after the call, in contract.TimeFormat.
+// until returns the time ms milliseconds after the call, in contract.TimeFormat. The
+// caller must have checked ms with lasts: above MaxTerm the result is not a later time.
 func (c *Caller) until(ms int64) string {
 	return contract.Time(c.Now.Add(time.Duration(ms) * time.Millisecond))
 }
@@ -188,7 +189,7 @@ func explained(reason, name string, data canon.Document) (Fact, error) {
 
 // lasts returns an error unless ms, a time to live, is positive and at most longest.
 func lasts(ms int64, longest time.Duration) error {
-	if d := time.Duration(ms) * time.Millisecond; d <= 0 || d > longest {
+	if ms <= 0 || ms > longest.Milliseconds() {
 		return fmt.Errorf("ttl_ms: want 1 to %d", longest.Milliseconds())
 	}
 	return nil

@@ -179,7 +179,10 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 	}
 	k := &events.VirtualKeyCreated{Actor: a.Actor, BudgetUSDMicros: a.Budget, BudgetWindow: a.BudgetWindow, Cache: a.Cache, Concurrent: a.Concurrent, Digest: a.Digest,
 		ID: a.ID, Maker: c.Actor, Models: a.Models, RateCalls: a.Rate, RateWindow: a.RateWindow, Scopes: a.Scopes, Tags: a.Tags}
-	if a.TTLMS > 0 {
+	if a.TTLMS != 0 {
+		if err := lasts(a.TTLMS, MaxTerm); err != nil {
+			return none, err
+		}
 		k.Expires = c.until(a.TTLMS)
 	}
 	return Fact{events.VirtualKeyCreatedName, k}, nil

@@ -213,7 +213,10 @@ func grantRole(_ *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")
 	}
 	d := &events.RoleGranted{Principal: a.Principal, Role: a.Role}
-	if a.TTLMS > 0 {
+	if a.TTLMS != 0 {
+		if err := lasts(a.TTLMS, MaxTerm); err != nil {
+			return none, err
+		}
 		d.Expires = c.until(a.TTLMS)
 	}
 	return Fact{events.RoleGrantedName, d}, nil

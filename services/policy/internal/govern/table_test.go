@@ -1,8 +1,10 @@
 package govern
 
 import (
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -49,6 +51,36 @@ func TestFoldedAlone(t *testing.T) {
 	}
 	if string(s.Dump()) != before {
 		t.Errorf("%s", s.Dump())
+	}
+}
+
+// TestLasts shows that a time to live that overflows a time.Duration, or that is above
+// the maximum of its verb or negative, is rejected, and that the longest one of each verb
+// ends in the future.
+func TestLasts(t *testing.T) {
+	own := func(string) bool { return true }
+	for verb, c := range map[string]struct {
+		most time.Duration
+		args call
+	}{
+		"delegate":      {MaxDelegation, call{Delegate: "robot", Kinds: []string{"*"}}},
+		"grant_session": {MaxDelegation, call{Session: "s-old", Principal: "bob", Owns: own}},
+		"consent_key":   {MaxDelegation, call{ID: "k", Maker: "bob"}},
+		"break_glass":   {MaxBreakGlass, call{Reason: "x"}},
+		"grant_role":    {MaxTerm, call{Principal: "bob", Role: "ops"}},
+		"create_key":    {MaxTerm, call{ID: "k", Owner: "dana", Digest: "sha256:k"}},
+	} {
+		for _, ms := range []int64{-1, c.most.Milliseconds() + 1, 9223372036855, 18446744073710, canon.MaxInt, math.MinInt64} {
+			d := &desk{t: t}
+			c.args.TTLMS = ms
+			d.refused(d.do("dana", 0, verb, c.args), "ttl_ms: want 1 to ")
+		}
+		d := &desk{t: t}
+		c.args.TTLMS = c.most.Milliseconds()
+		d.ok(d.do("dana", 0, verb, c.args))
+	}
+	if by := (Caller{Now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}); by.until(MaxTerm.Milliseconds()) <= by.now() {
+		t.Error("the longest term ends in the past")
 	}
 }
 

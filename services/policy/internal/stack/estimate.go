@@ -1,14 +1,17 @@
 package stack
 
 import (
+	"math/bits"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// Estimate returns the greatest amounts that a call can use, according to its tool
-// document and, for a request to a model, its args q. q is nil for other calls, and is
+// Estimate returns the greatest amounts that a call can use, at most canon.MaxInt each,
+// according to its tool document and, for a request to a model, its args q. q is nil for other calls, and is
 // not used if the tool document reserves tokens. USDMicros is -1 if q is used and price
 // returns no price of the model or one that is Unpriced. sends is how often a request
 // may be sent to each model that may answer it.
@@ -19,7 +22,7 @@ func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter
 	}
 	a.Calls, a.Risk = 1, guard.RiskPoints(t.Class)
 	if t.Sandbox != nil && a.ComputeMillis == 0 {
-		a.ComputeMillis = t.Sandbox.WallMS * t.Sandbox.CPUMillis / 1000
+		a.ComputeMillis = times(t.Sandbox.WallMS, t.Sandbox.CPUMillis) / 1000
 	}
 	if t.Kind == llm.Models && a.EgressBytes == 0 {
 		a.EgressBytes = llm.ModelsEgress
@@ -32,10 +35,37 @@ func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter
 		if a.EgressBytes == 0 {
 			a.EgressBytes = q.Egress(attempts * max(sends, 1))
 		}
-		a.Tokens = (in + out) * attempts
+		a.Tokens = times(in+out, attempts)
 		if ok && !m.Unpriced { // every attempt is rounded up separately
-			a.USDMicros = (in*m.Input+out*m.Output+999_999)/1_000_000 + attempts - 1
+			a.USDMicros = min(cost(in, m.Input, out, m.Output)+attempts-1, canon.MaxInt)
 		}
 	}
 	return a
+}
+
+// times returns the product of two amounts, at most canon.MaxInt. A caller's request
+// could otherwise make a reservation overflow, and so reserve less than it may use. An
+// amount below 0 counts as 0.
+func times(a, b int64) int64 {
+	hi, lo := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
+	if hi != 0 {
+		return canon.MaxInt
+	}
+	return int64(min(lo, canon.MaxInt))
+}
+
+// cost returns the price of in and out tokens, in millionths of a US dollar, rounded up
+// and at most canon.MaxInt. The prices are those of a million tokens.
+func cost(in, inPrice, out, outPrice int64) int64 {
+	const tokens = 1_000_000
+	h1, l1 := bits.Mul64(uint64(max(in, 0)), uint64(max(inPrice, 0)))
+	h2, l2 := bits.Mul64(uint64(max(out, 0)), uint64(max(outPrice, 0)))
+	lo, carry := bits.Add64(l1, l2, 0)
+	hi := h1 + h2 + carry // each is below 2^62, so the sum does not overflow
+	lo, carry = bits.Add64(lo, tokens-1, 0)
+	if hi += carry; hi >= tokens {
+		return canon.MaxInt
+	}
+	q, _ := bits.Div64(hi, lo, tokens)
+	return int64(min(q, canon.MaxInt))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -337,7 +338,8 @@ func TestBuild(t *testing.T) {
 
 // TestEstimate checks the greatest amounts that Estimate returns, by tool and by price.
 func TestEstimate(t *testing.T) {
-	prices := map[string]llmrouter.ModelPrice{"m": {Model: "m", Context: 1000, MaxOutput: 100, Input: 2_000_000, Output: 4_000_000, Attempts: 2}, "free": {Model: "free", Unpriced: true}}
+	prices := map[string]llmrouter.ModelPrice{"m": {Model: "m", Context: 1000, MaxOutput: 100, Input: 2_000_000, Output: 4_000_000, Attempts: 2}, "free": {Model: "free", Unpriced: true},
+		"dear": {Model: "dear", Input: 1, Output: 1 << 22}}
 	price := func(model string) (llmrouter.ModelPrice, bool) { p, ok := prices[model]; return p, ok }
 	box := &contract.Sandbox{CPUMillis: 500, WallMS: 4000}
 	for _, c := range []struct {
@@ -352,6 +354,11 @@ func TestEstimate(t *testing.T) {
 		{"a model of known price", echo(nil), &llm.Args{Model: "m", In: 10, Hold: 30}, func(a contract.Amounts) bool {
 			return a.Tokens == 2*(10+20) && a.USDMicros == 10*2+20*4+1 && a.EgressBytes > 0
 		}},
+		{"as many tokens as a request can ask for, at a price whose product is 2^64", echo(nil), &llm.Args{Model: "dear", In: 10, Hold: 10 + 1<<42}, func(a contract.Amounts) bool {
+			return a.Tokens == 10+1<<42 && a.USDMicros == 18446744073710
+		}},
+		{"more than a limit can hold", echo(nil), &llm.Args{Model: "dear", In: 10, Hold: canon.MaxInt}, func(a contract.Amounts) bool { return a.USDMicros == canon.MaxInt }},
+		{"a sandbox without end", echo(func(t *contract.Tool) { t.Sandbox = &contract.Sandbox{CPUMillis: canon.MaxInt, WallMS: canon.MaxInt} }), nil, func(a contract.Amounts) bool { return a.ComputeMillis == canon.MaxInt/1000 }},
 		{"of unknown price", echo(nil), &llm.Args{Model: "x", In: 10, Hold: 30}, func(a contract.Amounts) bool { return a.USDMicros == -1 }},
 		{"without a price", echo(nil), &llm.Args{Model: "free", In: 10, Hold: 30}, func(a contract.Amounts) bool { return a.USDMicros == -1 && a.Tokens > 0 }},
 	} {

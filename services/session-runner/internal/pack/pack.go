@@ -73,6 +73,16 @@ const (
 	defaultPids           = 64
 )
 
+// Maxima of the limits in a manifest. They are above what any host has; their purpose is
+// that no product of them overflows: a time in nanoseconds, a memory limit in bytes, or
+// the CPU time of a run.
+const (
+	maxTimeoutS  = 365 * 24 * 60 * 60
+	maxCPUMillis = 1_000_000
+	maxMemoryMiB = 1 << 30
+	maxAmount    = 1 << 50
+)
+
 var (
 	suffixes  = []string{".pack.yaml", ".helmdeck-pack.yaml"}
 	classRE   = regexp.MustCompile(`^E[0-4]$`)
@@ -239,16 +249,16 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 }
 
 // fill sets members that the manifest omits to their defaults. It returns an error for a
-// negative limit.
+// limit that is negative or above its maximum.
 func (m *manifest) fill(base string, wasm bool) error {
 	for _, d := range []struct {
-		field string
-		v     *int64
-		def   int64
-	}{{"timeout_s", &m.TimeoutS, DefaultTimeoutS}, {"max_output_bytes", &m.MaxOutputBytes, DefaultMaxOutputBytes},
-		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB}, {"cpu_millis", &m.CPUMillis, defaultCPUMillis}, {"pids", &m.Pids, defaultPids}} {
-		if *d.v < 0 {
-			return fmt.Errorf("%s: must not be negative", d.field)
+		field     string
+		v         *int64
+		def, most int64
+	}{{"timeout_s", &m.TimeoutS, DefaultTimeoutS, maxTimeoutS}, {"max_output_bytes", &m.MaxOutputBytes, DefaultMaxOutputBytes, maxAmount},
+		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB, maxMemoryMiB}, {"cpu_millis", &m.CPUMillis, defaultCPUMillis, maxCPUMillis}, {"pids", &m.Pids, defaultPids, maxAmount}} {
+		if *d.v < 0 || *d.v > d.most {
+			return fmt.Errorf("%s: want 0 to %d", d.field, d.most)
 		}
 		*d.v = cmp.Or(*d.v, d.def)
 	}

@@ -38,16 +38,17 @@ func TestDiscover(t *testing.T) {
 // packs with an invalid manifest or the same name.
 func TestProblems(t *testing.T) {
 	for name, manifest := range map[string]string{
-		"negative":      "timeout_s: -1\n",
-		"version":       "version: 1.0\n",
-		"unknown field": "time_out: 5\n",
-		"bad yaml":      "a: [\n",
-		"bad type":      "input_schema: {properties: {a: text}}\n",
-		"bad env":       "env: [PATH]\n",
-		"bad class":     "class: E9\n",
-		"bad reserve":   "reserve: {cents: -1}\n",
-		"bad tier":      "tier: moon\n",
-		"bad secret":    "secrets: [{name: 'a b'}]\n",
+		"negative":        "timeout_s: -1\n",
+		"an endless time": "timeout_s: 18446744073\n",
+		"version":         "version: 1.0\n",
+		"unknown field":   "time_out: 5\n",
+		"bad yaml":        "a: [\n",
+		"bad type":        "input_schema: {properties: {a: text}}\n",
+		"bad env":         "env: [PATH]\n",
+		"bad class":       "class: E9\n",
+		"bad reserve":     "reserve: {cents: -1}\n",
+		"bad tier":        "tier: moon\n",
+		"bad secret":      "secrets: [{name: 'a b'}]\n",
 	} {
 		dir := t.TempDir()
 		write(t, dir, "p", "x", 0o755)
