@@ -59,7 +59,10 @@ func overlay(reason string) []byte {
 	return contract.Bytes(&guard.Overlay{ID: "o", Scope: "agent", Subject: "alice", Rules: []guard.OverlayRule{{Kinds: []string{"tool.*"}, Reason: reason, Verdict: contract.Deny}}})
 }
 
-func newPast(t *testing.T) *past {
+func newPast(t *testing.T) *past { return newPastWith(t, true) }
+
+// newPastWith returns a past in which every content can be read, or none.
+func newPastWith(t *testing.T, readable bool) *past {
 	p := &past{t: t, contents: map[string][]byte{}}
 	root := key(t, "root")
 	p.state = NewState(func(kid, _, use string, _ uint64) ([]byte, error) {
@@ -68,7 +71,7 @@ func newPast(t *testing.T) *past {
 		}
 		return root.Public(), nil
 	}, func(c *contract.Content) ([]byte, error) {
-		if b := p.contents[c.Commitment]; b != nil {
+		if b := p.contents[c.Commitment]; b != nil && readable {
 			return b, nil
 		}
 		return nil, contract.ErrErased
@@ -163,6 +166,38 @@ func TestSimulation(t *testing.T) {
 	}
 	if _, err := NewSimulation(p.state, &draft.Document{Layer: "p9"}, noon); err == nil {
 		t.Error("a candidate of no layer is placed")
+	}
+}
+
+// TestSimulationErased shows that a simulation is refused with an error that names the
+// document if the content of a document in force is erased, whatever its layer.
+func TestSimulationErased(t *testing.T) {
+	for layer, name := range map[string]string{"p0": "", "p1": "gone", "p2": "gone"} {
+		p := newPast(t)
+		_, d := p.decided()
+		p.event("policy", contract.EventPolicyActivated, &contract.Activated{Bundle: contract.Content{Commitment: "sha256:gone"}, Digest: "sha256:gone", Layer: layer, Name: name, Precedence: 1})
+		sim, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: overlay("DENY_NEW")}, noon)
+		if err == nil {
+			_, _, err = sim.Decide(t.Context(), d, []byte(`{}`))
+		}
+		if !errors.Is(err, contract.ErrErased) || !strings.Contains(err.Error(), "sha256:gone") {
+			t.Errorf("%s: %v", layer, err)
+		}
+		if _, again := p.decided(); again.Verdict != contract.Deny {
+			t.Errorf("%s: %s by a stack with an erased document", layer, again.Verdict)
+		}
+	}
+}
+
+// TestErasedDump shows that the dump of a state is the same whether or not the contents
+// of the documents in force are erased, since the live view was built before.
+func TestErasedDump(t *testing.T) {
+	live, gone := newPast(t), newPastWith(t, false)
+	for _, p := range []*past{live, gone} {
+		p.activate("p2", "o", overlay("DENY_O"))
+	}
+	if a, b := string(live.state.Dump()), string(gone.state.Dump()); a != b || strings.Count(a, `"layer"`) != 3 {
+		t.Errorf("%s\n%s", a, b)
 	}
 }
 

@@ -2,6 +2,7 @@ package recorded
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -22,9 +23,12 @@ type Simulation struct {
 // NewSimulation returns a simulation of adding candidate to the documents in force in
 // now, which must be the state at the end of the ledger. Overlays that have expired at
 // the time at are omitted. NewSimulation returns an error if candidate cannot be
-// compiled.
+// compiled, and one that wraps contract.ErrErased if a document in force cannot be read.
 func NewSimulation(now *State, candidate *draft.Document, at time.Time) (*Simulation, error) {
 	force := now.in.Stack().WithoutExpired(contract.Time(at))
+	if err := force.Readable(); err != nil {
+		return nil, fmt.Errorf("the documents in force decide nothing again: %w: put another document in force in its place, or retire it", err)
+	}
 	proposed, err := draft.With(force, candidate)
 	if err != nil {
 		return nil, err

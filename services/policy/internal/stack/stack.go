@@ -3,6 +3,7 @@ package stack
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -16,10 +17,10 @@ import (
 // With returns a new one, so that a decision uses the same stack throughout. The zero
 // value has no documents and denies every call.
 type Stack struct {
-	ceilings *guard.Ceilings
-	digest   string    // digest of ceilings
-	bundles  []bundle  // bundles in order of precedence, then of name
-	overlays []overlay // overlays in order of name
+	ceilings *guard.Ceilings // nil if there are none, or their content is erased
+	digest   string          // digest of the ceilings; "" if there are none
+	bundles  []bundle        // bundles in order of precedence, then of name
+	overlays []overlay       // overlays in order of name; doc is nil if the content is erased
 	history  []*contract.Activated
 }
 
@@ -27,7 +28,7 @@ type bundle struct {
 	name       string
 	precedence int64
 	digest     string
-	engine     *rego.Engine
+	engine     *rego.Engine // nil if the content is erased
 }
 
 type overlay struct {
@@ -80,8 +81,8 @@ func (s Stack) WithoutExpired(now string) Stack {
 func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
 // InForce returns the activations of the documents in force: the ceilings, then the
-// bundles in order of precedence, then the overlays in order of name. Erased ceilings
-// are omitted.
+// bundles in order of precedence, then the overlays in order of name. Erased documents
+// are included.
 func (s *Stack) InForce() []*contract.Activated {
 	find := func(layer, name, digest string) *contract.Activated {
 		for _, a := range slices.Backward(s.history) {
@@ -92,7 +93,7 @@ func (s *Stack) InForce() []*contract.Activated {
 		return nil
 	}
 	var out []*contract.Activated
-	if s.ceilings != nil {
+	if s.digest != "" {
 		out = append(out, find("p0", "", s.digest))
 	}
 	for _, b := range s.bundles {
@@ -102,6 +103,25 @@ func (s *Stack) InForce() []*contract.Activated {
 		out = append(out, find("p2", o.name, o.digest))
 	}
 	return out
+}
+
+// Readable returns nil if no document of the stack is an Erased value. Otherwise it
+// returns an error that wraps contract.ErrErased and names the first such document.
+func (s *Stack) Readable() error {
+	if s.digest != "" && s.ceilings == nil {
+		return fmt.Errorf("ceilings %s: %w", s.digest, contract.ErrErased)
+	}
+	for _, b := range s.bundles {
+		if b.engine == nil {
+			return fmt.Errorf("bundle %s, %s: %w", b.name, b.digest, contract.ErrErased)
+		}
+	}
+	for _, o := range s.overlays {
+		if o.doc == nil {
+			return fmt.Errorf("overlay %s, %s: %w", o.name, o.digest, contract.ErrErased)
+		}
+	}
+	return nil
 }
 
 // Tools is the set of tool documents in force. *catalog.Catalog implements it.
@@ -118,7 +138,8 @@ type Tools interface {
 // Basis returns the documents that a call with these facts is decided by now. It adds to
 // the facts the digests of the tool and of the catalog. Except for the tools of policy,
 // it also adds the approved digest if it differs from the tool's, or "none" if the
-// ceilings require an approval that the tool lacks.
+// ceilings require an approval that the tool lacks. If the stack is not Readable, the
+// basis has no policy documents, so that the call is denied.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned = ""
 	tool, digest := tools.Lookup(f.Kind)
@@ -134,6 +155,9 @@ func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 		case approved != digest:
 			f.ToolPinned = approved
 		}
+	}
+	if s.Readable() != nil {
+		return Basis{Tool: tool, Rules: toolschema.Closed}
 	}
 	b := Basis{Tool: tool, Ceilings: s.ceilings, Bundles: make([]*rego.Engine, len(s.bundles)), Rules: toolschema.Closed}
 	var p1, p2 []string
