@@ -129,6 +129,10 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 	return nil
 }
 
+// ErrRead is wrapped by the error of a read that failed because the server did not
+// respond, or refused it. Whether the content is stored is then not known.
+var ErrRead = errors.New("read content")
+
 // Object returns the stored object. It returns nil and no error if the content is not
 // stored as an object, or if a part of the object does not exist, in general because it
 // was erased. It does not check the object against its commitment. It returns
@@ -162,7 +166,7 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read content: %w", err)
+			return nil, fmt.Errorf("%w: %w", ErrRead, err)
 		}
 		object = append(object, m.Data...)
 	}

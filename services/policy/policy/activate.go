@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -72,7 +73,9 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	var body []byte
 	if w.Call.Kind == kindActivate {
 		var err error
-		if body, err = s.prepare(ctx, &a, &act); err != nil {
+		if body, err = s.prepare(ctx, &a, &act); errors.Is(err, blob.ErrRead) {
+			return execute.Fail(contract.CodeUnavailable, "%v", err)
+		} else if err != nil {
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 	}
@@ -140,8 +143,8 @@ func (s *activator) activate(ctx context.Context, cause *contract.Event, a *cont
 			return nil, nil
 		}
 		e := s.fact(contract.EventPolicyActivated, keyPolicies, nil, cause)
-		if fs, err := s.validate(history, a, e.Lamport, rollback); err != nil {
-			return nil, invalid{err}
+		if fs, err := s.validate(ctx, history, a, e.Lamport, rollback); err != nil {
+			return nil, err
 		} else if len(fs) > 0 {
 			findings = fs
 		}
@@ -151,14 +154,23 @@ func (s *activator) activate(ctx context.Context, cause *contract.Event, a *cont
 	return ev, findings, err
 }
 
-// validate builds the stack that results from an activation, and checks it. It
-// returns an error if a document cannot be read or a finding prevents the
-// activation.
-func (s *activator) validate(history stack.History, a *contract.Activated, lamport uint64, rollback bool) ([]cpi.Finding, error) {
-	open := func(c *contract.Content) ([]byte, error) { return s.contents.Open(context.Background(), c) }
-	next, err := history.Build(a, lamport, open, s.trust.At)
+// validate builds the stack that results from an activation, and checks it. It returns
+// an error of type invalid if a document is erased or does not compile, or if a finding
+// prevents the activation, and another error if a stored document cannot be read now.
+func (s *activator) validate(ctx context.Context, history stack.History, a *contract.Activated, lamport uint64, rollback bool) ([]cpi.Finding, error) {
+	var unread error
+	next, err := history.Build(a, lamport, func(c *contract.Content) ([]byte, error) {
+		body, err := s.contents.Open(ctx, c)
+		if err != nil && !errors.Is(err, contract.ErrErased) && !errors.Is(err, contract.ErrEncrypted) {
+			unread = fmt.Errorf("the stored policy document %s cannot be read: %w", c.Commitment, err)
+		}
+		return body, err
+	}, s.trust.At)
+	if unread != nil {
+		return nil, unread
+	}
 	if err != nil {
-		return nil, err
+		return nil, invalid{err}
 	}
 	known := s.names.known(a.Layer, a.Name)
 	known.Lenient = a.Source == "config" || rollback || a.Retired // when the service starts some names may not exist yet, and a rollback may restore a document that refers to names that no longer exist
@@ -168,5 +180,8 @@ func (s *activator) validate(history stack.History, a *contract.Activated, lampo
 	var limits []guard.Limit
 	s.state.Read(func(v *state.View) { limits = v.People.Limits.List() })
 	findings := next.Validate(known, limits)
-	return findings, refusal(findings)
+	if err := refusal(findings); err != nil {
+		return nil, invalid{err}
+	}
+	return findings, nil
 }

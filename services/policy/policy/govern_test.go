@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -325,6 +326,43 @@ func TestActivations(t *testing.T) {
 		}
 		if err := m.activator.configure(ctx, &Config{P0File: filepath.Join(dir, "none")}); err == nil || !strings.Contains(err.Error(), "binnacle init") {
 			t.Error(err)
+		}
+	})
+}
+
+// TestActivationsUnread shows that activate, rollback and retire return unavailable if
+// the server does not return a stored document, and invalid_input if the document is
+// erased.
+func TestActivationsUnread(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		m := l.join("policy-1")
+		m.keepUp(ctx)
+		overlay := func(reason string) string {
+			doc := contract.Bytes(&guard.Overlay{ID: "o", Scope: "tenant", Subject: "t", Rules: []guard.OverlayRule{{Kinds: []string{"tool.echo"}, Reason: reason, Verdict: contract.Deny}}})
+			return fmt.Sprintf(`{"layer":"p2","name":"o","document":%q}`, doc)
+		}
+		for _, reason := range []string{"DENY_A", "DENY_B"} {
+			if r := m.governor.handle(ctx, work("admin", kindActivate, overlay(reason))); r.ErrorCode != "" {
+				t.Fatalf("%+v", r)
+			}
+		}
+		for _, c := range []struct{ kind, args string }{
+			{kindActivate, overlay("DENY_C")},
+			{kindActivate, `{"layer":"p1","name":"x","object":{"commitment":"sha256:x","size":1}}`},
+			{kindRollback, `{"layer":"p2","name":"o"}`},
+			{kindRetire, `{"layer":"p2","name":"o"}`},
+		} {
+			for down, code := range map[error]string{fmt.Errorf("%w: timeout", blob.ErrRead): contract.CodeUnavailable, contract.ErrErased: contract.CodeInvalidInput} {
+				l.shelf.down = down
+				if r := m.governor.handle(ctx, work("admin", c.kind, c.args)); r.ErrorCode != code {
+					t.Errorf("%s %.40s, %v: %+v, want %s", c.kind, c.args, down, r, code)
+				}
+			}
+		}
+		l.shelf.down = nil
+		if got := len(l.of(contract.EventPolicyActivated)); got != 4 {
+			t.Errorf("%d activations, want those of the documents that could be read", got)
 		}
 	})
 }

@@ -92,10 +92,16 @@ func once(n int, word string) func(string) error {
 	}
 }
 
-// shelf implements contents in memory.
-type shelf struct{ objects map[string][]byte }
+// shelf implements contents in memory. Open fails with down if that is not nil.
+type shelf struct {
+	objects map[string][]byte
+	down    error
+}
 
 func (s *shelf) Open(_ context.Context, c *contract.Content) ([]byte, error) {
+	if s.down != nil {
+		return nil, s.down
+	}
 	return c.Open(s.objects[c.Commitment])
 }
 
