@@ -74,7 +74,7 @@ func TestVotes(t *testing.T) {
 			t.Fatal("a vote that does not count is recorded")
 		}
 		m.faults.failBefore(once(1, contract.EventApprovalRecorded))
-		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode == "" {
+		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode != contract.CodeUnavailable {
 			t.Errorf("a vote that is not stored is answered %+v", r)
 		}
 		m.faults.failBefore(nil)

@@ -91,8 +91,8 @@ func (b *ballots) verifies(args []byte) bool {
 
 // vote executes policy.vote. It fails with not_found if no such call waits for approval,
 // with conflict if the call was settled but the state has not applied that yet, with
-// unavailable if other votes are always recorded first, and otherwise with
-// invalid_input, also if the ledger fails.
+// unavailable if other votes are always recorded first or the ledger is not available,
+// and otherwise with invalid_input.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
@@ -124,7 +124,7 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	switch {
 	case errors.Is(err, approval.ErrSettled):
 		return execute.Fail(contract.CodeConflict, "%v", err)
-	case errors.Is(err, eventlog.ErrConflict):
+	case errors.Is(err, eventlog.ErrConflict), errors.Is(err, eventlog.ErrUnavailable):
 		return execute.Fail(contract.CodeUnavailable, "%v", err)
 	case err != nil:
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)

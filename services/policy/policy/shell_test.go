@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -28,7 +27,7 @@ import (
 )
 
 // errDown is the error of a ledger that is not available.
-var errDown = errors.New("no answer")
+var errDown = fmt.Errorf("%w: no answer", eventlog.ErrUnavailable)
 
 // faulty is a log whose appends can be made to fail, either before they are
 // stored or afterwards, which is a lost acknowledgement.
