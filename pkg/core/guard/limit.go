@@ -54,6 +54,11 @@ var (
 // limits may not use it.
 const KeyLimit = "key_"
 
+// CeilingLimit is the prefix that policy adds to the ids of the ceilings' limits, so that
+// they have accounts of their own. policy.set_limits may not use it. CheckLimits accepts
+// it, because releases up to 0.5 recorded such limits.
+const CeilingLimit = "p0-"
+
 // CheckLimits returns an error if a limit could not be enforced or two limits
 // share an id. The error names the limit's index and the field.
 func CheckLimits(ls []Limit) error {

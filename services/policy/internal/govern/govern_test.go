@@ -289,6 +289,11 @@ func TestLimits(t *testing.T) {
 		d.refused(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{x}}), "limits[0]."+field)
 	}
 	d.refused(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{l, l}}), "twice")
+	for _, id := range []string{"p0-a", "p0-"} { // the account of the ceilings' limit a would be charged twice
+		x := l
+		x.ID = id
+		d.refused(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{l, x}}), "limits[1].id: begins with p0-")
+	}
 	d.ok(d.do("a", 0, "set_limits", call{}))
 	if len(d.st.Limits.List()) != 0 {
 		t.Error(d.st.Limits.List())

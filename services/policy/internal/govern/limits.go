@@ -1,7 +1,9 @@
 package govern
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -36,11 +38,17 @@ type setLimitsArgs struct {
 	Limits []guard.Limit `json:"limits"`
 }
 
-// setLimits replaces all limits. They must be valid and pass the caller's check
+// setLimits replaces all limits. They must be valid, must not have the id of a limit of
+// the ceilings, whose account they would charge, and must pass the caller's check
 // Consistent, if there is one.
 func setLimits(_ *State, c *Caller, a *setLimitsArgs) (Fact, error) {
 	if err := guard.CheckLimits(a.Limits); err != nil {
 		return none, err
+	}
+	for i := range a.Limits {
+		if strings.HasPrefix(a.Limits[i].ID, guard.CeilingLimit) {
+			return none, fmt.Errorf("limits[%d].id: begins with %s, which belongs to the limits of the ceilings: choose another", i, guard.CeilingLimit)
+		}
 	}
 	if c.Consistent != nil {
 		if err := c.Consistent(a.Limits); err != nil {

@@ -61,7 +61,7 @@ func (v *View) Limits() []guard.Limit {
 	var out []guard.Limit
 	if p0 := v.Stack.Ceilings(); p0 != nil {
 		for _, l := range p0.Limits {
-			l.ID = "p0-" + l.ID // marks a limit of the ceilings
+			l.ID = guard.CeilingLimit + l.ID
 			out = append(out, l)
 		}
 	}
