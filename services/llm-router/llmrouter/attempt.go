@@ -100,7 +100,8 @@ func (a *attempt) span() trace.Span {
 }
 
 // failure converts an error of run to a *provider.Failure, and records the code, the
-// HTTP status and the retry time of the failure in a.ev. The attempt's own status is
+// HTTP status and the retry time of the failure in a.ev. It logs the detail of a failure
+// that callers must not see. The attempt's own status is
 // cancelled if ctx is done, or else that of the failure's row. failure returns nil if
 // err is nil.
 func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
@@ -114,6 +115,10 @@ func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
 	a.ev.Status = f.Row().Status
 	if ctx.Err() != nil {
 		a.ev.Status = contract.Cancelled
+	}
+	if f.Detail != "" {
+		w := a.c.w
+		a.c.s.env.Log.Warn("provider refused a key", "call", w.Call.ID, "provider", a.cand.Provider, "key", a.ev.ProviderKey, "status", f.Status, "answer", w.Redactor().String(f.Detail))
 	}
 	a.ev.ErrorCode, a.ev.RetryAfterMS = f.Code, f.Retry.Milliseconds()
 	if f.Status > 0 {

@@ -1,6 +1,7 @@
 package llmrouter
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -507,5 +508,33 @@ func TestBrokenAttempt(t *testing.T) {
 	}
 	if name, rests := s.providers["a"].keys.pick(time.Now(), "m"); rests != nil || name != "llm.a" {
 		t.Errorf("the key is locked: %v", rests)
+	}
+}
+
+// TestHiddenFailure shows that a caller does not receive what a provider says about the
+// router's key, neither in the response nor in the outcome, and that the log has it
+// without the key.
+func TestHiddenFailure(t *testing.T) {
+	const told = `{"error":{"message":"Incorrect API key provided: sk-pr***wxyz of org-7, key-llm.a-1","code":401}}`
+	for name, reply := range map[string]http.HandlerFunc{"401": says(401, told), "403": says(403, told), "in a stream": streams("", first, told)} {
+		u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {reply}})
+		s := plays(t, u, func(c *Config) { c.Fallbacks, c.Retry.Attempts, c.Providers[0].Kind = nil, 1, "gemini" })
+		var logged bytes.Buffer
+		s.env.Log = slog.New(slog.NewTextHandler(&logged, nil))
+		m := s.made(t, t.Context(), llm.Chat, strings.TrimSuffix(question, "}")+`,"stream":true}`)
+		m.w.Hide("llm.a", "key-llm.a-1") // as the executor does when it fetches the key
+		f := m.run(t, t.Context())
+		if f == nil || f.Code != fault.CredentialInvalid {
+			t.Fatalf("%s: %v", name, f)
+		}
+		r := m.failed(f)
+		for where, text := range map[string]string{"the outcome": r.ErrorMessage, "the response": m.out.said.Fault.Message + m.shown()} {
+			if !strings.HasPrefix(r.ErrorMessage, "provider a ") || strings.Contains(text, "sk-pr") || strings.Contains(text, "org-7") {
+				t.Errorf("%s: %s has %s", name, where, text)
+			}
+		}
+		if l := logged.String(); !strings.Contains(l, "sk-pr***wxyz of org-7") || !strings.Contains(l, "provider=a key=llm.a") || strings.Contains(l, "key-llm.a-1") {
+			t.Errorf("%s: logged %s", name, l)
+		}
 	}
 }

@@ -100,7 +100,7 @@ type Row struct {
 	Edge    Edge
 	Billing Billing
 	Status  string // status of the attempt on the ledger: contract.Failed or contract.Cancelled
-	Hidden  bool   // the caller receives neither Body nor Fault of the provider.Failure, since they are about the router's key
+	Hidden  bool   // the caller receives nothing of the provider's error, since it is about the router's key
 	Means   string // explanation for the documentation: when the code is used
 }
 

@@ -22,7 +22,8 @@ import (
 type Failure struct {
 	Code    string        // one of the codes in package fault
 	Status  int           // the provider's HTTP status, or one that the router assigned; 0 = none
-	Message string        // explanation for people; contains no key
+	Message string        // explanation for people; contains no key, and nothing of the provider's error if the row is Hidden
+	Detail  string        // for the operator's log only: the provider's error if the row is Hidden; may contain a key
 	Retry   time.Duration // wait that the provider requires; 0 = none
 	Fault   *ir.Fault     // the provider's own error, or one that the router wrote for the caller; may be nil
 	Body    []byte        // body of the provider's response, with the key removed
@@ -88,8 +89,20 @@ func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malfor
 
 // Said returns the failure of a stream in which the provider sent an error.
 func (p *Provider) Said(e *ir.Fault) *Failure {
-	return &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: atMost(float64(e.RetryMS) * float64(time.Millisecond)), Taken: true,
-		Message: "provider " + p.Name + " ended its stream with an error: " + e.Message}
+	f := &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: atMost(float64(e.RetryMS) * float64(time.Millisecond)), Taken: true}
+	f.explain("provider "+p.Name+" ended its stream with an error", e.Message)
+	return f
+}
+
+// explain sets the message: what, and the text of the provider's error. If the row is
+// Hidden, the text becomes the detail instead, since it is about the router's key and
+// may quote a part of it.
+func (f *Failure) explain(what, text string) {
+	if f.Row().Hidden {
+		f.Message, f.Detail = what+": it refused the router's key; the log of llm-router has the reason", text
+		return
+	}
+	f.Message = what + ": " + text
 }
 
 // maxMessage is the maximum number of bytes of an error response that are quoted if its
@@ -106,8 +119,8 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 		e.Message = strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), maxMessage)])), "\uFFFD")
 	}
 	e.Message = scrub(e.Message, c.Key)
-	f := &Failure{Code: fault.ByStatus(resp.StatusCode), Status: resp.StatusCode, Fault: e, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header,
-		Message: fmt.Sprintf("provider %s answered %d: %s", p.Name, resp.StatusCode, e.Message)}
+	f := &Failure{Code: fault.ByStatus(resp.StatusCode), Status: resp.StatusCode, Fault: e, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header}
+	f.explain(fmt.Sprintf("provider %s answered %d", p.Name, resp.StatusCode), e.Message)
 	if f.Retry = retryAfter(resp.Header); f.Retry == 0 {
 		f.Retry = atMost(float64(e.RetryMS) * float64(time.Millisecond))
 	}
