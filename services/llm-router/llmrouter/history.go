@@ -31,9 +31,9 @@ const maxHistory = 256
 
 // history inserts the conversation that r continues into r.Messages, after r's own
 // instructions and before its other messages. It returns an error that wraps
-// errNotStored if one of the earlier responses is not stored for the caller, and other
-// errors if there are more than maxHistory or if the ledger or the content cannot be
-// read.
+// errNotStored if one of the earlier responses is not stored for the caller, or errUnread
+// if the ledger or the content cannot be read, and other errors if there are more than
+// maxHistory or if one cannot be translated.
 func (c *call) history(ctx context.Context, r *ir.Request) error {
 	var before []ir.Message
 	at := c.args.Previous
@@ -85,56 +85,87 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 	return nil
 }
 
-var errNotStored = errors.New("no such response is stored")
+var (
+	errNotStored = errors.New("no such response is stored")
+	// errUnread is the error for a response that is stored, but cannot be read because a
+	// part of the mesh does not answer.
+	errUnread = errors.New("what is stored cannot be read now")
+)
+
+// unread converts an error of audit, of the view or of the object store: to errNotStored
+// if the response does not exist or is erased, and otherwise to errUnread, unless the
+// service has no key for the content.
+func unread(err error) error {
+	switch {
+	case err == nil, errors.Is(err, errNotStored), errors.Is(err, contract.ErrEncrypted):
+		return err
+	case errors.Is(err, contract.ErrErased), rpc.CodeOf(err) == contract.CodeNotFound:
+		return fmt.Errorf("%w: %w", errNotStored, err)
+	}
+	return fmt.Errorf("%w: %w", errUnread, err)
+}
 
 // stored returns the input and output of one of the caller's responses as messages, and
 // the id of the response that this one continues, or "". It returns errNotStored if no
-// response with the id is stored for the caller, and other errors if the ledger or the
-// content cannot be read. It gives up after three seconds.
+// response with the id is stored for the caller, errUnread if the ledger or the content
+// cannot be read, and other errors if the content cannot be translated. It gives up
+// after three seconds.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	a, err := c.s.answer(ctx, id)
 	if err != nil {
-		return nil, "", err
+		return nil, "", unread(err)
 	}
-	callID := a.Call
-	if callID == "" {
+	if a.Call == "" {
 		return nil, "", errNotStored
 	}
-	var call contract.Call
-	if err := c.event(ctx, audit.ProposalQuery, contract.EventCallProposed, callID, &call); err != nil {
-		return nil, "", err
-	}
-	var rec contract.Recorded
-	if err := c.event(ctx, audit.CallQuery, contract.EventEffectRecorded, callID, &rec); err != nil {
-		return nil, "", err
-	}
-	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)
+	return c.turn(ctx, a.Call)
+}
+
+// turn returns the input and output of one of the caller's calls as messages, and the id
+// of the response that it continued, or "". Its errors are those of stored.
+func (c *call) turn(ctx context.Context, callID string) (turn []ir.Message, previous string, err error) {
+	body, output, previous, err := c.exchange(ctx, callID)
 	if err != nil {
-		return nil, "", err
-	}
-	var args llm.Args
-	if err := contract.Decode(rawArgs, &args); err != nil {
-		return nil, "", err
-	}
-	if call.Kind != llm.Responses || rec.Output == nil || !args.Stored() {
-		return nil, "", errNotStored
-	}
-	body, err := c.s.env.Blobs.Open(ctx, call.Body)
-	if err != nil {
-		return nil, "", err
-	}
-	output, err := c.s.env.Blobs.Open(ctx, rec.Output)
-	if err != nil {
-		return nil, "", err
+		return nil, "", unread(err)
 	}
 	in, err := responses.ParseInput([]byte(gjson.GetBytes(body, "input").Raw))
 	if err != nil {
 		return nil, "", err
 	}
 	out, err := responses.ParseOutput(output)
-	return append(in, out...), args.Previous, err
+	return append(in, out...), previous, err
+}
+
+// exchange returns the request and the response of one of the caller's calls, and the id
+// of the response that it continued, or "". It returns errNotStored if the response was
+// not to be stored, and the errors of event and of the object store.
+func (c *call) exchange(ctx context.Context, callID string) (body, output []byte, previous string, err error) {
+	var call contract.Call
+	if err := c.event(ctx, audit.ProposalQuery, contract.EventCallProposed, callID, &call); err != nil {
+		return nil, nil, "", err
+	}
+	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	var args llm.Args
+	if err := contract.Decode(rawArgs, &args); err != nil {
+		return nil, nil, "", err
+	}
+	var rec contract.Recorded
+	if err := c.event(ctx, audit.CallQuery, contract.EventEffectRecorded, callID, &rec); err != nil {
+		return nil, nil, "", err
+	}
+	if call.Kind != llm.Responses || rec.Output == nil || !args.Stored() {
+		return nil, nil, "", errNotStored
+	}
+	if body, err = c.s.env.Blobs.Open(ctx, call.Body); err != nil {
+		return nil, nil, "", err
+	}
+	output, err = c.s.env.Blobs.Open(ctx, rec.Output)
+	return body, output, args.Previous, err
 }
 
 // event queries audit for an event of one of the caller's calls, and decodes the data of

@@ -74,8 +74,8 @@ func (a *attempt) sendWith(ctx context.Context, key string, body []byte) error {
 }
 
 // unreadable returns the failure for a request that cannot be read or translated. If err
-// is a *provider.Failure, it is returned unchanged; errNotStored becomes fault.NotFound;
-// why precedes the text of any other error.
+// is a *provider.Failure, it is returned unchanged; errNotStored becomes fault.NotFound,
+// and errUnread fault.ProviderUnavailable; why precedes the text of any other error.
 func (a *attempt) unreadable(err error, why string) error {
 	var f *provider.Failure
 	switch {
@@ -83,6 +83,8 @@ func (a *attempt) unreadable(err error, why string) error {
 		return f
 	case errors.Is(err, errNotStored):
 		return &provider.Failure{Code: fault.NotFound, Message: err.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: err.Error()}}
+	case errors.Is(err, errUnread):
+		return &provider.Failure{Code: fault.ProviderUnavailable, Message: err.Error()}
 	}
 	return refused(a.c.body, err, why)
 }
