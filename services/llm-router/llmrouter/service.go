@@ -5,6 +5,7 @@
 package llmrouter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bound"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
@@ -68,8 +70,23 @@ type Retry struct {
 	MaxMS    int64 `json:"max_ms,omitempty"`   // maximum wait before a retry, including the time that the provider requires; 0 = 5000
 }
 
-// longestRetry is the maximum of retry.base_ms and retry.max_ms.
-const longestRetry = 24 * time.Hour
+// Maxima of the numbers in the llm document.
+const (
+	maxAttempts = 1000
+	maxCalls    = 1_000_000
+	maxCacheMB  = 1 << 20
+	maxTTL      = 365 * bound.Day
+)
+
+// checkNumbers returns an error that begins with the path of a number that is negative
+// or too large. The numbers of providers and of the routing table are checked elsewhere.
+func (c *Config) checkNumbers() error {
+	if err := c.Breaker.Check(); err != nil {
+		return fmt.Errorf("breaker.%w", err)
+	}
+	return cmp.Or(bound.Check("retry.attempts", c.Retry.Attempts, maxAttempts), bound.Check("retry.base_ms", c.Retry.BaseMS, bound.Day), bound.Check("retry.max_ms", c.Retry.MaxMS, bound.Day),
+		bound.Check("cache.ttl_ms", c.Cache.TTLMS, maxTTL), bound.Check("cache.max_mb", c.Cache.MaxMB, maxCacheMB), bound.Check("hedge_ms", c.HedgeMS, bound.Day), bound.Check("limit", c.Limit, maxCalls))
+}
 
 // Service implements run.Service. It executes calls to language models. Several
 // instances may run at once; each has its own cache of keys, its own breakers and its
@@ -211,8 +228,8 @@ func (s *Service) configure() error {
 		}
 		s.providers[c.Name] = newUpstream(p, s.Breaker)
 	}
-	if r := s.Retry; r.Attempts < 0 || r.BaseMS < 0 || r.MaxMS < 0 || max(r.BaseMS, r.MaxMS) > longestRetry.Milliseconds() {
-		return fmt.Errorf("retry: numbers must not be negative, nor times above %v", longestRetry)
+	if err := s.checkNumbers(); err != nil {
+		return err
 	}
 	if s.Retry.Attempts == 0 {
 		s.Retry.Attempts = 2

@@ -262,14 +262,24 @@ func TestSends(t *testing.T) {
 // provider.
 func TestConfigure(t *testing.T) {
 	for want, c := range map[string]Config{
-		`providers[0].name: "demo" is taken`:  {Providers: []provider.Config{{Name: "demo", BaseURL: "http://h"}}},
-		`providers[0].name: "a b"`:            {Providers: []provider.Config{{Name: "a b", BaseURL: "http://h"}}},
-		`providers[1].name: "a" is taken`:     {Providers: []provider.Config{{Name: "a", BaseURL: "http://h"}, {Name: "a", BaseURL: "http://h"}}},
-		`providers[0].kind: "x": want `:       {Providers: []provider.Config{{Name: "a", Kind: "x"}}},
-		`guards.prompt: "emails" is neither`:  {Guards: Guards{Prompt: map[string]string{"emails": "block"}}},
-		`guards.output: "delete": want `:      {Guards: Guards{Output: map[string]string{"email": "delete"}}},
-		`cache.store: "disk": want memory or`: {Cache: CacheConfig{Store: "disk"}},
-		`aliases.x: "y/m" is neither`:         {Table: route.Table{Aliases: map[string]string{"x": "y/m"}}},
+		`providers[0].name: "demo" is taken`:                       {Providers: []provider.Config{{Name: "demo", BaseURL: "http://h"}}},
+		`providers[0].name: "a b"`:                                 {Providers: []provider.Config{{Name: "a b", BaseURL: "http://h"}}},
+		`providers[1].name: "a" is taken`:                          {Providers: []provider.Config{{Name: "a", BaseURL: "http://h"}, {Name: "a", BaseURL: "http://h"}}},
+		`providers[0].kind: "x": want `:                            {Providers: []provider.Config{{Name: "a", Kind: "x"}}},
+		`guards.prompt: "emails" is neither`:                       {Guards: Guards{Prompt: map[string]string{"emails": "block"}}},
+		`guards.output: "delete": want `:                           {Guards: Guards{Output: map[string]string{"email": "delete"}}},
+		`cache.store: "disk": want memory or`:                      {Cache: CacheConfig{Store: "disk"}},
+		`providers[0].limit: -1: want a number from 0 to 1000000`:  {Providers: []provider.Config{{Name: "a", BaseURL: "http://h", Limit: -1}}},
+		`retry.attempts: -1: want a number from 0 to 1000`:         {Retry: Retry{Attempts: -1}},
+		`retry.base_ms: -1: `:                                      {Retry: Retry{BaseMS: -1}},
+		`retry.max_ms: 86400001: want a number from 0 to 86400000`: {Retry: Retry{MaxMS: 86_400_001}},
+		`breaker.failures: -1: `:                                   {Breaker: route.Break{Failures: -1}},
+		`breaker.open_ms: -1: `:                                    {Breaker: route.Break{OpenMS: -1}},
+		`cache.ttl_ms: -1: `:                                       {Cache: CacheConfig{TTLMS: -1}},
+		`cache.max_mb: 8796093022208: `:                            {Cache: CacheConfig{MaxMB: 1 << 43}},
+		`hedge_ms: -1: `:                                           {HedgeMS: -1},
+		`limit: -1: `:                                              {Limit: -1},
+		`aliases.x: "y/m" is neither`:                              {Table: route.Table{Aliases: map[string]string{"x": "y/m"}}},
 	} {
 		s := &Service{Config: c}
 		if err := s.configure(); err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -7,6 +7,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bound"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 )
 
@@ -46,8 +48,11 @@ type Provider struct {
 }
 
 // defaultLimit is the maximum number of concurrent requests to a provider if its
-// configuration sets none.
-const defaultLimit = 256
+// configuration sets none, and maxLimit the maximum that it can set.
+const (
+	defaultLimit = 256
+	maxLimit     = 1_000_000
+)
 
 // secretPrefix is the prefix of the names of provider keys in the vault.
 const secretPrefix = "llm."
@@ -68,7 +73,7 @@ func (r *Registry) New(c Config, client *http.Client) (*Provider, error) {
 			return nil, err
 		}
 	}
-	if err := checkBase(c.BaseURL); err != nil {
+	if err := cmp.Or(checkBase(c.BaseURL), bound.Check("limit", c.Limit, maxLimit), bound.Check("first_byte_ms", c.FirstMS, bound.Day), bound.Check("idle_ms", c.IdleMS, bound.Day)); err != nil {
 		return nil, err
 	}
 	c.BaseURL = strings.TrimSuffix(c.BaseURL, "/")

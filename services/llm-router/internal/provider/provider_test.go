@@ -29,14 +29,17 @@ func TestNew(t *testing.T) {
 	}}
 	r := NewRegistry(home, Kind{Name: "other", APIs: []*dialect.API{testAPI}}, Kind{Name: "here", Local: &Local{Models: []string{"m"}}})
 	for want, c := range map[string]Config{
-		`kind: "x": want home or other`:               {Kind: "x"},
-		`kind: "here": want home or other`:            {Kind: "here"},
-		`region: there is none`:                       {Kind: "home", Region: "nowhere"},
-		`base_url: want http:// or https://`:          {},
-		`base_url: want http:// or https:// without`:  {BaseURL: "http://user:secret@host"},
-		`base_url: want http:// or https:// withou`:   {BaseURL: "ftp://host"},
-		`apis: "x" is unknown`:                        {Kind: "home", APIs: []string{"x"}},
-		`secrets: "key": the names of provider keys `: {Kind: "home", Secrets: []string{"key"}},
+		`kind: "x": want home or other`:                {Kind: "x"},
+		`kind: "here": want home or other`:             {Kind: "here"},
+		`region: there is none`:                        {Kind: "home", Region: "nowhere"},
+		`base_url: want http:// or https://`:           {},
+		`base_url: want http:// or https:// without`:   {BaseURL: "http://user:secret@host"},
+		`base_url: want http:// or https:// withou`:    {BaseURL: "ftp://host"},
+		`apis: "x" is unknown`:                         {Kind: "home", APIs: []string{"x"}},
+		`limit: -1: want a number from 0 to 1000000`:   {Kind: "home", Limit: -1},
+		`first_byte_ms: -1: want a number from 0 to `:  {Kind: "home", FirstMS: -1},
+		`idle_ms: 86400001: want a number from 0 to 8`: {Kind: "home", IdleMS: 86_400_001},
+		`secrets: "key": the names of provider keys `:  {Kind: "home", Secrets: []string{"key"}},
 	} {
 		if _, err := r.New(c, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", c, err, want)

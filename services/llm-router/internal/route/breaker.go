@@ -1,12 +1,25 @@
 package route
 
-import "time"
+import (
+	"cmp"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bound"
+)
 
 // Break configures after how many failures a breaker opens, and for how long. The zero
 // value means five consecutive failures and ten seconds.
 type Break struct {
 	Failures int   `json:"failures,omitempty"` // consecutive failures that open the breaker; 0 = 5
 	OpenMS   int64 `json:"open_ms,omitempty"`  // time for which the breaker stays open; 0 = 10000
+}
+
+// maxFailures is the maximum of Break.Failures.
+const maxFailures = 1_000_000
+
+// Check returns an error that begins with the invalid member, if there is one.
+func (b Break) Check() error {
+	return cmp.Or(bound.Check("failures", b.Failures, maxFailures), bound.Check("open_ms", b.OpenMS, bound.Day))
 }
 
 // Breaker is a circuit breaker for a provider key: after repeated failures it rejects

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -19,21 +20,25 @@ func TestCheckMembers(t *testing.T) {
 		t.Errorf("an empty table: %v", err)
 	}
 	for want, change := range map[string]func(*Table){
-		`aliases: "a/b": `:                  func(t *Table) { t.Aliases = map[string]string{"a/b": "a/m"} },
-		`aliases: "": `:                     func(t *Table) { t.Aliases = map[string]string{"": "a/m"} },
-		`aliases.z: "c/m" is neither`:       func(t *Table) { t.Aliases = map[string]string{"z": "c/m", "x": "a/m", "y": "v"} },
-		`aliases.z: "a/" is neither`:        func(t *Table) { t.Aliases = map[string]string{"z": "a/"} },
-		`virtual[0].name: `:                 func(t *Table) { t.Virtual = []Virtual{{Targets: two}} },
-		`virtual[1].name: `:                 func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: two}, {Name: "x", Targets: two}} },
-		`virtual[0].strategy: `:             func(t *Table) { t.Virtual = []Virtual{{Name: "v", Strategy: "best", Targets: two}} },
-		`virtual[0].targets: `:              func(t *Table) { t.Virtual = []Virtual{{Name: "v"}} },
-		`virtual[0].targets[1].model: "v" `: func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "v"}}}} },
-		`virtual[0].targets[0].weight: `:    func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m", Weight: -1}}}} },
-		`fallbacks[0]: "c/m" is no model`:   func(t *Table) { t.Fallbacks = []Rule{{Primary: "c/m"}} },
-		`fallbacks[0]: "u" is no model`:     func(t *Table) { t.Fallbacks = []Rule{{Primary: "a/m", Fallbacks: []string{"u"}}} },
-		`fallbacks[0].triggers: "late"`:     func(t *Table) { t.Fallbacks = []Rule{{Primary: "a/m", Triggers: []string{"late"}}} },
-		`prices.models[1]: `:                func(t *Table) { t.Prices.Models = []Price{{Model: "a/m"}, {Model: "b/m", Image: -1}} },
-		`prices.version: `:                  func(t *Table) { t.Prices.Version = "" },
+		`aliases: "a/b": `:                                        func(t *Table) { t.Aliases = map[string]string{"a/b": "a/m"} },
+		`aliases: "": `:                                           func(t *Table) { t.Aliases = map[string]string{"": "a/m"} },
+		`aliases.z: "c/m" is neither`:                             func(t *Table) { t.Aliases = map[string]string{"z": "c/m", "x": "a/m", "y": "v"} },
+		`aliases.z: "a/" is neither`:                              func(t *Table) { t.Aliases = map[string]string{"z": "a/"} },
+		`virtual[0].name: `:                                       func(t *Table) { t.Virtual = []Virtual{{Targets: two}} },
+		`virtual[1].name: `:                                       func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: two}, {Name: "x", Targets: two}} },
+		`virtual[0].strategy: `:                                   func(t *Table) { t.Virtual = []Virtual{{Name: "v", Strategy: "best", Targets: two}} },
+		`virtual[0].targets: `:                                    func(t *Table) { t.Virtual = []Virtual{{Name: "v"}} },
+		`virtual[0].targets[1].model: "v" `:                       func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "v"}}}} },
+		`virtual[0].targets[0].weight: `:                          func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m", Weight: -1}}}} },
+		`fallbacks[0]: "c/m" is no model`:                         func(t *Table) { t.Fallbacks = []Rule{{Primary: "c/m"}} },
+		`fallbacks[0]: "u" is no model`:                           func(t *Table) { t.Fallbacks = []Rule{{Primary: "a/m", Fallbacks: []string{"u"}}} },
+		`fallbacks[0].triggers: "late"`:                           func(t *Table) { t.Fallbacks = []Rule{{Primary: "a/m", Triggers: []string{"late"}}} },
+		`prices.models[1].image_tokens: -1: want a number from 0`: func(t *Table) { t.Prices.Models = []Price{{Model: "a/m"}, {Model: "b/m", Image: -1}} },
+		`prices.models[0].input: 9223372036854775807: want `:      func(t *Table) { t.Prices.Models = []Price{{Model: "a/m", Input: math.MaxInt64}} },
+		`virtual[0].targets[1].weight: 9223372036854775807: `: func(t *Table) {
+			t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "b/m", Weight: math.MaxInt64}}}}
+		},
+		`prices.version: `: func(t *Table) { t.Prices.Version = "" },
 	} {
 		bad := good
 		if strings.HasPrefix(want, "virtual") { // remove references to the virtual model, so that only the member under test is invalid

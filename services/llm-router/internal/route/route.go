@@ -4,6 +4,7 @@
 package route
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bound"
 )
 
 // Triggers of a fallback: the classes of failures of an attempt.
@@ -146,8 +148,8 @@ func (c *checker) virtual(v *Virtual) error {
 		if !c.known(x.Model) {
 			return fmt.Errorf("targets[%d].model: %q is no provider/model", j, x.Model)
 		}
-		if x.Weight < 0 {
-			return fmt.Errorf("targets[%d].weight: want 1 or more", j)
+		if err := bound.Check(fmt.Sprintf("targets[%d].weight", j), x.Weight, maxWeight); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -169,10 +171,24 @@ func (c *checker) fallbacks() error {
 	return nil
 }
 
+// Maxima of the numbers in a table. With these, sums of weights, and costs of as many
+// tokens as a model may have, are within the range of an int64.
+const (
+	maxWeight = 1_000_000_000
+	maxPrice  = 10_000_000_000
+	maxTokens = 100_000_000
+)
+
+// check returns an error that begins with the invalid member of the price.
+func (p *Price) check() error {
+	return cmp.Or(bound.Check("input", p.Input, maxPrice), bound.Check("cached_input", p.Cached, maxPrice), bound.Check("cache_write", p.CacheWrite, maxPrice), bound.Check("output", p.Output, maxPrice),
+		bound.Check("max_output", p.MaxOutput, maxTokens), bound.Check("context", p.Context, maxTokens), bound.Check("image_tokens", p.Image, maxTokens))
+}
+
 func (c *checker) prices() error {
-	for i, p := range c.t.Prices.Models {
-		if slices.Min([]int64{p.Input, p.Output, p.Cached, p.CacheWrite, p.MaxOutput, p.Context, p.Image}) < 0 {
-			return fmt.Errorf("prices.models[%d]: a price or limit is 0 or more", i)
+	for i := range c.t.Prices.Models {
+		if err := c.t.Prices.Models[i].check(); err != nil {
+			return fmt.Errorf("prices.models[%d].%w", i, err)
 		}
 	}
 	if len(c.t.Prices.Models) > 0 && c.t.Prices.Version == "" {
