@@ -129,7 +129,7 @@ class Registry {
     const old = this.keys.get(k.kid)
     if (k.revoked) {
       if (!old) bad('revoked before it was published')
-      if (old.uses.includes('root') && [...this.keys.values()].filter((x) => x.owner === 'provision' && x.uses.includes('root') && x.since <= lamport && !(x.revoked && x.revoked <= lamport)).length < 2) bad('the last root cannot be revoked')
+      if (old.owner === 'provision' && old.uses.includes('root') && [...this.keys.values()].filter((x) => x.owner === 'provision' && x.uses.includes('root') && x.since <= lamport && !(x.revoked && x.revoked <= lamport)).length < 2) bad('the last root cannot be revoked')
       old.revoked ||= lamport
     } else {
       if (old) bad('published twice')

@@ -1,12 +1,14 @@
 package evidence
 
 import (
+	"encoding/base64"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
 // step is one event of a session with its decoded data.
@@ -220,6 +222,28 @@ func TestSystemEvents(t *testing.T) {
 		err := sys.apply(&e, nil)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || sys.policies["p1"+a.Digest] != (err == nil) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestForeignRoot shows that a pack verifies, also with the second verifier if
+// BINNACLE_NODE is set, in which a key with the use root that does not belong to
+// provision is revoked while there is one root key.
+func TestForeignRoot(t *testing.T) {
+	w := sample(t, 1)
+	foreign := key(t, "foreign")
+	for _, name := range []string{contract.EventKeyPublished, contract.EventKeyRevoked} {
+		doc := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: foreign.KID, Owner: "policy", PublicKey: base64.StdEncoding.EncodeToString(foreign.Public()),
+			Revoked: name == contract.EventKeyRevoked, Tenant: "t", Uses: []string{contract.UseRoot}})
+		w.store(w.put("provision", name, "trust", contract.Bytes(&doc), nil))
+	}
+	pack := build(t, w.source("s-a"), w.keys["audit"])
+	if _, err := Verify(pack, w.root.KID); err != nil {
+		t.Error(err)
+	}
+	if second := startSecond(t, w.root.KID); second != nil {
+		if v := second.verify(t, pack); !v.OK {
+			t.Errorf("the second verifier: %+v", v)
 		}
 	}
 }

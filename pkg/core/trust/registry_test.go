@@ -72,6 +72,25 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
+// TestForeignRoot shows that a key with the use root that does not belong to provision
+// can be revoked while there is one root key, and that this root key still cannot be.
+func TestForeignRoot(t *testing.T) {
+	r, root, _ := registry(t)
+	foreign := key(t, "foreign")
+	if err := r.Apply(doc(root, foreign, "policy", false, contract.UseRoot), 7); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(doc(root, root, "provision", true, contract.UseRoot), 8); err == nil {
+		t.Error("a foreign key counts as a second root key")
+	}
+	if err := r.Apply(doc(root, foreign, "policy", true, contract.UseRoot), 9); err != nil {
+		t.Error("a foreign key counts as the last root key:", err)
+	}
+	if _, err := r.At(foreign.KID, "policy", contract.UseRoot, 9); err == nil {
+		t.Error("the foreign key is not revoked")
+	}
+}
+
 // TestAt shows that a key is valid for its owner and its uses only, from its
 // publication until just before its revocation.
 func TestAt(t *testing.T) {

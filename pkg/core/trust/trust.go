@@ -120,9 +120,9 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 }
 
 // lastRoot reports whether e is a root key and fewer than two root keys are valid at
-// lamport.
+// lamport. A key of another owner than provision is not a root key, whatever its uses.
 func (r *Registry) lastRoot(e *entry, lamport uint64) bool {
-	return slices.Contains(e.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2
+	return e.doc.Owner == "provision" && slices.Contains(e.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2
 }
 
 // At returns the public key kid. It returns an error unless the key belonged to
