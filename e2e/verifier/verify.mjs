@@ -531,6 +531,7 @@ export function verify(pack, rootKID) {
         }
         if (e.service !== r.executor) at('published by another than signed it')
         if (r.prev !== tip.digest || r.index !== tip.index + 1) at('does not follow the chain')
+        if (!dec.intent && dec.verdict !== 'DENY') at('ends denied by a decision that does not deny')
         tip = { digest: digest(Buffer.from(canonical(r))), index: r.index }
         previous = e.id
         c.recorded = true

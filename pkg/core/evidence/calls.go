@@ -258,6 +258,9 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 	if err := receipt.CheckLink(*tip, &r.Receipt); err != nil {
 		return err
 	}
+	if d.Intent == nil && d.Verdict != contract.Deny {
+		return errors.New("ends denied by a decision that does not deny")
+	}
 	*tip = receipt.TipOf(&r.Receipt)
 	*c = callState{recorded: true} // later events of the call need only this flag, so the rest of the state is released
 	return nil

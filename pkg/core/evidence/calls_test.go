@@ -226,6 +226,36 @@ func TestSystemEvents(t *testing.T) {
 	}
 }
 
+// TestEndsByEscalation shows that an outcome cannot rest on a decision that escalates,
+// although policy signed the decision and the receipt of the denial. If BINNACLE_NODE is
+// the path of node, the second verifier must reject the packs too.
+func TestEndsByEscalation(t *testing.T) {
+	for name, escalated := range map[string]bool{"without the escalation": false, "after the escalation": true} {
+		w := sample(t, 1)
+		w.escalated(func(*escalation) {})
+		all := w.ledger
+		steps, _ := w.session("s-e")
+		n := len(all) - len(steps) + 1 // the proposal is the first event of the call
+		if escalated {
+			n++
+		}
+		w.ledger = all[:n]
+		d := &steps[1].x.escalated.Decision
+		delete(w.tips, "s-e")
+		w.record("policy", steps[1].e, d, true, contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: contract.Time(w.now), ErrorCode: contract.CodeDenied,
+			InputDigest: d.ArgsDigest, Instance: "policy-1", Status: contract.Denied, Tool: d.Tool}, nil)
+		pack := build(t, w.source("s-e"), w.keys["audit"])
+		if _, err := Verify(pack, w.root.KID); err == nil || !strings.Contains(err.Error(), "a decision that does not deny") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if second := startSecond(t, w.root.KID); second != nil {
+			if v := second.verify(t, pack); v.OK || !strings.Contains(v.Error, "a decision that does not deny") {
+				t.Errorf("%s: the second verifier: %+v", name, v)
+			}
+		}
+	}
+}
+
 // TestForeignRoot shows that a pack verifies, also with the second verifier if
 // BINNACLE_NODE is set, in which a key with the use root that does not belong to
 // provision is revoked while there is one root key.
