@@ -95,6 +95,9 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 		return w.add(n, b)
 	}); err != nil {
 		w.stop()
+		if x := w.first(); x != nil {
+			return nil, x.err // a line before the one that could not be added
+		}
 		return nil, err
 	}
 	return w.report()
@@ -372,18 +375,29 @@ func (w *walk) stop() {
 	}
 }
 
+// first returns the worker that found the error of the first line, or nil if no worker
+// found an error. The workers must have been stopped.
+func (w *walk) first() *worker {
+	var first *worker
+	for _, x := range w.workers {
+		if x.err != nil && (first == nil || x.at < first.at) {
+			first = x
+		}
+	}
+	return first
+}
+
 // report stops the workers and returns the report. If several workers found errors, it
 // returns the error of the first line. If the checkpoint commits to a map of tips, and
 // the sessions do not have that map, it returns an error.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
-	var first *worker
+	if x := w.first(); x != nil {
+		return nil, x.err
+	}
 	rep := &LedgerReport{Origin: w.l.head.Origin, TreeSize: int64(w.l.head.Size), RootHash: hex.EncodeToString(w.l.head.Root[:]), Tips: TipAttested}
 	var leaves []translog.TipLeaf
 	for _, x := range w.workers {
-		if x.err != nil && (first == nil || x.at < first.at) {
-			first = x
-		}
 		rep.Sessions += len(x.sessions)
 		for k, s := range x.sessions {
 			rep.Receipts += int(s.receipts)
@@ -395,9 +409,6 @@ func (w *walk) report() (*LedgerReport, error) {
 			}
 			leaves = append(leaves, leaf)
 		}
-	}
-	if first != nil {
-		return nil, first.err
 	}
 	if w.l.has {
 		if translog.TipsRoot(leaves) != w.l.tips {

@@ -3,10 +3,13 @@ package evidence
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // TestLines checks lines of several lengths up to the limit, and input that is not a
@@ -104,6 +107,21 @@ func TestExport(t *testing.T) {
 		if !errors.Is(err, lost) {
 			t.Errorf("opening %d times: %v", fail, err)
 		}
+	}
+}
+
+// TestFirstError shows that the error of the first line that fails is returned, although
+// a later line cannot be added to its session.
+func TestFirstError(t *testing.T) {
+	w := sample(t, 2)
+	e := w.put("session-runner", contract.EventEffectStarted, "s-a", contract.Bytes(&contract.Started{CallID: "c-none", DecisionID: "d-c-none", IntentID: "i-c-none"}), nil)
+	e.Session, e.CallID = "s-a", "c-none"
+	w.store(e)
+	first := len(w.ledger)
+	w.store(e)
+	_, err := VerifyLedger(append(joinLines(w.ledger), LedgerTrailer(string(w.source("s-a").Checkpoint))...), w.root.KID)
+	if want := fmt.Sprintf("line %d: ", first); err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "its call was never proposed") {
+		t.Errorf("%v, want that of %s", err, want)
 	}
 }
 
