@@ -29,33 +29,45 @@ func CheckObligation(o string) error {
 }
 
 // Offers returns the obligations that follow from the tools that a request offers to a
-// model: a tool must be withheld if the ceilings forbid its kind, or if an overlay has a
-// DENY rule for the kind without classes and labels. The kinds of a tool are client.NAME
+// model: a tool must be withheld if the ceilings forbid its kind, if an overlay has a
+// DENY rule for the kind without classes and labels, or if an overlay has Only and none
+// of its patterns matches a kind of the tool. The kinds of a tool are client.NAME
 // and tool.NAME, where NAME is its offered name or the part of it that follows the name
 // of a server; in tool.NAME, the first "_" may stand for a ".". A name that ends in ".*"
 // stands for tools that the request does not list, such as those of an MCP server or of
 // a stored prompt; it is withheld if the kind of any tool could be denied in this way.
-// Offers does not consider Overlay.Only.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {
-		for _, kind := range kindsOf(t) {
-			match := matchAny
-			if strings.HasSuffix(t, ".*") {
-				match = concernTools
-			}
-			denied := p0 != nil && match(p0.ForbiddenKinds, kind)
-			for _, o := range overlays {
-				denied = denied || o.denies(kind, match)
-			}
-			if denied {
-				if ob := ObligeWithhold + t; !slices.Contains(a.Obliged, ob) {
-					a.Obliged = append(a.Obliged, ob)
-				}
-			}
+		if ob := ObligeWithhold + t; withheld(t, p0, overlays) && !slices.Contains(a.Obliged, ob) {
+			a.Obliged = append(a.Obliged, ob)
 		}
 	}
 	return a
+}
+
+// withheld reports whether Offers obliges the executor to withhold the tool.
+func withheld(tool string, p0 *Ceilings, overlays []*Overlay) bool {
+	kinds, match, listed := kindsOf(tool), matchAny, matchAny
+	if strings.HasSuffix(tool, ".*") {
+		match, listed = concernTools, coverTools
+	}
+	denied := func(kind string) bool {
+		return p0 != nil && match(p0.ForbiddenKinds, kind) ||
+			slices.ContainsFunc(overlays, func(o *Overlay) bool { return o.denies(kind, match) })
+	}
+	unlisted := func(o *Overlay) bool {
+		return len(o.Only) > 0 && !slices.ContainsFunc(kinds, func(kind string) bool { return listed(o.Only, kind) })
+	}
+	return slices.ContainsFunc(kinds, denied) || slices.ContainsFunc(overlays, unlisted)
+}
+
+// coverTools reports whether one of the patterns matches a kind of every tool.
+func coverTools(patterns []string, _ string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		prefix, wild := strings.CutSuffix(p, "*")
+		return wild && (strings.HasPrefix("client.", prefix) || strings.HasPrefix("tool.", prefix))
+	})
 }
 
 // concernTools reports whether any of the patterns can match the kind of a tool.

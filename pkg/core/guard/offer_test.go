@@ -8,12 +8,15 @@ import (
 )
 
 // TestOffers shows that a denied tool is withheld under each name that a call of it can
-// have, and that unlisted tools are withheld if any tool is denied. Rules with classes
-// or labels, and rules that escalate, withhold nothing.
+// have, and that unlisted tools are withheld if any tool is denied. A tool is also
+// withheld if only_kinds lists none of its kinds, and unlisted tools are if only_kinds
+// does not list all tools. Rules with classes or labels, and rules that escalate,
+// withhold nothing.
 func TestOffers(t *testing.T) {
 	deny := func(kinds ...string) []*Overlay {
 		return []*Overlay{{Rules: []OverlayRule{{Kinds: kinds, Verdict: contract.Deny}}}}
 	}
+	only := func(kinds ...string) []*Overlay { return []*Overlay{{Only: []string{"*"}}, {Only: kinds}} }
 	for _, c := range []struct {
 		tools    []string
 		overlays []*Overlay
@@ -32,6 +35,14 @@ func TestOffers(t *testing.T) {
 		{[]string{"rm_rf"}, []*Overlay{{Rules: []OverlayRule{{Classes: []string{"E4"}, Kinds: []string{"*"}, Verdict: contract.Deny}}}}, nil, nil},
 		{[]string{"rm_rf"}, []*Overlay{{Rules: []OverlayRule{{Labels: []string{"web"}, Kinds: []string{"*"}, Verdict: contract.Deny}}}}, nil, nil},
 		{[]string{"rm_rf"}, []*Overlay{{Rules: []OverlayRule{{Kinds: []string{"*"}, Verdict: contract.Escalate}}}}, nil, nil},
+		{[]string{"rm_rf", "safe"}, only("llm.*", "client.safe"), nil, []string{"rm_rf"}},
+		{[]string{"rm_rf", "gh_read"}, only("llm.*", "tool.gh.*"), nil, []string{"rm_rf"}},
+		{[]string{"srv__safe", "ns.safe", "srv__rm_rf"}, only("client.safe"), nil, []string{"srv__rm_rf"}},
+		{[]string{"rm_rf", "mcp.gh.*"}, only("llm.*"), nil, []string{"rm_rf", "mcp.gh.*"}},
+		{[]string{"rm_rf", "mcp.gh.*"}, only("llm.*", "client.rm_rf"), nil, []string{"mcp.gh.*"}},
+		{[]string{"rm_rf", "mcp.gh.*"}, only("client.*"), nil, nil},
+		{[]string{"rm_rf", "mcp.gh.*"}, only("t*"), nil, nil},
+		{[]string{"rm_rf", "mcp.gh.*"}, only("*"), nil, nil},
 	} {
 		var want []string
 		for _, n := range c.want {
