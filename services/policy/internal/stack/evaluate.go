@@ -213,7 +213,7 @@ func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.
 	case args == nil:
 		reason = contract.ReasonArgsUnavailable
 	case string(in.Tool.InputSchema) == llm.Schema:
-		if model != nil { // decoding is as strict as the schema and rejects args that are not canonical
+		if model != nil && model.Known() { // together as strict as the schema; decoding also rejects args that are not canonical
 			reason = ""
 		}
 	case rules != toolschema.Closed || canon.IsCanonical(args):
