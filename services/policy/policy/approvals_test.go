@@ -51,7 +51,8 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 }
 
 // TestVotes shows that votes of unregistered principals and votes on calls that do not
-// wait are not recorded, that a settled call accepts no other vote, and that the vote
+// wait are not recorded, that a vote fails as unavailable and not as invalid while the
+// ledger fails, that a settled call accepts no other vote, and that the vote
 // that settles a call leads to exactly one second decision.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
@@ -78,6 +79,14 @@ func TestVotes(t *testing.T) {
 			t.Errorf("a vote that is not stored is answered %+v", r)
 		}
 		m.faults.failBefore(nil)
+		m.faults.failRead(errDown)
+		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode != contract.CodeUnavailable {
+			t.Errorf("a vote on an escalation that cannot be read is answered %+v", r)
+		}
+		m.faults.failRead(nil)
+		if r := vote("bob", call, "maybe", ""); r.ErrorCode != contract.CodeInvalidInput {
+			t.Errorf("a vote that is neither grant nor deny is answered %+v", r)
+		}
 		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode != "" || !strings.Contains(string(r.Output), `"resolved":"granted"`) {
 			t.Errorf("%+v", r)
 		}

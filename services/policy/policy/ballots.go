@@ -91,8 +91,8 @@ func (b *ballots) verifies(args []byte) bool {
 
 // vote executes policy.vote. It fails with not_found if no such call waits for approval,
 // with conflict if the call was settled but the state has not applied that yet, with
-// unavailable if other votes are always recorded first or the ledger is not available,
-// and otherwise with invalid_input.
+// invalid_input if the vote does not count, and with unavailable if the ledger fails or
+// other votes are always recorded first.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
@@ -121,19 +121,18 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	got, err := b.record(ctx, waits, v, w.Event.Client)
-	switch {
-	case errors.Is(err, approval.ErrSettled):
+	if errors.Is(err, approval.ErrSettled) {
 		return execute.Fail(contract.CodeConflict, "%v", err)
-	case errors.Is(err, eventlog.ErrConflict), errors.Is(err, eventlog.ErrUnavailable):
-		return execute.Fail(contract.CodeUnavailable, "%v", err)
-	case err != nil:
-		return execute.Fail(contract.CodeInvalidInput, "%v", err)
+	}
+	if res, failed := failure(err); failed {
+		return res
 	}
 	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
 }
 
-// record appends a vote with the expected sequence of the last one. It returns the
-// errors of escalation, approval.Decide and handle.DoFrom.
+// record appends a vote with the expected sequence of the last one. It returns
+// approval.ErrSettled, any other error of approval.Decide as invalid, and the errors of
+// escalation and handle.DoFrom.
 func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {
 	e := waits.Event
 	var got *contract.Approval
@@ -148,8 +147,10 @@ func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.V
 		}
 		now := b.emit.Now()
 		b.state.Read(func(s *state.View) { v.Roles = s.People.People.Roles(v.Approver, contract.Time(now)) })
-		if got, err = approval.Decide(&waits.Escalated, votes, v, now); err != nil {
+		if got, err = approval.Decide(&waits.Escalated, votes, v, now); errors.Is(err, approval.ErrSettled) {
 			return nil, err
+		} else if err != nil {
+			return nil, invalid{err}
 		}
 		ev := b.emit.New(contract.EventApprovalRecorded, e.Session, contract.Bytes(got), e)
 		ev.Actor, ev.Client = got.Approver, client

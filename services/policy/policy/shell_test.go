@@ -36,6 +36,7 @@ type faulty struct {
 	mu     sync.Mutex
 	before func(subject string) error
 	after  func(subject string) error
+	read   error // error of Last
 }
 
 // failBefore sets a function whose error makes an append fail before the event is
@@ -51,6 +52,23 @@ func (l *faulty) failAfter(f func(subject string) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.after = f
+}
+
+// failRead sets the error with which Last fails; nil makes it succeed.
+func (l *faulty) failRead(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.read = err
+}
+
+func (l *faulty) Last(ctx context.Context, filter string) (eventlog.Entry, error) {
+	l.mu.Lock()
+	err := l.read
+	l.mu.Unlock()
+	if err != nil {
+		return eventlog.Entry{}, err
+	}
+	return l.Log.Last(ctx, filter)
 }
 
 func (l *faulty) around(subject string, f func() (uint64, error)) (uint64, error) {
