@@ -5,6 +5,7 @@ package verdict
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -29,8 +30,8 @@ type Criterion struct {
 
 // ParseRubric parses a rubric in YAML. It returns an error if doc is not YAML, if a
 // member is unknown or has a wrong type, if name or criteria is missing, if model
-// contains no slash, or if max is less than or equal to min. The members of a criterion
-// may be empty.
+// contains no slash, if min or max is not finite, or if max is less than or equal to min.
+// The error names the member. The members of a criterion may be empty.
 func ParseRubric(doc string) (*Rubric, error) {
 	var r Rubric
 	dec := yaml.NewDecoder(strings.NewReader(doc))
@@ -43,6 +44,10 @@ func ParseRubric(doc string) (*Rubric, error) {
 		return nil, fmt.Errorf("rubric: name is missing")
 	case !strings.Contains(r.Model, "/"):
 		return nil, fmt.Errorf("rubric: model %q is not provider/model", r.Model)
+	case !finite(r.Min):
+		return nil, fmt.Errorf("rubric: min: want a finite number, not %v", r.Min)
+	case !finite(r.Max):
+		return nil, fmt.Errorf("rubric: max: want a finite number, not %v", r.Max)
 	case r.Max <= r.Min:
 		return nil, fmt.Errorf("rubric: max must be above min")
 	case len(r.Criteria) == 0:
@@ -50,6 +55,8 @@ func ParseRubric(doc string) (*Rubric, error) {
 	}
 	return &r, nil
 }
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // Instructions returns the system message for the judging model: the criteria and the
 // required form of the reply.

@@ -1,6 +1,9 @@
 package verdict
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 const rubric = "name: helpful\nmodel: demo/echo\nmin: 0\nmax: 10\ncriteria:\n  - id: answers\n    description: the question is answered\n"
 
@@ -30,6 +33,22 @@ func TestRead(t *testing.T) {
 	for _, bad := range []string{"", "name: x\nmodel: echo\nmin: 0\nmax: 1\ncriteria: [{id: a}]", "name: x\nmodel: a/b\nmin: 1\nmax: 1\ncriteria: [{id: a}]", "nam: x"} {
 		if _, err := ParseRubric(bad); err == nil {
 			t.Errorf("rubric %q accepted", bad)
+		}
+	}
+}
+
+// TestRange checks that a rubric whose min or max is not finite is rejected, and that the
+// error names the member.
+func TestRange(t *testing.T) {
+	for member, lines := range map[string][]string{
+		"min:": {"min: .nan\nmax: 10", "min: -.inf\nmax: 10", "min: .nan\nmax: .nan"},
+		"max:": {"min: 0\nmax: .nan", "min: 0\nmax: .inf"},
+	} {
+		for _, l := range lines {
+			_, err := ParseRubric(strings.Replace(rubric, "min: 0\nmax: 10", l, 1))
+			if err == nil || !strings.HasPrefix(err.Error(), "rubric: "+member) {
+				t.Errorf("%q: %v", l, err)
+			}
 		}
 	}
 }
