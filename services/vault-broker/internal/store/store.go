@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -96,32 +97,31 @@ func (s *Store) Put(name string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old, had := s.data[name]
-	s.data[name] = record{Wrapped: w, Value: v}
-	if err := s.write(); err != nil {
-		if delete(s.data, name); had {
-			s.data[name] = old
-		}
-		return err
-	}
-	return nil
+	return s.change(func(data map[string]record) { data[name] = record{Wrapped: w, Value: v} })
 }
 
-// write replaces the file atomically and durably. The caller must hold mu.
-func (s *Store) write() error {
-	b, err := json.Marshal(s.data)
+// change applies f to a copy of the values, replaces the file by the copy atomically and
+// durably, and then uses the copy. After an error, the values are the same as before.
+func (s *Store) change(f func(data map[string]record)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := maps.Clone(s.data)
+	f(next)
+	b, err := json.Marshal(next)
 	if err != nil {
 		return err
 	}
-	return private.Write(s.path, b)
+	if err := private.Write(s.path, b); err != nil {
+		return err
+	}
+	s.data = next
+	return nil
 }
 
 // MoveTo moves the values whose names begin with prefix to another store, under their
-// names without the prefix. A value whose name exists there is only removed here. After
-// a failure, MoveTo can be repeated once both stores are opened again: each value is
-// durable in the other store before it is removed from this file.
+// names without the prefix. A value whose name exists there is only removed here. Each
+// value is durable in the other store before it is removed here. After an error, no value
+// is removed here, and MoveTo can be repeated.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
@@ -139,12 +139,11 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, name := range names {
-		delete(s.data, name)
-	}
-	return s.write()
+	return s.change(func(data map[string]record) {
+		for _, name := range names {
+			delete(data, name)
+		}
+	})
 }
 
 // Get returns a decrypted value, which the caller owns. It returns ErrNotFound if the

@@ -96,3 +96,51 @@ func TestMoveTo(t *testing.T) {
 		t.Fatal("a record of one store opens in another")
 	}
 }
+
+// TestMoveToFails checks that a MoveTo that cannot write one of the files removes no
+// value, in memory or in the file, and that a second MoveTo moves all of them.
+func TestMoveToFails(t *testing.T) {
+	for _, fails := range []string{"from", "to"} {
+		t.Run(fails, func(t *testing.T) {
+			dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
+			stores := map[string]*Store{}
+			for name, domain := range map[string]string{"from": "", "to": "k/"} {
+				s, err := Open(filepath.Join(dir, name), kek, domain)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stores[name] = s
+			}
+			from, to := stores["from"], stores["to"]
+			for _, name := range []string{"k/1", "k/2", "plain"} {
+				if err := from.Put(name, []byte(name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stores[fails].path = filepath.Join(dir, "missing", fails)
+			if err := from.MoveTo(to, "k/"); err == nil {
+				t.Fatal("a file in a missing folder is written")
+			}
+			if got := from.Names("k/"); len(got) != 2 {
+				t.Error("values that the file still has are gone from memory:", got)
+			}
+			stores[fails].path = filepath.Join(dir, fails)
+			if err := from.MoveTo(to, "k/"); err != nil {
+				t.Fatal(err)
+			}
+			again, err := Open(from.path, kek, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := again.Names(""); len(got) != 1 || got[0] != "plain" {
+				t.Error("left behind:", got)
+			}
+			if again, err = Open(to.path, kek, "k/"); err != nil {
+				t.Fatal(err)
+			}
+			if got := again.Names(""); len(got) != 2 {
+				t.Error("moved:", got)
+			}
+		})
+	}
+}
