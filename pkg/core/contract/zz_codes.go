@@ -16,6 +16,7 @@ const (
 	CodeConflict            = "conflict"              // The call contradicts what is in force already.
 	CodeConformanceBusy     = "conformance_busy"      // Another conformance run is under way at this gateway.
 	CodeContentBlocked      = "content_blocked"       // The request or the response holds content of a class that is blocked here.
+	CodeContentErased       = "content_erased"        // The output of the call was erased; the call and its receipt remain.
 	CodeCredentialInvalid   = "credential_invalid"    // The provider refused its key.
 	CodeCredentialMissing   = "credential_missing"    // The provider's key cannot be read.
 	CodeDeadLettered        = "dead_lettered"         // The call was delivered to an executor too often and never ended.
@@ -95,6 +96,7 @@ var Codes = map[string]CodeInfo{
 	CodeConflict:            {409, false, "The call contradicts what is in force already."},
 	CodeConformanceBusy:     {429, true, "Another conformance run is under way at this gateway."},
 	CodeContentBlocked:      {502, false, "The request or the response holds content of a class that is blocked here."},
+	CodeContentErased:       {410, false, "The output of the call was erased; the call and its receipt remain."},
 	CodeCredentialInvalid:   {502, false, "The provider refused its key."},
 	CodeCredentialMissing:   {502, false, "The provider's key cannot be read."},
 	CodeDeadLettered:        {500, false, "The call was delivered to an executor too often and never ended."},

@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
@@ -52,6 +53,17 @@ func NotFound(message string) *Error {
 // after two seconds.
 func Unavailable(message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: contract.CodeUnavailable, Message: message, RetryAfter: "2"}
+}
+
+// Unreadable returns the error for the output of a call that cannot be read because of
+// err: 410 if err wraps contract.ErrErased, because the output is lost for good, and
+// otherwise that of Unavailable.
+func Unreadable(call string, err error) *Error {
+	if !errors.Is(err, contract.ErrErased) {
+		return Unavailable("the output cannot be read now: " + err.Error())
+	}
+	return &Error{Status: http.StatusGone, Type: "invalid_request_error", Code: contract.CodeContentErased, CallID: call, ReceiptID: receipt.ID(call),
+		Message: "the output of call " + call + " was erased; its receipt remains on the ledger"}
 }
 
 // OfOutcome returns the error for an outcome that is not a success, or nil for a

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
@@ -165,6 +166,40 @@ func TestStates(t *testing.T) {
 			t.Error(r.Code)
 		}
 	})
+}
+
+// TestErased checks that a call whose output was erased is reported as such, and not as
+// unavailable, to its caller, to a retry and to a reader of its state; and that a call
+// whose output is withheld has a state without an output.
+func TestErased(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.echo")
+	alice, key := m.Token("alice", token.Tools), "Idempotency-Key: k"
+	var c *edgetest.Call
+	end := func(change func(*contract.Content)) {
+		m.Execute = func(x *edgetest.Call) {
+			output, _ := blob.Refer([]byte(`{"text":"gone"}`), "application/json")
+			change(&output)
+			c = x
+			x.End(edgetest.Executor, contract.Effect{Status: contract.Succeeded, OutputDigest: output.Commitment}, &output, contract.Allow, contract.ReasonRuleScopedCall)
+		}
+	}
+	end(func(o *contract.Content) { o.Salt, o.Text = "", "" })
+	for range 2 { // the second request is a retry
+		r := m.Do("POST", path, alice, echo, key)
+		if e, _ := r.Doc["error"].(map[string]any); r.Code != http.StatusGone || r.Error() != contract.CodeContentErased || r.Header().Get("Retry-After") != "" || e["call_id"] != c.ID || e["receipt_id"] != contract.IDReceipt+c.ID {
+			t.Error(r.Code, r.Header(), r.Body)
+		}
+	}
+	if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Code != http.StatusGone || r.Error() != contract.CodeContentErased {
+		t.Error(r.Code, r.Body)
+	}
+	end(func(o *contract.Content) { o.Store, o.Salt, o.Text = contract.StoreWithheld, "", "" })
+	if r := m.Do("POST", path, alice, echo); r.Code != http.StatusOK {
+		t.Error(r.Code, r.Body)
+	}
+	if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Doc["status"] != contract.Succeeded || r.Doc["output"] != nil {
+		t.Error(r.Code, r.Body)
+	}
 }
 
 // TestIdempotency checks that an actor's Idempotency-Key identifies one call, whether

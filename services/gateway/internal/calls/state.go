@@ -44,7 +44,7 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 
 // State handles GET /api/v1/calls/{id}. It responds with a CallState to the actor of the
 // call and to holders of audit:read. For other callers, and for an unknown call, the
-// response is 404.
+// response is 404. If the call's output was erased, the response is 410.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *API) State(c echo.Context) error {
 	}
 	if ref != nil {
 		if out.Output, err = s.Blobs.Open(ctx, ref); err != nil {
-			return apierr.Unavailable("the output cannot be read now: " + err.Error())
+			return apierr.Unreadable(out.CallID, err)
 		}
 	}
 	if out.ReceiptID == "" {
@@ -76,7 +76,8 @@ func (s *API) State(c echo.Context) error {
 }
 
 // fold sets the state of a call from its newest event. It returns the output if the call
-// succeeded and has one, or else nil. Other events than those below do not change x.
+// succeeded and has one that was not withheld, or else nil. Other events than those below
+// do not change x.
 func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error) {
 	switch e.Name {
 	case contract.EventEscalated:
@@ -96,8 +97,8 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 		}
 		x.Status, x.Verdict, x.ReasonCode, x.ReceiptID = rec.Effect.Status, rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ID
 		x.ErrorCode, x.Error = rec.Effect.ErrorCode, rec.Effect.ErrorMessage
-		if rec.Effect.Status == contract.Succeeded {
-			return rec.Output, nil
+		if out := rec.Output; out != nil && rec.Effect.Status == contract.Succeeded && out.Store != contract.StoreWithheld {
+			return out, nil
 		}
 	}
 	return nil, nil

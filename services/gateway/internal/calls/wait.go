@@ -246,14 +246,14 @@ func (s *Runner) cancel(ctx context.Context, p *propose.Pending, r propose.Reque
 }
 
 // output returns the output of an outcome, or {} if there is none or it was withheld.
-// The error is 503 if the output cannot be read.
+// The error is that of apierr.Unreadable.
 func (s *Runner) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
 	if out.Recorded.Output == nil || out.Recorded.Output.Store == contract.StoreWithheld {
 		return []byte("{}"), nil
 	}
 	body, err := s.Blobs.Open(ctx, out.Recorded.Output)
 	if err != nil {
-		return nil, apierr.Unavailable("the output cannot be read now: " + err.Error())
+		return nil, apierr.Unreadable(out.Recorded.Receipt.CallID, err)
 	}
 	return body, nil
 }

@@ -213,9 +213,13 @@ func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error)
 }
 
 // keeps returns an error (404) unless the request that made a response allowed the
-// response to be stored. The error is 503 if the args of the call cannot be read.
+// response to be stored; it is also 404 if the args of the call were erased, and 503 if
+// they cannot be read now.
 func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) error {
 	raw, err := s.Blobs.Open(ctx, &call.Args)
+	if errors.Is(err, contract.ErrErased) {
+		return noResponse(c)
+	}
 	if err != nil {
 		return apierr.Unavailable("the ledger does not answer: " + err.Error())
 	}

@@ -71,6 +71,24 @@ func TestStored(t *testing.T) {
 	}
 }
 
+// TestStoredErased checks that a response is not found if the args of its call were
+// erased.
+func TestStoredErased(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "llm.responses")
+	call := respond(m, `{"model":"demo/echo","input":"hi"}`, true)
+	erased := call.Call
+	erased.Args.Salt, erased.Args.Text = "", ""
+	e := *call.Proposal
+	e.Data = contract.Bytes(&erased)
+	m.Answers["audit proposal"] = func(json.RawMessage) (any, error) {
+		b, err := e.Encode()
+		return json.RawMessage(b), err
+	}
+	if r := m.Do("GET", "/v1/responses/resp_1", m.Token("alice", token.LLM), ""); r.Code != http.StatusNotFound {
+		t.Error(r.Code, r.Body)
+	}
+}
+
 // TestStoredBeforeItsOutcome checks that a request for a response whose call has no
 // outcome yet waits by reading the ledger, and not by repeated queries to audit.
 func TestStoredBeforeItsOutcome(t *testing.T) {
