@@ -90,19 +90,24 @@ func (s *API) Put(c echo.Context) error {
 	if err := s.values.hold(r.ID, r.Session, sealed); err != nil {
 		return apierr.Unavailable(err.Error())
 	}
-	_, output, err := s.Calls.Run(c, r)
+	out, output, err := s.Calls.Run(c, r)
 	var esc *apierr.Escalation
-	if !errors.As(err, &esc) { // the value of an escalated call is held until the vote is over
+	switch {
+	case out != nil: // the call has ended
 		s.values.drop(r.ID)
-		if err != nil {
-			return err
+	case errors.As(err, &esc): // the value of an escalated call is held until the vote is over
+		if until, bad := contract.ParseTime(esc.Doc.Expires); bad == nil {
+			s.values.until(r.ID, until.Add(time.Minute))
 		}
-		return c.JSONBlob(http.StatusOK, output)
+		s.values.leave(r.ID)
+		return calls.Accepted(c, r, esc)
+	default:
+		s.values.leave(r.ID)
 	}
-	if until, bad := contract.ParseTime(esc.Doc.Expires); bad == nil {
-		s.values.until(r.ID, until.Add(time.Minute))
+	if err != nil {
+		return err
 	}
-	return calls.Accepted(c, r, esc)
+	return c.JSONBlob(http.StatusOK, output)
 }
 
 // heldValues holds sealed values of secrets until they are fetched, their calls end, or
@@ -115,9 +120,11 @@ type heldValues struct {
 
 // heldValue is the sealed value of one call, and the time at which it expires.
 type heldValue struct {
-	session string
-	sealed  []byte
-	until   time.Time
+	session   string
+	sealed    []byte
+	until     time.Time
+	escalated bool // held until it expires, whether or not a request waits
+	requests  int  // requests under the call's id that wait for its outcome
 }
 
 const (
@@ -125,14 +132,17 @@ const (
 	holdValue     = 15 * time.Minute
 )
 
-// hold stores the value of a call, unless a value of that call is held already. It
-// returns an error if maxHeldValues values are held.
+// hold stores the value of a call for a request, unless a value of that call is held
+// already for another request. It returns an error if maxHeldValues values are held.
+// Otherwise the request must call drop or leave.
 func (h *heldValues) hold(call, session string, sealed []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(h.by, func(_ string, v heldValue) bool { return now.After(v.until) })
-	if _, held := h.by[call]; held {
+	if v, held := h.by[call]; held {
+		v.requests++
+		h.by[call] = v
 		return nil
 	}
 	if len(h.by) >= maxHeldValues {
@@ -141,22 +151,39 @@ func (h *heldValues) hold(call, session string, sealed []byte) error {
 	if h.by == nil {
 		h.by = map[string]heldValue{}
 	}
-	h.by[call] = heldValue{session, sealed, now.Add(holdValue)}
+	h.by[call] = heldValue{session: session, sealed: sealed, until: now.Add(holdValue), requests: 1}
 	return nil
 }
 
+// leave ends the wait of a request whose call may still need the value. The value is
+// dropped if no other request waits and the call was not escalated.
+func (h *heldValues) leave(call string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, ok := h.by[call]
+	if !ok {
+		return
+	}
+	if v.requests--; v.requests < 1 && !v.escalated {
+		delete(h.by, call)
+		return
+	}
+	h.by[call] = v
+}
+
+// drop drops the value of a call that has ended or whose value was fetched.
 func (h *heldValues) drop(call string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.by, call)
 }
 
-// until sets the time at which a held value expires.
+// until sets the time at which the held value of an escalated call expires.
 func (h *heldValues) until(call string, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v, ok := h.by[call]; ok {
-		v.until = t
+		v.until, v.escalated = t, true
 		h.by[call] = v
 	}
 }

@@ -54,6 +54,33 @@ func TestHeldValues(t *testing.T) {
 	})
 }
 
+// TestRepeatLeaves checks that a request that ends early does not drop the value that
+// another request under the same call id waits with, or that an escalated call needs.
+func TestRepeatLeaves(t *testing.T) {
+	for name, escalated := range map[string]bool{"another waits": false, "escalated": true} {
+		var h heldValues
+		hold := func() {
+			if err := h.hold("c-1", "s-1", []byte("first")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold()
+		if escalated {
+			h.until("c-1", time.Now().Add(time.Hour))
+			h.leave("c-1")
+		}
+		hold() // the repeat
+		h.leave("c-1")
+		if v, ok := h.get("c-1"); !ok || string(v.sealed) != "first" {
+			t.Errorf("%s: the first request's value is dropped", name)
+		}
+		h.leave("c-1")
+		if _, ok := h.get("c-1"); ok != escalated {
+			t.Errorf("%s: held after the last request: %t", name, ok)
+		}
+	}
+}
+
 // TestAllowed checks that a call counts as allowed only if policy allowed that call, in
 // its session and for the vault-broker, according to the ledger.
 func TestAllowed(t *testing.T) {
