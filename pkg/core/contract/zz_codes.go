@@ -43,6 +43,7 @@ const (
 	CodeObligationUnknown   = "obligation_unknown"    // The decision demands something that the executor cannot do.
 	CodeOutcomeConflict     = "outcome_conflict"      // Another outcome of the call was reported before.
 	CodeOutcomePending      = "outcome_pending"       // The call has not ended within the time that the caller waits; it goes on.
+	CodeOutputNotStored     = "output_not_stored"     // The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off.
 	CodePrincipalSuspended  = "principal_suspended"   // The caller is suspended.
 	CodeProviderUnavailable = "provider_unavailable"  // The provider is left alone for a while after it failed, or what is stored of it cannot be read.
 	CodeQueryUnknown        = "query_unknown"         // The instance does not know the query: it is of another release.
@@ -123,6 +124,7 @@ var Codes = map[string]CodeInfo{
 	CodeObligationUnknown:   {502, false, "The decision demands something that the executor cannot do."},
 	CodeOutcomeConflict:     {409, false, "Another outcome of the call was reported before."},
 	CodeOutcomePending:      {504, false, "The call has not ended within the time that the caller waits; it goes on."},
+	CodeOutputNotStored:     {410, false, "The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off."},
 	CodePrincipalSuspended:  {403, false, "The caller is suspended."},
 	CodeProviderUnavailable: {502, true, "The provider is left alone for a while after it failed, or what is stored of it cannot be read."},
 	CodeQueryUnknown:        {503, true, "The instance does not know the query: it is of another release."},

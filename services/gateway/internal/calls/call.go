@@ -117,7 +117,9 @@ func (q *CallRequest) Check(c echo.Context) (err error) {
 }
 
 // Call handles POST /api/v1/calls. It proposes a call of any kind and responds as Answer
-// does. The response to a request to a language model is not streamed.
+// does. The response to a request to a language model is not streamed. Such a request is
+// an error (400) if the capture mode excludes the response from the ledger, from which
+// Answer reads it.
 func (s *API) Call(c echo.Context) error {
 	var req CallRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -131,6 +133,9 @@ func (s *API) Call(c echo.Context) error {
 		r, err := s.ModelRequest(c, req.Kind, req.Args, who)
 		if err != nil {
 			return apierr.Beneath("/args", err)
+		}
+		if r.Body.Content.Store == contract.StoreWithheld {
+			return apierr.BadRequest("/kind", "the capture mode is hashed or off, so the ledger does not hold the output; send the request to the path of its API, such as /v1/chat/completions")
 		}
 		r.Stream = false
 		return apierr.Beneath("/args", s.Answer(c, r))

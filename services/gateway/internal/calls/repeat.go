@@ -12,6 +12,8 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -69,11 +71,17 @@ func Conflict(r propose.Request, message string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeIdempotencyConflict, Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
 
+// notStored returns the error (410) for a call that succeeded and whose output was not
+// stored.
+func notStored(call string) *apierr.Error {
+	return &apierr.Error{Status: http.StatusGone, Type: "invalid_request_error", Code: contract.CodeOutputNotStored, CallID: call, ReceiptID: receipt.ID(call),
+		Message: "the call succeeded, but its output was sent once and not stored, as the capture mode requires; send the request under a new Idempotency-Key to make another call"}
+}
+
 // same reports whether the recorded call c has the kind, tool, ReportWithin and args
-// that r proposes. It does not compare sessions, timeouts or delegations. For requests
-// to a language model it compares the summaries and, unless the recorded request was
-// erased or not stored, the requests themselves. It returns false if the recorded args
-// were erased, or are a malformed summary, and an error if a content cannot be read.
+// that r proposes. It does not compare sessions, timeouts or delegations. It compares
+// requests to a language model as sameModel does. It returns false if the recorded args
+// were erased, and an error if a content cannot be read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, nil
@@ -82,9 +90,22 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	if errors.Is(err, contract.ErrErased) {
 		return false, nil
 	}
-	if err != nil || c.Body == nil || r.Body == nil {
-		return err == nil && bytes.Equal(args, r.Args), err
+	if err != nil {
+		return false, err
 	}
+	if c.Body == nil || r.Body == nil {
+		return bytes.Equal(args, r.Args), nil
+	}
+	return s.sameModel(ctx, c, args, r)
+}
+
+// sameModel reports whether a recorded call c to a language model, with the given args,
+// is the call that r proposes. It compares the summaries, except the capture mode, and
+// the requests themselves, by their digests if the mode was hashed. A request that was
+// erased, or recorded in mode off, cannot be compared and counts as equal: its response
+// was not stored in mode off either. sameModel returns false for a malformed summary, and
+// an error if a content cannot be read.
+func (s *Runner) sameModel(ctx context.Context, c *contract.Call, args []byte, r propose.Request) (bool, error) {
 	now, err := ModelArgs(r.Args)
 	if err != nil {
 		return false, err
@@ -93,15 +114,27 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	if err != nil {
 		return false, nil
 	}
-	if first.Body = now.Body; !bytes.Equal(contract.Bytes(first), contract.Bytes(now)) {
+	digest := first.Digest
+	first.Body, first.Capture, first.Digest = now.Body, now.Capture, now.Digest
+	if !bytes.Equal(contract.Bytes(first), contract.Bytes(now)) {
 		return false, nil
 	}
-	body, err := s.Blobs.Open(ctx, c.Body)
-	if errors.Is(err, contract.ErrErased) {
-		return true, nil
+	if digest == "" {
+		body, err := s.Blobs.Open(ctx, c.Body)
+		if errors.Is(err, contract.ErrErased) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		digest = sign.Digest(body)
 	}
-	again, err2 := s.Blobs.OpenObject(ctx, &r.Body.Content, r.Body.Object)
-	return bytes.Equal(body, again), errors.Join(err, err2)
+	object := r.Body.Object
+	if r.Body.Content.Store == contract.StoreWithheld {
+		object = r.Body.Carried
+	}
+	body, err := s.Blobs.OpenObject(ctx, &r.Body.Content, object)
+	return sign.Digest(body) == digest, err
 }
 
 // Prior is a call that was proposed earlier, for example under the same Idempotency-Key.

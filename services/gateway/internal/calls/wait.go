@@ -245,11 +245,15 @@ func (s *Runner) cancel(ctx context.Context, p *propose.Pending, r propose.Reque
 	}
 }
 
-// output returns the output of an outcome, or {} if there is none or it was withheld.
-// The error is that of apierr.Unreadable.
+// output returns the output of an outcome, or {} if there is none. The error is that of
+// notStored if the output was withheld, and that of apierr.Unreadable if it cannot be
+// read.
 func (s *Runner) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
-	if out.Recorded.Output == nil || out.Recorded.Output.Store == contract.StoreWithheld {
+	if out.Recorded.Output == nil {
 		return []byte("{}"), nil
+	}
+	if out.Recorded.Output.Store == contract.StoreWithheld {
+		return nil, notStored(out.Recorded.Receipt.CallID)
 	}
 	body, err := s.Blobs.Open(ctx, out.Recorded.Output)
 	if err != nil {

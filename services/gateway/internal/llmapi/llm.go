@@ -74,9 +74,9 @@ type ProviderResponse map[string]json.RawMessage
 // gateway forwards the request unchanged; the args of the call are a summary of it.
 // Errors have the shape of the API: Anthropic's for messages and their token counts, or
 // else OpenAI's. If the request's Idempotency-Key identifies a call that was proposed
-// earlier, the recorded output of that call is sent once the call has ended, or {} if
-// the output was withheld. A stream cannot be sent again, because its frames are not
-// recorded; the error is then 409.
+// earlier, the recorded output of that call is sent once the call has ended; the error is
+// 410 if the output was not stored. A stream cannot be sent again, because its frames are
+// not recorded; the error is then 409.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)

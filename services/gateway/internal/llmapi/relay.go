@@ -121,7 +121,8 @@ func operation(kind string) string {
 
 // repeat responds to a request whose Idempotency-Key identifies the call before.Call
 // with the recorded output of that call. The error is 409 for a stream, 404 for a stored
-// response that has been deleted, and otherwise that of calls.Runner.Repeat.
+// response that has been deleted, and otherwise that of calls.Runner.Repeat, which is 410
+// for an output that was not stored.
 func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
 	args, err := calls.ModelArgs(r.Args)
 	if err != nil {

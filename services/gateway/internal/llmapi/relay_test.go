@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
@@ -343,5 +344,86 @@ func TestModelRequests(t *testing.T) {
 	}
 	if r := m.Do("POST", "/api/v1/calls", alice, `{"kind":"llm.chat","args":{"model":7}}`); r.Param() != "/args/model" {
 		t.Error(r.Body)
+	}
+}
+
+// withheld records that a call succeeded with one frame and an output of which only the
+// commitment is recorded, as for the capture modes hashed and off.
+func withheld(c *edgetest.Call) {
+	out, _ := blob.Withheld([]byte(`{"id":"resp_1"}`), "application/json")
+	c.End("llm-router", contract.Effect{Status: contract.Succeeded, Frames: 1}, &out, contract.Allow, contract.ReasonRuleScopedCall)
+}
+
+// TestRepeatNotStored checks that a request under a repeated Idempotency-Key fails with
+// 410, and names the call and the receipt, if the response was not stored. A request
+// with another prompt and the same summary never receives a response; in mode hashed it
+// is recognized (409). POST /api/v1/calls, which responds with the recorded output,
+// proposes no call whose output would not be recorded.
+func TestRepeatNotStored(t *testing.T) {
+	for capture, other := range map[string]int{llm.CaptureHashed: http.StatusConflict, llm.CaptureOff: http.StatusGone} {
+		t.Run(capture, func(t *testing.T) {
+			m := edgetest.New(t, gateway.Config{Capture: capture}, "llm.chat")
+			n := 0
+			m.Execute = func(c *edgetest.Call) {
+				n++
+				go func() {
+					c.Send(llm.Frame{Head: head(200, "application/json"), Data: []byte(`{"id":"resp_1"}`)})
+					withheld(c)
+				}()
+			}
+			alice := m.Token("alice", token.LLM)
+			do := func(body string) *edgetest.Response {
+				return m.Do("POST", "/v1/chat/completions", alice, body, "Idempotency-Key: k")
+			}
+			first := do(chat)
+			call := first.Header().Get("X-Binnacle-Call-Id")
+			if first.Code != 200 || call == "" {
+				t.Fatal(first.Code, first.Body)
+			}
+			r := do(chat)
+			e, _ := r.Doc["error"].(map[string]any)
+			if r.Code != http.StatusGone || r.Error() != contract.CodeOutputNotStored || e["call_id"] != call || e["receipt_id"] != contract.IDReceipt+call {
+				t.Error(r.Code, r.Body)
+			}
+			if r := do(strings.Replace(chat, "hi", "ho", 1)); r.Code != other {
+				t.Errorf("another prompt: %d %s, want %d", r.Code, r.Body, other)
+			}
+			if n != 1 {
+				t.Error(n, "calls")
+			}
+			m.Execute = func(c *edgetest.Call) { n++; withheld(c) }
+			if r := m.Do("POST", "/api/v1/calls", alice, `{"kind":"llm.chat","args":`+chat+`}`); r.Code != 400 || r.Param() != "/kind" || n != 1 {
+				t.Error(n, "calls;", r.Code, r.Body)
+			}
+		})
+	}
+}
+
+// TestRepeatAfterReload checks that requests under one Idempotency-Key are compared
+// correctly if the capture mode has changed between them.
+func TestRepeatAfterReload(t *testing.T) {
+	modes := []string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed}
+	for _, before := range modes {
+		for _, after := range append(modes, llm.CaptureOff) {
+			t.Run(before+" "+after, func(t *testing.T) {
+				m := edgetest.New(t, gateway.Config{Capture: before}, "llm.chat")
+				m.Blobs.Keys = &contentKeys{}
+				m.Execute = func(c *edgetest.Call) {
+					go func() {
+						c.Send(llm.Frame{Head: head(200, "application/json"), Data: []byte(`{"id":"resp_1"}`)})
+						answered(c, 1)
+					}()
+				}
+				alice := m.Token("alice", token.LLM)
+				do := func(body string) int {
+					return m.Do("POST", "/v1/chat/completions", alice, body, "Idempotency-Key: k").Code
+				}
+				first := do(chat)
+				m.Service.Reload(&config.Config{Gateway: config.Gateway{Capture: after}})
+				if again, other := do(chat), do(strings.Replace(chat, "hi", "ho", 1)); first != 200 || again != 200 || other != http.StatusConflict {
+					t.Error(first, again, other)
+				}
+			})
+		}
 	}
 }
