@@ -23,8 +23,8 @@ import (
 // once the outcome is on the ledger. A stream is relayed as it arrives, but its end is
 // held back until the outcome is on the ledger. A complete response therefore implies
 // that the outcome and the receipt are durable. A call is cancelled if its client
-// disconnects, if its caller is suspended, or if the caller's credential is revoked or
-// expires. Unless it has an Idempotency-Key, it is also cancelled if the ledger stops
+// disconnects, if its caller is suspended, if the caller's credential is revoked, or, for
+// a stream, if the credential expires. Unless it has an Idempotency-Key, it is also cancelled if the ledger stops
 // responding before the first frame, or if no executor starts it after the ledger has
 // recovered. Only frames of the call's executor are received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
@@ -54,7 +54,8 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	defer p.Close()
 	began := time.Now()
 	a := &response{s: s, c: c, r: r, frames: frames}
-	allowed, done := s.Gate.Watch(ctx, who, r.Stream)
+	// r.Stream is also set for a plain response, whose frames the executor sends too.
+	allowed, done := s.Gate.Watch(ctx, who, args.Stream)
 	defer done()
 	// The wait for an approval is at most CallTimeout, even if the timeout of the
 	// request is longer.

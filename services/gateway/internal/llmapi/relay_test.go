@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -425,5 +426,55 @@ func TestRepeatAfterReload(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestExpiry checks that the expiry of the caller's credential ends an open stream but
+// not a plain request, and that its revocation ends both.
+func TestExpiry(t *testing.T) {
+	for name, c := range map[string]struct {
+		body   string
+		revoke bool
+		want   string
+		cancel bool
+	}{
+		"stream expires":          {stream, false, contract.CodeTokenInvalid, true},
+		"stream is revoked":       {stream, true, contract.ReasonCredentialRevoked, true},
+		"plain request expires":   {chat, false, `{"a":1}`, false},
+		"plain request's revoked": {chat, true, contract.ReasonCredentialRevoked, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := edgetest.New(t, gateway.Config{}, "llm.chat")
+				var call *edgetest.Call
+				var executor sync.WaitGroup
+				defer executor.Wait()
+				m.Execute = func(x *edgetest.Call) {
+					call = x
+					executor.Go(func() {
+						media := events
+						if c.body == chat {
+							media = "application/json"
+						}
+						x.Send(llm.Frame{Head: head(200, media), Data: []byte(`{"a"`)})
+						if time.Sleep(time.Second); c.revoke {
+							m.Record("policy", contract.EventTokenRevoked, "alice", contract.Bytes(&policy.TokenRevoked{Principal: "alice", Before: contract.Time(time.Now()), Reason: "x"}), nil)
+						}
+						time.Sleep(2 * time.Minute)
+						x.Send(llm.Frame{Data: []byte(`:1}`)})
+						answered(x, 2)
+					})
+				}
+				alice := m.Token("alice", token.LLM) // for an hour
+				time.Sleep(59 * time.Minute)
+				r := m.Do("POST", "/v1/chat/completions", alice, c.body)
+				if !strings.Contains(r.Body.String(), c.want) {
+					t.Errorf("%d %s, want %s", r.Code, r.Body, c.want)
+				}
+				if got := slices.Contains(m.Events(call.ID), contract.EventCancelRequested); got != c.cancel {
+					t.Errorf("cancelled: %t", got)
+				}
+			})
+		})
 	}
 }
