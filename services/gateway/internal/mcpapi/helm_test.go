@@ -93,3 +93,39 @@ func TestMCP(t *testing.T) {
 		t.Error("after its end:", status)
 	}
 }
+
+// TestMCPProposesAll checks that every tools/call is proposed, whether the tool is listed
+// in the session or not: tools that were registered after the session opened, that are
+// not approved, or whose documents MCP does not permit. None of these is listed. A name
+// that is too long is an error of the call.
+func TestMCPProposesAll(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a", "tool.drifted")
+	register := func(kind, description, input string) {
+		m.Record(edgetest.Executor, contract.EventToolRegistered, "-", contract.Bytes(&contract.Tool{Kind: kind, Tool: strings.TrimPrefix(kind, "tool."), Executor: edgetest.Executor,
+			Version: "1", Description: description, InputSchema: []byte(input), OutputSchema: []byte(`{"type":"object"}`)}), nil)
+	}
+	register("tool.drifted", "another description", `{"type":"object"}`)
+	register("tool.list", "args that are not an object", `{"type":"array"}`)
+	who := m.Token("alice", token.Tools)
+	_, session, status := rpc(m, who, "", "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	if status != 200 || session == "" {
+		t.Fatal(status)
+	}
+	rpc(m, who, session, "notifications/initialized", "")
+	if list, _, _ := rpc(m, who, session, "tools/list", `{}`); len(list["tools"].([]any)) != 1 {
+		t.Error(list)
+	}
+	m.Register("tool.late")
+	var proposed *edgetest.Call
+	m.Execute = func(c *edgetest.Call) { proposed = c; c.Deny(contract.ReasonPolicyViolation) }
+	for _, name := range []string{"a", "late", "drifted", "list", "none"} {
+		proposed = nil
+		if r, _, _ := rpc(m, who, session, "tools/call", `{"name":"`+name+`","arguments":{}}`); r["isError"] != true || proposed == nil || proposed.Kind != "tool."+name {
+			t.Errorf("%s: %v; proposed %v", name, r, proposed)
+		}
+	}
+	r, _, _ := rpc(m, who, session, "tools/call", `{"name":"`+strings.Repeat("x", 129)+`","arguments":{}}`)
+	if text, _ := json.Marshal(r["content"]); r["isError"] != true || !strings.Contains(string(text), contract.CodeInvalidInput) {
+		t.Error("a long name:", r)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -90,21 +92,22 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// mcpServer returns the server of one MCP session. Its tools are the approved packs in
-// the catalog at the time of the call of mcpServer.
+// mcpServer returns the server of one MCP session. It lists the approved packs in the
+// catalog at the time of the call of mcpServer. Every tools/call is passed to mcpCall,
+// because policy decides on the catalog at the time of the call: the list may have
+// changed since the session opened, and the attempt to call a tool that is not listed,
+// and its denial, belong on the ledger too.
 func (s *API) mcpServer(id string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
 	for _, t := range packs.Approved(s.Tools) {
-		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
+		if err := s.list(srv, &t); err != nil {
+			slog.Warn("tool not listed over MCP", "kind", t.Kind, "err", err)
+		}
 	}
-	// A call of a tool that is not in the catalog is proposed too, so that the attempt
-	// and its denial are on the ledger.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
-				if t, _ := s.Tools.Lookup("tool." + call.Params.Name); t == nil && len(call.Params.Name) <= body.MaxName {
-					return s.mcpCall(ctx, call)
-				}
+				return s.mcpCall(ctx, call)
 			}
 			return next(ctx, method, req)
 		}
@@ -112,10 +115,22 @@ func (s *API) mcpServer(id string) *mcp.Server {
 	return srv
 }
 
+// list adds a tool to the list of a server. It returns an error if MCP does not permit
+// the tool's document, for example because the type of its input schema is not object.
+func (s *API) list(srv *mcp.Server, t *contract.Tool) (err error) {
+	defer func() {
+		if v := recover(); v != nil { // AddTool panics if a schema is not permitted
+			err = fmt.Errorf("%v", v)
+		}
+	}()
+	srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
+	return nil
+}
+
 // mcpCall proposes a tool call, waits for its outcome and returns its result. If the
 // call cannot be proposed, does not succeed or waits for approval, the result is that of
-// toolError. An error in the session or in a header, or the end of ctx, is returned as
-// an error.
+// failed. An error in the session or in a header, or the end of ctx, is returned as an
+// error.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {
@@ -127,6 +142,10 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	}
 	if req.Extra.Header.Get(sessions.Header) == "" && req.Session.ID() != "" {
 		req.Extra.Header.Set(sessions.Header, "s-mcp-"+token64(req.Session.ID()))
+	}
+	kind := "tool." + req.Params.Name
+	if err := body.CheckName("name", kind); err != nil {
+		return toolError(contract.CodeInvalidInput, "name: "+err.Error(), nil), nil
 	}
 	in, err := s.Sessions.Of(ctx, who, req.Extra.Header)
 	if err != nil {
@@ -140,7 +159,7 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if err != nil {
 		return toolError(contract.CodeInvalidInput, "arguments: "+err.Error(), nil), nil
 	}
-	r, err := s.Calls.Plain(req.Extra.Header, who, in, "tool."+req.Params.Name, req.Params.Name, args)
+	r, err := s.Calls.Plain(req.Extra.Header, who, in, kind, req.Params.Name, args)
 	if err != nil {
 		return nil, err
 	}
@@ -150,17 +169,8 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	began := time.Now()
 	out, output, err := s.Calls.Await(ctx, r, false)
 	s.Logged(who, r.ID, began, err)
-	var esc *apierr.Escalation
-	if errors.As(err, &esc) {
-		e := esc.APIError()
-		return toolError(e.Code, e.Message, e), nil
-	}
 	if err != nil {
-		var e *apierr.Error
-		if errors.As(err, &e) {
-			return toolError(e.Code, e.Message, e), nil
-		}
-		return nil, err
+		return failed(err)
 	}
 	return &mcp.CallToolResult{Meta: meta(&out.Recorded.Receipt, in), StructuredContent: json.RawMessage(output),
 		Content: []mcp.Content{&mcp.TextContent{Text: string(output)}}}, nil
@@ -168,6 +178,20 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 
 func meta(r *contract.Receipt, in sessions.Session) mcp.Meta {
 	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.ID, "binnacle/session": in.Called()}
+}
+
+// failed returns the result of a call that failed with err: that of toolError for an
+// *apierr.Error or *apierr.Escalation, and otherwise err.
+func failed(err error) (*mcp.CallToolResult, error) {
+	var e *apierr.Error
+	var esc *apierr.Escalation
+	switch {
+	case errors.As(err, &esc):
+		e = esc.APIError()
+	case !errors.As(err, &e):
+		return nil, err
+	}
+	return toolError(e.Code, e.Message, e), nil
 }
 
 // toolError returns a failed call as MCP specifies it for tools: a result with isError,
