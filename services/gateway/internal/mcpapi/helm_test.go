@@ -2,6 +2,8 @@ package mcpapi_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -127,5 +129,30 @@ func TestMCPProposesAll(t *testing.T) {
 	r, _, _ := rpc(m, who, session, "tools/call", `{"name":"`+strings.Repeat("x", 129)+`","arguments":{}}`)
 	if text, _ := json.Marshal(r["content"]); r["isError"] != true || !strings.Contains(string(text), contract.CodeInvalidInput) {
 		t.Error("a long name:", r)
+	}
+}
+
+// TestMCPReferences checks that a call which names too many contents fails with the code
+// that the HTTP API returns for it, and not with one that suggests a retry.
+func TestMCPReferences(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	who := m.Token("alice", token.Tools)
+	_, session, _ := rpc(m, who, "", "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	rpc(m, who, session, "notifications/initialized", "")
+	call := func(n int) string {
+		var text strings.Builder
+		for i := range n {
+			fmt.Fprintf(&text, " sha256:%064x", i)
+		}
+		r, _, _ := rpc(m, who, session, "tools/call", `{"name":"a","arguments":{"text":"`+text.String()+`"}}`)
+		out, _ := json.Marshal(r["content"])
+		return string(out)
+	}
+	if got := call(257); !strings.Contains(got, contract.CodeInvalidInput) {
+		t.Error(got)
+	}
+	m.Answers["audit makers"] = func(json.RawMessage) (any, error) { return nil, errors.New("no running instance") }
+	if got := call(1); !strings.Contains(got, contract.CodeUnavailable) {
+		t.Error(got)
 	}
 }

@@ -164,7 +164,7 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 		return nil, err
 	}
 	if err := s.Labels.Inherit(ctx, &r, "", args); err != nil {
-		return toolError(contract.CodeUnavailable, err.Error(), nil), nil
+		return failed(err)
 	}
 	began := time.Now()
 	out, output, err := s.Calls.Await(ctx, r, false)
