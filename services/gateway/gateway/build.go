@@ -118,7 +118,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.calls = &calls.API{Gate: s.gate,
 		Maker: &calls.Maker{Tenant: env.Tenant, CallTimeout: s.CallTimeout, Sessions: in, Labels: heirs, Queries: s.queries, Tools: &s.tools},
 		Runner: &calls.Runner{Queries: s.queries, Proposer: s.prop, Past: &await.Past{Ledger: ledger, Instance: env.Instance, Proposer: s.prop},
-			Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log}}
+			Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log, Suspended: s.gate.Suspended}}
 	s.prop.ExecutorOf = s.calls.ExecutorOf
 	s.models = &llmapi.API{Capture: s.capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries,
 		Metrics: s.metrics, Blobs: env.Blobs, Tracer: env.Tracer, Log: env.Log,

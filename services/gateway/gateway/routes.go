@@ -30,7 +30,9 @@ type route struct {
 // document.
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
-	model, audit := auth.Holds(token.LLM), auth.Holds(token.Audit)
+	audit, admin := auth.Holds(token.Audit), auth.Holds(token.Admin)
+	// The handlers of these routes propose a call or record a report.
+	calling, model, decides := auth.Calling.WithRecord(), auth.Holds(token.LLM).WithRecord(), auth.Holds(token.Decide).WithRecord()
 	mcp := s.mcp.Handler()
 	return []route{
 		{get, "/healthz", auth.Open, s.health.Alive},
@@ -52,24 +54,24 @@ func (s *Service) table() []route {
 		{get, "/v1/models/*", auth.Known, s.models.Models},
 		{get, "/api/v1/packs", auth.Known, s.packs.List},
 		{get, "/api/v1/packs/:name", auth.Known, s.packs.Get},
-		{post, "/api/v1/packs/:name", auth.Calling, s.packs.Run},
-		{post, "/api/v1/calls", auth.Calling, s.calls.Call},
-		{post, "/api/v1/secrets", auth.Holds(token.Vault), s.secrets.Put},
+		{post, "/api/v1/packs/:name", calling, s.packs.Run},
+		{post, "/api/v1/calls", calling, s.calls.Call},
+		{post, "/api/v1/secrets", auth.Holds(token.Vault).WithRecord(), s.secrets.Put},
 		{get, "/api/v1/llm/stats", audit, s.models.Stats},
 		{get, "/api/v1/llm/spend", audit, s.models.Spend},
-		{post, "/api/v1/keys", auth.Holds(token.Admin), s.keys.Create},
-		{get, "/api/v1/keys", auth.Holds(token.Admin), s.keys.List},
-		{post, "/api/v1/keys/:id/consent", auth.Calling, s.keys.Consent},
-		{del, "/api/v1/keys/:id/consent", auth.Calling, s.keys.Withdraw},
-		{post, "/api/v1/tokens/revocations", auth.Holds(token.Admin), s.keys.Revoke},
-		{post, "/api/v1/judgements", auth.Calling, s.calls.Judgement},
+		{post, "/api/v1/keys", admin.WithRecord(), s.keys.Create},
+		{get, "/api/v1/keys", admin, s.keys.List},
+		{post, "/api/v1/keys/:id/consent", calling, s.keys.Consent},
+		{del, "/api/v1/keys/:id/consent", calling, s.keys.Withdraw},
+		{post, "/api/v1/tokens/revocations", admin.WithRecord(), s.keys.Revoke},
+		{post, "/api/v1/judgements", calling, s.calls.Judgement},
 		{get, "/api/v1/calls/:id", auth.Known, s.calls.State},
-		{post, "/api/v1/decide", auth.Holds(token.Decide), s.decide.Decide},
-		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide), s.decide.Report},
+		{post, "/api/v1/decide", decides, s.decide.Decide},
+		{post, "/api/v1/intents/:id/outcome", decides, s.decide.Report},
 
 		{get, "/api/v1/approvals", auth.Holds(token.Vote), s.approvals.List},
 		{get, "/api/v1/approvals/:call", auth.Holds(token.Vote), s.approvals.Get},
-		{post, "/api/v1/approvals/:call/votes", auth.Calling, s.approvals.Vote},
+		{post, "/api/v1/approvals/:call/votes", calling, s.approvals.Vote},
 		{get, "/api/v1/policies", audit, s.policy.Policies},
 		{get, "/api/v1/limits", audit, s.policy.Limits},
 		{get, "/api/v1/identities", audit, s.policy.Identities},
@@ -98,7 +100,7 @@ func (s *Service) table() []route {
 		{get, "/api/v1/views/:service", audit, s.ledger.View},
 
 		{get, "/mcp/v1/capabilities", auth.Holds(token.Tools), s.mcp.Capabilities},
-		{post, "/mcp/v1/execute", auth.Calling, s.mcp.Execute},
+		{post, "/mcp/v1/execute", calling, s.mcp.Execute},
 		{get, "/mcp", auth.Calling, mcp},
 		{post, "/mcp", auth.Calling, mcp},
 		{del, "/mcp", auth.Calling, mcp},

@@ -366,8 +366,8 @@ func TestEnter(t *testing.T) {
 		"a scope":                    {Holds(token.Audit), "GET", "/x", "Bearer " + mint("alice", "-", token.Audit), ""},
 		"another scope":              {Holds(token.Audit), "GET", "/x", "Bearer " + mint("alice", "-", token.Tools), "scope_missing"},
 		"suspended, a query":         {Known, "GET", "/x", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
-		"suspended, a call":          {Calling, "POST", "/x", "Bearer " + mint("mallory", "-", token.Tools), ""}, // the call is proposed, so that policy's denial is recorded
-		"suspended, MCP":             {Calling, "POST", "/mcp", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
+		"suspended, a call":          {Calling.WithRecord(), "POST", "/x", "Bearer " + mint("mallory", "-", token.Tools), ""}, // the call is proposed, so that policy's denial is recorded
+		"suspended, an export":       {Calling, "POST", "/x", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := httptest.NewRequest(c.method, c.path, nil)

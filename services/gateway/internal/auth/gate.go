@@ -155,8 +155,8 @@ const (
 // Enter returns a handler that checks the credential and the scopes of a request, reads
 // its whole body, and then calls handle. The body is limited in size, rate, total memory
 // and, unless n.Opaque is set, depth; handle reads it from memory (body.Raw). Requests
-// of a suspended principal are rejected (403), except those for which governed returns
-// true. If n requires no credential, handle is called at once.
+// of a suspended principal are rejected (403) unless n.Recorded is set. If n requires no
+// credential, handle is called at once.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
@@ -170,10 +170,10 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 		if lacks := n.missing(who); lacks != "" {
 			return ScopeMissing(lacks)
 		}
-		// The calls of a suspended principal are proposed, so that policy's denial is on
-		// the ledger.
-		if !governed(c) && s.Authority.barred(who.Actor) {
-			return errSuspended(who.Actor)
+		if !n.Recorded {
+			if err := s.Suspended(who.Actor); err != nil {
+				return err
+			}
 		}
 		c.Set(CallerKey, who)
 		if c.Request().ContentLength == 0 {
@@ -188,11 +188,12 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// governed reports whether a request is treated as one that may become a call, on which
-// policy decides. That is every request except GET requests and requests to /mcp and
-// /log/cosignatures.
-func governed(c echo.Context) bool {
-	return c.Request().Method != http.MethodGet && c.Path() != "/mcp" && c.Path() != "/log/cosignatures"
+// Suspended returns an error (403) if a principal is suspended.
+func (s *Gate) Suspended(principal string) error {
+	if s.Authority.barred(principal) {
+		return errSuspended(principal)
+	}
+	return nil
 }
 
 // ScopeMissing returns the error (403) for a caller whose credential lacks a scope.

@@ -9,10 +9,11 @@ import (
 // Need describes the credential and the form of body that a route requires. The
 // credential is checked before the body is read.
 type Need struct {
-	Caller bool     // a valid credential is required
-	Calls  bool     // the caller needs at least one scope that allows calls
-	Scopes []string // the caller needs at least one of these scopes; empty means no particular scope
-	Opaque bool     // the body need not be a JSON document
+	Caller   bool     // a valid credential is required
+	Calls    bool     // the caller needs at least one scope that allows calls
+	Scopes   []string // the caller needs at least one of these scopes; empty means no particular scope
+	Opaque   bool     // the body need not be a JSON document
+	Recorded bool     // suspended principals are admitted; see WithRecord
 }
 
 // Needs that name no particular scope.
@@ -27,6 +28,12 @@ func Holds(scopes ...string) Need { return Need{Caller: true, Scopes: scopes} }
 
 // WithOpaqueBody returns n for a route whose body need not be a JSON document.
 func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
+
+// WithRecord returns n for a route whose handler proposes a call, or records what a call
+// has done. Suspended principals are admitted to it, so that the ledger holds the attempt
+// and policy's denial. A handler that responds from a call that was proposed earlier must
+// call Gate.Suspended.
+func (n Need) WithRecord() Need { n.Recorded = true; return n }
 
 // reading lists the scopes that allow no calls.
 var reading = []string{token.Audit, token.Cosign, token.Health}

@@ -146,12 +146,13 @@ type Prior struct {
 
 // Before returns the call that was proposed earlier under the id of r, or nil if there
 // is none or r has no Idempotency-Key. If that call differs from r (see same), the error
-// is that of Conflict; any other error means that the call cannot be read or compared
-// now. lost is nil before r is proposed; the call is then read from audit's index.
-// Otherwise lost is the error with which the proposal of r failed. An
-// *eventlog.TakenError contains the sequence of the first proposal, which is read from
-// the ledger, because audit's index may not contain it yet. For any other lost, Before
-// returns nil.
+// is that of Conflict. If the call exists and its actor is suspended, the error has
+// status 403, because policy does not decide on the call again. Any other error means
+// that the call cannot be read or compared now. lost is nil before r is proposed; the
+// call is then read from audit's index. Otherwise lost is the error with which the
+// proposal of r failed. An *eventlog.TakenError contains the sequence of the first
+// proposal, which is read from the ledger, because audit's index may not contain it yet.
+// For any other lost, Before returns nil.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -174,6 +175,9 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 		if p.Proposal, err = s.Queries.Event(ctx, audit.ProposalQuery, r.ID); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.Suspended(r.Actor); err != nil {
+		return nil, err
 	}
 	if p.Proposal == nil || contract.Decode(p.Proposal.Data, &p.Call) != nil {
 		return nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now")

@@ -33,6 +33,10 @@ type Runner struct {
 	Ledger   eventlog.Log
 	Log      *slog.Logger
 
+	// Suspended returns an error (403) if a principal is suspended; see
+	// auth.Gate.Suspended.
+	Suspended func(principal string) error
+
 	schemas toolschema.Checker
 }
 

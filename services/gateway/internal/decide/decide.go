@@ -314,8 +314,11 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 
 // takeUp hands out the intent of the call req.CallID, which the caller proposed earlier
 // in order to execute it. The error is 404 if the call does not exist or is not such a
-// call.
+// call, and 403 if the caller is suspended.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
+	if err := s.Gate.Suspended(who.Actor); err != nil { // the decision may be older than the suspension
+		return err
+	}
 	ctx := c.Request().Context()
 	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)
 	if err != nil {
