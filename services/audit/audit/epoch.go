@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// opened returns the newest log epoch that the root key opened on the ledger. Without
-// such an event it returns epoch 1. It returns an error if the event cannot be read or
-// its signature does not verify.
+// opened returns the newest epoch of the log, which the root key opened by an event on
+// the ledger, or epoch 1 if there is no such event. It returns an error if the ledger
+// cannot be read or the event's signature does not verify.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	filter := bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
 	en, err := s.env.Emit.Log.Last(ctx, filter)
@@ -46,8 +46,8 @@ func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	return err == nil && sign.Digest(note) == l.Checkpoint, err
 }
 
-// enter determines the epoch of the log. If the epoch is new, enter moves the files of
-// the previous epoch to a folder with that epoch's number.
+// enter determines the epoch of the log. If the stored checkpoint is the last one of the
+// previous epoch, enter moves the files of that epoch to a folder with its number.
 func (s *Service) enter(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Service) closedNote(n int64) ([]byte, error) {
 
 // closedTree returns the tree of a closed epoch and the size of its last checkpoint, up
 // to which the tree can be used for proofs. The caller must close the tree. The error is
-// not-found if no such epoch is closed, or if its tree no longer has the root of that
+// not-found if no such epoch is closed, or if the tree does not yield the root of that
 // checkpoint.
 func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	note, err := s.closedNote(n)
@@ -128,9 +128,10 @@ func (s *Service) mute() error {
 	return muted(s.truncated, s.compared)
 }
 
-// muted returns the reason why no checkpoint is signed, or nil. The reason is that the
-// ledger lost entries or has not been compared with the last checkpoint yet. A new
-// checkpoint would replace the last one, which is the evidence of a loss.
+// muted returns the reason why no checkpoint may be signed, or nil. The reason is
+// truncated, the error for which audit raised an alarm, or errNotCompared until the
+// ledger has been compared with the last checkpoint. A new checkpoint would replace the
+// last one, which is the evidence of a loss.
 func muted(truncated error, compared bool) error {
 	if truncated == nil && !compared {
 		return errNotCompared

@@ -61,8 +61,9 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 		return nil, err
 	}
 	if l, err := evidence.Lamport(head); err != nil || !holds(s.env, s.env.SignKey(), l) {
-		// The signing key was published after that checkpoint, so the pack is bound to a
-		// later one.
+		// The signing key is not valid for manifests at that checkpoint, normally
+		// because it was published later. The pack is then bound to a checkpoint that
+		// covers every entry of the view.
 		pos, _ := s.view.Position()
 		if p, err = s.bound(ctx, pos, int(q.Witnessed)); err != nil {
 			return nil, err
@@ -83,10 +84,10 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 	return src, err
 }
 
-// source returns the content of a session's pack: the checkpoint, and the trust and
-// policy events and the events of the session that it covers, with the objects to which
-// they refer. If q.From is not 0, it adds the checkpoint of that size and the proof that
-// the log extends it; without such a checkpoint the error is not-found.
+// source returns the content of a session's pack: the checkpoint, the trust and policy
+// events and the session's events that the checkpoint covers, and the objects that
+// stored adds for them. If q.From is not 0, it adds the checkpoint of that size and the
+// proof that the log extends it; without such a checkpoint the error is not-found.
 func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
@@ -200,7 +201,8 @@ func remember(get translog.Nodes) translog.Nodes {
 }
 
 // contents returns the references to contents in a proposal, an outcome or the
-// activation of a policy. It returns nil for any other event.
+// activation of a policy. It returns nil for any other event, and for one that cannot be
+// decoded.
 func contents(en eventlog.Entry) []contract.Content {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {

@@ -94,7 +94,7 @@ func (w *writer) post(term string, seq uint64) {
 	p.last = seq
 }
 
-// clock records the sequence of an event whose time, in seconds, is later than that of
+// clock records the sequence of e if the event's time, in seconds, is later than that of
 // every event before it.
 func (w *writer) clock(e *contract.Event, seq uint64) error {
 	t, err := contract.ParseTime(e.Time)

@@ -320,8 +320,9 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 // checkpoint signs the current tree head if the tree has grown, or if the last
 // checkpoint has no map of tips. The file is written before the checkpoint is published,
 // so that the file is at least as new as every published checkpoint of the epoch.
-// checkpoint returns nil without signing if there is nothing to sign or audit's key is
-// not valid yet. While audit must not sign checkpoints, the error is that of muted.
+// checkpoint returns nil without signing if there is nothing to sign, or if audit's key
+// is not valid at the view's Lamport time. While audit must not sign checkpoints, the
+// error is that of muted.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,7 +347,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now()), translog.TipsExtension(tips)}}
 	key := s.env.SignKey()
 	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
-		return nil // the view has not applied the event that publishes the new key yet
+		return nil // normally, the view has not applied the event that publishes the key yet
 	}
 	note := c.Sign(key)
 	if err := private.Write(s.checkpointFile(), note); err != nil {
@@ -361,9 +362,9 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the newest checkpoint if it covers at least size leaves, and otherwise
-// signs one. It returns a checkpoint without a map of tips only if none with a map can
-// be signed, and an error if no checkpoint covers size leaves.
+// newest returns the newest checkpoint. If that covers fewer than size leaves, or has no
+// map of tips, newest first signs a new one. It returns a checkpoint without a map only
+// if no new one can be signed, and an error if no checkpoint covers size leaves.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	p := s.last()
 	if p == nil || p.size < size || !p.tips {

@@ -46,7 +46,7 @@ func (n nodes) Put(place []byte, node *tips.Node) error {
 	return n.Bucket.Put(place, tips.AppendNode(nil, node))
 }
 
-// tipsRoot returns the root of the stored map.
+// tipsRoot returns the root of the stored map, or the zero Child if no map is stored.
 func tipsRoot(tx *bbolt.Tx) (tips.Child, error) {
 	b := tx.Bucket(bMeta).Get(kTips)
 	if b == nil {
@@ -240,7 +240,7 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
-		return nil // Service.compare returns this error
+		return nil // Service.compare returns this error, unless the file does not exist
 	}
 	c, err := s.note(note)
 	if err != nil {

@@ -82,9 +82,10 @@ func open(t testing.TB, dir string) *View {
 }
 
 // TestTips checks the root of the map of tips after each of a series of transactions of
-// random size, with the view closed and opened again in between. It then checks the map
-// as of earlier positions: each session has a proof, and there is none before the first
-// event of a session or for another root. A view that is rebuilt has the same dump.
+// random size; after some of them, the view is closed and opened again. It then checks
+// the map as of earlier positions: each session has a proof, and there is none before
+// the first event of a session or for another root. A view that is rebuilt has the same
+// dump.
 func TestTips(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 5))

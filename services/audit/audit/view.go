@@ -84,7 +84,7 @@ func openDB(path string) (*bbolt.DB, error) {
 	}
 	return db, db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
-			return empty(tx) // layout of an earlier release: rebuild the view from the ledger
+			return empty(tx) // the layout is that of another release; the entries are deleted, and the view is then rebuilt from the ledger
 		}
 		return create(tx)
 	})
@@ -110,7 +110,7 @@ func create(tx *bbolt.Tx) error {
 }
 
 // Reset deletes all entries of the database, so that the view is rebuilt from the first
-// entry of the ledger. The files of the tree are overwritten meanwhile.
+// entry of the ledger. The rebuild overwrites the files of the tree.
 func (v *View) Reset() error { return v.db.Update(empty) }
 
 // checkTree returns an error if the tree has fewer leaves than the index has entries.
@@ -299,8 +299,8 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	return e.Lamport, nil
 }
 
-// session returns the record of a session for changes in this transaction. flush writes
-// it.
+// session returns the record of a session, which the caller may change; flush stores it.
+// The record of a new session is zero. id is tenant.session.
 func (w *writer) session(id string) (*Session, error) {
 	if s := w.sessions[id]; s != nil {
 		return s, nil
@@ -340,7 +340,7 @@ func putUint(tx *bbolt.Tx, name string, n uint64) error {
 }
 
 // Position returns the sequence of the last applied entry and the greatest Lamport time
-// up to it.
+// up to it. Both are 0 if no entry is applied.
 func (v *View) Position() (position, lamport uint64) {
 	_ = v.db.View(func(tx *bbolt.Tx) error {
 		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")

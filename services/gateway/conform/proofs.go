@@ -524,7 +524,7 @@ func checkEvidence(ctx context.Context, p *probe) error {
 }
 
 // twice exports the session's evidence pack until two consecutive packs are bound to
-// checkpoints of the same size, and returns the second one. It returns an error if the
+// checkpoints of the same size, and returns the second pack. It returns an error if the
 // bytes of the two differ, or if ten packs are not enough.
 func (p *probe) twice(ctx context.Context) ([]byte, error) {
 	var last []byte

@@ -100,8 +100,8 @@ func resolves(doc any, pointer string) bool {
 
 // TestErrorsPointIntoTheBody sends the bodies of wrongBodies. It checks that the param
 // of each error is the JSON pointer of the wrong member, or "body", and that the
-// response does not contain the secret. It fails for a route with a body that has no
-// entry in wrongBodies.
+// response does not contain "hunter2", the secret in some of the bodies. It fails for a
+// route with a body that has no entry in wrongBodies.
 func TestErrorsPointIntoTheBody(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{})
 	bearer := "Bearer " + mint("alice", token.All...)

@@ -55,8 +55,8 @@ type parts struct {
 // the ledger and to this instance's inbox are in run.Env.
 type Outside struct {
 	Queries *rpc.Client // queries other services
-	// Open subscribes to the frames that the service from sends for a call. Frames that
-	// were sent before are not delivered.
+	// Open subscribes to the frames of a call that the service named by from sends.
+	// Frames that were sent before are not delivered.
 	Open func(call, from string) llmapi.Frames
 	// Post sends a frame to an instance without waiting until it is stored.
 	Post func(to, id string, n int64, data []byte) error
@@ -85,7 +85,8 @@ func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
 	return s, nil
 }
 
-// Handler serves the gateway's routes. It is safe for concurrent use.
+// Handler returns a handler that serves the gateway's routes. The handler is safe for
+// concurrent use.
 func (s *Service) Handler() http.Handler { return s.routes() }
 
 // Deliver applies a ledger entry to the gateway's views and delivers it to the calls

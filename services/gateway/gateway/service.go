@@ -99,11 +99,12 @@ func (*Service) Declaration() bus.Declaration {
 		Readers: []bus.Reader{outcomesReader, toolsReader, bus.Control}}
 }
 
-// Run implements run.Service. Once it receives outcomes from the ledger, it calls ready
-// and serves requests. When ctx is done or a background task has failed, it accepts no
-// further requests; it returns when the requests in progress have their responses, or
-// after ten seconds. Run returns an error if the configuration is invalid or no listener
-// can be opened, and otherwise the first error of the server or of a background task.
+// Run implements run.Service. Once it can receive outcomes from the ledger, it calls
+// ready and serves requests. When ctx is done or a background task has failed, it
+// accepts no further requests; it returns when the requests in progress have their
+// responses, or after ten seconds. Run returns an error if the configuration is invalid
+// or no listener can be opened, and otherwise the first error of the server or of a
+// background task.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err

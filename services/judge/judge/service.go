@@ -44,9 +44,9 @@ var scoreTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
 
-// Run implements run.Service. It calls ready once it receives outcomes of nested calls.
-// It receives them until the last judgement has ended, so that judgements in progress
-// when ctx ends can complete in the time that package execute grants them.
+// Run implements run.Service. It calls ready once it can receive the outcomes of nested
+// calls. It receives them until the last judgement has ended, so that judgements in
+// progress when ctx ends can complete in the time that package execute grants them.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}

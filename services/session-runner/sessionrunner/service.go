@@ -52,7 +52,7 @@ type Service struct {
 	packs   map[string]pack.Pack // by tool name
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	broken  error // reason why tier "process" is not available; nil if it is
+	broken  error // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
 
 // Declaration implements run.Service. The service executes calls, and reads

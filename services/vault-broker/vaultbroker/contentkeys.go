@@ -24,14 +24,14 @@ const (
 	kindRotate  = "vault.rotate_content_key"
 	kindDestroy = "vault.destroy_content_key"
 
-	// contentDomain is the domain of the store of content keys. Until release 0.4,
+	// contentDomain is the domain of the store of content keys. In releases up to 0.4,
 	// content keys were in the store of secrets, under names with this prefix; no other
 	// name in that store contains a slash.
 	contentDomain = secret.ReservedNames + "/"
 )
 
-// openStores opens both stores in the folder dir, and moves content keys that release
-// 0.4 stored among the secrets to the store of content keys.
+// openStores opens both stores in the folder dir, and moves content keys that releases
+// up to 0.4 stored among the secrets to the store of content keys.
 func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
 	if err := private.Check(dir); err != nil {
 		return nil, nil, err

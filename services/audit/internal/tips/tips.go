@@ -134,8 +134,8 @@ func put(s Store, place []byte, n *Node) (Child, error) {
 	return Child{kind: inner, hash: translog.TipNode(n[0].hash, n[1].hash)}, s.Put(place, n)
 }
 
-// split returns the index of the first change whose key has the bit 1 at depth. The keys
-// must be sorted and agree in the bits before depth.
+// split returns the index of the first change whose key has the bit 1 at depth, or
+// len(ch) if there is none. The keys must be sorted and agree in the bits before depth.
 func split(ch []Change, depth int) int {
 	i, _ := slices.BinarySearchFunc(ch, byte(1), func(c Change, bit byte) int { return int(translog.TipBit(c.Key, depth)) - int(bit) })
 	return i

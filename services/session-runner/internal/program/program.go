@@ -22,8 +22,9 @@ type Program struct {
 	Digest string // digest of the sealed bytes: "sha256:" and hexadecimal digits
 	Size   int64
 
-	// For a script: the absolute path of its interpreter, the argument that the first
-	// line passes to the interpreter (or ""), and the interpreter itself.
+	// For a script: the path of its interpreter, the argument that the first line passes
+	// to the interpreter (or ""), and the interpreter itself, which is nil if Problem
+	// returns an error.
 	InterpreterPath string
 	InterpreterArg  string
 	Interpreter     *Program

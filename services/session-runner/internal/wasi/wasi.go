@@ -122,7 +122,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 		out.Exit, out.TimedOut = -1, true
 	case errors.As(err, &exit):
 		out.Exit = int(exit.ExitCode())
-	default: // the program ended with a trap
+	default: // the program could not be started, or ended with a trap
 		out.Exit = -1
 		out.Stderr = append(out.Stderr, strings.TrimSpace(err.Error())...)
 	}

@@ -135,7 +135,7 @@ func TestModules(t *testing.T) {
 			t.Errorf("%s ran", name)
 		}
 	}
-	// a module of 40 bytes with an endless loop: (func (export "_start") (loop br 0))
+	// a module with an endless loop: (func (export "_start") (loop br 0))
 	loop := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x09\x01\x07\x00\x03\x40\x0c\x00\x0b\x0b"
 	began := time.Now()
 	if out, err := try([]byte(loop), 1); err != nil || !out.TimedOut || time.Since(began) > 2*time.Second {

@@ -45,9 +45,9 @@ type record struct {
 }
 
 // Open reads the file at path, which need not exist, and checks that every value
-// decrypts. kek must have 32 bytes. Stores under one kek must have different domains,
-// and the domains must be such that the concatenation of domain and name identifies one
-// value among all stores.
+// decrypts. kek must have 32 bytes; the store retains it. Stores under one kek must have
+// different domains, and the domains must be such that the concatenation of domain and
+// name identifies one value among all stores.
 func Open(path string, kek []byte, domain string) (*Store, error) {
 	if len(kek) != 32 {
 		return nil, fmt.Errorf("vault key has %d bytes, want 32", len(kek))
