@@ -170,7 +170,7 @@ func TestStates(t *testing.T) {
 
 // TestErased checks that a call whose output was erased is reported as such, and not as
 // unavailable, to its caller, to a retry and to a reader of its state; and that a call
-// whose output is withheld has a state without an output.
+// whose output is withheld is reported as not stored, and has a state without an output.
 func TestErased(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	alice, key := m.Token("alice", token.Tools), "Idempotency-Key: k"
@@ -194,7 +194,7 @@ func TestErased(t *testing.T) {
 		t.Error(r.Code, r.Body)
 	}
 	end(func(o *contract.Content) { o.Store, o.Salt, o.Text = contract.StoreWithheld, "", "" })
-	if r := m.Do("POST", path, alice, echo); r.Code != http.StatusOK {
+	if r := m.Do("POST", path, alice, echo); r.Code != http.StatusGone || r.Error() != contract.CodeOutputNotStored {
 		t.Error(r.Code, r.Body)
 	}
 	if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Doc["status"] != contract.Succeeded || r.Doc["output"] != nil {
