@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestComposeConfigured shows that the services apply the files in the configuration
-// folder: the llm document, the capture mode, a policy, and the OpenTelemetry settings.
+// TestComposeConfigured shows that the services on compose apply the llm document, the
+// capture mode, the policy and the OpenTelemetry settings with which they are
+// configured.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64

@@ -114,7 +114,8 @@ var mutations = map[string][]mutation{
 
 var serial int
 
-// TestConformCanFail shows that each gate fails if the endpoint violates it.
+// TestConformCanFail shows for each gate that the conformance run fails for several
+// mutations of the responses, and that the gate does not pass.
 func TestConformCanFail(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	var names []string

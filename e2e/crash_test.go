@@ -171,7 +171,8 @@ func (c *crash) ledger() eventlog.JetStream {
 	return eventlog.JetStream{Conn: c.m.Connect(c.t, "provision")}
 }
 
-// await waits until the ledger has an event of the session with this name.
+// await waits until the session with this name has an event with the given name on the
+// ledger. It fails the test after 20 seconds.
 func (c *crash) await(session, event string) {
 	l := c.ledger()
 	defer l.Conn.Close()

@@ -191,7 +191,8 @@ var _ = register("12.31 policies that name nothing", func(t *testing.T, m *harne
 	must(t, govern(t, m, m.Token, "set_limits", map[string]any{"limits": []map[string]any{{"id": "x", "level": "agent", "subject": "no-such-agent-1231", "measure": "calls", "window": "day", "max": 1}}}), 400, "/limits/0/subject")
 })
 
-// verifyRoot returns the path of the file with the mesh's trusted root.
+// verifyRoot returns the path of the file with the mesh's trusted root, or "" if the
+// mesh's environment does not name one.
 func verifyRoot(m *harness.Mesh) string {
 	for _, v := range m.Env() {
 		if file, ok := strings.CutPrefix(v, "BINNACLE_ROOT="); ok {

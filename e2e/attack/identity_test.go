@@ -448,8 +448,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 	if after := len(eventsOf(t, m, id)); after != before {
 		t.Errorf("the session of another has %d events more", after-before)
 	}
-	// Every caller's string with the syntax of a session id is treated as an id; any
-	// other string is treated as a name.
+	// A session that a caller names by a string with the syntax of a session id is
+	// looked up by id; any other string is a name of the caller's own.
 	must(t, as(t, m, owner, "POST", "/api/v1/packs/noop", id, "{}"), 200, id)
 	for _, name := range []string{id + "a", id[:len(id)-1], strings.ToUpper(id[3:4]) + id[4:]} {
 		if !strings.HasPrefix(name, "s-") {

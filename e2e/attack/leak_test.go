@@ -33,7 +33,7 @@ var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harnes
 			t.Fatal(out, err)
 		}
 	}
-	var secret [][]byte // encodings of the secret that must not occur in any response, event or file
+	var secret [][]byte // encodings of the secrets that must not occur in any response, evidence pack or file
 	for _, how := range spell.Hows {
 		s := spell.In(how, leakKey)
 		if how == "base64 1" || how == "base64 2" { // the first and last characters of this encoding depend on the surrounding text
@@ -106,7 +106,7 @@ var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harnes
 		}
 	}
 	if m.Name == "compose" {
-		return // on compose the mesh's files are in volumes; the events were already searched
+		return // on compose the mesh's files are in volumes; the evidence packs were already searched
 	}
 	files := 0
 	_ = filepath.WalkDir(m.Dir, func(path string, d fs.DirEntry, err error) error {

@@ -177,9 +177,9 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
-// Before each measurement a gateway receives warm requests, so that start-up cost is not
-// measured. The gateways are measured in rotation, for several rounds, because the speed
-// of a shared machine varies over minutes.
+// rounds is the number of rounds in which the gateways are measured in rotation, because
+// the speed of a shared machine varies over minutes. warm is the number of requests that
+// a gateway receives before each measurement, so that start-up cost is not measured.
 const (
 	rounds = 3
 	warm   = 300

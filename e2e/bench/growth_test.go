@@ -206,7 +206,7 @@ func stored(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(3 * time.Second) // audit has indexed and the server has written what it held back
+			time.Sleep(3 * time.Second) // wait until audit has indexed the events and the server has written its buffers
 			return size(t, filepath.Join(k.m.Dir, "nats")), size(t, filepath.Join(k.m.Dir, "audit"))
 		}
 		n0, a0 := do(1)

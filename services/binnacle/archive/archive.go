@@ -89,7 +89,7 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 	if err := private.Write(filepath.Join(dir, evidence.ArchiveFile), append(b, '\n')); err != nil {
 		return nil, err
 	}
-	for _, s := range old { // a last segment that was not full is replaced by a longer one
+	for _, s := range old { // removes a last segment that was not full and that a longer one has replaced
 		if !slices.ContainsFunc(ix.Segments, func(x evidence.Segment) bool { return x.File == s.File }) {
 			if err := os.Remove(filepath.Join(dir, s.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err

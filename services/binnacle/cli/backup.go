@@ -82,7 +82,8 @@ func newRestoreCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// fill sets the folders that no flag names to their defaults below data.
+// fill sets o.folders to the folders that flags name or, for each folder without a flag,
+// to its default below data.
 func (o *backupOptions) fill(data string) {
 	o.folders = backup.Folders{Keys: cmp.Or(o.keys, filepath.Join(data, "keys")), State: map[string]string{}}
 	for name, dir := range o.state {

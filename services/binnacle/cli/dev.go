@@ -53,9 +53,9 @@ the command waits and continues after the last event that it printed.`,
 // reconnect is the time that dev events waits before it reconnects to the mesh.
 const reconnect = 300 * time.Millisecond
 
-// runDevEvents prints events, beginning with those since the option since, until ctx is
-// done. It reconnects when the connection is lost. It returns an error if the mesh
-// rejects the request or sends a line that is not JSON.
+// runDevEvents prints events until ctx is done, first the earlier ones that the option
+// since selects. It reconnects when the connection is lost. It returns an error if the
+// mesh rejects the request or sends a line that is not JSON.
 func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 	t := devTail{c: c, since: o.since}
 	for waits := false; ; {

@@ -33,7 +33,7 @@ var errSilent = errors.New("")
 type exitError struct {
 	code int
 	err  error
-	doc  map[string]any // members of the error document, such as those of the mesh's error response; they replace code and message
+	doc  map[string]any // further members of the error document, such as those of the mesh's error response; a code or message among them replaces that of the error
 }
 
 func (e *exitError) Error() string { return e.err.Error() }

@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// identity is one entry of the response: a principal, role, delegation, session grant,
+// identity is an entry of identities: a principal, role, delegation, session grant,
 // consent or revocation, as Kind specifies.
 type identity struct {
 	Kind      string   `json:"kind"`

@@ -130,8 +130,9 @@ func readToken(c *env, addr string) (string, error) {
 	return token, nil
 }
 
-// tryToken returns an error unless the mesh accepts the token. A token that lacks the
-// scope for the request is accepted.
+// tryToken returns an error unless the mesh accepts the token of x. A token that lacks
+// the scope for the request is accepted. Later requests of the command use the mesh and
+// the token of x.
 func tryToken(ctx context.Context, c *env, x *contexts.Context) error {
 	c.token, c.target = x.Token, &target{addr: x.Addr, ca: x.CA}
 	resp, err := c.request(ctx, http.MethodGet, "/api/v1/packs", nil, nil)

@@ -189,7 +189,7 @@ func (r *replayer) decision(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventAllowed, contract.EventEscalated:
 		if e.Service() != "policy" {
-			return nil // not a decision, since policy did not append it; the view reports an alarm
+			return nil // not a decision, since policy did not append it; audit's view reports an alarm
 		}
 	}
 	switch e.Name {
@@ -214,7 +214,7 @@ func (r *replayer) decision(e *contract.Event) error {
 	case contract.EventEffectRecorded:
 		var rec contract.Recorded
 		if e.Service() != "policy" || contract.Decode(e.Data, &rec) != nil {
-			return nil // not a decision of policy; the view reports an invalid event as an alarm
+			return nil // not a decision of policy; audit's view reports an event that cannot be decoded as an alarm
 		}
 		if rec.Decision != nil {
 			return r.redecide(e, rec.Decision)

@@ -37,7 +37,7 @@ func TestDeclaredViews(t *testing.T) {
 			continue
 		}
 		_, service, _ := services.ViewAt(d.Path)
-		found := d.Optional // every service has the reader of keys
+		found := d.Optional // only the views of the key registry are optional, and every service has the reader of keys
 		for _, s := range mesh.Declarations() {
 			for _, r := range s.Readers {
 				found = found || s.Service == service && r.Name == d.Reader.Name && slices.Equal(r.Filters, d.Reader.Filters)

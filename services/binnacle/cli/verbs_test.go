@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestRequests checks that each verb sends the request that its flags and arguments
-// specify.
+// TestRequests checks for a table of command lines that the command sends the request
+// that its flags and arguments specify.
 func TestRequests(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -134,8 +134,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestResponses checks that each response of a mesh produces the expected text and exit
-// code.
+// TestResponses checks for a table of responses of a mesh that the command produces the
+// expected text and exit code.
 func TestResponses(t *testing.T) {
 	alone(t)
 	for _, x := range []struct {

@@ -44,8 +44,8 @@ func rootFlag(cmd *cobra.Command, root *string) {
 	variable(cmd.Flags(), "root", "BINNACLE_ROOT")
 }
 
-// runVerify verifies a file of evidence offline and prints a report. It returns an
-// error with exit code 1 if the evidence is invalid.
+// runVerify verifies an evidence pack, an exported ledger or an archive offline and
+// prints a report. It returns an error with exit code 1 if the evidence is invalid.
 func runVerify(c *env, pos []string, o *verifyOptions) error {
 	kid, err := rootKID(c, o.root)
 	if err != nil {

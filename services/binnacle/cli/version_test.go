@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// TestVersion checks that the version is the newest in the changelog, that every section
-// of the changelog has a version, and that the command prints the commit that the
-// program was built from.
+// TestVersion checks that the program's release is the newest in the changelog, that
+// every section of the changelog has a version, and that the command prints this
+// release, a commit, the Go release and the digest of the list of event schemas.
 func TestVersion(t *testing.T) {
 	log, err := os.ReadFile("../../../CHANGELOG.md")
 	if err != nil {

@@ -280,7 +280,7 @@ func (w *witnessing) learn(ctx context.Context) error {
 	for _, l := range all {
 		e, err := eventlog.OpenBytes(l.Event, bus.KeyFilters()...)
 		if err != nil {
-			continue // another service appended it; services ignore it, too
+			continue // not a valid event of provision about a key; services ignore it, too
 		}
 		var k contract.TrustKey
 		if err := contract.Decode(e.Data, &k); err != nil {

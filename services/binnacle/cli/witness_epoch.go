@@ -33,10 +33,10 @@ func epochOf(origin string) (base string, epoch int64) {
 	return base, n
 }
 
-// reopened verifies that the root key opened every epoch between the two checkpoints,
-// and that the checkpoint that closed the epoch of last covers last. It stores last in a
-// file beside the state. So a witness follows a recovery by the root key. It reports a
-// new origin that the root key did not open as a fork.
+// reopened verifies that the root key opened every epoch after that of last, up to that
+// of head, and that the checkpoint that closed the epoch of last covers last. It stores
+// last in a file beside the state, so that a witness can follow a recovery by the root
+// key. It reports a new origin that the root key did not open as a fork.
 func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
 	base, from := epochOf(last.Origin)
 	now, to := epochOf(head.Origin)
@@ -113,7 +113,7 @@ func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, e
 		}
 		l, err := trust.VerifyEpoch(e, w.keys.At)
 		if err != nil {
-			continue // not signed by the root key
+			continue // invalid, or not signed by a root key
 		}
 		if _, ok := out[l.Epoch]; !ok {
 			out[l.Epoch] = l

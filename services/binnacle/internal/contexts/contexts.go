@@ -113,7 +113,8 @@ func (s *Store) Put(name string, c Context) error {
 	return nil
 }
 
-// Use makes the context with a name the current one.
+// Use makes the context with a name the current one, or returns an error if it does not
+// exist.
 func (s *Store) Use(name string) error {
 	if _, ok := s.Contexts[name]; !ok {
 		return fmt.Errorf("context %q does not exist", name)

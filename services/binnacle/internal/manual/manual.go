@@ -83,7 +83,7 @@ const (
 )
 
 // Replace returns doc with the reference between the lines begin and end. It returns an
-// error if doc lacks one of the lines or has no line end after begin.
+// error if doc lacks the line begin, or lacks the line end after it.
 func Replace(doc, reference []byte) ([]byte, error) {
 	before, rest, ok := bytes.Cut(doc, []byte(begin))
 	_, after, ok2 := bytes.Cut(rest, []byte(end))

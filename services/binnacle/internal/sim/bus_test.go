@@ -26,7 +26,7 @@ type Bus struct {
 
 	mu      sync.Mutex
 	streams map[string]*stream
-	list    []*consumer // consumers of all streams, by name
+	list    []*consumer // consumers of all streams, sorted by name
 	links   []*link
 	due     time.Time // earliest time at which expire must be called; zero: unknown
 

@@ -116,7 +116,7 @@ func TestDefects(t *testing.T) {
 					lines = append(lines, fmt.Sprintf("%-26s seed %3d  %.110s", d.name, found.Seed, found.Bad[0]))
 				case found != nil:
 					t.Errorf("%s: seed %d reports something else: %s", d.name, found.Seed, found.Bad)
-				case err != nil: // the defect crashed the process
+				case err != nil: // the process failed, for example because the defect crashed it
 					t.Errorf("%s: %v", d.name, err)
 				default:
 					t.Errorf("%s is not found in %d schedules: %s", d.name, schedulesPer, d.why)
@@ -176,7 +176,8 @@ func plant(t *testing.T) string {
 	return program
 }
 
-// find returns the file of d.dir that contains d.old, with the changes of the overlay.
+// find returns the path of the file in d.dir that contains d.old, and its text with the
+// changes of the overlay. If no file contains d.old, the test fails and path is "".
 func (d *defect) find(t *testing.T, top string, overlay map[string]string) (path, text string) {
 	err := filepath.WalkDir(filepath.Join(top, d.dir), func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {

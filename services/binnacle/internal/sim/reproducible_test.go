@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// attempts is the number of pairs of runs of a seed of which one must agree. The Go
-// runtime preempts a goroutine after 10 ms of real time; on a busy machine that changes,
-// in about one schedule of a thousand, which of two goroutines of an instance runs
-// first. A schedule that depends on the order of a map or on real time very probably
-// fails every attempt.
+// attempts is the maximum number of pairs of runs of a seed; the runs of one pair must
+// agree. The Go runtime preempts a goroutine after 10 ms of real time; on a busy machine
+// that changes, in about one schedule of a thousand, which of two goroutines of an
+// instance runs first. A schedule that depends on the order of a map or on real time
+// very probably fails every attempt.
 const attempts = 4
 
 // TestReproducible checks that each seed produces the same transcript in two processes,
