@@ -8,6 +8,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
 // folder creates a temporary folder with the given files, by name and content, and
@@ -139,5 +140,34 @@ func TestTest(t *testing.T) {
 	}
 	if _, err := Test(t.Context(), t.TempDir()); err == nil {
 		t.Error("an empty folder is tested")
+	}
+}
+
+// TestTestLikeActivation shows that tests see the data of the bundle, and that Test
+// rejects what an activation rejects: malformed or foreign data, and builtins that
+// bundles cannot use.
+func TestTestLikeActivation(t *testing.T) {
+	const policy = "package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"DENY\", \"reason_code\": data.binnacle.reason}\n"
+	const check = "package binnacle.p1_test\nimport rego.v1\nimport data.binnacle.p1\ntest_reason if p1.answer.reason_code == \"DENY_DATA\" with input as {\"kind\": \"tool.x\"}\n"
+	for name, c := range map[string]struct {
+		policy, data string
+		good         bool
+	}{
+		"data":              {policy, `{"reason":"DENY_DATA"}`, true},
+		"malformed data":    {policy, `{"reason":`, false},
+		"a builtin refused": {strings.Replace(policy, "data.binnacle.reason", `sprintf("DENY_%d", [time.now_ns()])`, 1), `{"reason":"DENY_DATA"}`, false},
+	} {
+		dir := folder(t, map[string]string{"p.rego": c.policy, "p_test.rego": check, "binnacle/data.json": c.data})
+		doc, err := Build(dir, "", nil)
+		if err == nil {
+			_, err = rego.Compile(t.Context(), doc)
+		}
+		if (err == nil) != c.good {
+			t.Fatalf("%s: activation: %v", name, err)
+		}
+		results, err := Test(t.Context(), dir)
+		if (err == nil) != c.good || c.good && (len(results) != 1 || !results[0].Passed) {
+			t.Errorf("%s: %+v, %v", name, results, err)
+		}
 	}
 }

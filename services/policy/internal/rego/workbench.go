@@ -44,13 +44,16 @@ type TestResult struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// Test runs the rules named test_… in the .rego files, with a timeout of ten seconds
-// each; other files are not loaded. It returns an error only if a file cannot be parsed
-// or the runner cannot start.
+// Test runs the rules named test_… against the bundle of the files, with a timeout of ten
+// seconds each. The bundle, with its data, is the one that is activated: files that end
+// in _test.rego are not part of it, and are loaded for the tests only. Test returns an
+// error if a test file cannot be parsed, if Build or Compile rejects the bundle, or if
+// the runner cannot start.
 func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
-	modules := map[string]*ast.Module{}
+	packed, modules := map[string][]byte{}, map[string]*ast.Module{}
 	for name, src := range files {
-		if !strings.HasSuffix(name, ".rego") {
+		if !strings.HasSuffix(name, "_test.rego") {
+			packed[name] = src
 			continue
 		}
 		m, err := ast.ParseModuleWithOpts(name, string(src), ast.ParserOptions{RegoVersion: ast.RegoV1})
@@ -59,7 +62,21 @@ func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
 		}
 		modules[name] = m
 	}
-	store := inmem.New()
+	doc, err := Build(packed, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := Compile(ctx, doc); err != nil {
+		return nil, err
+	}
+	b, err := read(doc)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range b.Modules {
+		modules[m.Path] = m.Parsed
+	}
+	store := inmem.NewFromObject(b.Data)
 	txn, err := store.NewTransaction(ctx, storage.WriteParams)
 	if err != nil {
 		return nil, err
@@ -71,7 +88,7 @@ func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
 	}
 	var out []TestResult
 	for r := range ch {
-		t := TestResult{Name: r.Name, At: fmt.Sprintf("%s:%d", r.Location.File, r.Location.Row), Passed: !r.Fail && r.Error == nil}
+		t := TestResult{Name: r.Name, At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Passed: !r.Fail && r.Error == nil}
 		if r.Error != nil {
 			t.Error = r.Error.Error()
 		}
