@@ -11,6 +11,7 @@ package cpi
 
 import (
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 
@@ -322,17 +323,34 @@ func overlap(y, x *Clause) bool {
 	return true
 }
 
-// differ reports whether the conditions compare the same term with different
-// constants, so that they cannot both hold.
+// differ reports whether the conditions compare the same term with constants of
+// different values, so that they cannot both hold.
 func differ(a, b string) bool {
 	la, ra, ok1 := strings.Cut(a, " == ")
 	lb, rb, ok2 := strings.Cut(b, " == ")
-	return ok1 && ok2 && la == lb && ra != rb && constant(ra) && constant(rb)
+	if !ok1 || !ok2 || la != lb {
+		return false
+	}
+	va, ok1 := constant(ra)
+	vb, ok2 := constant(rb)
+	return ok1 && ok2 && va != vb
 }
 
-// constant reports whether the text of a term is a string, boolean or number.
-func constant(s string) bool {
-	return strings.HasPrefix(s, `"`) || s == "true" || s == "false" || s != "" && strings.Trim(s, "0123456789.-") == ""
+// constant returns the canonical text of a term that is a string, a boolean or a number
+// without an exponent. Constants with the same value, such as 1 and 1.0, have the same
+// text. The second result is false for other terms.
+func constant(s string) (string, bool) {
+	if strings.HasPrefix(s, `"`) || s == "true" || s == "false" {
+		return s, true
+	}
+	if strings.Trim(s, "0123456789.-") != "" {
+		return "", false
+	}
+	n, ok := new(big.Rat).SetString(s)
+	if !ok {
+		return "", false
+	}
+	return n.RatString(), true
 }
 
 // sameAnswer reports whether both clauses have the same constant answer and no sandbox,

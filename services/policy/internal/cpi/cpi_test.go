@@ -78,3 +78,22 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestDiffer checks which conditions on one term exclude each other. Constants are
+// compared by value, not by their text.
+func TestDiffer(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"1", "2", true}, {"1", "1", false}, {"1", "1.0", false}, {"-0", "0", false}, {"0.50", "0.5", false}, {"10", "1e1", false}, {"1.5", "1.25", true},
+		{`"a"`, `"b"`, true}, {`"a"`, `"a"`, false}, {`"1"`, "1", true}, {"true", "false", true}, {"true", "1", true}, {"", "1", false}, {"1-2", "3", false}, {"input.b", "1", false},
+	} {
+		if got := differ("input.a == "+c.a, "input.a == "+c.b); got != c.want {
+			t.Errorf("%s and %s: %t", c.a, c.b, got)
+		}
+	}
+	if differ("input.a == 1", "input.b == 2") || differ("input.a", "input.a == 1") {
+		t.Error("conditions on different terms exclude each other")
+	}
+}
