@@ -143,11 +143,10 @@ type devData struct {
 }
 
 // print prints the events of a response until the response ends, and returns an error
-// for a line that is not JSON. A connection that breaks between two lines is not an
-// error, because the caller reconnects.
+// for a line that is not JSON or is too long. A connection that breaks is not an error,
+// because the caller reconnects; a line that is incomplete then is not printed.
 func (t *devTail) print(r io.Reader) error {
-	in := bufio.NewScanner(r)
-	in.Buffer(nil, 4<<20)
+	in := eventLines(r)
 	for in.Scan() {
 		var e devEvent
 		err := json.Unmarshal(in.Bytes(), &e)
@@ -166,6 +165,9 @@ func (t *devTail) print(r io.Reader) error {
 			continue
 		}
 		fmt.Fprintln(t.c.out, e.line(t.c.style()))
+	}
+	if errors.Is(in.Err(), bufio.ErrTooLong) {
+		return in.Err() // the line would be too long again after a reconnection
 	}
 	return nil
 }

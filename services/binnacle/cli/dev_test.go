@@ -67,6 +67,42 @@ func TestDevEvents(t *testing.T) {
 	}
 }
 
+// TestPartialLine checks that neither dev events nor events prints a line that the
+// connection cuts off. dev events prints it once it has reconnected; events fails.
+func TestPartialLine(t *testing.T) {
+	alone(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	requests := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		second := event(2, "mesh_frozen", `{"reason":"drill"}`)
+		switch requests++; requests {
+		case 1:
+			_, _ = io.WriteString(w, event(1, "mesh_frozen", `{"reason":"drill"}`)+second[:len(second)/2])
+		case 2:
+			_, _ = io.WriteString(w, second)
+		default:
+			cancel()
+		}
+	}))
+	defer s.Close()
+	target := []string{"--addr", strings.TrimPrefix(s.URL, "http://"), "--token", "good"}
+	var out, errOut bytes.Buffer
+	if code := execute(ctx, append([]string{"dev", "events"}, target...), strings.NewReader(""), &out, &errOut); code != exitOK {
+		t.Fatal(code, errOut.String())
+	}
+	if n := strings.Count(out.String(), "drill"); n != 2 || strings.Count(out.String(), "\n") != 2 {
+		t.Errorf("printed\n%s", out.String())
+	}
+	for _, format := range []string{"json", "jsonl", "yaml", "table"} {
+		requests = 0
+		code, out, _ := invoke(t, append([]string{"events", "list", "--output", format}, target...)...)
+		if code == exitOK || !strings.Contains(out, "mesh_frozen") && format != "yaml" || strings.Count(out, `"actor"`) > 1 {
+			t.Errorf("%s: %d\n%s", format, code, out)
+		}
+	}
+}
+
 // TestDevLine checks for several types of events that the line has the expected
 // description, and that the event is classified as success, problem or neither.
 func TestDevLine(t *testing.T) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -140,8 +141,7 @@ const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 // otherwise one document per event, printed as it arrives. printEvents returns nil if
 // ctx is done.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
-	sc := bufio.NewScanner(r)
-	sc.Buffer(nil, 4<<20)
+	sc := eventLines(r)
 	var err error
 	switch {
 	case c.structured() && whole:
@@ -158,6 +158,21 @@ func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole 
 		return err
 	}
 	return sc.Err()
+}
+
+// eventLines returns a scanner for the lines of r that end in a newline, of at most 4
+// MiB. At the end of r, an incomplete line is not returned, and the scanner's error is
+// io.ErrUnexpectedEOF, or the error with which reading r failed.
+func eventLines(r io.Reader) *bufio.Scanner {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 4<<20)
+	sc.Split(func(data []byte, end bool) (int, []byte, error) {
+		if bytes.IndexByte(data, '\n') < 0 && end && len(data) > 0 {
+			return 0, nil, io.ErrUnexpectedEOF
+		}
+		return bufio.ScanLines(data, end)
+	})
+	return sc
 }
 
 // listLines prints documents, one per line of sc, as one list in the selected format.
