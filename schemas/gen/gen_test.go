@@ -91,3 +91,25 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestNewestVersion checks that the types of an event are generated from its newest
+// version, also from version 10 on.
+func TestNewestVersion(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.MkdirAll("events/x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, v := range []string{"10", "2", "9"} {
+		f := "events/x/slept.v" + v + ".json"
+		doc := `{"$id":"urn:binnacle:event:x:slept:v` + v + `","title":"Slept","description":"It slept.","type":"object","additionalProperties":false,"properties":{"in_v` + v + `":{"type":"string"}},"required":[]}`
+		if err := os.WriteFile(f, []byte(doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	src, err := generate("x", files)
+	if err != nil || strings.Count(string(src), "type Slept struct") != 1 || !strings.Contains(string(src), `"in_v10,omitempty"`) {
+		t.Errorf("%v\n%s", err, src)
+	}
+}

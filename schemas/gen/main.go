@@ -25,6 +25,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -193,7 +194,7 @@ func generate(service string, files []string) ([]byte, error) {
 		strings.ReplaceAll(service, "-", ""), service, strings.ReplaceAll(service, "-", ""))
 	for _, f := range files {
 		stem, _, _ := strings.Cut(f, ".v")
-		if slices.ContainsFunc(files, func(later string) bool { return strings.HasPrefix(later, stem+".v") && later > f }) {
+		if slices.ContainsFunc(files, func(later string) bool { return strings.HasPrefix(later, stem+".v") && version(later) > version(f) }) {
 			continue // the newest version has every member of this one
 		}
 		raw, err := os.ReadFile(f)
@@ -209,6 +210,14 @@ func generate(service string, files []string) ([]byte, error) {
 		}
 	}
 	return format.Source(b.Bytes())
+}
+
+// version returns the version in the name of an event's schema, such as allowed.v2.json,
+// or 0 if the name has none.
+func version(file string) int {
+	_, v, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json"), ".v")
+	n, _ := strconv.Atoi(v) // one reports a name without a version
+	return n
 }
 
 func one(b *bytes.Buffer, service, file string, s *schema) error {

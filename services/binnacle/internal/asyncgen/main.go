@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -27,7 +28,7 @@ func escape(s string) string { return strings.NewReplacer("~", "~0", "/", "~1").
 
 func main() {
 	log.SetFlags(0)
-	messages, err := events()
+	messages, err := events(schemas.Events)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -81,15 +82,15 @@ func main() {
 	}
 }
 
-// events returns one message per event, with the newest version of its schema, by
-// "owner.name".
-func events() (object, error) {
-	out, version := object{}, map[string]string{}
-	err := fs.WalkDir(schemas.Events, "events", func(path string, d fs.DirEntry, err error) error {
+// events returns one message per event in the folder events of root, with the newest
+// version of its schema, by "owner.name".
+func events(root fs.FS) (object, error) {
+	out, newest := object{}, map[string]int{}
+	err := fs.WalkDir(root, "events", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		raw, err := schemas.Events.ReadFile(path)
+		raw, err := fs.ReadFile(root, path)
 		if err != nil {
 			return err
 		}
@@ -103,10 +104,11 @@ func events() (object, error) {
 		}
 		parts := strings.Split(s.ID, ":") // an id has the form urn:binnacle:event:<owner>:<name>:v<N>
 		name := parts[3] + "." + parts[4]
-		if v := parts[5]; v < version[name] {
-			return nil
+		version, err := strconv.Atoi(strings.TrimPrefix(parts[5], "v"))
+		if err != nil || version < newest[name] {
+			return err
 		}
-		version[name] = parts[5]
+		newest[name] = version
 		out[name] = object{"name": name + "." + parts[5], "title": s.Title, "summary": s.Description,
 			"payload": object{"schemaFormat": "application/schema+json;version=draft-2020-12", "schema": json.RawMessage(raw)}}
 		return nil
