@@ -212,6 +212,19 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if seen != 2 || l.Config.Gateway.ApprovalWebhook != "https://user:hush@chat.example/hooks/hush?t=hush" {
 		t.Errorf("%d %+v", seen, l.Values)
 	}
+	file = write(t, "nats: {url: 'nats://user:hush@a:4222,tls://hush@b'}\ntracing: {endpoint: 'https://user:hush@collector.example:4318'}")
+	audit, err := Load(Source{Program: "audit", File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range audit.Values {
+		if want := map[string]string{"/nats/url": "nats://a:4222,tls://b", "/tracing/endpoint": "https://collector.example:4318"}[v.Pointer]; want != "" && (v.Text() != want || v.Shown() != want) {
+			t.Errorf("%s shows %s, want %s", v.Pointer, v.Text(), want)
+		}
+	}
+	if audit.Config.NATS.URL != "nats://user:hush@a:4222,tls://hush@b" {
+		t.Error(audit.Config.NATS.URL)
+	}
 	t.Setenv("BINNACLE_VAULT_KEK", " hush\n")
 	if got, err := l.Config.VaultBroker.KEK.Read(); got != "hush" || err != nil {
 		t.Error(got, err)
@@ -230,10 +243,13 @@ func TestSecretsAreNotInErrors(t *testing.T) {
 		"list":     {Program: Up, File: write(t, "gateway: {approval_webhook: ["+bad+"]}")},
 		"file":     {Program: Up, File: write(t, "gateway: {approval_webhook: "+bad+"}")},
 		"tagged":   {Program: Up, File: write(t, "gateway: {approval_webhook: !!bool "+bad+"}")},
+		"nats":     {Program: "audit", File: write(t, "nats: {url: 'http://user:hush@h'}")},
+		"tracing":  {Program: Up, File: write(t, "tracing: {endpoint: 'nats://user:hush@h'}")},
 		"secret":   {Program: Up, Flags: map[string]Flag{"/vault-broker/kek": {Name: "--kek", Text: "hush"}}},
 	} {
 		_, err := Load(s)
-		if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "/gateway/approval_webhook") && !strings.Contains(err.Error(), "/vault-broker/kek") {
+		names := func(pointer string) bool { return err != nil && strings.Contains(err.Error(), pointer) }
+		if err == nil || strings.Contains(err.Error(), "hush") || !slices.ContainsFunc([]string{"/gateway/approval_webhook", "/vault-broker/kek", "/nats/url", "/tracing/endpoint"}, names) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -244,6 +260,7 @@ func TestWithoutPath(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "hush": "…", "//": "…", "hush:x": "…", "https://h:1": "https://h:1", "https://h/": "https://h", "https://u:hush@h": "https://h", "HTTPS://h/hush": "https://h/…",
 		"https://h?t=hush": "https://h/…", "https://h?t=a@hush": "https://h/…", "https://h#a@hush": "https://h/…", "https://h?t=a@hush/b": "https://h/…", "https://[::1]:8/hush": "https://[::1]:8/…",
+		"nats://u:hush@a:1,tls://hush@b,nats://c:2": "nats://a:1,tls://b,nats://c:2", "https://u:1,hush@h": "https://h", "https://h/a,https://hush@h": "https://h/…",
 	} {
 		if got := withoutPath(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)

@@ -109,8 +109,16 @@ func (v *Value) Shown() any {
 
 // withoutPath returns a URL without its user, path, query and fragment, which may hold
 // secrets. "/…" marks that something was left out after the host. The empty text
-// remains empty, and any other text that is not a URL with a host becomes "…".
+// remains empty, and any other text that is not a URL with a host becomes "…". Of the
+// URLs of NATS servers with commas between them, each is returned in this way.
 func withoutPath(s string) string {
+	if strings.Contains(s, ",") && natsURL(s) {
+		all := strings.Split(s, ",")
+		for i := range all {
+			all[i] = withoutPath(all[i])
+		}
+		return strings.Join(all, ",")
+	}
 	u, err := url.Parse(s)
 	switch {
 	case s == "":
