@@ -47,10 +47,9 @@ type attempt struct {
 	inject bool   // the router, not the caller, requested usage in the stream
 }
 
-// attempt sends the call to one candidate and records the result. rule is recorded as
-// the reason for choosing the candidate; if it is empty, cand.Rule is recorded. attempt
-// returns nil on success.
-func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *provider.Failure {
+// newAttempt returns an attempt with one candidate. rule is recorded as the reason for
+// choosing the candidate; if it is empty, cand.Rule is recorded.
+func (c *call) newAttempt(cand route.Candidate, rule string) *attempt {
 	if rule == "" {
 		rule = cand.Rule
 	}
@@ -59,9 +58,15 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: contract.Succeeded,
 		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
 	a.ans = answer{caller: c.api, Frame: dialect.Frame{ID: c.api.IDPrefix + c.name(), Model: c.args.Model, Created: c.now.Unix(), Usage: c.args.Usage, Body: c.body}}
+	return a
+}
+
+// execute sends the call to the attempt's candidate and records the result. It returns
+// nil on success.
+func (a *attempt) execute(ctx context.Context) *provider.Failure {
 	span := a.span()
 	defer span.End()
-	a.trace = tracing.Context(span, c.w.Event.TraceCtx)
+	a.trace = tracing.Context(span, a.c.w.Event.TraceCtx)
 	f := a.failure(ctx, a.contained(ctx))
 	a.record(f)
 	span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", a.ev.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", a.ev.OutputTokens),

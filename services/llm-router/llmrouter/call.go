@@ -283,29 +283,31 @@ func (r Retry) wait(try int, retryAfter time.Duration) (time.Duration, bool) {
 
 // race sends the call to candidate i. If hedging is on, and the attempt has neither
 // ended nor begun a response after HedgeMS, it sends the call to the next candidate as
-// well. It returns nil if one of them succeeds, or else the failure of the one that
-// ended last. The index is that of the candidate whose result is returned.
+// well. It returns nil if one of them succeeds, or else the failure of the one whose
+// response began or, if none did, of the one that ended last. The index is that of the
+// candidate whose result is returned. All attempts have ended when race returns.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
 	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
 	if hedge == 0 || i+1 >= len(plan) {
-		return c.attempt(ctx, plan[i], ""), i
+		return c.newAttempt(plan[i], "").execute(ctx), i
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type end struct {
+		a        *attempt
 		f        *provider.Failure
 		i        int
 		panicked any
 	}
 	ends := make(chan end, 2)
 	start := func(i int, rule string) {
+		e := end{a: c.newAttempt(plan[i], rule), i: i}
 		go func() {
-			e := end{i: i}
 			defer func() {
 				e.panicked = recover() // race panics with it, in the goroutine whose caller recovers
 				ends <- e
 			}()
-			e.f = c.attempt(ctx, plan[i], rule)
+			e.f = e.a.execute(ctx)
 		}()
 	}
 	start(i, "")
@@ -320,7 +322,8 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 			}
 		case e := <-ends:
 			running--
-			if e.f == nil || running == 0 {
+			// If the response of an attempt has begun, the other cannot answer any more.
+			if e.f == nil || running == 0 || c.out.claimedBy(e.a) {
 				cancel()
 				for ; running > 0; running-- {
 					<-ends

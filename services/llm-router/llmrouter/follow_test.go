@@ -538,3 +538,33 @@ func TestHiddenFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestRaceBroken shows that a hedged call ends with the failure of the attempt whose
+// response had begun, without waiting for the other, which is cancelled and recorded.
+func TestRaceBroken(t *testing.T) {
+	begun := make(chan struct{})
+	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	breaks := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "data: "+hello+"\n\n")
+		w.(http.Flusher).Flush()
+		<-begun
+		panic(http.ErrAbortHandler)
+	}
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {slow}, "b": {breaks}})
+	s := plays(t, u, func(c *Config) { c.HedgeMS = 20; c.Providers[0].FirstMS = 2000 })
+	m := s.made(t, t.Context(), llm.Chat, strings.TrimSuffix(question, "}")+`,"stream":true}`)
+	go func() {
+		for !m.out.begun() {
+			time.Sleep(time.Millisecond)
+		}
+		close(begun)
+	}()
+	since := time.Now()
+	f := m.run(t, t.Context())
+	if f == nil || f.Code != fault.Cut || time.Since(since) > time.Second {
+		t.Errorf("%v after %v", f, time.Since(since))
+	}
+	if len(m.facts) != 2 || !strings.HasPrefix(m.trace(), "b:upstream_cut hedge:a/m, a:") || m.facts[1].Status != contract.Cancelled || gjson.GetBytes(m.output, "choices.0.message.content").Str != "hello" {
+		t.Errorf("%s, recorded %s", m.trace(), m.output)
+	}
+}
