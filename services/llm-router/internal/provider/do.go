@@ -66,8 +66,8 @@ const (
 )
 
 // idle cancels a request if touch is not called within wait. Answer.Next calls touch
-// after each event of a stream. Nothing calls touch while a body that is not a stream is
-// read, so wait limits the time for the whole body. A nil idle does nothing.
+// after each event of a stream, and pieces after each read of any other body. A nil idle
+// does nothing.
 type idle struct {
 	t    *time.Timer
 	wait time.Duration
@@ -83,6 +83,22 @@ func (i *idle) stop() {
 	if i != nil {
 		i.t.Stop()
 	}
+}
+
+// pieces reads a body that is not a stream. Each piece that is received restarts the
+// time limit.
+type pieces struct {
+	io.Reader
+	idle *idle
+}
+
+// Read implements io.Reader.
+func (p pieces) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	if n > 0 {
+		p.idle.touch()
+	}
+	return n, err
 }
 
 // errSilent is the cause of cancellation when a configured time limit, first_byte_ms or
@@ -136,8 +152,9 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 // receive sets the stream or the body of a from the response. It returns a *Failure for
 // a status from 300, and for a body that is too large, nested too deep or incomplete.
 func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.Response) error {
+	body := pieces{resp.Body, a.idle}
 	if resp.StatusCode >= 300 {
-		b, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+		b, _ := io.ReadAll(io.LimitReader(body, maxRefusal))
 		return p.refused(c, resp, b)
 	}
 	if c.Stream {
@@ -149,7 +166,7 @@ func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.R
 		return nil
 	}
 	var err error
-	if a.Body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
+	if a.Body, err = io.ReadAll(io.LimitReader(body, maxAnswer+1)); err != nil {
 		return p.cut(ctx, err)
 	}
 	if canon.CheckDepth(a.Body) != nil {

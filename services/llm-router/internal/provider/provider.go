@@ -32,7 +32,7 @@ type Config struct {
 	Models     []string          `json:"models,omitempty"`        // models to list in addition to those that the provider lists
 	Limit      int               `json:"limit,omitempty"`         // maximum number of concurrent requests; 0 = 256
 	FirstMS    int64             `json:"first_byte_ms,omitempty"` // maximum time until the header of a response; 0 = 120000
-	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time between two events of a stream, and for the body of any other response; 0 = 120000
+	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time between two events of a stream, or between two pieces of the body of any other response; 0 = 120000
 	Headers    map[string]string `json:"headers,omitempty"`       // header fields to add to each request; must contain no secret
 	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }

@@ -210,3 +210,43 @@ func TestModels(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowBody shows that a body that is not a stream may take longer than the idle
+// time, as long as it continues to arrive, and that silence within it ends the request.
+func TestSlowBody(t *testing.T) {
+	var pause time.Duration
+	var status int
+	p, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		tick := time.Tick(pause)
+		w.WriteHeader(status)
+		for range 10 {
+			_, _ = io.WriteString(w, "[")
+			w.(http.Flusher).Flush()
+			select {
+			case <-tick:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		_, _ = io.WriteString(w, "1"+strings.Repeat("]", 10))
+	})
+	p.IdleMS = 200
+	for _, c := range []struct {
+		status int
+		pause  time.Duration
+		code   string
+	}{{200, 40 * time.Millisecond, ""}, {200, time.Second, fault.Timeout}, {500, 40 * time.Millisecond, fault.Upstream}} {
+		status, pause = c.status, c.pause
+		a, err := p.Do(t.Context(), &Call{API: testAPI, Body: []byte("{}"), Egress: &Egress{}})
+		const whole = "[[[[[[[[[[1]]]]]]]]]]"
+		var f *Failure
+		switch {
+		case c.code == "":
+			if err != nil || string(a.Body) != whole {
+				t.Errorf("%+v: %v", c, err)
+			}
+		case !errors.As(err, &f) || f.Code != c.code || c.status == 500 && f.Fault.Message != whole:
+			t.Errorf("%+v: %+v", c, err)
+		}
+	}
+}
