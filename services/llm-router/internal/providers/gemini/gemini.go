@@ -201,7 +201,7 @@ func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
 		resp = ir.Obj{"error": text}
 	} else if canon.CheckDepth([]byte(text)) == nil {
 		var doc map[string]any
-		if json.Unmarshal([]byte(text), &doc) == nil {
+		if json.Unmarshal([]byte(text), &doc) == nil && doc != nil { // null leaves doc nil
 			resp = doc
 		}
 	}
@@ -308,7 +308,8 @@ func finish(s string) string {
 	return strings.ToLower(s)
 }
 
-// parse decodes a part. A call without an id gets the given one.
+// parse decodes a part. A call without an id gets the given one, and one without
+// arguments an empty object.
 func parse(p *part, id string) ir.Part {
 	switch {
 	case p.Call != nil:
@@ -316,7 +317,7 @@ func parse(p *part, id string) ir.Part {
 		if x.ID == "" {
 			x.ID = id
 		}
-		if x.Args == "" {
+		if x.Args == "" || x.Args == "null" {
 			x.Args = "{}"
 		}
 		return x

@@ -2,6 +2,7 @@ package gemini
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
@@ -36,5 +37,23 @@ func TestEmbeddings(t *testing.T) {
 	}
 	if _, err := ParseEmbeddings([]byte(`{"embeddings":7}`)); err == nil {
 		t.Error("a number is a list of vectors")
+	}
+}
+
+// TestResultOfNull shows that a tool result that is the text null, like any other text
+// that is not a JSON object, is sent as the member output, since response must be an
+// object. A call whose arguments are null has none.
+func TestResultOfNull(t *testing.T) {
+	for text, want := range map[string]string{"null": `{"output":"null"}`, " null ": `{"output":" null "}`, "[1]": `{"output":"[1]"}`, "7": `{"output":"7"}`, "": `{"output":""}`, `{"a":null}`: `{"a":null}`, "{}": `{}`} {
+		body, err := BuildRequest(&ir.Request{Messages: []ir.Message{{Role: ir.Tool, Parts: []ir.Part{{Type: ir.ToolResult, ID: "c1", Name: "f", Parts: []ir.Part{{Type: ir.Text, Text: text}}}}}}})
+		if err != nil || !strings.Contains(string(body), `"functionResponse":{"name":"f","response":`+want+`}`) {
+			t.Errorf("%q: %s %v", text, body, err)
+		}
+	}
+	for _, args := range []string{"", `,"args":null`, `,"args":{}`} {
+		r, err := ParseResponse([]byte(`{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f"`+args+`}}]}}]}`), "x")
+		if err != nil || r.Choices[0].Parts[0].Args != "{}" {
+			t.Errorf("%s: %+v %v", args, r, err)
+		}
 	}
 }
