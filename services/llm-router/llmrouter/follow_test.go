@@ -568,3 +568,23 @@ func TestRaceBroken(t *testing.T) {
 		t.Errorf("%s, recorded %s", m.trace(), m.output)
 	}
 }
+
+// TestUnknownBlock shows that a caller of the provider's own API receives blocks of a
+// type that the router does not know, and that a caller of another API receives the rest.
+func TestUnknownBlock(t *testing.T) {
+	events := []string{`{"type":"message_start","message":{"id":"msg_1","model":"m"}}`, `{"type":"content_block_start","index":0,"content_block":{"type":"hologram","data":"zz"}}`, `{"type":"content_block_stop","index":0}`,
+		`{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"hello"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}`, `{"type":"message_stop"}`}
+	whole := `{"id":"msg_1","type":"message","content":[{"type":"hologram","data":"zz"},{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":1,"output_tokens":5}}`
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("", events...), says(200, whole), streams("", events...), says(200, whole)}})
+	s := plays(t, u, func(c *Config) { c.Fallbacks, c.Providers[0].Kind = nil, "anthropic" })
+	for _, c := range []struct {
+		kind, more string
+		odd        bool
+	}{{llm.Messages, `,"stream":true}`, true}, {llm.Messages, "}", true}, {llm.Chat, `,"stream":true}`, false}, {llm.Chat, "}", false}} {
+		m := s.made(t, t.Context(), c.kind, strings.TrimSuffix(question, "}")+c.more)
+		f := m.run(t, t.Context())
+		if f != nil || m.trace() != "a:succeeded" || !strings.Contains(m.shown(), "hello") || strings.Contains(m.shown(), `"hologram","data":"zz"`) != c.odd {
+			t.Errorf("%s%s: %v %s %s", c.kind, c.more, f, m.trace(), m.shown())
+		}
+	}
+}

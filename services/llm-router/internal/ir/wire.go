@@ -2,6 +2,7 @@ package ir
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -29,6 +30,29 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// ErrUnknownType is the error of a part whose type a dialect does not know.
+var ErrUnknownType = errors.New("is unknown")
+
+// Output is Content for the content of a response. It omits the parts for which read
+// returns ErrUnknownType: such a part, of a provider's own tool for example, has no
+// equivalent in other APIs, and a caller of the same API receives it as it is.
+func Output[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, error) {
+	var out []Part
+	parts, err := Content(raw, func(x *T) (Part, error) {
+		p, err := read(x)
+		if errors.Is(err, ErrUnknownType) {
+			return Part{}, nil // without a type
+		}
+		return p, err
+	})
+	for i := range parts {
+		if parts[i].Type != "" {
+			out = append(out, parts[i])
+		}
+	}
+	return out, err
 }
 
 // AppendEvent appends a server-sent event to b. The event's name is also the member type

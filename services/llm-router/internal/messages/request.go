@@ -172,7 +172,8 @@ func str(s *string) string {
 	return *s
 }
 
-// parseBlock decodes a block of content. Its errors begin with the invalid member.
+// parseBlock decodes a block of content. Its errors begin with the invalid member. One
+// that wraps ir.ErrUnknownType is for a block of an unknown type.
 func parseBlock(b *block) (ir.Part, error) {
 	p := ir.Part{Type: ir.Text, Text: str(b.Text), Cache: b.Cache}
 	switch b.Type {
@@ -198,7 +199,7 @@ func parseBlock(b *block) (ir.Part, error) {
 	case "redacted_thinking":
 		p.Type, p.Redacted = ir.Thinking, b.Data
 	default:
-		return p, fmt.Errorf("type: %q is unknown", b.Type)
+		return p, fmt.Errorf("type: %q %w", b.Type, ir.ErrUnknownType)
 	}
 	return p, nil
 }

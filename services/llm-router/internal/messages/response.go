@@ -89,8 +89,8 @@ func finishOut(s, stopSeq string) string {
 	return s
 }
 
-// ParseResponse decodes a message. In the usage, In includes the input tokens of the
-// cache, which this API counts separately.
+// ParseResponse decodes a message. Blocks of an unknown type are omitted. In the usage, In
+// includes the input tokens of the cache, which this API counts separately.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		ID      string          `json:"id"`
@@ -103,7 +103,7 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	if err := json.Unmarshal(body, &d); err != nil {
 		return nil, err
 	}
-	parts, err := parseContent(d.Content)
+	parts, err := ir.Output(d.Content, parseBlock)
 	if err != nil {
 		return nil, err
 	}
@@ -187,8 +187,8 @@ type Decoder struct {
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event. It ignores the name, since the data contains the
-// type. It returns nothing for an event of an unknown type, an *ir.Fault for an error in
-// the stream, and another error for a block of an unknown type or a tool call before
+// type. It returns nothing for an event or a block of an unknown type, an *ir.Fault for an
+// error in the stream, and another error for a malformed block or a tool call before
 // message_start.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
@@ -231,6 +231,9 @@ func (d *Decoder) open(e *event) ([]ir.Event, error) {
 		return nil, nil
 	}
 	p, err := parseBlock(e.Block)
+	if errors.Is(err, ir.ErrUnknownType) {
+		return nil, nil // see ir.Output
+	}
 	if err != nil {
 		return nil, err
 	}

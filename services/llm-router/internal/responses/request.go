@@ -276,7 +276,7 @@ func parsePart(c *content) (ir.Part, error) {
 		}
 		p.Type, p.Media = ir.Audio, &ir.Media{Data: c.Audio.Data, MIME: "audio/" + c.Audio.Format}
 	default:
-		return p, fmt.Errorf("type: %q is unknown", c.Type)
+		return p, fmt.Errorf("type: %q %w", c.Type, ir.ErrUnknownType)
 	}
 	return p, nil
 }

@@ -106,7 +106,7 @@ func ParseOutput(body []byte) ([]ir.Message, error) {
 	return []ir.Message{{Role: ir.Assistant, Parts: r.Choices[0].Parts}}, nil
 }
 
-// parseOutput decodes one output item.
+// parseOutput decodes one output item. It omits parts of a message of an unknown type.
 func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	var it item
 	if err := json.Unmarshal(raw, &it); err != nil {
@@ -114,7 +114,7 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	}
 	switch it.Type {
 	case "message":
-		return parseContent(it.Content)
+		return ir.Output(it.Content, parsePart)
 	case "function_call", "custom_tool_call":
 		return []ir.Part{it.toolCall()}, nil
 	case "reasoning":
