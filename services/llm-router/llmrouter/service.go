@@ -172,17 +172,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	rpc.Serve(&rpc.Server{Box: env.Box}, events.ModelsQuery, func(context.Context, *events.ModelsRequest) (events.ModelList, error) {
 		return events.ModelList{Data: s.list(), Stale: s.models.stale()}, nil
 	})
-	tools := s.tools()
-	var checker toolschema.Checker
-	for i := range s.ClientTools {
-		t, err := s.ClientTools[i].tool()
-		if err == nil {
-			err = checker.Valid(&t)
-		}
-		if err != nil {
-			return fmt.Errorf("client_tools[%d]: %w", i, err)
-		}
-		tools = append(tools, t)
+	tools, err := s.registered()
+	if err != nil {
+		return err
 	}
 	if err := catalog.Register(ctx, env.Emit, "llm-router", tools); err != nil {
 		return err
@@ -204,6 +196,29 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return x.Run(ctx)
 	})
 	return g.Wait()
+}
+
+// registered returns all tools that the service registers. It returns an error that names
+// the member if one of ClientTools is invalid or has the name of another.
+func (s *Service) registered() ([]contract.Tool, error) {
+	tools := s.tools()
+	var checker toolschema.Checker
+	taken := map[string]bool{}
+	for i := range s.ClientTools {
+		t, err := s.ClientTools[i].tool()
+		if err == nil {
+			err = checker.Valid(&t)
+		}
+		if err == nil && taken[t.Kind] {
+			err = fmt.Errorf("function.name: %q is taken by an entry before it", s.ClientTools[i].Function.Name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("client_tools[%d]: %w", i, err)
+		}
+		taken[t.Kind] = true
+		tools = append(tools, t)
+	}
+	return tools, nil
 }
 
 // configure creates the providers, sets the defaults of Retry and checks the

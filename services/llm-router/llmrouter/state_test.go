@@ -361,6 +361,25 @@ func TestClientTool(t *testing.T) {
 	}
 }
 
+// TestClientTools shows that a client's functions are registered after the service's own
+// tools, and that two of one name are rejected.
+func TestClientTools(t *testing.T) {
+	named := func(name string) ClientTool {
+		d := ClientTool{Type: "function", Class: "E0"}
+		d.Function.Name = name
+		return d
+	}
+	s := &Service{Config: Config{ClientTools: []ClientTool{named("open"), named("shut")}}}
+	tools, err := s.registered()
+	if n := len(tools); err != nil || n != len(s.tools())+2 || tools[n-1].Kind != "client.shut" {
+		t.Errorf("%d tools, %v", n, err)
+	}
+	s.ClientTools = append(s.ClientTools, named("open"))
+	if _, err := s.registered(); err == nil || !strings.HasPrefix(err.Error(), `client_tools[2]: function.name: "open" is taken`) {
+		t.Error(err)
+	}
+}
+
 // TestGather shows that the delay of a frame is 10 ms with up to 100 calls, 50 ms with
 // 500 or more, and proportional between.
 func TestGather(t *testing.T) {

@@ -26,6 +26,7 @@ func TestCheckMembers(t *testing.T) {
 		`aliases.z: "a/" is neither`:                              func(t *Table) { t.Aliases = map[string]string{"z": "a/"} },
 		`virtual[0].name: `:                                       func(t *Table) { t.Virtual = []Virtual{{Targets: two}} },
 		`virtual[1].name: `:                                       func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: two}, {Name: "x", Targets: two}} },
+		`virtual[2].name: "v" is taken`:                           func(t *Table) { t.Virtual = append(t.Virtual[:2:2], Virtual{Name: "v", Targets: two}) },
 		`virtual[0].strategy: `:                                   func(t *Table) { t.Virtual = []Virtual{{Name: "v", Strategy: "best", Targets: two}} },
 		`virtual[0].targets: `:                                    func(t *Table) { t.Virtual = []Virtual{{Name: "v"}} },
 		`virtual[0].targets[1].model: "v" `:                       func(t *Table) { t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "v"}}}} },
@@ -38,7 +39,8 @@ func TestCheckMembers(t *testing.T) {
 		`virtual[0].targets[1].weight: 9223372036854775807: `: func(t *Table) {
 			t.Virtual = []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "b/m", Weight: math.MaxInt64}}}}
 		},
-		`prices.version: `: func(t *Table) { t.Prices.Version = "" },
+		`prices.models[1].model: "a/m" has an entry`: func(t *Table) { t.Prices.Models = []Price{{Model: "a/m"}, {Model: "a/m", Input: 2}} },
+		`prices.version: `:                           func(t *Table) { t.Prices.Version = "" },
 	} {
 		bad := good
 		if strings.HasPrefix(want, "virtual") { // remove references to the virtual model, so that only the member under test is invalid

@@ -130,6 +130,9 @@ func (c *checker) virtuals() error {
 		if err := c.virtual(&c.t.Virtual[i]); err != nil {
 			return fmt.Errorf("virtual[%d].%w", i, err)
 		}
+		if v := c.t.virtual(c.t.Virtual[i].Name); v != &c.t.Virtual[i] {
+			return fmt.Errorf("virtual[%d].name: %q is taken by an entry before it", i, v.Name)
+		}
 	}
 	return nil
 }
@@ -189,6 +192,9 @@ func (c *checker) prices() error {
 	for i := range c.t.Prices.Models {
 		if err := c.t.Prices.Models[i].check(); err != nil {
 			return fmt.Errorf("prices.models[%d].%w", i, err)
+		}
+		if p := c.t.price(c.t.Prices.Models[i].Model); p != &c.t.Prices.Models[i] {
+			return fmt.Errorf("prices.models[%d].model: %q has an entry before it", i, p.Model)
 		}
 	}
 	if len(c.t.Prices.Models) > 0 && c.t.Prices.Version == "" {
