@@ -174,9 +174,9 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 }
 
 // Open returns the content, decrypted and checked against its commitment. It returns
-// contract.ErrErased if the object was erased or its content key destroyed, and
-// contract.ErrEncrypted if the content is encrypted and the service has no content keys
-// or does not know the algorithm.
+// contract.ErrErased if the content is withheld, if its salt or its object was erased,
+// or if its content key was destroyed. It returns contract.ErrEncrypted if the content
+// is encrypted and the service has no content keys or does not know the algorithm.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {

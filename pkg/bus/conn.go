@@ -348,8 +348,9 @@ func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, 
 	defer sub.Unsubscribe()
 	req := map[string]any{"seq": max(seq, 1), "batch": n, "max_bytes": 4 << 20}
 	if filter != EveryEvent && filter != ">" {
-		// The server counts the messages after seq that match, by searching every block
-		// of the stream; without a filter it computes their number.
+		// With a filter, the server counts the matching messages after seq by searching
+		// every block of the stream; without one, it computes their number. The request
+		// therefore names a filter only if the filter excludes messages.
 		req["next_by_subj"] = filter
 	}
 	body, err := json.Marshal(req)

@@ -63,10 +63,11 @@ type Declaration struct {
 type Work struct {
 	Name    string
 	Filters []string
-	// Ends selects the events after which the items with the same call id need not be
-	// delivered any more. If the server loses the consumer's position, it continues at
-	// the oldest item without such an event. Only services whose word the consumer's
-	// service takes for the completion of its work may publish them.
+	// Ends selects the events that complete an item of the work. After such an event,
+	// the items with the same call id need not be delivered any more. If the server
+	// loses the consumer, it is created again so that it starts at the oldest item
+	// without such an event. The filters may name only services whose events are proof
+	// to the consumer's service that its work is complete.
 	Ends          []string
 	AckWait       time.Duration
 	MaxAckPending int
@@ -183,9 +184,10 @@ func ExecutorWork(executor string) Work {
 	return Work{Name: "work", Filters: []string{AllowedFilter(executor)}, Ends: OutcomesOf(executor), AckWait: 10 * time.Second, MaxAckPending: 4096}
 }
 
-// OutcomesOf returns the filters of the outcomes of calls that were allowed to an
-// executor. The executor records them, or policy, if the executor has not started the
-// call in time.
+// OutcomesOf returns filters that select every outcome of a call that was allowed to an
+// executor. The executor records it, or policy, if the executor has not started the call
+// in time. The filters also select the other outcomes that the executor and policy
+// record.
 func OutcomesOf(executor string) []string {
 	out := Filters(services.Policy, contract.EventEffectRecorded)
 	if executor != services.Policy {

@@ -148,7 +148,8 @@ func (c *Catalog) Digest() string {
 	return c.digest
 }
 
-// Tools returns the registered tools, sorted by kind.
+// Tools returns the registered tools, sorted by kind. The caller owns the slice, but
+// must not change what its elements refer to.
 func (c *Catalog) Tools() []contract.Tool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

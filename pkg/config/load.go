@@ -157,8 +157,9 @@ func (l *Loaded) Origin(pointer string) string {
 // Load reads the configuration of a program. A flag takes precedence over an environment
 // variable, then the file, the configuration folder and the default. The whole file is
 // checked, including members that the program does not read. If the file cannot be read,
-// Load returns the error of package os. Invalid values are errors that join one *Problem
-// for each (see Problems); if the file has any, the other sources are not checked.
+// Load returns the error of package os. Malformed YAML, unknown members and invalid
+// values are *Problem errors, which Problems lists. If the file has any, the other
+// sources are not checked.
 func Load(s Source) (*Loaded, error) {
 	f, err := readFile(s.File)
 	if err != nil {

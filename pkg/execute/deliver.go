@@ -92,9 +92,9 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	w.body = x.fetch(runCtx, &w.a.Call)
 	refused := guard.CheckIntent(&w.a, w.event.Tenant, w.event.Session, x.Service, x.Emit.Now(), x.Keys)
 	var h outcome.History
-	// The server may have lost its delivery count in a crash, so this may not be the
-	// first delivery. An earlier delivery of expired work may have claimed the call in
-	// time.
+	// An earlier delivery may have claimed the call. Its history is therefore read if
+	// this delivery is not the first. It is also read if the intent has expired, because
+	// the server may have lost the number of deliveries in a crash.
 	if w.tries > 1 || errors.Is(refused, guard.ErrExpired) {
 		if h, err = w.call.Look(ctx, x.Emit.Log, w.seq); err != nil {
 			return err

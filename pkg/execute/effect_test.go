@@ -70,7 +70,7 @@ func TestWithin(t *testing.T) {
 }
 
 // TestRefuse shows that unclaimed work with a rejected intent is dropped, delivered
-// again or terminated, depending on the error.
+// again or terminated, depending on the error and the number of deliveries.
 func TestRefuse(t *testing.T) {
 	unknown := errors.New("the key is not known yet")
 	for _, c := range []struct {

@@ -169,8 +169,9 @@ func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, filter := range f.filters {
-		// The newest match is read first: the server finds it in its index of subjects,
-		// and searches every block of the stream for a next one that does not exist.
+		// The newest match is read first, because the server finds it in its index of
+		// subjects. If no match follows the position, First would make the server search
+		// every block of the stream.
 		last, err := f.Conn.Last(ctx, f.Stream, filter)
 		if err != nil {
 			return false, err

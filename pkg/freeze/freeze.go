@@ -57,7 +57,7 @@ func (z *State) Apply(ctx context.Context, seq uint64, e *contract.Event) bool {
 		z.id.Store(nil)
 	}
 	if e.Name == contract.EventMeshFrozen {
-		go z.acknowledge(ctx, e) // also an older one: what started before it has a lower sequence
+		go z.acknowledge(ctx, e)
 	}
 	return true
 }

@@ -59,10 +59,10 @@ func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
 
 // Check searches files and folders for modes that allow users other than the owner to
 // read, write or enter. It repairs such a mode and logs a warning. On a read-only mount
-// it only logs a warning, since the operator sets the modes there. It returns an error
-// if it cannot repair a mode otherwise, in general because the file belongs to another
-// user, who could change it, or if it cannot read a folder or mode. A path that does not
-// exist is skipped.
+// it only logs a warning, since the operator sets the modes there. If it cannot repair a
+// mode for another reason, it returns an error; in general, the file then belongs to
+// another user, who could change it. It also returns an error if it cannot read a folder
+// or a mode. A path that does not exist is skipped.
 func Check(paths ...string) error {
 	var bad []error
 	for _, root := range paths {

@@ -303,9 +303,10 @@ func (a *aligned) widen(view []byte, from, to int) (int, int) {
 
 func identity(from, to int) (int, int) { return from, to }
 
-// spelledBy reports whether the digits of a JSON number are or, unless the secret is
-// short, contain those of the secret, or whether the number equals the secret rounded to
-// a float64.
+// spelledBy reports whether a JSON number encodes the secret, which consists of digits.
+// That is the case if the digits of its mantissa equal those of the secret or, unless
+// the secret is short, contain them, both without leading zeros. It is also the case if
+// both numbers are equal as float64. The sign is ignored.
 func (s *secret) spelledBy(token []byte) bool {
 	mantissa, _, _ := bytes.Cut(bytes.ToLower(token), []byte("e"))
 	got := bytes.TrimLeft(bytes.ReplaceAll(bytes.TrimPrefix(mantissa, []byte("-")), []byte("."), nil), "0")

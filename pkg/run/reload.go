@@ -120,7 +120,7 @@ func (l *Live) follow(ctx context.Context, force bool) {
 		return
 	}
 	if err != nil && !force {
-		return // the file is being replaced or was removed; keep the current configuration
+		return // the file cannot be read, perhaps while it is replaced; keep the current configuration
 	}
 	next, changed, err := l.next()
 	// The change is recorded before it is applied. If it cannot be recorded, tried is

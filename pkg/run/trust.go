@@ -22,8 +22,9 @@ type Trust struct {
 	see func(lamport uint64)
 }
 
-// dump returns the canonical form of the view and the sequence of the last key event in
-// it.
+// dump returns the canonical form of the view and the ledger sequence of the last event
+// that was read as a key event, even if the registry rejected it; the sequence is 0 if
+// there is none.
 func (t *Trust) dump() query.ViewDump {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -377,9 +377,9 @@ func (s *Stream) push(f Frame) {
 // ErrEnd is returned by Stream.Next after the last frame of a complete stream.
 var ErrEnd = errors.New("end of stream")
 
-// Next waits for the next data or sealed frame and returns it. It returns ErrEnd at the
-// end of a complete stream, ErrGap if frames were lost, the *Error of a Failed frame, or
-// the error of ctx.
+// Next waits for the next data or sealed frame and returns it. At the end of a complete
+// stream it returns the End frame and ErrEnd. It returns ErrGap if frames were lost, the
+// *Error of a Failed frame, or the error of ctx.
 func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	for {
 		s.box.mu.Lock()

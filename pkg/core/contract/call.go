@@ -172,7 +172,7 @@ func (s *SecretGrant) Canonical(c *canon.Codec) {
 // enforce lower limits, never higher ones.
 type Sandbox struct {
 	CPUMillis   int64  `json:"cpu_millis"`   // CPU quota in thousandths of a core
-	MemoryMiB   int64  `json:"memory_mib"`   //
+	MemoryMiB   int64  `json:"memory_mib"`   // memory in MiB (1 MiB = 2^20 bytes)
 	OutputBytes int64  `json:"output_bytes"` // maximum size of stdout in bytes
 	Pids        int64  `json:"pids"`
 	Tier        string `json:"tier"`          // weakest permitted isolation: "process", "wasi" or "container"

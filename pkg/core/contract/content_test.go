@@ -36,8 +36,8 @@ func TestNewContent(t *testing.T) {
 	}
 }
 
-// TestOpen changes one property of a valid content at a time and checks the
-// error.
+// TestOpen checks the result of Open for valid contents, and for contents and objects
+// that are changed in different ways.
 func TestOpen(t *testing.T) {
 	const other = "AAAAAAAAAAAAAAAAAAAAAA"
 	for name, c := range map[string]struct {

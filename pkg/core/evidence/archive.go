@@ -90,10 +90,10 @@ func readFile(name string, limit int64) ([]byte, error) {
 }
 
 // Commits compares the index with the checkpoint that it contains. It returns an error
-// unless the segments list the events from 1 to the size of the checkpoint without a
-// gap, every segment but the last has Segment events, and the roots of the segments
-// result in the checkpoint's root. It checks neither the checkpoint's signature nor the
-// files.
+// unless Segment is a power of two, the segments list the events from 1 to the size of
+// the checkpoint without a gap, every segment but the last has Segment events, no name
+// of a file contains a folder, and the roots of the segments result in the checkpoint's
+// root. It checks neither the checkpoint's signature nor the files.
 func (ix *Archive) Commits() error {
 	size, want, err := unsignedHead(ix.Checkpoint)
 	if err == nil {

@@ -35,8 +35,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// FuzzDecode shows that events that decode encode to the same bytes, and that data that
-// decodes as one of several documents is canonical and encodes to the same bytes.
+// FuzzDecode shows that every event that can be decoded has the same bytes when it is
+// encoded again. The same holds for its data, which is canonical, if it can be decoded
+// as one of several documents.
 func FuzzDecode(f *testing.F) {
 	w := newWorld(f)
 	for e := range w.ledgerOfSystem() {

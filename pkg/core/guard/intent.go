@@ -10,9 +10,9 @@ import (
 )
 
 // MaxStartWindow is the longest time from the proposal of a call, or from the end of the
-// votes on it, to its start. The claim of a call is unique because NATS rejects
-// duplicate message ids within the stream's window of 5 minutes, so this time plus the
-// clock difference between services must stay below 5 minutes.
+// votes on it, to its start. The claim of a call is unique because, within the stream's
+// duplicate window of 5 minutes, NATS stores one message per message id. This time plus
+// the clock difference between services must therefore stay below 5 minutes.
 const MaxStartWindow = 2 * time.Minute
 
 // mint returns the intent of an allowed call.

@@ -81,8 +81,8 @@ func concernTools(patterns []string, _ string) bool {
 }
 
 // kindsOf returns the kinds that a call of the offered tool could have: those of its
-// name, and those of the parts of the name after the last "__" and after the last ".",
-// before which the name of a server may be.
+// name and, because a name may begin with the name of a server, those of the parts after
+// the last "__" and after the last ".".
 func kindsOf(tool string) []string {
 	names := []string{tool}
 	for _, joint := range []string{"__", "."} {
