@@ -20,9 +20,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// hostileJSON maps names to documents that crash or exhaust careless parsers: most are
-// nested deeply enough to overflow the stack, others are truncated, very wide or not
-// text.
+// hostileJSON returns documents, by name, that crash or exhaust careless parsers: most
+// are nested deeply enough to overflow the stack, others are truncated, very wide or not
+// text. The large ones have about n bytes.
 func hostileJSON(n int) map[string]string {
 	return map[string]string{
 		"arrays":    strings.Repeat("[", n),

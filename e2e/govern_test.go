@@ -355,7 +355,7 @@ func TestLabels(t *testing.T) {
 	}
 	call("s-secret", "login")
 	want(call("s-secret", "send"), "TAINTED_DATA_EGRESS_DENY")
-	// A file in a chat request adds a label to the session; the gateway reports it.
+	// A file in a chat request adds the label user_file to the session.
 	body := `{"model":"demo/echo","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"data:,x"}}]}]}`
 	if r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-file", body); err != nil || r.Status >= 500 {
 		t.Errorf("%v %s", err, r.Body)

@@ -43,7 +43,7 @@ func TestTLS(t *testing.T) {
 			names := func(addr string, starttls bool) string {
 				t.Helper()
 				name, err := certificateOf(t, m, addr, "", starttls)
-				if err != nil { // the authority's file has been replaced, but the server still uses its old certificate
+				if err != nil { // for example because the authority's file has been replaced, but the server still uses its old certificate
 					return err.Error()
 				}
 				return name

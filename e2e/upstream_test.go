@@ -39,8 +39,8 @@ func TestUpstream(t *testing.T) {
 			if !strings.Contains(string(r.Body), `"finish_reason":"tool_calls"`) {
 				t.Fatalf("tools: %s", r.Body)
 			}
-			// A stream that the upstream truncates must end with an explicit error, not
-			// like a complete one.
+			// A stream that the upstream truncates, or that contains a chunk that is not
+			// JSON, must end with an explicit error, not like a complete one.
 			for _, model := range []string{"cut", "garbage"} {
 				r = chat("s-up", `{"model":"fixture/`+model+`","stream":true`+msg+`}`)
 				if strings.Contains(string(r.Body), "[DONE]") || !strings.Contains(string(r.Body), `"error"`) {

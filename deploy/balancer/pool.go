@@ -17,7 +17,7 @@ import (
 
 const (
 	every   = 500 * time.Millisecond // pause between rounds of probes
-	patient = time.Second            // timeout of a dial, and of the exchange of a probe after it
+	patient = time.Second            // timeout of name resolution, of a dial, and of the exchange of a probe after it
 	drain   = 10 * time.Second       // time that open connections have to end at shutdown
 )
 

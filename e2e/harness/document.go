@@ -161,7 +161,7 @@ func (d *Document) inspect(r *http.Response) error {
 func (d *Document) check(r *http.Response, kind string, request, body []byte) error {
 	path, op := d.find(r.Request)
 	if op == nil {
-		return nil // an operation that the gateway does not have either
+		return nil // the document has no such operation, so there is nothing to check
 	}
 	id, _ := op["operationId"].(string)
 	pointer := "#/paths/" + escape(path) + "/" + strings.ToLower(r.Request.Method)

@@ -267,8 +267,8 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// Cluster starts one process per service with three NATS servers, "nats-1" to "nats-3";
-// every stream has three replicas.
+// Cluster starts one process per service with three NATS servers, "nats-1" to "nats-3",
+// and waits until the mesh is ready. Every stream has three replicas.
 func Cluster(t testing.TB, o Options) *Mesh {
 	m := base(t, "cluster", o)
 	binnacle := m.bin("binnacle")
@@ -704,7 +704,7 @@ func (m *Mesh) As(token string) *Mesh {
 }
 
 // AgreedKey creates a virtual key that makes calls as actor, after actor has consented
-// to it.
+// to it. It returns the output of `binnacle key create`, to which args are added.
 func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	scopes := []string{"--scope", "llm:call"}
 	if _, err := m.As(m.TokenFor(actor, "llm:call")).CLI(append([]string{"key", "consent", id, "--maker", "admin"}, scopes...)...); err != nil {

@@ -23,7 +23,7 @@ type querySchema struct {
 	Description string          `json:"description"`
 	Answer      string          `json:"x-answer"`      // kind of the response: one, list or bytes
 	Callers     []string        `json:"x-callers"`     // names of the services that may send the query
-	View        string          `json:"x-view"`        // view that the response is read from
+	View        string          `json:"x-view"`        // view that the response is read from; empty: none
 	DeadlineMS  int64           `json:"x-deadline-ms"` // maximum time that a client waits, in milliseconds
 	Errors      []string        `json:"x-errors"`      // error codes in addition to those that every query can return
 	Properties  map[string]node `json:"properties"`

@@ -1,6 +1,6 @@
 // Command leak is the pack cmd.leak. It prints the secret leak-key in an encoding that
-// the caller selects and, in some modes, the secret leak-pin as it is. The test shows
-// that neither is recorded.
+// the caller selects, the secret leak-pin as it is, or both, as the caller requests. The
+// test shows that neither is recorded.
 package main
 
 import (

@@ -36,7 +36,7 @@ func (w *watcher) read() map[string]time.Time {
 	out := map[string]time.Time{}
 	_ = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // the file was removed in the meantime
+			return nil // for example because the file was removed in the meantime
 		}
 		if name := d.Name(); d.IsDir() {
 			if path != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "data" || name == "node_modules") {

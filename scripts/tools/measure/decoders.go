@@ -11,10 +11,11 @@ var (
 	messageHome = []string{"pkg/eventlog", "pkg/consumer", "pkg/follow"}
 )
 
-// decoders counts the places outside their home that decode an event without the checks
-// of eventlog.Open: calls of contract.DecodeEvent, variables of the type contract.Event,
-// which only a decoder fills, calls of the method Metadata of a JetStream message, and
-// calls of eventlog.Open and OpenBytes without a filter.
+// decoders counts the places that decode an event without the checks of eventlog.Open.
+// Outside their home, these are calls of contract.DecodeEvent, variables of the type
+// contract.Event, which only a decoder fills, and calls of the method Metadata of a
+// JetStream message; in every folder, calls of eventlog.Open and OpenBytes without a
+// filter.
 func (t *tree) decoders() figure {
 	out := figure{name: "decoders of events outside their home"}
 	for f := range t.code {

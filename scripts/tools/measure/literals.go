@@ -33,8 +33,8 @@ func (t *tree) isPrefix(_ *file, s string) bool { return t.prefixes[s] }
 // prefix matches a declaration of an id prefix in pkg/core/contract/ids.go.
 var prefix = regexp.MustCompile(`(?m)^\tID\w+ += "([a-z]+-)"`)
 
-// literals counts the string literals for which is returns true in code outside home.
-// Import paths, struct tags and names of document fields do not count.
+// literals counts the string literals in code outside home for which the function is
+// returns true. Import paths, struct tags and names of document fields do not count.
 func (t *tree) literals(kind string, is func(*file, string) bool) figure {
 	out := figure{name: "literals of " + kind + " outside their home"}
 	for f := range t.code {
@@ -80,7 +80,7 @@ func (t *tree) isCode() func(*file, string) bool {
 }
 
 // usedAsCodes returns the literals of a file that are the value of a field Code or
-// ErrorCode, are compared with one, or are the first argument of execute.Fail or
+// ErrorCode, are compared with one, or are the first argument of Fail, execute.Fail or
 // rpc.Errorf.
 func usedAsCodes(f *file) map[string]bool {
 	out := map[string]bool{}
