@@ -53,8 +53,9 @@ type Caller struct {
 // Verify returns the caller that a credential identifies, or an error if the credential
 // is not valid. A suspension of the caller does not make a credential invalid. Verified
 // tokens are cached by their digest, because verifying a signature is expensive; expiry
-// and revocation are checked every time. Until the ledger has been read to its end,
-// Verify returns an error with status 503.
+// and revocation are checked every time. The returned Caller must not be changed,
+// because it is shared by all requests with the token. Until the ledger has been read to
+// its end, Verify returns an error with status 503.
 func (s *Gate) Verify(raw string) (*Caller, error) {
 	if !s.caughtUp() { // revocations have not been read from the ledger yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")

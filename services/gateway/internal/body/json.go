@@ -115,8 +115,9 @@ func CheckName(param, name string) error {
 	return nil
 }
 
-// CallArgs returns args, the JSON object at pointer at in a request body. It returns {}
-// if args is absent or null, and an error (400) if it is any other value.
+// CallArgs returns args, the member of a request body whose JSON pointer is at. It
+// returns {} if args is absent or null, and an error (400) if it is any other value than
+// an object.
 func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 	if len(args) == 0 || string(args) == "null" {
 		return json.RawMessage("{}"), nil
