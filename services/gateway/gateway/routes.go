@@ -31,7 +31,7 @@ type route struct {
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 	audit, admin := auth.Holds(token.Audit), auth.Holds(token.Admin)
-	// The handlers of these routes propose a call or record a report.
+	// The handlers of the routes with these needs propose a call or record a report.
 	calling, model, decides := auth.Calling.WithRecord(), auth.Holds(token.LLM).WithRecord(), auth.Holds(token.Decide).WithRecord()
 	mcp := s.mcp.Handler()
 	return []route{

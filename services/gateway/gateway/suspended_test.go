@@ -15,8 +15,8 @@ import (
 
 const model = `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":9}`
 
-// proposing holds, for each route whose requests become calls, a request: its path if
-// that differs from the route's, and its body.
+// proposing holds, for each route that admits suspended principals, a request: its path
+// if that differs from the route's, and its body.
 var proposing = map[string][2]string{
 	"POST /v1/chat/completions":          {"", model},
 	"POST /v1/completions":               {"", `{"model":"demo/echo","prompt":"hi"}`},
@@ -42,9 +42,9 @@ var proposing = map[string][2]string{
 // lender is a lender that no call of the tests reaches, because none is allowed.
 type lender struct{ decide.Lender }
 
-// TestSuspendedCallers checks for every route that a request of a suspended principal is
-// rejected, or becomes a call whose proposal is on the ledger, so that policy can deny
-// it.
+// TestSuspendedCallers checks, for every route that requires a credential, that it
+// admits a suspended principal if and only if proposing lists it. Each request in
+// proposing that has a body must become a call, so that policy can deny it.
 func TestSuspendedCallers(t *testing.T) {
 	m := edgetest.NewWith(t, gateway.Config{}, lender{}, "tool.a", "llm.chat")
 	proposed := ""

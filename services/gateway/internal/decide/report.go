@@ -192,7 +192,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	}
 	eff, late, err := s.Lender.Close(ctx, last, a, r)
 	switch {
-	case errors.Is(err, outcome.ErrSuperseded): // the outcome was recorded meanwhile, because of the deadline or by the same report
+	case errors.Is(err, outcome.ErrSuperseded): // the outcome was recorded meanwhile, because of the deadline or by a concurrent report
 		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != contract.EventEffectRecorded {
 			return nil, apierr.Unavailable("the outcome of the call cannot be read now")
 		}

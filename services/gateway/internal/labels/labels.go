@@ -114,8 +114,8 @@ func idAt(doc []byte, i int) string {
 	return ""
 }
 
-// alone returns the n bytes of doc that begin at at. It returns nil if doc is too short
-// or a letter, digit, underscore or hyphen follows the bytes.
+// alone returns doc[at:at+n]. It returns nil if doc is too short, or if a letter, digit,
+// underscore or hyphen follows these bytes.
 func alone(doc []byte, at, n int) []byte {
 	to := at + n
 	if to > len(doc) || to < len(doc) && wordOrHyphen(rune(doc[to])) {

@@ -167,7 +167,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 // send panics with http.ErrAbortHandler.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
-		if err != nil || ctx.Err() != nil { // the caller's credential may have become invalid
+		if err != nil || ctx.Err() != nil { // ctx is also done when the caller's credential becomes invalid
 			panic(http.ErrAbortHandler)
 		}
 		if part.to > 0 && en.Seq > part.to {

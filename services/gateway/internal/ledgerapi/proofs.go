@@ -53,8 +53,8 @@ type page struct {
 }
 
 // sessionOf returns the id of a session from its id or its name. The name is the one
-// that the principal in the parameter owner gave the session, or the caller if there is
-// no such parameter. The caller must have scope audit:read.
+// that the principal in the parameter owner, or else the caller of the API, gave the
+// session. That caller must have scope audit:read.
 func (s *API) sessionOf(c echo.Context, session string) (string, error) {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {

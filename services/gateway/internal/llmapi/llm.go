@@ -42,8 +42,8 @@ type API struct {
 	Tracer      *tracing.Tracer
 	Log         *slog.Logger
 
-	// Open subscribes to the frames that the service from sends for a call. Frames that
-	// were sent before are not delivered.
+	// Open subscribes to the frames of a call that the service named by from sends.
+	// Frames that were sent before are not delivered.
 	Open func(call, from string) Frames
 	// Post sends a frame to an instance without waiting until it is stored.
 	Post func(to, id string, n int64, data []byte) error
@@ -74,9 +74,10 @@ type ProviderResponse map[string]json.RawMessage
 // gateway forwards the request unchanged; the args of the call are a summary of it.
 // Errors have the shape of the API: Anthropic's for messages and their token counts, or
 // else OpenAI's. If the request's Idempotency-Key identifies a call that was proposed
-// earlier, the recorded output of that call is sent once the call has ended; the error is
-// 410 if the output was not stored. A stream cannot be sent again, because its frames are
-// not recorded; the error is then 409.
+// earlier with an equal request, the recorded output of that call is sent once the call
+// has ended. The error is 409 if that call had another request, or if the request is for
+// a stream, which cannot be sent again because its frames are not recorded. It is 410 if
+// the output was not stored, and 404 if a stored response has been deleted.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)

@@ -230,8 +230,8 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 }
 
 // storedResponse returns the llm-router's entry for a stored response. The Call of the
-// entry is empty if no response with the id is stored, or no longer. The response may
-// belong to another caller.
+// entry is empty if no response with the id is stored, or if it was deleted. The
+// response may belong to another caller.
 func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
 	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }

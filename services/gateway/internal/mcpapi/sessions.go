@@ -58,7 +58,8 @@ type mcpSessions struct {
 // mcpKey is the context key under which a request's mcpSession is stored.
 type mcpKey struct{}
 
-// current returns the MCP session stored in a request's context.
+// current returns the MCP session stored in a request's context, or nil if there is
+// none.
 func current(ctx context.Context) *mcpSession {
 	x, _ := ctx.Value(mcpKey{}).(*mcpSession)
 	return x

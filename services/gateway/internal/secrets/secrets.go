@@ -110,9 +110,9 @@ func (s *API) Put(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, output)
 }
 
-// heldValues holds sealed values of secrets until they are fetched, their calls end, or
-// they expire. A value is sent to the vault-broker only once the ledger contains the
-// event that allows its call.
+// heldValues holds sealed values of secrets until they are fetched or expire, until
+// their calls end, or until no request waits any more (see leave). A value is sent to
+// the vault-broker only once the ledger contains the event that allows its call.
 type heldValues struct {
 	mu sync.Mutex
 	by map[string]heldValue // by call id

@@ -54,8 +54,9 @@ func TestHeldValues(t *testing.T) {
 	})
 }
 
-// TestRepeatLeaves checks that a request that ends early does not drop the value that
-// another request under the same call id waits with, or that an escalated call needs.
+// TestRepeatLeaves checks that a request that ends early does not drop the value of its
+// call if another request under the same call id waits, or if the call was escalated.
+// Without an escalation, the last request drops the value.
 func TestRepeatLeaves(t *testing.T) {
 	for name, escalated := range map[string]bool{"another waits": false, "escalated": true} {
 		var h heldValues

@@ -164,7 +164,7 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 	var doc map[string]json.RawMessage
 	var named string
 	if json.Unmarshal(args, &doc) != nil || json.Unmarshal(doc["session"], &named) != nil || Check("session", named) != nil {
-		return args, nil // policy denies the call because its args do not match the schema
+		return args, nil // the args name no valid session, so policy denies the call or its executor rejects it
 	}
 	var id string
 	var err error

@@ -28,10 +28,10 @@ type Criterion struct {
 	Description string `yaml:"description"`
 }
 
-// ParseRubric parses a rubric in YAML. It returns an error if doc is not YAML, if a
-// member is unknown or has a wrong type, if name or criteria is missing, if model
-// contains no slash, if min or max is not finite, or if max is less than or equal to min.
-// The error names the member. The members of a criterion may be empty.
+// ParseRubric parses a rubric in YAML. It returns an error if doc is not YAML, or if a
+// member is unknown or has a wrong type. It returns an error that names the member if
+// name or criteria is missing, if model contains no slash, if min or max is not finite,
+// or if max is less than or equal to min. The members of a criterion may be empty.
 func ParseRubric(doc string) (*Rubric, error) {
 	var r Rubric
 	dec := yaml.NewDecoder(strings.NewReader(doc))

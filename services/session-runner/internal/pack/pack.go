@@ -73,9 +73,8 @@ const (
 	defaultPids           = 64
 )
 
-// Maxima of the limits in a manifest. They are above what any host has; their purpose is
-// that no product of them overflows: a time in nanoseconds, a memory limit in bytes, or
-// the CPU time of a run.
+// Maxima of the limits in a manifest. They prevent an overflow when a time is converted
+// to nanoseconds or a memory limit to bytes, and when the CPU time of a run is computed.
 const (
 	maxTimeoutS  = 365 * 24 * 60 * 60
 	maxCPUMillis = 1_000_000

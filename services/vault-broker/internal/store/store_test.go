@@ -98,7 +98,7 @@ func TestMoveTo(t *testing.T) {
 }
 
 // TestMoveToFails checks that a MoveTo that cannot write one of the files removes no
-// value, in memory or in the file, and that a second MoveTo moves all of them.
+// value from memory, and that after a second MoveTo the files contain all values.
 func TestMoveToFails(t *testing.T) {
 	for _, fails := range []string{"from", "to"} {
 		t.Run(fails, func(t *testing.T) {
