@@ -82,8 +82,8 @@ func compile(d *Document) (any, error) {
 type Finding = cpi.Finding
 
 // Validate runs the consistency check on the stack. It does not check the limits of
-// policy.set_limits, or whether the names in the documents exist, since only a mesh has
-// that information.
+// policy.set_limits, whether the names in the documents exist, or whether overlays have
+// expired, since only a mesh has that information.
 func (s *Stack) Validate() []Finding { return s.in.Validate(nil, nil) }
 
 // Fatal reports whether any of the findings prevents the activation of the stack;

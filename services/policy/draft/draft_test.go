@@ -31,7 +31,7 @@ func folder(t *testing.T, files map[string]string) string {
 const permit = "package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_ALL\"} if startswith(input.kind, \"tool.\")\n"
 
 // TestRead shows the layer and name of the document that Read returns for each type of
-// file and folder, and which files are errors.
+// file and folder, and which paths result in errors.
 func TestRead(t *testing.T) {
 	dir := folder(t, map[string]string{
 		"one.rego": permit, "many/a.rego": permit, "many/a_test.rego": "package x", "many/data.json": `{}`, "many/notes.txt": "x",

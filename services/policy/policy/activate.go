@@ -29,8 +29,8 @@ type activator struct {
 	names *names
 }
 
-// changeArgs is the input of policy.activate, policy.rollback and policy.retire.
-// Exactly one of Bundle, Document, URL and Object is set for activations.
+// changeArgs is the input of policy.activate, policy.rollback and policy.retire. For an
+// activation, exactly one of Bundle, Document, URL and Object must be set.
 type changeArgs struct {
 	Layer      string `json:"layer"`
 	Name       string `json:"name"`

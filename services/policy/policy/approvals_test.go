@@ -190,7 +190,7 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range []*member{a, b} { // b has not applied the event that claims the call
+		for _, m := range []*member{a, b} { // b, unlike a, does not apply the claim that is appended below
 			m.follow()
 			go m.expirer.run(ctx)
 		}

@@ -101,9 +101,9 @@ func (s *activator) retireUnnamed(ctx context.Context) error {
 	return nil
 }
 
-// bootstrap registers the administrator of a mesh as a person unless it is
-// registered, so that at least one person can vote and register others. Any
-// number of instances may run it concurrently.
+// bootstrap registers the administrator of a new mesh as a person, so that at least one
+// person can vote and register others. It does nothing if the administrator was
+// registered or suspended before. Any number of instances may run it concurrently.
 func (s *activator) bootstrap(ctx context.Context) error {
 	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
 		st, err := folded(h)

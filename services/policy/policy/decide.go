@@ -127,7 +127,8 @@ func (d *decider) decide(ctx context.Context, p *proposal) error {
 	return d.deny(ctx, p, &decision, eval.Facts().Budget)
 }
 
-// deny records a denial with its receipt.
+// deny records a denial with its receipt. It returns nil if another delivery of the
+// proposal was decided first.
 func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Decision, b *guard.BudgetFact) error {
 	eff := contract.Effect{CallID: p.call.ID, EffectType: p.call.Kind, Ended: d.emit.Time(), ErrorCode: contract.CodeDenied, ErrorMessage: decision.ReasonCode,
 		InputDigest: p.call.Args.Commitment, Instance: d.name, Status: contract.Denied, Tool: p.call.Tool}

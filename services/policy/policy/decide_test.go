@@ -308,7 +308,7 @@ func TestNestedCalls(t *testing.T) {
 }
 
 // TestSessionsOfOthers shows who may make calls in a session, with and without a grant,
-// which sessions are opened, and that a full cache is emptied.
+// which sessions have a proposal, and that a full cache is emptied.
 func TestSessionsOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

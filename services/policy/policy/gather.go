@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// gather collects the facts of a call. It also reads the args, but copies no fact from
-// them.
+// gather collects the facts of a call and reads its args. gatherByArgs adds the facts
+// that depend on the args.
 func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	e, c := p.event, &p.call
 	now := d.emit.Now()

@@ -156,7 +156,7 @@ func TestFreezeUnknown(t *testing.T) {
 		id := govern.FreezeID("g-1")
 		m.governor.freezes.add(&contract.FreezeAck{FreezeID: id, Instance: "session-runner-1"})
 		for name, c := range map[string]struct {
-			from    time.Duration // time after which reads of session-runner's instances fail; -1: they fail for a second
+			from    time.Duration // time after which reads of session-runner's instances fail; -1 = they fail in the first second only
 			block   bool          // the reads block instead of failing
 			missing string
 		}{

@@ -43,7 +43,8 @@ type labelled struct {
 var errMoved = errors.New("the session was labelled meanwhile")
 
 // reaching returns the labels of all data that can have caused a call: of its session,
-// of its parent's session, and of the request itself. It sets guess and labelled of p.
+// of its parent's session, and of the request itself. If any session can have labels, it
+// sets guess and labelled of p.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
@@ -68,7 +69,8 @@ func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	return union(out), nil
 }
 
-// last returns the labels of a session in this instance's cache.
+// last returns the labels of a session in this instance's cache, or the zero value if
+// the session is not cached.
 func (l *labels) last(tenant, session string) labelled {
 	have, _ := l.known.get(tenant + "." + session)
 	return have

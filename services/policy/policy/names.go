@@ -14,7 +14,7 @@ type names struct {
 	sessions *sessions
 	attested func(ctx context.Context, actor string) (bool, error) // reports whether the ledger has an event of the actor, according to audit's index
 	latest   func(context.Context) (uint64, error)                 // returns the sequence of the newest event that the state processes
-	position func() (seq uint64, ok bool)                          // returns the sequence up to which the state has applied events; ok is false while the configuration is activated
+	position func() (seq uint64, ok bool)                          // returns the sequence up to which the state has applied events; ok is false until Run has activated the configuration
 }
 
 // known returns the names that exist, for checking the document with this layer

@@ -267,8 +267,8 @@ func TestEveryReason(t *testing.T) {
 	w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.mail"}})
 	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf, f.Delegation = "dana", "g-1" }), `{}`)
 
-	// Reasons about approvals: required, granted, denied and expired ones, and
-	// break-glass.
+	// Reasons about approvals: granted, denied and expired ones, break-glass, and a
+	// break-glass grant whose review is overdue.
 	vote := guard.ApprovalFact{Approver: "bob", EventID: "e", Roles: []string{guard.DefaultRole}, Vote: contract.Grant}
 	for _, resolution := range []string{"granted", "denied", "timed_out"} {
 		try(w, with("pay", func(f *guard.Facts) {
@@ -293,7 +293,7 @@ func TestEveryReason(t *testing.T) {
 		f.Budget, f.Actor = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonBudgetError}, "erin"
 	}), `{}`)
 
-	// Reasons about virtual keys.
+	// Reasons about virtual keys, and about a price that is not known.
 	w = usual(t)
 	w.event("policy", events.VirtualKeyCreatedName, &events.VirtualKeyCreated{Actor: "alice", Digest: "sha256:x", ID: "k1", Models: []string{"openai/*"}, Scopes: []string{"llm:call"}})
 	for _, model := range []string{"openai/good", "vllm/local"} {
@@ -421,8 +421,7 @@ func TestReplayedState(t *testing.T) {
 	if string(a.st.Catalog.Dump()) == "" || len(a.st.Dump()) == 0 {
 		t.Fatal("empty")
 	}
-	// usual registers its tools in the random order of a map; the dump must not depend
-	// on the order
+	// usual registers its tools in the random order of a map.
 	if string(a.st.Catalog.Dump()) != string(b.st.Catalog.Dump()) {
 		t.Error("the catalogs differ")
 	}

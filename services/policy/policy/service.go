@@ -70,11 +70,11 @@ type parts struct {
 	expirer   expirer
 	budget    *budget.Ledger
 	queries   queries
-	view      atomic.Pointer[follow.Follower] // follower of state; nil while the configuration is activated
+	view      atomic.Pointer[follow.Follower] // follower of state; nil until Run has activated the configuration
 }
 
-// mesh holds the tracer, and the functions other than the log by which the parts access
-// the mesh.
+// mesh holds the tracer, and the functions by which the parts obtain information about
+// the running mesh.
 type mesh struct {
 	tracer    *tracing.Tracer
 	connected func() time.Time                                            // when the connection to the server was established

@@ -21,9 +21,10 @@ type Simulation struct {
 }
 
 // NewSimulation returns a simulation of adding candidate to the documents in force in
-// now, which must be the state at the end of the ledger. Overlays that have expired at
-// the time at are omitted. NewSimulation returns an error if candidate cannot be
-// compiled, and one that wraps contract.ErrErased if a document in force cannot be read.
+// now, which must be the state at the end of the ledger. Overlays in force that have
+// expired at the time at are omitted; candidate is not. NewSimulation returns an error
+// if candidate cannot be compiled, and one that wraps contract.ErrErased if a document
+// in force cannot be read.
 func NewSimulation(now *State, candidate *draft.Document, at time.Time) (*Simulation, error) {
 	force := now.in.Stack().WithoutExpired(contract.Time(at))
 	if err := force.Readable(); err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-// flaky is a log that stores the next fail appends but returns an error for them, as if
-// the acknowledgements were lost.
+// flaky is a log that loses acknowledgements. While fail is positive, an append by
+// AppendExpect is stored, but decrements fail and returns an error.
 type flaky struct {
 	*memlog.Log
 	mu   sync.Mutex

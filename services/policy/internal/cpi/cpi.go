@@ -49,7 +49,7 @@ type Stack struct {
 	Bundles  []Bundle // bundles in order of precedence
 	Overlays []guard.Overlay
 	Limits   []guard.Limit
-	Known    *Known // nil = names in the documents are not checked
+	Known    *Known // nil = neither names in the documents nor the expiry of overlays is checked
 }
 
 // Finding is one fault of a stack. A stack with a finding of severity "error"

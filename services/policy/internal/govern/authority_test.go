@@ -55,8 +55,8 @@ func TestPersons(t *testing.T) {
 
 // TestKeysOfOthers shows that a virtual key can be created for its maker or for a
 // principal who consented, with scopes that the maker holds and the principal agreed to.
-// The key is invalid for the kinds of InPerson, while its maker is suspended, and after
-// the consent was withdrawn.
+// The key is invalid for several kinds of InPerson, while its maker is suspended, and
+// after the consent was withdrawn.
 func TestKeysOfOthers(t *testing.T) {
 	d := &desk{t: t}
 	key := func(id, owner string, scopes, held []string) call {
@@ -103,7 +103,7 @@ func TestKeysOfOthers(t *testing.T) {
 
 // TestRevocation shows that a token can be revoked by its id, that revoking a
 // principal's credentials also ends its keys, delegations, session grants and consents,
-// and that later grants are valid.
+// and that a key can be created under a consent that the principal gives later.
 func TestRevocation(t *testing.T) {
 	d := &desk{t: t}
 	llm := []string{"llm:call"}

@@ -56,7 +56,8 @@ type Caller struct {
 	// which the command is decided is read.
 	View View
 	// Consistent returns the reason why limits contradict the ceilings or refer to names
-	// that do not exist, or nil. If it is nil, limits are not checked for that.
+	// that do not exist, or nil. If the function is nil, limits are not checked for
+	// that.
 	Consistent func([]guard.Limit) error
 }
 

@@ -57,9 +57,9 @@ func (x *Delegations) Fault(id, delegator, delegate, kind, now string) string {
 	return ""
 }
 
-// Scopes returns the scopes of the credential with which a delegation was granted. known
-// is false for unknown delegations and for those without recorded scopes, such as those
-// of releases before 0.5.
+// Scopes returns the scopes of the credential with which a delegation was granted; the
+// caller must not change the slice. known is false for unknown delegations and for those
+// without recorded scopes, such as those of releases before 0.5.
 func (x *Delegations) Scopes(id string) (scopes []string, known bool) {
 	d := x.given[id]
 	if d == nil {

@@ -78,9 +78,9 @@ func (x *Emergencies) review(d *events.BreakGlassReviewed) {
 	}
 }
 
-// Of returns the id of a grant that an actor has open at now, or "". overdue reports
-// whether a grant of the actor that ended before dueBefore has not been reviewed. Both
-// times are in contract.TimeFormat.
+// Of returns the id of a grant of an actor that has neither expired at now nor been
+// reviewed, or "". overdue reports whether a grant of the actor that ended before
+// dueBefore has not been reviewed. Both times are in contract.TimeFormat.
 func (x *Emergencies) Of(actor, now, dueBefore string) (open string, overdue bool) {
 	for _, id := range slices.Sorted(maps.Keys(x.grants)) {
 		g := x.grants[id]

@@ -114,7 +114,8 @@ func Evolve(s *State, e *contract.Event) error {
 
 // endAll ends the authority that may have been given with stolen credentials of the
 // principal before this event: the keys that the principal made or that act for it, the
-// consents that it gave or received, and its delegations and session grants.
+// consents that it gave or received, and the delegations and session grants that it
+// gave.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason, lamport)
 	s.Delegations.endOf(d.Principal, lamport)

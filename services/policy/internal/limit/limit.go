@@ -100,7 +100,7 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 		if !again {
 			held, again = reserved[r.CallID], reserved[r.CallID].CallID != ""
 		}
-		if again { // a second delivery of the proposal: the call may have ended in the meantime
+		if again { // a second delivery of the proposal; a new reservation might never be settled, because the outcome of the call may be recorded already
 			facts[i] = guard.BudgetFact{Accounts: accountsOf(held.Charges), Amounts: r.Amounts}
 			continue
 		}

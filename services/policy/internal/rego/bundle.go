@@ -74,8 +74,8 @@ func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 }
 
 // Files returns the files of a bundle by path. It returns an error for a bundle that is
-// truncated, larger than MaxBundle, or larger than 4*MaxBundle when unpacked, for a path
-// that occurs twice, and for a file that checkShape rejects.
+// truncated or otherwise malformed, larger than MaxBundle, or larger than 4*MaxBundle
+// when unpacked, for a path that occurs twice, and for a file that checkShape rejects.
 func Files(doc []byte) (map[string][]byte, error) {
 	if len(doc) > MaxBundle {
 		return nil, fmt.Errorf("bundle: %d bytes, at most %d", len(doc), MaxBundle)

@@ -47,8 +47,8 @@ func (e *Engine) Clauses() []cpi.Clause {
 	return append(out, last...)
 }
 
-// clause returns the part of a rule that can be read without evaluation. A condition
-// that does not restrict the kind is stored as text.
+// clause returns the part of a rule that can be read without evaluation. The first
+// condition that restricts the kind becomes Kind; the others are stored as text.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {

@@ -97,7 +97,7 @@ func (r reads) key(dst, doc []byte) ([]byte, error) {
 // use.
 type memo struct {
 	reads reads
-	ok    bool // false = the bundle reads the whole input
+	ok    bool // false = the bundle may read the whole input, so no answer is cached
 
 	mu   sync.Mutex
 	kept map[string]guard.Answer

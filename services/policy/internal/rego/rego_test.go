@@ -119,8 +119,8 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestSignature shows that a signature covers every file of its bundle, and needs
-// a known key.
+// TestSignature shows that a signature covers every file of its bundle, that it does not
+// verify with another key, and that Verify returns ErrUnsigned for an unsigned bundle.
 func TestSignature(t *testing.T) {
 	seed := sha256.Sum256([]byte("bundles"))
 	k, err := sign.NewKey(seed[:])

@@ -10,8 +10,8 @@ import (
 )
 
 // Validate checks the stack, together with the limits, for consistency, and returns the
-// findings. known holds the names that exist in the mesh; if it is nil, names in the
-// documents are not checked.
+// findings. known holds the names that exist in the mesh; if it is nil, neither names in
+// the documents nor the expiry of overlays is checked.
 func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
 	for _, b := range s.bundles {

@@ -79,11 +79,13 @@ func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
 }
 
 // Sends returns how often a request may be sent to each model that may answer it,
-// according to the llm-router's published settings.
+// according to the llm-router's published settings, or 0 if it has published none.
 func (v *View) Sends() int64 { return v.prices.Sends }
 
-// Accepts returns the labels of data that a model, or else its provider, may
-// receive; nil means that it may receive no labelled data.
+// Accepts returns the labels of data that a model may receive or, if the model has no
+// entry of its own, those that its provider may receive. The label "*" stands for every
+// label; nil means that the model may receive no labelled data. The caller must not
+// change the slice.
 func (v *View) Accepts(model string) []string {
 	provider, _, _ := strings.Cut(model, "/")
 	for _, name := range []string{model, provider + "/"} {

@@ -123,9 +123,8 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestTruncation shows that the fact Truncated is set after an event that the ledger is
-// truncated, even if the gateway recorded it, and that an epoch that no root key opened
-// does not clear it.
+// TestTruncation shows that a ledger_truncated event sets the fact Truncated, even if
+// the gateway recorded it, and that an epoch that no root key opened does not clear it.
 func TestTruncation(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("gateway", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
