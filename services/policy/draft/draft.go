@@ -113,8 +113,8 @@ func Diff(old, next *Stack) (removed, added []string) {
 type TestResult = rego.TestResult
 
 // Test runs the Rego tests (rules named test_…) in a folder with the test runner of
-// OPA, against the bundle that Build packs from the folder. A failed test is a result and
-// not an error; a bundle that could not be activated is an error.
+// OPA, against the bundle that Build packs from the folder. A failed test is a result
+// and not an error; a bundle that cannot be built or compiled is an error.
 func Test(ctx context.Context, path string) ([]TestResult, error) {
 	files, err := bundleFiles(path, true)
 	if err != nil {

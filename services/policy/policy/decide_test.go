@@ -252,7 +252,7 @@ func TestFirstLabel(t *testing.T) {
 			},
 		} {
 			d := l.propose("e4", change)
-			d.stored = time.Time{}.Add(time.Hour) // a first delivery, for which nothing is read from the ledger
+			d.stored = time.Time{}.Add(time.Hour) // a first delivery, for which the ledger is not searched for a decision
 			if err := b.decider.take(ctx, d); err != nil {
 				t.Fatal(err)
 			}

@@ -43,8 +43,7 @@ type labelled struct {
 var errMoved = errors.New("the session was labelled meanwhile")
 
 // reaching returns the labels of all data that can have caused a call: of its session,
-// of its parent's session, and of the request itself. If any session can have labels, it
-// sets guess and labelled of p.
+// of its parent's session, and of the request itself. It sets guess and labelled of p.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)

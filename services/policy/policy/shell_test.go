@@ -29,8 +29,9 @@ import (
 // errDown is the error of a ledger that is not available.
 var errDown = fmt.Errorf("%w: no answer", eventlog.ErrUnavailable)
 
-// faulty is a log whose appends can be made to fail, either before they are
-// stored or afterwards, which is a lost acknowledgement.
+// faulty is a log whose appends, and whose reads by Last, can be made to fail. An append
+// fails either before the event is stored or afterwards, which is a lost
+// acknowledgement.
 type faulty struct {
 	eventlog.Log
 	mu     sync.Mutex

@@ -190,7 +190,8 @@ func TestSimulationErased(t *testing.T) {
 }
 
 // TestErasedDump shows that the dump of a state is the same whether or not the contents
-// of the documents in force are erased, since the live view was built before.
+// of the documents in force are erased, since the live view was built before the
+// erasure.
 func TestErasedDump(t *testing.T) {
 	live, gone := newPast(t), newPastWith(t, false)
 	for _, p := range []*past{live, gone} {

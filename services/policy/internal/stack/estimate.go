@@ -11,10 +11,10 @@ import (
 )
 
 // Estimate returns the greatest amounts that a call can use, at most canon.MaxInt each,
-// according to its tool document and, for a request to a model, its args q. q is nil for other calls, and is
-// not used if the tool document reserves tokens. USDMicros is -1 if q is used and price
-// returns no price of the model or one that is Unpriced. sends is how often a request
-// may be sent to each model that may answer it.
+// according to its tool document and, for a request to a model, its args q. q is nil for
+// other calls, and is not used if the tool document reserves tokens. USDMicros is -1 if
+// q is used and price returns no price of the model or one that is Unpriced. sends is
+// how often a request may be sent to each model that may answer it.
 func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool), sends int64) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {
@@ -43,9 +43,9 @@ func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter
 	return a
 }
 
-// times returns the product of two amounts, at most canon.MaxInt. A caller's request
-// could otherwise make a reservation overflow, and so reserve less than it may use. An
-// amount below 0 counts as 0.
+// times returns the product of two amounts, at most canon.MaxInt. Without this limit, a
+// request could make the product overflow, so that less would be reserved than the call
+// may use. An amount below 0 counts as 0.
 func times(a, b int64) int64 {
 	hi, lo := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if hi != 0 {
