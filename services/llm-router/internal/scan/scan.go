@@ -360,7 +360,7 @@ const (
 // is none. It checks the check digits, but only the form of the country code. An IBAN
 // may contain single blanks.
 func iban(t []byte) int {
-	if len(t) <= ibanLeast || !capital(t[0]) || !capital(t[1]) || !digit(t[2]) || !digit(t[3]) {
+	if len(t) < ibanLeast || !capital(t[0]) || !capital(t[1]) || !digit(t[2]) || !digit(t[3]) {
 		return 0
 	}
 	var store [ibanMost]byte

@@ -148,3 +148,36 @@ func TestStreamLong(t *testing.T) {
 		}
 	}
 }
+
+// TestShortest shows that the shortest finding of each class with a minimum length is
+// found at the end of a text, whole and in pieces, and that a shorter one is not.
+func TestShortest(t *testing.T) {
+	g := Guard{}
+	if err := g.Add("all", Redact); err != nil {
+		t.Fatal(err)
+	}
+	for s, class := range map[string]string{"NO9386011117947": "iban", "NO93 8601 1117 947": "iban", "NO938601111794": "", "BE68539007547034": "iban", "AKIAIOSFODNN7EXAMPLE": "aws_key", "sk-" + strings.Repeat("x9", 10): "api_key", "sk-" + strings.Repeat("x", 19): "",
+		"eyJ0123456789.0123456789.0123456789": "jwt", "eyJ0123456789.0123456789.012345678": "", "+12345678": "phone", "+1234567": "", "4222222222222": "credit_card", "078-05-1120": "us_ssn", "a@b.co": "email"} {
+		for _, before := range []string{"", "it is ", "("} {
+			want := before + s
+			if class != "" {
+				want = before + "[redacted:" + class + "]"
+			}
+			if out, _ := g.Text([]byte(before+s), Seen{}); string(out) != want {
+				t.Errorf("%q: %q, want %q", before+s, out, want)
+			}
+			for size := 1; size < 20; size++ {
+				var st Stream
+				var out string
+				for text := before + s; text != ""; text = text[min(size, len(text)):] {
+					o, _ := st.Next(g, text[:min(size, len(text))], Seen{})
+					out += o
+				}
+				o, _ := st.End(g, Seen{})
+				if out += o; out != want {
+					t.Errorf("%q in pieces of %d bytes: %q, want %q", before+s, size, out, want)
+				}
+			}
+		}
+	}
+}
