@@ -131,8 +131,8 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 // while views are rebuilt, and the time that this takes grows with the ledger. The error
 // wraps ErrInUse if the folder is in use. If the start makes no progress for
 // run.StartPatience, the error names the views and instances that are not ready. If ctx
-// is done before the gateway accepts calls, Start returns nil or a mesh that is
-// stopping, and the error may be nil.
+// is done before the gateway accepts calls, the error wraps that of ctx. After an error,
+// the mesh is nil and has ended.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -160,23 +160,35 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	ctx, m.stop = context.WithCancel(ctx)
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
-	if err := m.await(ready); err != nil {
+	if err := m.await(ctx, ready); err != nil {
 		return nil, err
 	}
-	return m, m.answers(ctx)
+	if err := m.answers(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
-// await waits until ready is closed. If the mesh ends first, it returns the mesh's
-// error, which is nil if the mesh was stopped. If the start makes no progress for
-// run.StartPatience, it stops the mesh and returns an error that names the views and
-// instances that are not ready.
-func (m *Mesh) await(ready <-chan struct{}) error {
+// ended stops the mesh and waits until it has ended. It returns the error of ctx, joined
+// with that of the mesh, and never nil.
+func (m *Mesh) ended(ctx context.Context) error {
+	err := ctx.Err() // before Stop, which ends ctx
+	if err = errors.Join(err, m.Stop()); err == nil {
+		err = errors.New("mesh: ended while it started")
+	}
+	return err
+}
+
+// await waits until ready is closed. If the mesh ends first, it returns the error of
+// ended. If the start makes no progress for run.StartPatience, it stops the mesh and
+// returns an error that names the views and instances that are not ready.
+func (m *Mesh) await(ctx context.Context, ready <-chan struct{}) error {
 	for {
 		select {
 		case <-ready:
 			return nil
 		case <-m.done:
-			return m.err
+			return m.ended(ctx)
 		case <-time.After(time.Second):
 		}
 		if m.starting.Still() < run.StartPatience {
@@ -235,7 +247,7 @@ func (m *Mesh) probe(path string) (*http.Response, error) {
 // If that is not so although the start has made no progress for 15 seconds, for example
 // because the ledger was truncated, it logs a warning and returns nil: the mesh keeps
 // running, and /readyz reports the reason. If ctx or the mesh ends first, answers
-// returns the error of ctx or of the mesh, which may be nil.
+// returns the error of ended.
 func (m *Mesh) answers(ctx context.Context) error {
 	for began := time.Now(); ; {
 		r, err := m.probe("/readyz")
@@ -251,25 +263,28 @@ func (m *Mesh) answers(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return m.ended(ctx)
 		case <-m.done:
-			return m.err
+			return m.ended(ctx)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// run runs the mesh until ctx is done or a service fails, sets m.err and closes m.done.
-// It closes ready when all services are ready.
+// run runs the mesh until ctx is done, or a service or the provisioner fails, sets m.err
+// and closes m.done. It closes ready when all services are ready.
 func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, ready chan struct{}) {
 	defer close(m.done)
 	// The provisioner must outlive the services, and the NATS server must outlive both.
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	d := bus.Dialer{Server: m.server}
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {
 		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant, Mirror: cfg.Mirror, Starting: m.starting}).Run(base, func() { close(provisioned) })
+		stop() // without it, no key is published and no stream is restored
 	}()
 	m.err = m.services(ctx, cfg, dir, ring, d, provisioned, ready)
 	stopBase()
@@ -363,7 +378,8 @@ func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
 }
 
 // Done returns a channel that is closed when the mesh has ended: because of Stop, the
-// end of the context of Start, or an error of a service. Err returns the error.
+// end of the context of Start, or an error of a service or of the Provisioner. Err
+// returns the error.
 func (m *Mesh) Done() <-chan struct{} { return m.done }
 
 // Err waits until the mesh has ended, and returns the error that ended it, or nil.

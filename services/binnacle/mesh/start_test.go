@@ -2,12 +2,14 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
@@ -47,7 +49,7 @@ func TestStartWaits(t *testing.T) {
 			close(ready)
 		}()
 		began := time.Now()
-		if err := m.await(ready); err != nil || time.Since(began) < time.Hour {
+		if err := m.await(t.Context(), ready); err != nil || time.Since(began) < time.Hour {
 			t.Fatal(err, time.Since(began))
 		}
 	})
@@ -64,7 +66,7 @@ func TestStartStandsStill(t *testing.T) {
 			v.at.Store(7)
 		}()
 		began := time.Now()
-		err := m.await(make(chan struct{}))
+		err := m.await(t.Context(), make(chan struct{}))
 		if took := time.Since(began); err == nil || took < 40*time.Second || took > 42*time.Second {
 			t.Fatal(err, took)
 		}
@@ -73,4 +75,56 @@ func TestStartStandsStill(t *testing.T) {
 		}
 		<-m.done
 	})
+}
+
+// TestStartCancelled shows that Start returns no mesh, and an error that wraps that of
+// its context, if the context ends during the start, and that the folder is free then.
+func TestStartCancelled(t *testing.T) {
+	dir := t.TempDir()
+	for _, after := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		m, err := Start(ctx, Config{Dir: dir, Addr: "127.0.0.1:0"})
+		cancel()
+		if m != nil || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("after %v: a mesh: %t, %v", after, m != nil, err)
+		}
+	}
+	m, err := Start(t.Context(), Config{Dir: dir, Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProvisionerFails shows that a running mesh ends with the error of its Provisioner,
+// here because another process takes the Provisioner's slot.
+func TestProvisionerFails(t *testing.T) {
+	dir := t.TempDir()
+	m, err := Start(t.Context(), Config{Dir: dir, Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Stop() }()
+	ring, err := Init(dir, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Provisioning(bus.Dialer{Server: m.server}, ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.JS.Publish(t.Context(), "slot.provision.1", []byte("provision-1 another host 7")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the mesh runs on without its provisioner")
+	}
+	if err := m.Err(); err == nil || !strings.Contains(err.Error(), "taken by another process") {
+		t.Error(err)
+	}
 }
