@@ -33,21 +33,41 @@ type Reloader interface {
 // changes. A reload applies all changes or none: if the file is invalid, or changes a
 // member that requires a restart, the running configuration is kept and the reason is
 // logged. Before a reload takes effect, an event config_reloaded is appended to the
-// ledger for every instance in the process that reads one of the changed members. Live
-// is safe for concurrent use.
+// ledger for every instance in the process that reads one of the changed members. If not
+// all of them can be appended, the others may be stored already; the reload is then
+// completed before the file is read again, so that the ledger names no configuration
+// that the process skipped. Live is safe for concurrent use.
 type Live struct {
 	Load    func() (*config.Loaded, error) // reads the configuration again; nil disables reloading
 	Level   *logs.Level                    // log level of the process
 	Metrics *metrics.Registry              // registry that counts reloads
 
-	mu     sync.Mutex
-	now    *config.Loaded
-	tried  []byte // content of the file at the last attempt that succeeded or was rejected
-	takers map[*Env]Service
+	mu      sync.Mutex
+	now     *config.Loaded
+	tried   []byte // content of the file at the last attempt that succeeded or was rejected
+	takers  map[*Env]Service
+	started *reload // reload that is not yet recorded completely, or nil
 }
 
-// appendWithin is the timeout for appending the events of one reload.
-const appendWithin = 10 * time.Second
+// reload is a valid configuration that is being recorded, before it takes effect.
+type reload struct {
+	next    *config.Loaded
+	changed []*config.Value
+	raw     []byte // content of the file
+	events  map[*Env]*recording
+}
+
+// recording is the event config_reloaded of one instance. It keeps its id when it is
+// appended again, so that the ledger stores it once.
+type recording struct {
+	event  *contract.Event
+	stored bool
+}
+
+const (
+	appendWithin = 10 * time.Second // timeout for appending the events of one reload
+	appendAgain  = 2 * time.Second  // interval at which a reload that is not recorded is tried again, if the file is not checked at intervals
+)
 
 // Start sets the current configuration and, in a goroutine, reloads it until ctx ends:
 // on SIGHUP, and when a check at each /reload/interval finds that the file has changed.
@@ -67,7 +87,7 @@ func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 		defer signal.Stop(hup)
 		for {
 			var tick <-chan time.Time
-			if every := time.Duration(l.Config().Config.Reload.Interval); every > 0 {
+			if every := l.interval(); every > 0 {
 				tick = time.After(every)
 			}
 			select {
@@ -80,6 +100,17 @@ func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 			}
 		}
 	}()
+}
+
+// interval returns the time until the next call of follow, or 0 if only SIGHUP causes it.
+func (l *Live) interval() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	every := time.Duration(l.now.Config.Reload.Interval)
+	if every <= 0 && l.started != nil {
+		return appendAgain
+	}
+	return every
 }
 
 // Config returns the current configuration. The caller must not change it.
@@ -111,10 +142,14 @@ func (l *Live) add(v *Env, s Service) (done func()) {
 	}
 }
 
-// follow reloads the configuration if the file has changed or force is true.
+// follow completes a reload that is not yet recorded. It then reloads the configuration
+// if the file has changed or force is true.
 func (l *Live) follow(ctx context.Context, force bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.started != nil && !l.complete(ctx) {
+		return
+	}
 	raw, err := os.ReadFile(l.now.File)
 	if err == nil && bytes.Equal(raw, l.tried) && !force {
 		return
@@ -123,13 +158,10 @@ func (l *Live) follow(ctx context.Context, force bool) {
 		return // the file cannot be read, perhaps while it is replaced; keep the current configuration
 	}
 	next, changed, err := l.next()
-	// The change is recorded before it is applied. If it cannot be recorded, tried is
-	// left unchanged, so that the next check reads the file again.
 	if err == nil && len(changed) > 0 {
-		if err = l.record(ctx, next, changed); err != nil {
-			slog.Error("configuration not reloaded, will be tried again", "file", l.now.File, "err", err)
-			return
-		}
+		l.started = &reload{next, changed, raw, map[*Env]*recording{}}
+		l.complete(ctx)
+		return
 	}
 	l.tried = raw
 	if err != nil {
@@ -140,6 +172,19 @@ func (l *Live) follow(ctx context.Context, force bool) {
 		return
 	}
 	l.take(next, changed)
+}
+
+// complete records the reload l.started and then applies it. It returns false if the
+// reload cannot be recorded completely now.
+func (l *Live) complete(ctx context.Context) bool {
+	r := l.started
+	if err := l.record(ctx, r); err != nil {
+		slog.Error("configuration not reloaded, will be tried again", "file", l.now.File, "err", err)
+		return false
+	}
+	l.started, l.tried = nil, r.raw
+	l.take(r.next, r.changed)
+	return true
 }
 
 // next reads the configuration again and returns it with its changed members. It returns
@@ -158,26 +203,42 @@ func (l *Live) next() (next *config.Loaded, changed []*config.Value, err error) 
 	return next, changed, errors.Join(failed...)
 }
 
-// record appends an event config_reloaded for each instance that reads a changed member.
-// If the error is nil, all these events are stored in the ledger.
-func (l *Live) record(ctx context.Context, next *config.Loaded, changed []*config.Value) error {
+// record appends an event config_reloaded for each instance that reads a changed member,
+// unless an earlier call for the same reload has stored it. If the error is nil, all
+// these events are stored in the ledger.
+func (l *Live) record(ctx context.Context, r *reload) error {
 	ctx, cancel := context.WithTimeout(ctx, appendWithin)
 	defer cancel()
 	for v := range l.takers {
-		doc := contract.ConfigReloaded{Digest: next.Digest, Members: []string{}}
-		for _, x := range changed {
-			if x.ReadBy(v.Service) {
-				doc.Members = append(doc.Members, x.Pointer)
-			}
+		x := r.events[v]
+		if x == nil {
+			x = r.recordingOf(v)
+			r.events[v] = x
 		}
-		if len(doc.Members) == 0 {
+		if x.stored {
 			continue
 		}
-		if _, err := v.Emit.Append(ctx, v.Emit.New(contract.EventConfigReloaded, "config", contract.Bytes(&doc), nil)); err != nil {
+		if _, err := v.Emit.Append(ctx, x.event); err != nil {
 			return fmt.Errorf("%s: %w", v.Instance, err)
 		}
+		x.stored = true
 	}
 	return nil
+}
+
+// recordingOf returns the event of an instance, or a recording that needs none if the
+// instance reads no changed member.
+func (r *reload) recordingOf(v *Env) *recording {
+	doc := contract.ConfigReloaded{Digest: r.next.Digest, Members: []string{}}
+	for _, x := range r.changed {
+		if x.ReadBy(v.Service) {
+			doc.Members = append(doc.Members, x.Pointer)
+		}
+	}
+	if len(doc.Members) == 0 {
+		return &recording{stored: true}
+	}
+	return &recording{event: v.Emit.New(contract.EventConfigReloaded, "config", contract.Bytes(&doc), nil)}
 }
 
 // take makes next the current configuration and applies its changed members to the log

@@ -22,20 +22,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 )
 
-// taker is a service that records the capture mode of the configuration with which it is
-// reloaded.
+// taker is a service that records the capture modes of the configurations with which it
+// is reloaded.
 type taker struct {
 	Service
-	capture string
+	capture string   // the last one
+	all     []string // all of them
 }
 
-func (s *taker) Reload(c *config.Config) { s.capture = c.Gateway.Capture }
+func (s *taker) Reload(c *config.Config) {
+	s.capture = c.Gateway.Capture
+	s.all = append(s.all, s.capture)
+}
 
 // deaf is a ledger whose method Append always fails.
 type deaf struct{ eventlog.Log }
 
 func (deaf) Append(context.Context, string, string, []byte) (uint64, error) {
 	return 0, errors.New("no leader")
+}
+
+// unsure is a ledger whose method Append returns an error after it has stored the event.
+type unsure struct{ eventlog.Log }
+
+func (l unsure) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	_, err := l.Log.Append(ctx, subject, id, data)
+	return 0, errors.Join(errors.New("no acknowledgement"), err)
 }
 
 // world is a process with instances of a gateway and a judge whose configuration is
@@ -163,6 +175,40 @@ func TestReloadIsRecordedFirst(t *testing.T) {
 	w.follow(t.Context(), false)
 	if w.Level.Name() != "debug" || len(w.facts(t)) != 2 {
 		t.Error(w.Level.Name(), w.facts(t))
+	}
+}
+
+// TestReloadIsCompleted shows that a configuration of which the ledger has, or may have,
+// an event is recorded for every instance and applied, although the file was changed
+// back meanwhile; only then the changed file is. Each event is stored once.
+func TestReloadIsCompleted(t *testing.T) {
+	for name, failing := range map[string]func(eventlog.Log) eventlog.Log{
+		"not stored": func(l eventlog.Log) eventlog.Log { return deaf{l} },
+		"stored":     func(l eventlog.Log) eventlog.Log { return unsure{l} },
+	} {
+		for fails := range 2 { // the instance whose event is not acknowledged
+			w := newWorld(t, quiet)
+			w.envs[fails].Emit.Log = failing(w.log)
+			w.write(t, quiet+"log: {level: debug}\ngateway: {capture: hashed}\n")
+			w.follow(t.Context(), false)
+			if w.gateway.capture != "" || w.Level.Name() != "info" {
+				t.Errorf("%s: applied before it is recorded", name)
+			}
+			w.write(t, quiet)
+			w.follow(t.Context(), false)
+			if w.interval() != appendAgain {
+				t.Errorf("%s: tried again after %v", name, w.interval())
+			}
+			w.envs[fails].Emit.Log = w.log
+			w.follow(t.Context(), false)
+			if !slices.Equal(w.gateway.all, []string{"hashed", "plain"}) || w.Level.Name() != "info" || w.interval() != 0 {
+				t.Errorf("%s: applied %v, %s", name, w.gateway.all, w.Level.Name())
+			}
+			const gateway, judge = "gateway/gateway-1 /log/level,/gateway/capture", "judge/judge-1 /log/level"
+			if got := w.facts(t); !slices.Equal(got, []string{gateway, gateway, judge, judge}) {
+				t.Errorf("%s: recorded %q", name, got)
+			}
+		}
 	}
 }
 
