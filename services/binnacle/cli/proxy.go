@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -50,7 +49,8 @@ in this process.`,
 }
 
 // embedMesh starts a mesh in this process for the proxy, and sets it as the target of
-// the command's requests.
+// the command's requests. If ctx ends during the start, the mesh does too; afterwards
+// the caller stops it.
 func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) {
 	l, err := o.load(c, config.Up)
 	if err != nil {
@@ -63,16 +63,22 @@ func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) 
 	if l.Origin("/gateway/listen") == "default" {
 		cfg.Addr = "127.0.0.1:0"
 	}
-	m, err := mesh.Start(ctx, cfg)
+	// The mesh must outlive ctx, because open requests need it until they end.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	unlink := context.AfterFunc(ctx, stop)
+	m, err := mesh.Start(running, cfg)
+	unlink()
 	if err != nil {
+		stop()
 		return nil, err
 	}
 	c.target, c.token = &target{addr: m.Addr, ca: os.Getenv("BINNACLE_CA")}, m.Token
 	return m, nil
 }
 
-// runProxy serves the proxy until ctx is done. It then closes the listener and does not
-// wait for open requests.
+// runProxy serves the proxy until ctx is done. It then closes the listener, waits up to
+// proxyGrace for open requests, and closes the connections of those that are left. An
+// embedded mesh ends after them.
 func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
 	u, err := url.Parse(o.upstream)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
@@ -107,14 +113,27 @@ func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
 	}); err != nil {
 		return err
 	}
-	go func() {
-		<-ctx.Done()
-		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		_ = srv.Shutdown(bye)
-	}()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	return serveUntil(ctx, srv, l)
+}
+
+// proxyGrace is the time that the proxy waits for open requests when it ends.
+const proxyGrace = 10 * time.Second
+
+// serveUntil serves on l until ctx is done, and then waits up to proxyGrace for open
+// requests, after which it closes their connections. It returns the error with which
+// serving fails earlier.
+func serveUntil(ctx context.Context, srv *http.Server, l net.Listener) error {
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
 		return err
+	case <-ctx.Done():
+	}
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), proxyGrace)
+	defer cancel()
+	if err := srv.Shutdown(bye); err != nil {
+		return srv.Close()
 	}
 	return nil
 }
