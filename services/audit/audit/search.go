@@ -123,8 +123,8 @@ func (w *writer) flushPostings() error {
 	return nil
 }
 
-// chunks calls each for every chunk of a term in ascending order, starting with the
-// chunk that may contain sequence from, until each returns false.
+// chunks calls each for the chunks of a term in ascending order, until each returns
+// false. It starts with the chunk that may contain the sequence from.
 func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more []byte) bool) {
 	prefix := []byte(term + "\x00")
 	c := tx.Bucket(bSearch).Cursor()

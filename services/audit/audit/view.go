@@ -234,8 +234,8 @@ type writer struct {
 }
 
 // apply adds an entry to the indexes and returns its Lamport time. An entry that is not
-// a valid event, that its service must not record, or whose id an earlier event has, is
-// recorded as an alarm and otherwise ignored. An outcome that cannot be decoded is
+// a valid event, for which misplaced returns a reason, or whose id an earlier event has,
+// is recorded as an alarm and otherwise ignored. An outcome that cannot be decoded is
 // recorded as an alarm, too; only its id and its time are indexed. For an alarm, apply
 // returns 0.
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
@@ -351,7 +351,7 @@ func (v *View) Position() (position, lamport uint64) {
 
 // Dump calls line for each line of the view's canonical form: the position, the roots of
 // the tree and of the map of tips, the search index and the other indexes, as JSON. line
-// must not retain its argument.
+// must not retain its argument. If line returns an error, Dump returns one too.
 func (v *View) Dump(line func([]byte) error) error {
 	return v.db.View(func(tx *bbolt.Tx) error {
 		pos := getUint(tx, "position")
@@ -505,6 +505,7 @@ func (v *View) SystemSeqs(size uint64) ([]uint64, error) {
 
 // Receipts calls yield for the receipts of a session, or of all sessions if session is
 // empty, in the order of the ledger. It skips offset receipts and yields at most limit.
+// It stops at the first error of yield and returns it.
 func (v *View) Receipts(tenant, session string, offset, limit int, yield func(json.RawMessage) error) error {
 	return v.db.View(func(tx *bbolt.Tx) error {
 		n := 0

@@ -166,7 +166,8 @@ func (p *probe) gate(ctx context.Context, g gate) error {
 
 var variable = regexp.MustCompile(`\{\{([a-z:-]+)\}\}`)
 
-// fill replaces the variables in s by their values, each encoded by quote.
+// fill replaces the variables in s by their values, each encoded by quote. A variable
+// without a value is replaced by the empty string.
 func (p *probe) fill(s string, quote func(string) string) string {
 	return variable.ReplaceAllStringFunc(s, func(m string) string {
 		name := m[2 : len(m)-2]

@@ -94,7 +94,7 @@ func TestScopeBeforeBody(t *testing.T) {
 			}
 		}
 	}
-	if d := time.Since(began); d > time.Duration(n)*time.Second { // if the gateway read the bodies, each route would take 2 s
+	if d := time.Since(began); d > time.Duration(n)*time.Second { // if the gateway waited for the bodies, each route would take at least 2 s
 		t.Errorf("%d routes took %s", n, d)
 	}
 }

@@ -140,7 +140,8 @@ func chat(r *verdict.Rubric, transcript json.RawMessage) ([]byte, error) {
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
 }
 
-// words returns the text of the first choice of a chat completion.
+// words returns the text of the first choice of a chat completion, or an error if there
+// is no choice.
 func words(completion []byte) (string, error) {
 	var c struct {
 		Choices []struct {

@@ -50,8 +50,9 @@ type Change struct{ Key, Leaf Hash }
 
 var errStore = errors.New("map of tips: an inner node is missing")
 
-// Update applies changes, whose keys must be distinct, and returns the new root. It
-// sorts the slice changes.
+// Update applies changes, whose keys must be distinct, to the map with the given root,
+// and returns the new root. It sorts the slice changes. After an error, s may contain
+// some of the changes.
 func Update(s Store, root Child, changes []Change) (Child, error) {
 	slices.SortFunc(changes, func(a, b Change) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	return update(s, root, changes, 0)

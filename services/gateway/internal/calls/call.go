@@ -21,9 +21,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// Metrics counts calls by kind and status: that of the effect, "escalated", or "none" if
-// no outcome was received. Observe also records the duration of the call.
-// metrics.Metrics implements it.
+// Metrics counts calls by kind and status. The status is that of the effect,
+// "escalated", or "none" if no outcome was received. Observe also records the duration
+// of the call. metrics.Metrics implements it.
 type Metrics interface {
 	Count(kind, status string)
 	Observe(kind, status string, took time.Duration)

@@ -71,8 +71,8 @@ func newMesh(t *testing.T) (*edgetest.Mesh, *lender) {
 	return l.m, l
 }
 
-// TestDecide checks, for the decisions on a call that its caller executes and for errors
-// of the claim, the response, its time, and whether the call is claimed. Without a
+// TestDecide checks the response, its time, and whether the call is claimed, for each
+// decision on a call that its caller executes and for errors of the claim. Without a
 // signing key the request is rejected.
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {

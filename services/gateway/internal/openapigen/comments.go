@@ -20,8 +20,8 @@ type comments struct {
 
 const module = "github.com/binnacle-mesh/binnacle/"
 
-// of returns the comment of a type, or of its field unless field is empty, as one line.
-// It returns "" if there is no comment.
+// of returns, as one line, the comment of a type if field is empty, and otherwise that
+// of the type's field. It returns "" if there is no comment.
 func (c *comments) of(t reflect.Type, field string) string {
 	path := t.PkgPath()
 	if !c.read[path] {

@@ -140,8 +140,8 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return out, err
 }
 
-// user returns the user id of a run, the entry for it in the attestation, and a function
-// that releases it.
+// user returns the user id of a run, the entry for the user id in the attestation, and a
+// function that releases the user id.
 func (r *Runner) user() (uid int, fact string, release func(), err error) {
 	if r.uids == nil {
 		return sandbox.SharedUID, "uid:shared", func() {}, nil

@@ -26,8 +26,8 @@ import (
 )
 
 // image is a program that was imported into containerd's content store. The image has
-// one layer, identified by its digest, which is unpacked once. Each run mounts the layer
-// read-only.
+// one layer, which is identified by its digest and unpacked once. Each run mounts the
+// layer read-only.
 type image struct {
 	snapshot string
 	facts    []string // how the content was verified, as entries of attestations
