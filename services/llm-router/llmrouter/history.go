@@ -87,8 +87,8 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 
 var (
 	errNotStored = errors.New("no such response is stored")
-	// errUnread is the error for a response that is stored, but cannot be read because a
-	// part of the mesh does not answer.
+	// errUnread is the error for a response that may be stored, but cannot be read
+	// because a part of the mesh does not answer.
 	errUnread = errors.New("what is stored cannot be read now")
 )
 
@@ -139,8 +139,8 @@ func (c *call) turn(ctx context.Context, callID string) (turn []ir.Message, prev
 }
 
 // exchange returns the request and the response of one of the caller's calls, and the id
-// of the response that it continued, or "". It returns errNotStored if the response was
-// not to be stored, and the errors of event and of the object store.
+// of the response that it continued, or "". It returns errNotStored if the call has no
+// stored response, and the errors of event and of the object store.
 func (c *call) exchange(ctx context.Context, callID string) (body, output []byte, previous string, err error) {
 	var call contract.Call
 	if err := c.event(ctx, audit.ProposalQuery, contract.EventCallProposed, callID, &call); err != nil {

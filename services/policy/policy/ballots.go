@@ -92,7 +92,7 @@ func (b *ballots) verifies(args []byte) bool {
 // vote executes policy.vote. It fails with not_found if no such call waits for approval,
 // with conflict if the call was settled but the state has not applied that yet, with
 // invalid_input if the vote does not count, and with unavailable if the ledger fails or
-// other votes are always recorded first.
+// if other votes are recorded first at every attempt.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {

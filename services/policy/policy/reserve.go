@@ -19,8 +19,10 @@ const maxBudgetTries = 3
 // result to the facts. The returned function reserved waits until the reservation is on
 // the ledger; it returns errMoved if the ledger has another reservation than the facts.
 // If the reservation fails, reserve returns the error or, after maxBudgetTries earlier
-// deliveries, refuses the call with BUDGET_ERROR. Nothing is reserved for governing
-// calls, since otherwise an exhausted account would prevent changes to its limit.
+// deliveries, refuses the call with BUDGET_ERROR. It refuses a request to a model
+// without a known price with PRICE_UNKNOWN if a limit in money applies, unless approvers
+// have permitted the call to exceed limits. Nothing is reserved for governing calls,
+// since otherwise an exhausted account would prevent changes to its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {

@@ -549,7 +549,8 @@ func buildContent(parts []ir.Part) any {
 	return out
 }
 
-// after returns the subtype of a MIME type, such as png for image/png.
+// after returns the subtype of a MIME type, such as png for image/png, or all of mime if
+// it has no slash.
 func after(mime string) string {
 	for i := range len(mime) {
 		if mime[i] == '/' {

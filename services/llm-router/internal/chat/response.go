@@ -162,7 +162,7 @@ func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event. A chunk may contain pieces of several choices and
 // so become several events. Events have no names in this API. An error in the stream is
-// returned as an *ir.Fault. A negative index is another error.
+// returned as an *ir.Fault. Malformed JSON and a negative index are other errors.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	if string(data) == "[DONE]" {
 		d.done = true

@@ -70,6 +70,8 @@ var budgets = []struct {
 // Thinking returns the effort or the budget, in tokens, to send to a model; at most one
 // of them is set. A budget in the request takes precedence over an effort. An effort is
 // converted to a budget, and a budget to an effort, if the model accepts only the other.
+// For a model that accepts neither, the result is that for a model that accepts a
+// budget.
 func (m Model) Thinking(effort string, budget int64) (string, int64) {
 	switch {
 	case budget > 0 && (m.Budget || !m.Adaptive):

@@ -108,7 +108,8 @@ func pkgOf(name string) string {
 }
 
 // describe returns the name of a type in the reference, the name of its element type,
-// and whether it is a list. The name of the element type is "" for a map.
+// and whether it is a list. The name of the element type is "" for a map and for an
+// anonymous struct.
 func describe(e ast.Expr, pkg string) (typ, elem string, list bool) {
 	switch t := e.(type) {
 	case *ast.Ident:

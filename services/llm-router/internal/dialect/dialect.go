@@ -45,8 +45,8 @@ type Encoder interface {
 // next call.
 type Source interface{ Next() (sse.Event, error) }
 
-// API describes one API that a provider offers. A function is nil if the API lacks the
-// feature, or if the field's comment gives a default.
+// API describes one API that a provider offers. If a function is nil, the API lacks the
+// feature, unless the comment on the field gives a default.
 type API struct {
 	// Name identifies the API in the member `apis` of the llm document.
 	Name string

@@ -152,7 +152,7 @@ func TestAlternate(t *testing.T) {
 }
 
 // TestCollectIndex shows that events of an answer with a negative or a huge index are
-// ignored and allocate nothing.
+// ignored and create no answer.
 func TestCollectIndex(t *testing.T) {
 	var c Collect
 	for _, choice := range []int{-1, math.MinInt, maxChoices, math.MaxInt} {

@@ -32,8 +32,8 @@ var (
 	errEnded  = errors.New("the attempt is over")
 )
 
-// End prevents that more of a body is sent, and returns how many bytes were sent. If the
-// transport is still reading a body, its next read fails.
+// End prevents more of a body from being sent, and returns how many bytes were sent. If
+// the transport is still reading a body, its next read fails.
 func (e *Egress) End() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

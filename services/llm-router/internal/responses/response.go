@@ -106,7 +106,7 @@ func ParseOutput(body []byte) ([]ir.Message, error) {
 	return []ir.Message{{Role: ir.Assistant, Parts: r.Choices[0].Parts}}, nil
 }
 
-// parseOutput decodes one output item. It omits parts of a message of an unknown type.
+// parseOutput decodes one output item. From a message, it omits parts of unknown types.
 func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	var it item
 	if err := json.Unmarshal(raw, &it); err != nil {

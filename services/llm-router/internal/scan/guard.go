@@ -58,8 +58,9 @@ func (s Seen) List(prefix string) []string {
 	return out
 }
 
-// Text applies the guard to one text and counts the findings in seen. blocked is the
-// class of a finding that ends the call, or "".
+// Text applies the guard to one text and counts the findings in seen. If nothing is
+// redacted, out aliases text. blocked is the class of a finding that ends the call, or
+// "".
 func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
 	return g.apply(find(text, 0), seen)
 }
@@ -89,8 +90,8 @@ func (g Guard) apply(scanned *finder, seen Seen) (out []byte, blocked string) {
 }
 
 // JSON applies the guard to every string of a document, including the names of members,
-// and leaves all else unchanged. Strings are unescaped before they are scanned. blocked
-// is as for Text.
+// and leaves all else unchanged. Strings are unescaped before they are scanned. If
+// nothing is redacted, out aliases doc. blocked is as for Text.
 func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	at := 0
 	for i := 0; i < len(doc); i++ {

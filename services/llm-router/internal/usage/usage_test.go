@@ -111,7 +111,8 @@ func TestThinning(t *testing.T) {
 }
 
 // TestOwners shows that an id can be used by its first owner only, and by no caller
-// after it was deleted or used for another principal, also if it is used again.
+// after it was deleted or used for another principal, even if a later response has the
+// same id.
 func TestOwners(t *testing.T) {
 	made := func(actor, call, response string, items ...string) *contract.Event {
 		return &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: actor, CallID: call, Time: contract.Time(time.Unix(1e9, 0)),

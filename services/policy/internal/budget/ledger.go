@@ -66,8 +66,8 @@ type Ledger struct {
 }
 
 // New returns a ledger that appends through m. limits returns the limits in force, and
-// must be safe for concurrent use. Until Run is started, Reserve waits for it or for the
-// end of its context.
+// must be safe for concurrent use. Reserve blocks until Run is started or the context of
+// Reserve is done.
 func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger {
 	return &Ledger{emit: m, log: log, limits: limits, requests: make(chan request), outcomes: make(chan limit.Outcome, maxBatch),
 		since: map[string]openSince{}, executors: map[string]string{}}

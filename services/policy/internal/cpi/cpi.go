@@ -1,7 +1,8 @@
 // Package cpi is the consistency check of a stack of policies before any of it
 // comes into force. It finds malformed documents, references to unknown names,
 // contradictions, rules and limits of lower layers that exceed P0, rules that can never
-// apply, overlays that have expired, and overlays that could not be retired.
+// apply, an overlay that has expired before its activation, and overlays that could not
+// be retired.
 //
 // It is pure, and imports no policy language: package rego describes bundles as
 // clauses. The check is conservative: rules that it cannot prove to be disjoint

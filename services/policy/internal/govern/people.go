@@ -58,8 +58,8 @@ func (p *People) revoke(principal, role string, lamport uint64) {
 	}
 }
 
-// last returns the current state of a principal, or the zero life if the principal was
-// never registered or suspended.
+// last returns the current state of a principal, or the zero life if the principal has
+// been neither registered nor suspended.
 func (p *People) last(principal string) life {
 	if l := p.principals[principal]; len(l) > 0 {
 		return l[len(l)-1]

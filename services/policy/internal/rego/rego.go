@@ -204,8 +204,9 @@ func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error)
 	return answerOf(m)
 }
 
-// answerOf converts an answer, and returns an error for unknown members and for an
-// invalid verdict, reason code, obligation or approval rule.
+// answerOf converts an answer, and sets the defaults of its approval rule. It returns an
+// error for unknown members and for an invalid verdict, reason code, obligation or
+// approval rule.
 func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`

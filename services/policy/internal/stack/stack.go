@@ -128,8 +128,9 @@ func (s *Stack) Readable() error {
 type Tools interface {
 	// Lookup returns the document of a kind and its digest, or nil and "none".
 	Lookup(kind string) (t *contract.Tool, digest string)
-	// Approved returns the digest of the tool document that may be used for a kind.
-	// explicit is true if a person approved it.
+	// Approved returns the digest of the tool document under which a kind may be called,
+	// or "" if there is none. explicit is true if that document was approved by a
+	// governing call.
 	Approved(kind string) (digest string, explicit bool)
 	// Digest returns a digest that covers all documents in the set.
 	Digest() string

@@ -196,7 +196,7 @@ type names map[string]int
 var unnamable = regexp.MustCompile(`[^A-Za-z0-9()\[\]-]+`)
 
 // name returns a unique name for a file, without its extension and with characters that
-// the API does not allow replaced by spaces.
+// the API does not allow replaced by spaces. If nothing remains, the name is document.
 func (n names) name(file string) string {
 	if i := strings.LastIndexByte(file, '.'); i > 0 {
 		file = file[:i]

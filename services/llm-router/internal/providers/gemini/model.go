@@ -21,7 +21,8 @@ var older = regexp.MustCompile(`gemini-(?:[12](?:\D|$)|pro(?:-vision)?$)`)
 // calls and have thinking levels instead of budgets.
 func third(model string) bool { return strings.Contains(model, "gemini-") && !older.MatchString(model) }
 
-// flash matches the flash models, without flash-lite, and their version.
+// flash matches the flash models, without flash-lite, whose version has two numbers, as
+// in gemini-2.5-flash. It captures both numbers.
 var flash = regexp.MustCompile(`gemini-(\d+)\.(\d+)-flash(?:$|-[^l]|-l[^i])`)
 
 // thinking returns the configuration for the request's effort or budget of tokens, or
