@@ -148,10 +148,11 @@ func codeFor(ctx context.Context, err error) string {
 }
 
 // record adds the attempt to the call's events and its usage to the call's totals. If
-// the provider reported no usage, it is estimated for an attempt that succeeded, had
+// the provider reported no usage that is possible, it is estimated for an attempt that succeeded, had
 // output, or was cancelled after the provider had sent a status.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
+	a.usage = a.usage.Checked()
 	passed := a.said > 0 || a.ev.Status == contract.Cancelled && a.ev.HTTPStatus > 0
 	if !a.usage.Known && (passed || f == nil) {
 		c.estimate(&a.usage, a.said)

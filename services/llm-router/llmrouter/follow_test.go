@@ -588,3 +588,22 @@ func TestUnknownBlock(t *testing.T) {
 		}
 	}
 }
+
+// TestImpossibleUsage shows that a usage with a negative or a huge amount is estimated
+// instead, so that no call has a negative cost.
+func TestImpossibleUsage(t *testing.T) {
+	for _, usage := range []string{`{"prompt_tokens":-1000,"completion_tokens":5}`, `{"prompt_tokens":10,"completion_tokens":9223372036854775807}`, `{"prompt_tokens":10,"completion_tokens":-1}`, `{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":-7}}`} {
+		body := completion[:strings.Index(completion, `"usage":`)] + `"usage":` + usage + "}"
+		u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, body), streams("", first, hello, stop, `{"id":"x1","choices":[],"usage":`+usage+`}`, done)}})
+		s := plays(t, u, nil)
+		for _, more := range []string{"}", `,"stream":true}`} {
+			m := s.made(t, t.Context(), llm.Chat, strings.TrimSuffix(question, "}")+more)
+			if f := m.run(t, t.Context()); f != nil {
+				t.Fatal(f)
+			}
+			if x := m.facts[0]; x.InputTokens <= 0 || x.InputTokens > 100 || x.OutputTokens <= 0 || x.OutputTokens > 100 || x.CachedTokens != 0 || m.usage.USDMicros <= 0 {
+				t.Errorf("%s%s: %+v %+v", usage, more, x, m.usage)
+			}
+		}
+	}
+}

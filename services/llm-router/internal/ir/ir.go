@@ -7,6 +7,7 @@ package ir
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -196,12 +197,12 @@ type Usage struct {
 	Known      bool  // the provider reported it
 }
 
-// Merge replaces the amounts of u by those of n that are positive, and sets u.Known if
+// Merge replaces the amounts of u by those of n that are not 0, and sets u.Known if
 // n.Known is set: a stream may report usage in several events, each with some of the
-// amounts.
+// amounts. It does not check them.
 func (u *Usage) Merge(n Usage) {
 	set := func(a *int64, b int64) {
-		if b > 0 {
+		if b != 0 {
 			*a = b
 		}
 	}
@@ -211,6 +212,22 @@ func (u *Usage) Merge(n Usage) {
 	set(&u.CacheWrite, n.CacheWrite)
 	set(&u.Reasoning, n.Reasoning)
 	u.Known = u.Known || n.Known
+}
+
+// maxTokens is the maximum of an amount that Checked accepts.
+const maxTokens = 1_000_000_000
+
+// Checked returns u with amounts that can be recorded and billed. It returns the zero
+// value, which is not known, if an amount is negative or above a billion, and limits the
+// parts of In to In.
+func (u Usage) Checked() Usage {
+	all := []int64{u.In, u.Out, u.Cached, u.CacheWrite, u.Reasoning}
+	if slices.Min(all) < 0 || slices.Max(all) > maxTokens {
+		return Usage{}
+	}
+	u.Cached = min(u.Cached, u.In)
+	u.CacheWrite = min(u.CacheWrite, u.In-u.Cached)
+	return u
 }
 
 // Kinds of events of a stream, each with the main fields of Event that it uses.

@@ -165,3 +165,15 @@ func TestCollectIndex(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func TestUsageChecked(t *testing.T) {
+	for _, c := range [][2]Usage{
+		{{In: 10, Out: 5, Cached: 4, CacheWrite: 6, Reasoning: 5, Known: true}, {In: 10, Out: 5, Cached: 4, CacheWrite: 6, Reasoning: 5, Known: true}},
+		{{In: 10, Out: -5, Known: true}, {}}, {{In: -1, Known: true}, {}}, {{In: 10, Cached: -1, Known: true}, {}}, {{In: 10, Out: math.MaxInt64, Known: true}, {}},
+		{{In: 10, Cached: 12, CacheWrite: 3, Known: true}, {In: 10, Cached: 10, Known: true}}, {{In: 10, Cached: 4, CacheWrite: 9, Known: true}, {In: 10, Cached: 4, CacheWrite: 6, Known: true}}, {{}, {}},
+	} {
+		if got := c[0].Checked(); got != c[1] {
+			t.Errorf("%+v: %+v, want %+v", c[0], got, c[1])
+		}
+	}
+}
