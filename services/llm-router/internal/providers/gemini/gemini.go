@@ -200,9 +200,12 @@ func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
 	if p.IsError {
 		resp = ir.Obj{"error": text}
 	} else if canon.CheckDepth([]byte(text)) == nil {
-		var doc map[string]any
+		var doc map[string]json.RawMessage                           // values keep their digits
 		if json.Unmarshal([]byte(text), &doc) == nil && doc != nil { // null leaves doc nil
-			resp = doc
+			resp = ir.Obj{}
+			for name, value := range doc {
+				resp[name] = value
+			}
 		}
 	}
 	out = append(out, part{Result: &outcome{Name: name, Response: resp}})
