@@ -197,7 +197,8 @@ func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
 	}
 }
 
-// LastSeq returns a stream's last sequence.
+// LastSeq returns a stream's last sequence, which is 0 if no message was ever stored in
+// it.
 func (c *Conn) LastSeq(ctx context.Context, stream string) (uint64, error) {
 	var info struct {
 		State struct {

@@ -120,8 +120,9 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 		AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096}
 }
 
-// LostWork returns the work consumers that the server does not have although the ledger
-// has events, by service. js is a connection of the provisioning identity.
+// LostWork returns, by service, the declared work consumers that the server does not
+// have. It returns none if the ledger does not exist or no event was ever stored in it.
+// js is a connection of the provisioning identity.
 func LostWork(ctx context.Context, js jetstream.JetStream, decls []Declaration) (map[string][]Work, error) {
 	lost := map[string][]Work{}
 	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, Events) })

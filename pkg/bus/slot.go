@@ -81,7 +81,8 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	}
 }
 
-// place returns the name of the host and the id of this process.
+// place returns the name of the host, or "-" if it cannot be determined, and the id of
+// this process.
 func place() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -89,9 +89,11 @@ type Log interface {
 	// event's sequence; on a replicated ledger, it may do so even if another match has
 	// followed. Like Append it may return ErrIDConflict.
 	AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (seq uint64, err error)
-	// Last returns the newest entry matching filter, or ErrNotFound.
+	// Last returns the newest entry that matches filter. It returns ErrNotFound if there
+	// is none.
 	Last(ctx context.Context, filter string) (Entry, error)
-	// Get returns the entry at seq, or ErrNotFound.
+	// Get returns the entry with the sequence seq. It returns ErrNotFound if there is
+	// none.
 	Get(ctx context.Context, seq uint64) (Entry, error)
 	// Scan yields the entries that match filter in order, from sequence from to the end
 	// of the ledger. It may include entries that are appended during the scan. On a

@@ -283,7 +283,8 @@ func (p *peek) inner(s *shape, take func(k known) bool) {
 	p.reader.skip()
 }
 
-// thought reads a member of an object that configures thinking.
+// thought reads a member of an object that configures thinking. It returns false, and
+// leaves the value unread, for a member that it does not know.
 func (p *peek) thought(k known) bool {
 	switch k.name {
 	case "budget_tokens", "max_tokens", "thinkingBudget", "thinking_budget":
@@ -299,8 +300,8 @@ func (p *peek) thought(k known) bool {
 // effort. No thinking budget that an effort is translated to exceeds it.
 const maxEffort = 32768
 
-// effort reads a reasoning effort. Tokens are reserved for it only if the request does
-// not limit its answers, because a limit includes reasoning.
+// effort reads a reasoning effort, and returns true. Tokens are reserved for it only if
+// the request does not limit its answers, because a limit includes reasoning.
 func (p *peek) effort() bool {
 	if s, _, _ := p.str(); s != "" && s != "none" {
 		p.reasons = maxEffort
@@ -318,7 +319,8 @@ func (p *peek) counted() int64 {
 	return p.count()
 }
 
-// configured reads a member of another API's object of generation settings.
+// configured reads a member of another API's object of generation settings. It returns
+// false, and leaves the value unread, for a member that it does not know.
 func (p *peek) configured(k known) bool {
 	switch k.name {
 	case "maxOutputTokens", "max_output_tokens", "maxTokens", "max_tokens":

@@ -28,7 +28,8 @@ type History struct {
 	Next     uint64          // if Recorded is false: the sequence from which Ended continues
 }
 
-// ClaimedBy returns the source of the claim (service "/" instance), or "".
+// ClaimedBy returns the source of the claim (service "/" instance), or "" if there is no
+// claim.
 func (h *History) ClaimedBy() string {
 	if h.Claim == nil {
 		return ""
@@ -36,7 +37,7 @@ func (h *History) ClaimedBy() string {
 	return h.Claim.Source
 }
 
-// Service returns the service that recorded the claim, or "".
+// Service returns the service that recorded the claim, or "" if there is no claim.
 func (h *History) Service() string {
 	if h.Claim == nil {
 		return ""
@@ -53,10 +54,7 @@ func (h *History) Over(executor string) bool {
 // Look reads the history of a call. from is a sequence at or before that of its claim:
 // the sequence of the event that allows the call, or of the claim itself. Look reads
 // only the session's events from there on, so that its cost does not grow with the
-// length of the session.
-//
-// Before the first claim, only work that is delivered again needs Look, since a call has
-// no history at the first delivery. An error means that the ledger could not be read.
+// length of the session. An error means that the ledger could not be read.
 func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History, err error) {
 	for _, f := range []bus.Filter{
 		{Tenant: c.Tenant, Service: c.Executor, Event: contract.EventEffectStarted, Key: c.Session},

@@ -93,8 +93,8 @@ func (u *unfolded) push(c byte, at uint32) {
 	u.text, u.at = append(u.text, c), append(u.at, at)
 }
 
-// pop replaces the last n bytes by the UTF-8 encoding of r. It stores a surrogate as
-// three bytes until the other surrogate of the pair follows.
+// pop replaces the last n bytes by the UTF-8 encoding of r, and returns true. It stores
+// a surrogate as three bytes until the other surrogate of the pair follows.
 func (u *unfolded) pop(n int, r rune) bool {
 	from := len(u.text) - n
 	at := u.at[from]
@@ -115,7 +115,8 @@ func (u *unfolded) pop(n int, r rune) bool {
 	return u.put(r, at)
 }
 
-// put appends the UTF-8 encoding of a character that begins at position at of the input.
+// put appends the UTF-8 encoding of a character that begins at position at of the input,
+// and returns true.
 func (u *unfolded) put(r rune, at uint32) bool {
 	for _, c := range utf8.AppendRune(nil, r) {
 		u.push(c, at)
@@ -123,14 +124,15 @@ func (u *unfolded) put(r rune, at uint32) bool {
 	return true
 }
 
-// popByte replaces the last n bytes by the byte c.
+// popByte replaces the last n bytes by the byte c, and returns true.
 func (u *unfolded) popByte(n int, c byte) bool {
 	from := len(u.text) - n
 	u.text, u.at = append(u.text[:from], c), u.at[:from+1]
 	return true
 }
 
-// surrogate decodes a high surrogate from the three bytes in which pop stores it.
+// surrogate decodes a high surrogate from the three bytes in which pop stores it. It
+// returns false if b begins with other bytes.
 func surrogate(b []byte) (rune, bool) {
 	if b[0] != 0xED || b[1] < 0xA0 || b[1] > 0xAF {
 		return 0, false
@@ -155,7 +157,8 @@ func (u *unfolded) reduce() bool {
 	return false
 }
 
-// slash replaces the backslash escape at the end of t, if there is one.
+// slash replaces the backslash escape at the end of t. It returns false if there is
+// none.
 func (u *unfolded) slash(t []byte, n int) bool {
 	last := t[n-1]
 	if t[n-2] == '\\' {
@@ -169,7 +172,8 @@ func (u *unfolded) slash(t []byte, n int) bool {
 	return isHex(last) && u.coded(t, n)
 }
 
-// braced replaces an escape like \u{41} at the end of t, if there is one.
+// braced replaces an escape like \u{41} at the end of t. It returns false if there is
+// none.
 func (u *unfolded) braced(t []byte, n int) bool {
 	from := max(0, n-11)
 	at := bytes.LastIndex(t[from:], []byte(`\u{`))
@@ -180,8 +184,8 @@ func (u *unfolded) braced(t []byte, n int) bool {
 	return ok && u.pop(n-from-at, r)
 }
 
-// coded replaces an escape like \x41, \101, \u0041 or \U00000041 at the end of t, if
-// there is one. The last byte of t is a hexadecimal digit.
+// coded replaces an escape like \x41, \101, \u0041 or \U00000041 at the end of t. It
+// returns false if there is none. The last byte of t is a hexadecimal digit.
 func (u *unfolded) coded(t []byte, n int) bool {
 	back := func(k int, letter byte) bool { return n >= k && t[n-k] == '\\' && t[n-k+1] == letter }
 	switch {
@@ -202,7 +206,8 @@ func (u *unfolded) coded(t []byte, n int) bool {
 
 var named = map[string]rune{"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\''}
 
-// entity replaces the HTML character reference at the end of t, if there is one.
+// entity replaces the HTML character reference at the end of t. It returns false if
+// there is none.
 func (u *unfolded) entity(t []byte) bool {
 	n := len(t)
 	from := max(0, n-12)
@@ -224,7 +229,8 @@ func (u *unfolded) entity(t []byte) bool {
 	return ok && u.pop(n-from-at, r)
 }
 
-// simple returns the byte that a backslash followed by c encodes.
+// simple returns the byte that a backslash followed by c encodes, and whether they are
+// such an escape.
 func simple(c byte) (byte, bool) {
 	switch c {
 	case '"', '\\', '/', '\'', '`', '$':
@@ -357,7 +363,7 @@ func pack(b []byte, of *unfolded, keep bool) *unfolded {
 			if !keep {
 				continue
 			}
-		case '\\': // escaped white space in JSON (\n, \r or \t); in a string within a string the backslash is itself escaped
+		case '\\': // perhaps escaped white space in JSON (\n, \r or \t); in a string within a string the backslash is itself escaped
 			for i+1 < len(b) && b[i+1] == '\\' {
 				i++
 			}
@@ -376,8 +382,8 @@ func pack(b []byte, of *unfolded, keep bool) *unfolded {
 	return p
 }
 
-// place returns the position in the input of byte i. A nil u means that the input was
-// not unfolded.
+// place returns the position in the input of byte i of the text. A nil u means that the
+// text is the input.
 func (u *unfolded) place(i int) uint32 {
 	if u == nil {
 		return uint32(i)

@@ -182,12 +182,13 @@ const (
 // AnswerHealth listens on the health socket of a service and answers each check. The
 // answer is "ok" if ready returns true. If the service has not been ready yet, and s has
 // made progress within StartPatience, the answer is "starting". Otherwise the answer is
-// empty. AnswerHealth returns when it can no longer accept connections, and at once if
-// another instance on this host listens already.
+// empty. AnswerHealth returns at once if it cannot listen, in general because another
+// instance on this host listens already, and otherwise when it can no longer accept
+// connections.
 func AnswerHealth(service string, ready func() bool, s *Starting) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
-		return // another instance on this host has the socket
+		return // in general, another instance on this host has the socket
 	}
 	var was atomic.Bool // the service was ready before, so it is not starting, even if it is not ready now
 	go func() {
@@ -229,7 +230,7 @@ func AskHealth(service string) int {
 	}
 }
 
-// askHealth returns the answer to one check, or "".
+// askHealth returns the answer to one check, or "" if the service does not answer.
 func askHealth(service string) string {
 	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
 	if err != nil {

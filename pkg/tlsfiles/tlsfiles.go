@@ -58,9 +58,9 @@ func (f *Files) load() error {
 	return nil
 }
 
-// Certificate is a function for tls.Config.GetCertificate. It checks the files at most
-// once per pollEvery, and returns the certificate of the last check at which they were
-// usable. The error is always nil.
+// Certificate is a function for tls.Config.GetCertificate. It checks at most once per
+// pollEvery whether the files have changed, and returns the certificate that was last
+// loaded from usable files. The error is always nil.
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -151,8 +151,8 @@ func (c *callState) start(e *contract.Event, s *contract.Started) error {
 	return nil
 }
 
-// executedBy returns the value of executed_by in a claim by owner: "" if owner
-// executes the call itself.
+// executedBy returns the value that executed_by must have in a claim by owner:
+// contract.Caller if owner is contract.CallerExecutor, and "" otherwise.
 func executedBy(owner string) string {
 	if owner == contract.CallerExecutor {
 		return contract.Caller
@@ -161,10 +161,11 @@ func executedBy(owner string) string {
 }
 
 // checkDecision returns an error unless the signature of the decision verifies, the
-// decision is about the proposed call and its caller, its intent, if any, is for the
-// caller if and only if that was proposed, and the policies that it names were activated
-// (see activated). After an escalation, the votes in its facts must be recorded, and an
-// ALLOW requires that the escalation was settled.
+// decision is about the proposed call and its caller, and the policies that it names
+// were activated (see activated). An intent must be for the caller if the proposal
+// states that the caller executes the call, and for an executor otherwise. After an
+// escalation, the votes in the decision's facts must be recorded, and an ALLOW requires
+// that the escalation was settled.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -218,8 +219,8 @@ func known(policies map[string]bool, layer, digests string) bool {
 	return true
 }
 
-// checkVotes checks that every vote in the facts of the decision is recorded, and that
-// nothing is allowed before the escalation was settled.
+// checkVotes returns an error unless every vote in the facts of the decision is recorded
+// and, if the decision is an ALLOW, the escalation was settled.
 func checkVotes(c *callState, d *contract.Decision) error {
 	votes, err := votesOf(d.Facts)
 	if err != nil {

@@ -123,7 +123,7 @@ type keptHead struct {
 	root *translog.Hash
 }
 
-// keptHead returns the state for checking d.Kept, or nil.
+// keptHead returns the state for checking d.Kept, or nil if d.Kept is nil.
 func (d *Demands) keptHead() *keptHead {
 	if d.Kept == nil {
 		return nil

@@ -49,7 +49,8 @@ func rank(verdict string) int {
 // Sandbox limits are joined by Narrow; obligations of all layers, and approval rules of
 // those that escalate, are collected in order. A layer without an opinion contributes
 // only its sandbox and obligations. An answer with an unknown verdict counts as a DENY
-// without sandbox and obligations. The arguments are not changed.
+// without sandbox and obligations. The arguments are not changed, but the result may
+// share a sandbox with one of them.
 func Combine(layers ...Answer) Answer {
 	var out Answer
 	for _, a := range layers {
