@@ -46,7 +46,8 @@ func (l Limits) orDefault() Limits {
 // read.
 const bodyKey = "body"
 
-// Raw returns the body of a request as read by Budget.Read, or nil if none was read.
+// Raw returns the body of a request as read by Budget.Read, or nil if none was read. The
+// caller must not change it.
 func Raw(c echo.Context) []byte {
 	raw, _ := c.Get(bodyKey).([]byte)
 	return raw

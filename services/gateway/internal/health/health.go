@@ -108,7 +108,8 @@ func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.D
 
 // Now returns the readiness of the mesh. It is computed at most once a second, or once
 // in 50 ms while the mesh is not ready. A caller that causes the computation waits at
-// most two seconds for the instances of all services.
+// most two seconds for the instances of all services. The caller must not change the
+// maps and slices of the result, which other callers receive too.
 func (s *API) Now() Readiness {
 	return s.now.Get(2*time.Second, func(ctx context.Context) (Readiness, time.Duration) {
 		r := s.readiness(ctx)

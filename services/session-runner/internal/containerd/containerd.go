@@ -72,7 +72,7 @@ func (r *Runner) Close() error { return r.client.Close() }
 func (*Runner) Tier() string { return "container" }
 
 // OwnUID implements sandbox.Runner. Runs share a user id if the folder for the locks on
-// user ids cannot be created.
+// user ids cannot be created or written.
 func (r *Runner) OwnUID() bool { return r.uids != nil }
 
 // ctx returns a context for requests to containerd. It has the runner's namespace and is

@@ -54,9 +54,9 @@ type Runner interface {
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }
 
-// StderrMax is the maximum number of bytes of standard error that are kept. It exceeds
-// the number of bytes that are recorded, so that redaction finds a secret that the
-// recorded part would cut off.
+// StderrMax is the maximum number of bytes of a program's standard error in an Outcome.
+// It exceeds the number of bytes that are recorded, so that redaction finds a secret
+// that the recorded part would cut off.
 const StderrMax = 64 << 10
 
 // Capped is a writer that keeps the first Max bytes in Buf and discards the rest. It is
