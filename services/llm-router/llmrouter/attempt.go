@@ -106,9 +106,8 @@ func (a *attempt) span() trace.Span {
 
 // failure converts an error of run to a *provider.Failure, and records the code, the
 // HTTP status and the retry time of the failure in a.ev. It logs the detail of a failure
-// that callers must not see. The attempt's own status is
-// cancelled if ctx is done, or else that of the failure's row. failure returns nil if
-// err is nil.
+// that callers must not see. The attempt's own status is cancelled if ctx is done, or
+// else that of the failure's row. failure returns nil if err is nil.
 func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
 	if err == nil {
 		return nil
@@ -148,8 +147,9 @@ func codeFor(ctx context.Context, err error) string {
 }
 
 // record adds the attempt to the call's events and its usage to the call's totals. If
-// the provider reported no usage that is possible, it is estimated for an attempt that succeeded, had
-// output, or was cancelled after the provider had sent a status.
+// the provider reported no usage, or an impossible one (see ir.Usage.Checked), the usage
+// is estimated for an attempt that succeeded, had output, or was cancelled after the
+// provider had sent a status.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	a.usage = a.usage.Checked()

@@ -217,9 +217,9 @@ func (u *Usage) Merge(n Usage) {
 // maxTokens is the maximum of an amount that Checked accepts.
 const maxTokens = 1_000_000_000
 
-// Checked returns u with amounts that can be recorded and billed. It returns the zero
-// value, which is not known, if an amount is negative or above a billion, and limits the
-// parts of In to In.
+// Checked returns u with amounts that can be recorded and billed. If an amount is
+// negative or above a billion, it returns the zero value, in which Known is false. In
+// the result, Cached and CacheWrite together are at most In.
 func (u Usage) Checked() Usage {
 	all := []int64{u.In, u.Out, u.Cached, u.CacheWrite, u.Reasoning}
 	if slices.Min(all) < 0 || slices.Max(all) > maxTokens {

@@ -22,7 +22,7 @@ import (
 type Failure struct {
 	Code    string        // one of the codes in package fault
 	Status  int           // the provider's HTTP status, or one that the router assigned; 0 = none
-	Message string        // explanation for people; contains no key, and nothing of the provider's error if the row is Hidden
+	Message string        // explanation for people, without the provider's error if the row is Hidden; it contains no key if Do returned the failure
 	Detail  string        // for the operator's log only: the provider's error if the row is Hidden; may contain a key
 	Retry   time.Duration // wait that the provider requires; 0 = none
 	Fault   *ir.Fault     // the provider's own error, or one that the router wrote for the caller; may be nil
@@ -31,7 +31,7 @@ type Failure struct {
 	Taken   bool // the provider may have accepted the request, and may bill it
 }
 
-// Error implements error. The message contains no key.
+// Error implements error. It returns Message.
 func (f *Failure) Error() string { return f.Message }
 
 // Row returns the consequences of the failure: how the call continues, and the effects
@@ -87,7 +87,8 @@ func (p *Provider) cut(ctx context.Context, err error) *Failure {
 // The message is the provider's name followed by what.
 func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malformed, " "+what) }
 
-// Said returns the failure of a stream in which the provider sent an error.
+// Said returns the failure of a stream in which the provider sent an error. Its message
+// or detail may contain a key that the error quotes.
 func (p *Provider) Said(e *ir.Fault) *Failure {
 	f := &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: atMost(float64(e.RetryMS) * float64(time.Millisecond)), Taken: true}
 	f.explain("provider "+p.Name+" ended its stream with an error", e.Message)

@@ -2,8 +2,8 @@
 // responses. It sets addresses and header fields, enforces time limits and interprets
 // error responses. A Kind, which each provider's package exports, describes the
 // properties of a provider, and a dialect.API those of an API. Every error of
-// Provider.Do is a *Failure, whose code has a row in package fault. Errors contain no
-// key.
+// Provider.Do is a *Failure, whose code has a row in package fault. The errors of Do and
+// List contain no key.
 package provider
 
 import (

@@ -10,11 +10,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// Estimate returns the greatest amounts that a call can use, at most canon.MaxInt each,
-// according to its tool document and, for a request to a model, its args q. q is nil for
-// other calls, and is not used if the tool document reserves tokens. USDMicros is -1 if
-// q is used and price returns no price of the model or one that is Unpriced. sends is
-// how often a request may be sent to each model that may answer it.
+// Estimate returns the greatest amounts that a call can use, according to its tool
+// document and, for a request to a model, its args q. Tokens, USDMicros and
+// ComputeMillis are at most canon.MaxInt. q is nil for other calls, and is not used if
+// the tool document reserves tokens. USDMicros is -1 if q is used and price returns no
+// price of the model or one that is Unpriced. sends is how often a request may be sent
+// to each model that may answer it.
 func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool), sends int64) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {
