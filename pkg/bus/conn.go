@@ -226,8 +226,7 @@ var ErrNotFound = errors.New("no such message")
 
 // Fresh is like Get, but the result reflects every message that was acknowledged before
 // the call. On a replicated stream it queries the leader, since a direct read may be
-// served by a replica that lags. The headers of a message from the leader are only those
-// for its subject and sequence.
+// served by a replica that lags.
 func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	if alone, err := c.single(ctx, stream); err != nil {
 		return nil, err
@@ -238,6 +237,7 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 		Message struct {
 			Subject string `json:"subject"`
 			Seq     uint64 `json:"seq"`
+			Header  []byte `json:"hdrs"`
 			Data    []byte `json:"data"`
 		} `json:"message"`
 	}
@@ -250,6 +250,11 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 		return nil, err
 	}
 	m := &nats.Msg{Subject: got.Message.Subject, Data: got.Message.Data, Header: nats.Header{}}
+	if len(got.Message.Header) > 0 {
+		if m.Header, err = nats.DecodeHeadersMsg(got.Message.Header); err != nil {
+			return nil, err
+		}
+	}
 	m.Header.Set(jetstream.SubjectHeader, m.Subject)
 	m.Header.Set(jetstream.SequenceHeader, strconv.FormatUint(got.Message.Seq, 10))
 	return m, nil
@@ -378,4 +383,33 @@ func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, 
 			return nil, fmt.Errorf("direct get: %s %s", status, m.Header.Get("Description"))
 		}
 	}
+}
+
+// FreshBatch is like GetBatch, but reflects every message that was acknowledged before
+// the call. On a replicated stream, a replica that lags may have responded with fewer
+// messages than there are: if the batch has fewer than n, FreshBatch requests the next
+// message from the leader, and appends it. end reports that no further message matched;
+// if it is false, there may be more.
+func (c *Conn) FreshBatch(ctx context.Context, stream, filter string, seq uint64, n int) (batch []*nats.Msg, end bool, err error) {
+	if batch, err = c.GetBatch(ctx, stream, filter, seq, n); err != nil || len(batch) >= n {
+		return batch, false, err
+	}
+	if alone, err := c.single(ctx, stream); err != nil || alone {
+		return batch, len(batch) == 0, err // a batch that is not empty may have ended at its size in bytes
+	}
+	if len(batch) > 0 {
+		last, err := strconv.ParseUint(batch[len(batch)-1].Header.Get(jetstream.SequenceHeader), 10, 64)
+		if err != nil {
+			return nil, false, err
+		}
+		seq = last + 1
+	}
+	m, err := c.Fresh(ctx, stream, map[string]any{"seq": max(seq, 1), "next_by_subj": filter})
+	if errors.Is(err, ErrNotFound) {
+		return batch, true, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return append(batch, m), false, nil
 }

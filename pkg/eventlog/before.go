@@ -20,8 +20,7 @@ const (
 // unchanged. A stream cannot be read backwards, so Before scans disjoint windows from
 // the newest to the oldest, each larger than the previous one by a constant factor. The
 // number of entries that it reads therefore grows with the distance to the entry that it
-// finds, and not with the number of older entries. On a replicated ledger, Before may
-// miss entries that Scan omits.
+// finds, and not with the number of older entries.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)
@@ -55,8 +54,7 @@ func Before(ctx context.Context, l Log, filter string, before uint64, match func
 // First returns the oldest entry that matches filter, has a sequence of at least from,
 // and for which match returns true. It reads the entries under the filter in order, from
 // sequence from up to the entry that it returns. If there is none up to the end, First
-// returns ErrNotFound; it returns errors of l unchanged. On a replicated ledger, it may
-// miss entries that Scan omits.
+// returns ErrNotFound; it returns errors of l unchanged.
 func First(ctx context.Context, l Log, filter string, from uint64, match func(Entry) bool) (Entry, error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {

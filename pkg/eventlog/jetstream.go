@@ -178,7 +178,7 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 	return func(yield func(Entry, error) bool) {
 		seq, size := max(from, 1), 64
 		for {
-			batch, err := l.batch(ctx, filter, seq, size)
+			batch, end, err := l.batch(ctx, filter, seq, size)
 			if err != nil {
 				yield(Entry{}, err)
 				return
@@ -190,7 +190,7 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 				}
 				seq = en.Seq + 1
 			}
-			if len(batch) == 0 {
+			if end {
 				return
 			}
 			size = scanBatch
@@ -199,19 +199,20 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 }
 
 // batch reads up to n entries that match filter, from sequence seq on, with up to three
-// attempts. If none of them succeeds, it returns an error that wraps ErrUnavailable.
-func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) ([]*nats.Msg, error) {
+// attempts. end reports that no further entry matched. If no attempt succeeds, batch
+// returns an error that wraps ErrUnavailable.
+func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) (batch []*nats.Msg, end bool, err error) {
 	var last error
 	for range 3 {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
-		batch, err := l.Conn.GetBatch(try, bus.Events, filter, seq, n)
+		batch, end, err := l.Conn.FreshBatch(try, bus.Events, filter, seq, n)
 		cancel()
 		if err == nil {
-			return batch, nil
+			return batch, end, nil
 		}
 		if last = err; ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, fmt.Errorf("%w: read: %w", ErrUnavailable, last)
+	return nil, false, fmt.Errorf("%w: read: %w", ErrUnavailable, last)
 }

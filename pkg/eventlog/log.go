@@ -96,10 +96,9 @@ type Log interface {
 	// none.
 	Get(ctx context.Context, seq uint64) (Entry, error)
 	// Scan yields the entries that match filter in order, from sequence from to the end
-	// of the ledger. It may include entries that are appended during the scan. On a
-	// replicated ledger it may omit the newest entries, since a replica that lags may
-	// respond. An error is yielded once, as the last pair. Scan is for rare and short
-	// reads; views use package follow.
+	// of the ledger: it omits no entry whose append returned before the scan began, and
+	// may include entries that are appended during the scan. An error is yielded once, as
+	// the last pair. Scan is for rare and short reads; views use package follow.
 	Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error]
 }
 

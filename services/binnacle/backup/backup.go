@@ -174,12 +174,9 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 	b := bufio.NewWriter(f)
 	enc := json.NewEncoder(b)
 	for seq := uint64(1); end == 0 || seq <= end; {
-		batch, err := c.GetBatch(ctx, stream, ">", seq, 500)
+		batch, last, err := c.FreshBatch(ctx, stream, ">", seq, 500)
 		if err != nil {
 			return 0, err
-		}
-		if len(batch) == 0 {
-			break
 		}
 		for _, m := range batch {
 			msg := message{Data: m.Data, ID: m.Header.Get(jetstream.MsgIDHeader), Subject: m.Header.Get(jetstream.SubjectHeader)}
@@ -201,6 +198,9 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 				return 0, err
 			}
 			n++
+		}
+		if last {
+			break
 		}
 	}
 	if err := b.Flush(); err != nil {
