@@ -37,7 +37,7 @@ func streams(replicas int) []jetstream.StreamConfig {
 // existing streams. It changes the filters of existing readers to those of their
 // declarations, and does not change existing work consumers. js is a connection of the
 // provisioning identity. Provision returns an error if an existing stream differs in a
-// setting that sameSettings compares. It may be called repeatedly.
+// setting that difference compares. It may be called repeatedly.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -54,7 +54,7 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 
 // provisionStream creates a stream, or changes the number of replicas of an existing
 // stream. It returns an error if the existing stream differs in a setting that
-// sameSettings compares.
+// difference compares.
 func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
 	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.Stream(ctx, want.Name)
@@ -67,8 +67,8 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 		return err
 	}
 	have := s.CachedInfo().Config
-	if !sameSettings(&have, &want) {
-		return errors.New("exists with other settings; a changed ledger is never taken over silently")
+	if name := difference(&have, &want); name != "" {
+		return fmt.Errorf("exists with another %s; a changed ledger is never taken over silently: restore the setting, or provision an empty server", name)
 	}
 	if have.Replicas == want.Replicas {
 		return nil
@@ -80,16 +80,39 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	return nil
 }
 
-// sameSettings reports whether an existing stream has the declared values of the
-// settings that must not change. It also returns false if the ledger has a maximum
-// number of messages. Other settings, such as the number of replicas, may differ.
-func sameSettings(have, want *jetstream.StreamConfig) bool {
-	if have.MaxMsgs > 0 && want.Name == Events {
-		return false
+// difference returns the name of a setting that must not change and in which an existing
+// stream differs from the declared one, or "". A stream that is declared without a limit
+// must not have one that makes the server drop or reject messages. Other settings, such
+// as the number of replicas and the size of a cache, may differ.
+func difference(have, want *jetstream.StreamConfig) string {
+	limited := func(have, want int64) bool { return have > 0 && want == 0 }
+	for _, x := range []struct {
+		name    string
+		differs bool
+	}{
+		{"subjects", !reflect.DeepEqual(have.Subjects, want.Subjects)},
+		{"storage", have.Storage != want.Storage},
+		{"retention", have.Retention != want.Retention},
+		{"deny_delete", have.DenyDelete != want.DenyDelete},
+		{"deny_purge", have.DenyPurge != want.DenyPurge},
+		{"allow_rollup_hdrs", have.AllowRollup},
+		{"allow_msg_ttl", have.AllowMsgTTL && !want.AllowMsgTTL},
+		{"max_age", have.MaxAge != want.MaxAge},
+		{"max_msgs", limited(have.MaxMsgs, want.MaxMsgs)},
+		{"max_bytes", limited(have.MaxBytes, want.MaxBytes)},
+		{"max_msg_size", limited(int64(have.MaxMsgSize), int64(want.MaxMsgSize))},
+		{"max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0) != want.MaxMsgsPerSubject},
+		{"discard", want.MaxMsgsPerSubject > 0 && have.Discard != want.Discard}, // without a limit, nothing is discarded
+		{"discard_new_per_subject", have.DiscardNewPerSubject != want.DiscardNewPerSubject},
+		{"mirror", have.Mirror != nil},
+		{"sources", len(have.Sources) > 0},
+		{"subject_transform", have.SubjectTransform != nil},
+	} {
+		if x.differs {
+			return x.name
+		}
 	}
-	return reflect.DeepEqual(have.Subjects, want.Subjects) && have.Storage == want.Storage && have.DenyDelete == want.DenyDelete &&
-		have.DenyPurge == want.DenyPurge && max(have.MaxMsgsPerSubject, 0) == want.MaxMsgsPerSubject && have.MaxAge == want.MaxAge &&
-		have.Retention == want.Retention
+	return ""
 }
 
 // provisionConsumers creates the missing consumers of a service: one for each Work, and
