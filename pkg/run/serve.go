@@ -122,7 +122,8 @@ func (in *instance) loadKey() error {
 }
 
 // run starts the background tasks, runs the service, and stops the tasks after it. It
-// returns the error of the service or, if that is nil, of a background task.
+// returns the error of the service or, if that is nil, of a background task. If ctx has
+// ended, the error of ctx does not count as one of the service.
 func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error {
 	env := in.env
 	// The base context ends after the service has stopped, so that the outcomes of its
@@ -146,6 +147,9 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 	}
 	err := in.serve(inner, base, ready)
 	cause := context.Cause(inner)
+	if inner.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil // the instance was stopped; if a task is the reason, its error follows
+	}
 	stopBase()
 	if e := g.Wait(); err == nil {
 		err = e
@@ -171,8 +175,7 @@ func (in *instance) fatal(ctx context.Context) error {
 
 // serve waits until the instance can verify, sign and query, and then runs the service
 // until ctx ends. It returns the error of the service. If ctx ends before the service
-// runs, serve returns nil, or the error of ctx if the ledger cannot be read at that
-// time. base ends later than ctx.
+// runs, serve returns nil or the error of ctx. base ends later than ctx.
 func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	kid, ok := in.prepare(ctx)
 	if !ok {
