@@ -92,9 +92,9 @@ var (
 	errUnread = errors.New("what is stored cannot be read now")
 )
 
-// unread converts an error of audit, of the view or of the object store: to errNotStored
-// if the response does not exist or is erased, and otherwise to errUnread, unless the
-// service has no key for the content.
+// unread converts an error of audit, of the view or of the object store. The result
+// wraps errNotStored if the response does not exist or is erased, and errUnread for any
+// other error. nil and contract.ErrEncrypted are returned unchanged.
 func unread(err error) error {
 	switch {
 	case err == nil, errors.Is(err, errNotStored), errors.Is(err, contract.ErrEncrypted):

@@ -62,9 +62,9 @@ func main() {
 	}
 }
 
-// walk writes a table row for each member of the struct type name. If a member is a
-// struct type in types, or a list of one, walk also writes the rows of its members. at
-// is the path of the object in the document.
+// walk writes a table row for each member of the struct type name. If the type of a
+// member is a struct in types, or a list of one, walk also writes the rows of its
+// members. at is the path of the object in the document.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {
