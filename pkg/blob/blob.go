@@ -112,8 +112,8 @@ func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) err
 	return s.put(ctx, evidence, c, object)
 }
 
-// put publishes the parts of an object in order. It succeeds for a part that is stored
-// already.
+// put publishes the parts of an object in order. A part that the server refuses to store
+// (JetStream error 10077), in general because its name exists, counts as stored.
 func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object []byte, opts ...jetstream.PublishOpt) error {
 	for n := 0; n*chunk < len(object); n++ {
 		part := object[n*chunk : min((n+1)*chunk, len(object))]
