@@ -35,9 +35,9 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 // ErrUnknownType is the error of a part whose type a dialect does not know.
 var ErrUnknownType = errors.New("is unknown")
 
-// Output is Content for the content of a response. It omits the parts for which read
-// returns ErrUnknownType: such a part, of a provider's own tool for example, has no
-// equivalent in other APIs, and a caller of the same API receives it as it is.
+// Output is Content for the content of a response. It omits the parts for which the
+// error of read wraps ErrUnknownType: such a part, of a provider's own tool for example,
+// has no equivalent in other APIs, and a caller of the same API receives it as it is.
 func Output[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, error) {
 	var out []Part
 	parts, err := Content(raw, func(x *T) (Part, error) {

@@ -55,8 +55,8 @@ func TestFoldedAlone(t *testing.T) {
 }
 
 // TestLasts shows that a time to live that overflows a time.Duration, or that is above
-// the maximum of its verb or negative, is rejected, and that the longest one of each verb
-// ends in the future.
+// the maximum of its verb or negative, is rejected, that the longest one of each verb is
+// accepted, and that MaxTerm ends in the future.
 func TestLasts(t *testing.T) {
 	own := func(string) bool { return true }
 	for verb, c := range map[string]struct {

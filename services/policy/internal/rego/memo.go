@@ -127,7 +127,7 @@ func (m *memo) get(doc []byte) (a guard.Answer, key []byte, ok bool) {
 	return a, key, ok
 }
 
-// put caches an answer under the key that get returned.
+// put caches an answer under the key that get returned. It does nothing for a nil key.
 func (m *memo) put(key []byte, a guard.Answer) {
 	if key == nil {
 		return
