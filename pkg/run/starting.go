@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -29,6 +30,7 @@ type Starting struct {
 	tasks []startTask
 	last  string    // state at the last change that Still found
 	since time.Time // when Still found it
+	once  sync.Once // release
 }
 
 // startTask is one view of an instance or, without a view, the instance itself.
@@ -103,6 +105,15 @@ func (s *Starting) Still() time.Duration {
 	return time.Since(s.since)
 }
 
+// release returns free memory to the operating system, once, if no task is left. Views
+// that are rebuilt behind a long history leave much garbage, which the runtime would hold
+// for minutes.
+func (s *Starting) release() {
+	if len(s.open("")) == 0 {
+		s.once.Do(debug.FreeOSMemory)
+	}
+}
+
 // Report logs every startReports what an instance waits for, until it waits for nothing
 // or ctx ends.
 func (s *Starting) Report(ctx context.Context, log *slog.Logger, instance string) {
@@ -114,6 +125,7 @@ func (s *Starting) Report(ctx context.Context, log *slog.Logger, instance string
 		}
 		open := s.open(instance)
 		if len(open) == 0 {
+			s.release()
 			return
 		}
 		views := 0
