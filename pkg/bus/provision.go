@@ -102,7 +102,7 @@ func difference(have, want *jetstream.StreamConfig) string {
 		{"max_bytes", limited(have.MaxBytes, want.MaxBytes)},
 		{"max_msg_size", limited(int64(have.MaxMsgSize), int64(want.MaxMsgSize))},
 		{"max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0) != want.MaxMsgsPerSubject},
-		{"discard", want.MaxMsgsPerSubject > 0 && have.Discard != want.Discard}, // without a limit, nothing is discarded
+		{"discard", want.MaxMsgsPerSubject > 0 && have.Discard != want.Discard}, // compared only if messages per subject are limited
 		{"discard_new_per_subject", have.DiscardNewPerSubject != want.DiscardNewPerSubject},
 		{"mirror", have.Mirror != nil},
 		{"sources", len(have.Sources) > 0},

@@ -50,8 +50,8 @@ func TestExistingStreams(t *testing.T) {
 		own := s.CachedInfo().Config
 		other := own
 		c.change(&other)
-		// Some settings cannot be set on an existing stream, so it is made again. The
-		// ledger itself denies that to everyone but the owner of the account.
+		// Some settings cannot be changed on an existing stream, so the stream is
+		// deleted and created again, which only the provisioning identity may do.
 		again := func(conf jetstream.StreamConfig) {
 			t.Helper()
 			if err := js.DeleteStream(t.Context(), c.stream); err != nil {

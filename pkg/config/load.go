@@ -88,8 +88,9 @@ type Value struct {
 	Origin string // "flag --x", "variable X", "file F:3", "folder F", "default"
 }
 
-// Text returns the value as text. A private value is a URL, of which Text returns only
-// scheme, host and port, and a mark for a part left out after them; see withoutPath.
+// Text returns the value as text. A private value is a URL, or several URLs with commas
+// between them. Of each URL, Text returns only scheme, host and port, and a mark for a
+// part left out after them; see withoutPath.
 func (v *Value) Text() string {
 	s := shown(v.Value)
 	if v.Private {
@@ -109,8 +110,9 @@ func (v *Value) Shown() any {
 
 // withoutPath returns a URL without its user, path, query and fragment, which may hold
 // secrets. "/…" marks that something was left out after the host. The empty text
-// remains empty, and any other text that is not a URL with a host becomes "…". Of the
-// URLs of NATS servers with commas between them, each is returned in this way.
+// remains empty, and any other text that is not a URL with a host becomes "…". In a
+// list of URLs of NATS servers with commas between them, each URL is treated in this
+// way.
 func withoutPath(s string) string {
 	if strings.Contains(s, ",") && natsURL(s) {
 		all := strings.Split(s, ",")

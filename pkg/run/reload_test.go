@@ -180,7 +180,8 @@ func TestReloadIsRecordedFirst(t *testing.T) {
 
 // TestReloadIsCompleted shows that a configuration of which the ledger has, or may have,
 // an event is recorded for every instance and applied, although the file was changed
-// back meanwhile; only then the changed file is. Each event is stored once.
+// back meanwhile. The changed file is recorded and applied only after that. Each event
+// is stored once.
 func TestReloadIsCompleted(t *testing.T) {
 	for name, failing := range map[string]func(eventlog.Log) eventlog.Log{
 		"not stored": func(l eventlog.Log) eventlog.Log { return deaf{l} },

@@ -122,8 +122,9 @@ func (in *instance) loadKey() error {
 }
 
 // run starts the background tasks, runs the service, and stops the tasks after it. It
-// returns the error of the service or, if that is nil, of a background task. If ctx has
-// ended, the error of ctx does not count as one of the service.
+// returns the error of the service or, if that is nil, of a background task. After ctx
+// has ended or a task has failed, the error context.Canceled does not count as one of
+// the service.
 func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error {
 	env := in.env
 	// The base context ends after the service has stopped, so that the outcomes of its

@@ -18,7 +18,7 @@ import (
 )
 
 // waiting is a service that waits for a ledger which never responds. begun is called
-// when it does.
+// when the wait begins.
 type waiting struct{ begun func(*run.Env) }
 
 func (waiting) Declaration() bus.Declaration { return bus.Declaration{Service: "a", Slots: 1} }

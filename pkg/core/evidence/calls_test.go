@@ -256,9 +256,9 @@ func TestEndsByEscalation(t *testing.T) {
 	}
 }
 
-// TestForeignRoot shows that a pack verifies, also with the second verifier if
-// BINNACLE_NODE is set, in which a key with the use root that does not belong to
-// provision is revoked while there is one root key.
+// TestForeignRoot shows that a pack verifies if a key with the use root that does not
+// belong to provision is revoked while there is one root key. If BINNACLE_NODE is the
+// path of node, the second verifier must accept the pack too.
 func TestForeignRoot(t *testing.T) {
 	w := sample(t, 1)
 	foreign := key(t, "foreign")

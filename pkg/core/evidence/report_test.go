@@ -110,8 +110,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestFirstError shows that the error of the first line that fails is returned, although
-// a later line cannot be added to its session.
+// TestFirstError shows that the error of the first line that fails is returned, even if
+// a later line has the event id of an earlier one.
 func TestFirstError(t *testing.T) {
 	w := sample(t, 2)
 	e := w.put("session-runner", contract.EventEffectStarted, "s-a", contract.Bytes(&contract.Started{CallID: "c-none", DecisionID: "d-c-none", IntentID: "i-c-none"}), nil)
