@@ -168,5 +168,5 @@ func answer(w http.ResponseWriter, status int, doc any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(doc) // Encode fails only if the client has disconnected
+	_ = json.NewEncoder(w).Encode(doc) // the status is sent already, so an error cannot be reported
 }

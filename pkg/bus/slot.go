@@ -126,7 +126,7 @@ func (s *Slot) take(ctx context.Context) error {
 	if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
 		return err
 	}
-	if have := string(m.Data); have != slotFree && have != s.lease { // this process may already have the lease, if the response to an earlier request was lost
+	if have := string(m.Data); have != slotFree && have != s.lease { // it is s.lease if the response to an earlier request was lost
 		return held(seq, have)
 	}
 	s.seq = seq
@@ -159,7 +159,7 @@ func (s *Slot) Keep(ctx context.Context) error {
 		case <-t.C:
 			try, cancel := context.WithTimeout(ctx, time.Second)
 			err := s.put(try, s.lease)
-			if conflict(err) { // the lease expired or the server lost it: lease the slot again unless another process holds it
+			if conflict(err) { // perhaps the lease expired or a response was lost: lease the slot again unless another process holds it
 				var other *heldError
 				if errors.As(s.take(try), &other) {
 					cancel()

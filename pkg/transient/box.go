@@ -130,8 +130,8 @@ func (b *Box) Run(ctx context.Context) error {
 	if err != nil {
 		return nil // ctx ended
 	}
-	// TRANSIENT is stored in memory: a restart of NATS empties it and its numbering
-	// starts again, so the old position is meaningless. Continue at the new end.
+	// TRANSIENT is stored in memory: a restart of NATS may empty it and start its
+	// numbering again, so the old position may be meaningless. Continue at the new end.
 	b.follower.Restart = func(c context.Context) (uint64, error) { n, err := b.conn.LastSeq(c, bus.Transient); return n + 1, err }
 	return b.follower.Run(ctx, last+1)
 }

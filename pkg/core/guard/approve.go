@@ -42,7 +42,7 @@ func settle(in *Inputs, v Answer) Answer {
 		return denied(contract.ReasonApprovalTimeout)
 	case f.Resolution == contract.ResolvedGranted && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
-	case f.Resolution == contract.ResolvedGranted: // the policies now require more approvals than when the votes were counted
+	case f.Resolution == contract.ResolvedGranted: // the policies now require other approvals than when the votes were counted
 		return denied(contract.ReasonApprovalDenied)
 	case f.BreakGlass != "" && !f.DualControl: // break-glass does not replace the second person of dual control
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass

@@ -135,8 +135,8 @@ func TestProofs(t *testing.T) {
 			}
 		}
 	}
-	// Repeating the last leaf changes the root; CVE-2012-2459 was a tree in which
-	// it did not.
+	// Repeating the last leaf changes the root, unlike in the Merkle tree of
+	// CVE-2012-2459.
 	a, b, c := leaves[0], leaves[1], leaves[2]
 	if NodeHash(NodeHash(a, b), c) == NodeHash(NodeHash(a, b), NodeHash(c, c)) {
 		t.Fatal("duplicated leaf keeps the root")
