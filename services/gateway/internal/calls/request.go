@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"errors"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -69,8 +70,8 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 		return propose.Request{}, err
 	}
 	idem := h.Get(idempotencyHeader)
-	if len(idem) > body.MaxName {
-		return propose.Request{}, apierr.BadRequest(idempotencyHeader, "at most 128 characters")
+	if err := body.CheckName(idempotencyHeader, idem); err != nil {
+		return propose.Request{}, err
 	}
 	r, err := s.Plain(h, who, in, kind, tool, args)
 	if err != nil {
@@ -123,11 +124,12 @@ const (
 )
 
 // delegationOf returns the values of behalfHeader and delegationHeader, each "" if
-// absent. The error is 400 if one of them is longer than body.MaxName.
+// absent. The error is 400, and names the header, if one of them is longer than
+// body.MaxName.
 func delegationOf(h http.Header) (behalf, delegation string, err error) {
 	behalf, delegation = h.Get(behalfHeader), h.Get(delegationHeader)
-	if len(behalf) > body.MaxName || len(delegation) > body.MaxName {
-		return "", "", apierr.BadRequest(behalfHeader, "at most 128 characters")
+	if err := errors.Join(body.CheckName(behalfHeader, behalf), body.CheckName(delegationHeader, delegation)); err != nil {
+		return "", "", err
 	}
 	return behalf, delegation, nil
 }
