@@ -86,7 +86,7 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 			return nil, err
 		}
 		x.Status, x.Verdict, x.ReasonCode, x.Expires = pendingApproval, contract.Escalate, d.Decision.ReasonCode, d.Expires
-	case contract.EventAllowed:
+	case contract.EventAllowed, contract.EventStartExpired: // policy records the outcome of an expired call soon after
 		x.Status, x.Verdict = allowed, contract.Allow
 	case contract.EventEffectStarted:
 		x.Status, x.Verdict = running, contract.Allow

@@ -312,7 +312,7 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 		return nil, err
 	}
 	names := map[string][]string{"proposal": {contract.EventCallProposed}, "decision": {contract.EventAllowed}, "late_report": {contract.EventOutcomeReported},
-		"call": {contract.EventCallProposed, contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventEffectRecorded}}[verb]
+		"call": {contract.EventCallProposed, contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded}}[verb]
 	if names == nil {
 		return nil, errors.New("service audit has no running instance")
 	}
