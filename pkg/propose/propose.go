@@ -388,6 +388,10 @@ func (c *Pending) Started() <-chan *contract.Event { return c.started }
 // recorded. Wait receives from the same channel.
 func (c *Pending) Failed() <-chan error { return c.store }
 
+// Stored returns a channel that is closed when the append of the proposal has ended,
+// whether it succeeded or failed.
+func (c *Pending) Stored() <-chan struct{} { return c.stored }
+
 // Cancel appends an event that requests the call's cancellation. It first waits until
 // the append of the proposal has ended, so that the request follows the proposal on the
 // ledger. If the proposal could not be recorded, Cancel does nothing and returns nil.

@@ -24,6 +24,7 @@ type Source interface {
 	Allowed() <-chan *contract.Event // the event that allowed the call, if the call's caller executes it
 	Started() <-chan *contract.Event // the claim of such a call, if its intent was handed out before
 	Failed() <-chan error            // the proposal could not be recorded
+	Stored() <-chan struct{}         // closed when the append of the proposal has ended
 }
 
 // Sink processes the frames of a response, which may arrive before or after the outcome.
@@ -138,7 +139,7 @@ func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result
 		case <-m.lost:
 			m.State = Silent
 		case <-m.late.C:
-			m.check(ctx, w)
+			m.check(ctx, w, src)
 		case <-m.deadline.C:
 			m.overdue()
 		case <-ctx.Done():
@@ -207,15 +208,27 @@ func (m *machine) escalate(x *contract.Escalated) {
 	}
 }
 
-// check ends the wait as Silent if the ledger has recovered recently and Progress
-// returns false. It does not end the wait if Progress is nil, the call was escalated or
-// its outcome was received. A wait that continues is checked again after probe.Every.
-func (m *machine) check(ctx context.Context, w Waiter) {
-	if m.Escalated == nil && m.Outcome == nil && w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx) {
+// check ends the wait as Silent if the append of the proposal has not ended, because an
+// append is repeated for longer than a caller may wait, or if the ledger has recovered
+// recently and Progress, unless it is nil, returns false. It does not end the wait if the
+// call was escalated or its outcome was received, which implies that the proposal is
+// stored. A wait that continues is checked again after probe.Every.
+func (m *machine) check(ctx context.Context, w Waiter, src Source) {
+	if m.Escalated == nil && m.Outcome == nil && (!closed(src.Stored()) || w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx)) {
 		m.State = Silent
 		return
 	}
 	m.late.Reset(probe.Every)
+}
+
+// closed reports whether a channel that receives no values is closed.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // overdue ends the wait because its deadline has passed: as Broken if the outcome is

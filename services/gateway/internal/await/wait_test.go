@@ -21,10 +21,13 @@ type source struct {
 	allowed   chan *contract.Event
 	started   chan *contract.Event
 	failed    chan error
+	stored    chan struct{} // closed unless a test replaces it
 }
 
 func newSource() *source {
-	return &source{make(chan propose.Outcome, 2), make(chan contract.Escalated, 1), make(chan *contract.Event, 1), make(chan *contract.Event, 1), make(chan error, 1)}
+	s := &source{make(chan propose.Outcome, 2), make(chan contract.Escalated, 1), make(chan *contract.Event, 1), make(chan *contract.Event, 1), make(chan error, 1), make(chan struct{})}
+	close(s.stored)
+	return s
 }
 
 func (s *source) Outcome() <-chan propose.Outcome      { return s.outcome }
@@ -32,6 +35,7 @@ func (s *source) Escalated() <-chan contract.Escalated { return s.escalated }
 func (s *source) Allowed() <-chan *contract.Event      { return s.allowed }
 func (s *source) Started() <-chan *contract.Event      { return s.started }
 func (s *source) Failed() <-chan error                 { return s.failed }
+func (s *source) Stored() <-chan struct{}              { return s.stored }
 
 // ended delivers an outcome whose response consists of the given number of frames.
 func (s *source) ended(id string, frames int64) {
@@ -152,6 +156,14 @@ func TestWait(t *testing.T) {
 			w.progress = func(context.Context) bool { return true }
 		}, do: func(w *world) { after(10*time.Second, func() { w.src.ended("r-1", 0) }) }, state: Ended, took: 10 * time.Second},
 		"is not expected to start": {terms: minute, set: func(w *world) { w.ledger.unsteady = true }, state: Overdue, took: time.Minute},
+		"is not stored, though the ledger responds to probes": {terms: minute, set: func(w *world) { w.src.stored = make(chan struct{}) },
+			state: Silent, took: 1500 * time.Millisecond},
+		"is stored late": {terms: minute, set: func(w *world) { w.src.stored = make(chan struct{}) },
+			do: func(w *world) { after(time.Second, func() { close(w.src.stored) }) }, state: Overdue, took: time.Minute},
+		"is handled before its append is acknowledged": {terms: minute, set: func(w *world) {
+			w.src.stored = make(chan struct{})
+			w.src.escalated <- anEscalation
+		}, state: Escalated, took: time.Minute},
 		"waits for people after an election": {terms: minute, set: func(w *world) {
 			w.ledger.unsteady = true
 			w.progress = func(context.Context) bool { return false }

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -80,4 +81,39 @@ func TestOneMiss(t *testing.T) {
 	if p.Unsteady() {
 		t.Error("unsteady")
 	}
+}
+
+// TestStuckProbe checks that a loss is noticed within two seconds if check does not end
+// with its context, as a request does during a reconnection, and that check is not called
+// again before it has returned.
+func TestStuckProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Probe
+		var running atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		defer p.Watch()()
+		var run sync.WaitGroup
+		run.Go(func() {
+			p.Run(ctx, func(context.Context) error {
+				if running.Add(1) > 1 {
+					t.Error("check is called twice at a time")
+				}
+				defer running.Add(-1)
+				time.Sleep(10 * time.Second)
+				return nil
+			})
+		})
+		select {
+		case <-p.Lost():
+		case <-time.After(2 * time.Second):
+			t.Error("the loss is not noticed within two seconds")
+		}
+		time.Sleep(20 * time.Second)
+		if !p.Down() {
+			t.Error("a response after 10 s counts")
+		}
+		cancel()
+		run.Wait()
+		time.Sleep(10 * time.Second) // until the last check has returned
+	})
 }
