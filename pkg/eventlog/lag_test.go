@@ -8,14 +8,13 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
@@ -36,15 +35,11 @@ func (s *lagging) serve(t *testing.T) *bus.Conn {
 	}
 	public, _ := kp.PublicKey()
 	seed, _ := kp.Seed()
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, Nkeys: []*server.NkeyUser{{Nkey: public}}})
+	ns, err := embed.Start(fmt.Sprintf("listen: \"127.0.0.1:-1\"\nauthorization: { users: [{ nkey: %s }] }", public), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns.Start()
 	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
-	if !ns.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not start")
-	}
 	conn, err := bus.Connect(bus.Dialer{URL: ns.ClientURL()}, seed, "test", true)
 	if err != nil {
 		t.Fatal(err)
