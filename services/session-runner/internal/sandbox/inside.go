@@ -26,7 +26,7 @@ func init() {
 	}
 	runtime.LockOSThread()
 	err := become()
-	fmt.Fprintf(os.Stderr, "%s: %v\n", initName, err)
+	_, _ = unix.Write(statusFD, fmt.Appendf(nil, "%s: %v", initName, err))
 	os.Exit(setupFailed)
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,8 +56,9 @@ type setup struct {
 // Descriptors of the child in addition to standard input, output and error.
 const (
 	setupFD   = 3
-	programFD = 4
-	scriptFD  = 5
+	statusFD  = 4 // receives the error if the sandbox could not be made; closed when the program starts
+	programFD = 5
+	scriptFD  = 6
 )
 
 // Run implements Runner. The program is killed when ctx is done or its time limit has
@@ -96,7 +98,13 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	}
 	defer read.Close()
 	defer write.Close()
-	cmd := command(append([]*os.File{read}, files...))
+	status, statusEnd, err := os.Pipe()
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer status.Close()
+	defer statusEnd.Close()
+	cmd := command(append([]*os.File{read, statusEnd}, files...))
 	cmd.Stdin = bytes.NewReader(s.Stdin)
 	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, &Capped{Max: StderrMax}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -108,13 +116,14 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	if err := cmd.Start(); err != nil {
 		return Outcome{}, fmt.Errorf("namespaces: %w", err)
 	}
+	statusEnd.Close() // so that reading it ends with the child
 	if err := begin(cmd, cg, write, doc); err != nil {
 		return Outcome{}, err
 	}
 	timedOut, werr := wait(ctx, cmd, time.Duration(s.Limits.WallMS)*time.Millisecond)
 	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState)}
 	out.Attest = contract.Attestation{Enforced: enforced(s.Program, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
-	return out, failure(&out, werr)
+	return out, failure(status, werr)
 }
 
 // user sets the user id of a run in doc, if this process can change to another one. It
@@ -155,13 +164,16 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 	return err
 }
 
+// maxStatus is the maximum size of the error that a child reports.
+const maxStatus = 4096
+
 // failure returns an error if the sandbox could not be created or waiting for its
-// process failed. It recognizes the first case by the exit code and the beginning of
-// standard error, which the program itself could also produce. Any other exit status of
-// the program is not an error.
-func failure(out *Outcome, waited error) error {
-	if out.Exit == setupFailed && bytes.HasPrefix(out.Stderr, []byte(initName)) {
-		return errors.New(string(bytes.TrimSpace(out.Stderr)))
+// process failed. In the first case the child has written the error to status, which the
+// program cannot reach. Any exit status of the program is not an error. The child must
+// have ended.
+func failure(status io.Reader, waited error) error {
+	if b, err := io.ReadAll(io.LimitReader(status, maxStatus)); err != nil || len(b) > 0 {
+		return errors.Join(errors.New(string(b)), err)
 	}
 	var exit *exec.ExitError
 	if errors.As(waited, &exit) || errors.Is(waited, exec.ErrWaitDelay) || errors.Is(waited, syscall.EPIPE) {

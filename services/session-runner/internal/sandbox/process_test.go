@@ -246,3 +246,26 @@ func TestFilter(t *testing.T) {
 		t.Errorf("another architecture: %#x", got)
 	}
 }
+
+// TestImitatedFailure checks that a program cannot end as if its sandbox could not be
+// made, whatever its exit code and standard error, and that a sandbox whose program
+// cannot be executed is an error that names the step.
+func TestImitatedFailure(t *testing.T) {
+	p, err := program.Open(build(t, "./testdata/imitate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := runner(t)
+	out, err := r.Run(t.Context(), Spec{ID: "imitate", Program: p, Limits: small})
+	if err != nil || out.Exit != 125 || !strings.HasPrefix(string(out.Stderr), initName) {
+		t.Errorf("exit %d, %s, %v", out.Exit, out.Stderr, err)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if out, err := r.run(t.Context(), Spec{ID: "none", Program: p, Limits: small}, setup{Argv: []string{"x"}, Limits: small}, []*os.File{null}); err == nil || !strings.Contains(err.Error(), "exec: ") {
+		t.Errorf("exit %d, %s, %v", out.Exit, out.Stderr, err)
+	}
+}

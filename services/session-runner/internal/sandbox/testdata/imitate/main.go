@@ -1,0 +1,12 @@
+// Imitate ends as a process that could not set up its sandbox did before release 0.6.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	fmt.Fprintln(os.Stderr, "binnacle-sandbox-init: root: permission denied")
+	os.Exit(125)
+}
