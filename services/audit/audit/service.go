@@ -73,9 +73,9 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It is ready once the view has reached the end of the
-// ledger and the ledger was compared with the last checkpoint. If entries are missing,
-// or the comparison fails for another reason, it records an alarm, continues to respond
-// to queries, and signs no checkpoints. Once the root key has opened a new epoch after
+// ledger and the ledger was compared with the last checkpoint. If entries are missing, it
+// records an alarm, continues to respond to queries, and signs no checkpoints. If its
+// folder cannot be read, it returns an error. Once the root key has opened a new epoch after
 // such a loss, Run returns an error, so that the service restarts in that epoch.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
@@ -101,10 +101,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	pos, lamport := s.view.Position()
 	env.Emit.See(lamport)
-	if lost := s.lost(ctx, pos); lost != nil {
+	if lost := s.lost(ctx, pos); errors.Is(lost, errLost) {
 		if err := s.alarm(ctx, lost); err != nil {
 			return err
 		}
+	} else if lost != nil {
+		return lost
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
 	f.Batch, f.Every, s.log = 5000, s.Interval, f
@@ -125,10 +127,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		if err := s.view.Flush(); err != nil {
 			return err
 		}
-		if err := s.compare(); err != nil {
-			if err := s.alarm(ctx, err); err != nil {
+		if lost := s.compare(); errors.Is(lost, errLost) {
+			if err := s.alarm(ctx, lost); err != nil {
 				return err
 			}
+		} else if lost != nil {
+			return fmt.Errorf("the last checkpoint cannot be compared with the ledger: %w", lost)
 		}
 		s.mu.Lock()
 		s.compared = true
@@ -213,10 +217,15 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 	}
 }
 
+// errLost is wrapped by the errors which mean that the ledger is not the one that audit
+// has seen. Policy denies every call after such an error, so a failed read is none.
+var errLost = errors.New("ledger_truncated")
+
 // compare compares the ledger with the last checkpoint, which is stored in a separate
-// file. It returns nil if no checkpoint is stored. It returns an error if the ledger is
-// shorter than the checkpoint or has a different root, which means that entries were
-// lost. It also returns an error if the checkpoint or the tree cannot be read.
+// file. It returns nil if no checkpoint is stored. It returns an error that wraps errLost
+// if the ledger is shorter than the checkpoint or has a different root, which means that
+// entries were lost, and if the file does not hold a checkpoint of audit. It returns
+// another error if the file or the tree cannot be read.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -227,38 +236,38 @@ func (s *Service) compare() error {
 	}
 	c, err := s.note(note)
 	if err != nil {
-		return fmt.Errorf("the kept checkpoint: %w", err)
+		return fmt.Errorf("%w: the kept checkpoint: %w", errLost, err)
 	}
 	pos, _ := s.view.Position()
 	if pos < c.Size {
-		return fmt.Errorf("ledger_truncated: the ledger has %d events, the last checkpoint %d", pos, c.Size)
+		return fmt.Errorf("%w: the ledger has %d events, the last checkpoint %d", errLost, pos, c.Size)
 	}
 	root, err := translog.Root(c.Size, s.view.Tree.Node)
 	if err != nil {
 		return err
 	}
 	if root != c.Root {
-		return errors.New("ledger_truncated: the ledger is not the one of the last checkpoint")
+		return fmt.Errorf("%w: the ledger is not the one of the last checkpoint", errLost)
 	}
 	return nil
 }
 
-// lost returns an error if the ledger ends before sequence pos, up to which the view was
-// built, or has a different entry there. It returns nil if the view is empty or ctx is
-// done.
+// lost returns an error that wraps errLost if the ledger ends before sequence pos, up to
+// which the view was built, or has a different entry there, and another error if the tree
+// cannot be read. It returns nil if the view is empty or ctx is done.
 func (s *Service) lost(ctx context.Context, pos uint64) error {
 	last, err := s.env.Conn.Tail(ctx, bus.Events)
 	if err != nil || pos == 0 {
 		return nil // ctx is done, or the view is empty
 	}
 	if last < pos {
-		return fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
+		return fmt.Errorf("%w: the ledger ends at %d, audit has seen %d", errLost, last, pos)
 	}
 	return s.differs(ctx, pos)
 }
 
-// differs returns an error unless the ledger's entry at pos is the one from which the
-// view was built. It retries while the ledger does not respond, because audit reports an
+// differs returns an error that wraps errLost unless the ledger's entry at pos is the one
+// from which the view was built, and another error if the tree cannot be read. It retries while the ledger does not respond, because audit reports an
 // error as a loss and policy then denies every call. If ctx is done first, differs
 // returns nil.
 func (s *Service) differs(ctx context.Context, pos uint64) error {
@@ -271,11 +280,14 @@ func (s *Service) differs(ctx context.Context, pos uint64) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("ledger_truncated: entry %d, which audit has seen, cannot be read: %w", pos, err)
+		return fmt.Errorf("%w: entry %d, which audit has seen, cannot be read: %w", errLost, pos, err)
 	}
 	leaf, err := s.view.Tree.Node(0, pos-1)
-	if err != nil || leaf != translog.LeafHash(en.Data) {
-		return fmt.Errorf("ledger_truncated: entry %d is not the one that audit has seen", pos)
+	if err != nil {
+		return fmt.Errorf("the tree: %w", err)
+	}
+	if leaf != translog.LeafHash(en.Data) {
+		return fmt.Errorf("%w: entry %d is not the one that audit has seen", errLost, pos)
 	}
 	return nil
 }
