@@ -248,8 +248,8 @@ type Bus func() (*bus.Conn, error)
 
 // Restore restores a backup into folders that do not exist yet and onto an empty NATS
 // server. It returns an error if a folder exists, the server has events, the backup is
-// incomplete, or the events that its newest checkpoint covers do not have the
-// checkpoint's root. After an error, the folders and the server may be partly written.
+// incomplete, or the events that its newest checkpoint covers are not all there or do not
+// have the checkpoint's root. After an error, the folders and the server may be partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -339,7 +339,8 @@ func writeFile(name string, r io.Reader) error {
 
 // restoreStreams publishes the messages in the folder spool, and creates the work
 // consumers at their recorded positions. When it has read as many events as the newest
-// checkpoint covers, it compares their root with that of the checkpoint. It stores that
+// checkpoint covers, it compares their root with that of the checkpoint; if there are
+// fewer, it returns an error. It stores that
 // checkpoint, if there is one, in audit's folder, so that audit continues from it.
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
 	// The work consumers are created after the streams are restored, because they start
@@ -364,6 +365,7 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 		return nil, err
 	}
 	p := &publisher{c: c, ids: map[string]bool{}}
+	proven := newest == nil
 	if r.Events, err = each(spool, bus.Events, func(m *message) error {
 		if err := log.Add(m.Data); err != nil {
 			return err
@@ -376,6 +378,7 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 			if root != head.Root {
 				return fmt.Errorf("the first %d events do not have the root that the checkpoint over them names", log.Size)
 			}
+			proven = true
 		}
 		return p.put(ctx, m, true)
 	}); err != nil {
@@ -383,6 +386,9 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	}
 	if r.Events != ix.Events {
 		return nil, fmt.Errorf("the backup holds %d events of %d", r.Events, ix.Events)
+	}
+	if !proven {
+		return nil, fmt.Errorf("the newest checkpoint covers %d events and the backup holds %d: take another backup, of the whole mesh", r.Size, r.Events)
 	}
 	for _, s := range []string{bus.Checkpoints, bus.Blobs} {
 		n, err := each(spool, s, func(m *message) error { return p.put(ctx, m, false) })
