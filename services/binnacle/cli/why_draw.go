@@ -71,7 +71,7 @@ func (s *story) svg() string {
 	total := len(s.Nodes)*(height+gap) + gap
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="monospace" font-size="12">`+"\n", width+2*left, total)
 	b.WriteString(`<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>` + "\n")
-	fill := map[string]string{proofgraph.Intent: "#e8f0fe", proofgraph.Effect: "#e6f4ea", proofgraph.Attestation: "#fef7e0", proofgraph.TrustEvent: "#f3e8fd"}
+	fill := map[string]string{proofgraph.Intent: "#e8f0fe", proofgraph.Effect: "#e6f4ea", proofgraph.Attestation: "#fef7e0", proofgraph.MergeDecision: "#fce8e6", proofgraph.TrustEvent: "#f3e8fd"}
 	row := map[string]int{}
 	for i, n := range s.Nodes {
 		row[n.ID] = i

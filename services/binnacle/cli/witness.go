@@ -247,8 +247,8 @@ func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 }
 
 // learn adds new key events to the key registry. A root key must have signed each of
-// them, so the mesh that sends them need not be trusted. A key event that the registry
-// rejects is an error.
+// them, so the mesh that sends them need not be trusted. Like the services, it ignores a
+// key event that the registry rejects.
 func (w *witnessing) learn(ctx context.Context) error {
 	w.keys.Root = w.root
 	type entry struct {
@@ -278,18 +278,15 @@ func (w *witnessing) learn(ctx context.Context) error {
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.Seq, b.Seq) })
 	for _, l := range all {
+		w.seen = l.Seq
 		e, err := eventlog.OpenBytes(l.Event, bus.KeyFilters()...)
 		if err != nil {
 			continue // not a valid event of provision about a key; services ignore it, too
 		}
 		var k contract.TrustKey
-		if err := contract.Decode(e.Data, &k); err != nil {
-			return err
+		if contract.Decode(e.Data, &k) == nil {
+			_ = w.keys.Apply(k, e.Lamport) // a document that the registry rejects changes nothing, as in the services
 		}
-		if err := w.keys.Apply(k, e.Lamport); err != nil {
-			return err
-		}
-		w.seen = l.Seq
 	}
 	return nil
 }
