@@ -28,11 +28,21 @@ func Write(path string, b []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if _, err = f.Write(b); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return Commit(f, path)
+}
+
+// Commit closes f, a file in the folder of path, and renames it to path, atomically and
+// durably: if the error is nil, the content and its name are synced to disk. It closes f
+// in every case, and leaves it under its old name after an error. It is for files that
+// are too large for Write.
+func Commit(f *os.File, path string) error {
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(path))

@@ -98,7 +98,7 @@ func (o *backupOptions) fill(data string) {
 // is running.
 func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
 	if o.nats == "" {
-		c, stop, err := mesh.Offline(data)
+		c, stop, err := mesh.Offline(data, o.folders.Keys)
 		if errors.Is(err, mesh.ErrInUse) {
 			err = fail(exitUsage, "%v: stop it, or run it with --nats-listen and name that here as --nats", err)
 		}
@@ -131,10 +131,10 @@ func runBackup(ctx context.Context, c *env, o *backupOptions) error {
 	}
 	defer os.Remove(o.out + ".new")
 	r, err := backup.Take(ctx, conn, mesh.Declarations(), o.folders, file)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
+	if err != nil {
+		return errors.Join(err, file.Close())
 	}
-	if err := os.Rename(o.out+".new", o.out); err != nil {
+	if err := private.Commit(file, o.out); err != nil {
 		return err
 	}
 	return c.print(r, func() {
@@ -156,6 +156,11 @@ func runRestore(ctx context.Context, c *env, o *backupOptions) error {
 	defer file.Close()
 	stop := func() {}
 	r, err := backup.Restore(ctx, file, o.folders, mesh.Declarations(), func() (*bus.Conn, error) {
+		if o.nats == "" { // no restored folder need be in DATA
+			if err := private.Mkdir(c.data); err != nil {
+				return nil, err
+			}
+		}
 		conn, s, err := o.open(c.data)
 		if err == nil {
 			stop = s

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -54,33 +55,33 @@ bytes as lines, the checkpoint over them as the last line.`,
 	return cmd
 }
 
-// runExport writes the evidence to a temporary file that it then renames, or to
+// runExport writes the evidence to a temporary file that it then renames durably, or to
 // standard output if --out is not set.
 func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	if (o.session == "") == !o.ledger {
 		return fail(exitUsage, "export wants --session or --ledger")
 	}
-	w := c.out
-	if o.out == "" && c.structured() {
-		w = &bytes.Buffer{}
-	}
-	if o.out != "" {
-		f, err := private.Create(o.out + ".new")
+	if o.out == "" {
+		w := c.out
+		if c.structured() {
+			w = &bytes.Buffer{}
+		}
+		n, err := exportTo(ctx, c, w, o)
 		if err != nil {
 			return err
 		}
-		defer os.Remove(o.out + ".new")
-		defer f.Close()
-		w = f
+		return inline(c, w, n)
 	}
-	n, err := exportTo(ctx, c, w, o)
+	f, err := private.Create(o.out + ".new")
 	if err != nil {
 		return err
 	}
-	if o.out == "" {
-		return inline(c, w, n)
+	defer os.Remove(o.out + ".new")
+	n, err := exportTo(ctx, c, f, o)
+	if err != nil {
+		return errors.Join(err, f.Close())
 	}
-	if err := os.Rename(o.out+".new", o.out); err != nil {
+	if err := private.Commit(f, o.out); err != nil {
 		return err
 	}
 	return c.print(map[string]any{"file": o.out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", o.out, n) })

@@ -101,7 +101,7 @@ func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head 
 			return "", fail(exitUsage, "no ledger is in %s; name the NATS server that has it with --nats", c.data)
 		}
 		var stop func()
-		if conn, stop, err = mesh.Offline(c.data); err == nil {
+		if conn, stop, err = mesh.Offline(c.data, ring.Dir); err == nil {
 			defer stop()
 		}
 	}

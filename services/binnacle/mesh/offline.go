@@ -40,10 +40,10 @@ func storeFolder(dir string) (string, error) {
 	return nats, errors.Join(private.Mkdir(nats), private.CheckOne(nats))
 }
 
-// Offline starts only the NATS server of a stopped mesh, and connects to it as the
-// provisioning identity. The error wraps ErrInUse if the mesh is running. After success,
+// Offline starts only the NATS server of the stopped mesh in dir, whose keys are in the
+// folder keys, and connects to it as the provisioning identity. The error wraps ErrInUse if the mesh is running. After success,
 // the caller closes the connection and then calls stop.
-func Offline(dir string) (c *bus.Conn, stop func(), err error) {
+func Offline(dir, keys string) (c *bus.Conn, stop func(), err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, nil, err
@@ -57,7 +57,7 @@ func Offline(dir string) (c *bus.Conn, stop func(), err error) {
 			l.Close()
 		}
 	}()
-	ring, err := keyring.Open(filepath.Join(dir, "keys"))
+	ring, err := keyring.Open(keys)
 	if err != nil {
 		return nil, nil, err
 	}
