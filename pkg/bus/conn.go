@@ -209,6 +209,27 @@ func (c *Conn) LastSeq(ctx context.Context, stream string) (uint64, error) {
 	return info.State.Last, err
 }
 
+// ErrNoLeader is returned for a stream that has no leader, and thus stores no messages.
+var ErrNoLeader = errors.New("the stream has no leader")
+
+// Led returns nil if a stream responds and, on a cluster, has a leader. While a stream
+// has no leader, the other members of its group respond to STREAM.INFO, so LastSeq may
+// succeed.
+func (c *Conn) Led(ctx context.Context, stream string) error {
+	var info struct {
+		Cluster *struct {
+			Leader string `json:"leader"`
+		} `json:"cluster"`
+	}
+	if err := c.API(ctx, "STREAM.INFO."+stream, nil, &info); err != nil {
+		return err
+	}
+	if info.Cluster != nil && info.Cluster.Leader == "" {
+		return ErrNoLeader
+	}
+	return nil
+}
+
 // Reset moves a reader's consumer so that its next message is the first match at
 // sequence seq or later.
 func (c *Conn) Reset(ctx context.Context, stream, consumer string, seq uint64) error {

@@ -189,7 +189,7 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	conn := s.env.Conn
 	g.Go(func() error { return s.view.Run(ctx, 1) })
 	g.Go(func() error {
-		s.probe.Run(ctx, func(try context.Context) error { _, err := conn.LastSeq(try, bus.Events); return err })
+		s.probe.Run(ctx, func(try context.Context) error { return conn.Led(try, bus.Events) })
 		return nil
 	})
 	g.Go(func() error { s.mcp.Run(ctx); return nil })
