@@ -250,11 +250,8 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 	if err := receipt.Check(r, d, sys.reg.At); err != nil {
 		return err
 	}
-	if e.Service() != r.Receipt.Executor {
-		return errors.New("published by another service than signed it")
-	}
-	if d.Intent != nil && (!c.started || c.claimer != e.Service()) {
-		return errors.New("outcome of an effect its recorder never claimed")
+	if err := c.checkRecorder(e, r, d); err != nil {
+		return err
 	}
 	if err := receipt.CheckLink(*tip, &r.Receipt); err != nil {
 		return err
@@ -264,6 +261,18 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 	}
 	*tip = receipt.TipOf(&r.Receipt)
 	*c = callState{recorded: true} // later events of the call need only this flag, so the rest of the state is released
+	return nil
+}
+
+// checkRecorder returns an error if the outcome in e was not published by the service
+// that signed its receipt or, if an effect was allowed, by the one that claimed it.
+func (c *callState) checkRecorder(e *contract.Event, r *contract.Recorded, d *contract.Decision) error {
+	if e.Service() != r.Receipt.Executor {
+		return errors.New("published by another service than signed it")
+	}
+	if d.Intent != nil && (!c.started || c.claimer != e.Service()) {
+		return errors.New("outcome of an effect its recorder never claimed")
+	}
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (c *call) newAttempt(cand route.Candidate, rule string) *attempt {
 // execute sends the call to the attempt's candidate and records the result. It returns
 // nil on success.
 func (a *attempt) execute(ctx context.Context) *provider.Failure {
-	span := a.span()
+	span := spanOf(a)
 	defer span.End()
 	a.trace = tracing.Context(span, a.c.w.Event.TraceCtx)
 	f := a.failure(ctx, a.contained(ctx))
@@ -92,9 +92,9 @@ func (a *attempt) contained(ctx context.Context) (err error) {
 	return a.run(ctx)
 }
 
-// span starts the attempt's trace span, with attribute names from the OpenTelemetry
-// conventions for generative AI.
-func (a *attempt) span() trace.Span {
+// spanOf starts the trace span of an attempt, with attribute names from the
+// OpenTelemetry conventions for generative AI.
+func spanOf(a *attempt) trace.Span {
 	c := a.c
 	attrs := []attribute.KeyValue{attribute.String("gen_ai.operation.name", c.api.Operation), attribute.String("gen_ai.provider.name", a.up.TraceName()), attribute.String("gen_ai.request.model", a.cand.Model),
 		attribute.String("gen_ai.conversation.id", c.w.Event.Session), attribute.String("binnacle.call.id", c.w.Call.ID), attribute.Bool("gen_ai.request.stream", c.args.Stream)}

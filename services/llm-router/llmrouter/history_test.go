@@ -64,7 +64,7 @@ func TestHistoryOutage(t *testing.T) {
 		m.w.Event.Tenant = "t"
 		_, _, err := m.turn(t.Context(), "c-0")
 		var f *provider.Failure
-		if !errors.As((&attempt{c: m.call}).unreadable(err, "no: "), &f) || f.Code != c.code || f.Row().EdgeStatus(f.Status) != c.status {
+		if !errors.As(m.call.unreadable(err, "no: "), &f) || f.Code != c.code || f.Row().EdgeStatus(f.Status) != c.status {
 			t.Errorf("%s: %v became %+v", name, err, f)
 		}
 		if c.status == 503 && !contract.Codes[f.Code].Retryable {

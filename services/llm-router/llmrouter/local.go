@@ -24,7 +24,7 @@ func (a *attempt) local(ctx context.Context) error {
 	}
 	r, err := a.parsed(ctx)
 	if err != nil {
-		return a.unreadable(err, "")
+		return a.c.unreadable(err, "")
 	}
 	a.ans.Store = true
 	a.ans.ID = l.ID(a.ans.ID)

@@ -49,7 +49,7 @@ func (a *attempt) run(ctx context.Context) error {
 	}
 	body, err := a.request(ctx)
 	if err != nil {
-		return a.unreadable(err, "the request cannot be translated for provider "+a.up.Name+": ")
+		return a.c.unreadable(err, "the request cannot be translated for provider "+a.up.Name+": ")
 	}
 	if f := a.afford(); f != nil {
 		return f
@@ -76,7 +76,7 @@ func (a *attempt) sendWith(ctx context.Context, key string, body []byte) error {
 // unreadable returns the failure for a request that cannot be read or translated. If err
 // is a *provider.Failure, it is returned unchanged; errNotStored becomes fault.NotFound,
 // and errUnread fault.ProviderUnavailable; why precedes the text of any other error.
-func (a *attempt) unreadable(err error, why string) error {
+func (c *call) unreadable(err error, why string) error {
 	var f *provider.Failure
 	switch {
 	case errors.As(err, &f):
@@ -86,7 +86,7 @@ func (a *attempt) unreadable(err error, why string) error {
 	case errors.Is(err, errUnread):
 		return &provider.Failure{Code: fault.ProviderUnavailable, Message: err.Error()}
 	}
-	return refused(a.c.body, err, why)
+	return refused(c.body, err, why)
 }
 
 // send waits for a place at the provider, fetches the value of the named key, sends the
