@@ -219,7 +219,7 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 
 // errLost is wrapped by the errors which mean that the ledger is not the one that audit
 // has seen. Policy denies every call after such an error, so a failed read is none.
-var errLost = errors.New("ledger_truncated")
+var errLost = errors.New(events.LedgerTruncatedName)
 
 // compare compares the ledger with the last checkpoint, which is stored in a separate
 // file. It returns nil if no checkpoint is stored. It returns an error that wraps errLost
