@@ -5,19 +5,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 )
 
 // TestLed checks that a stream counts as led on a single server and in a cluster with a
 // leader, but not if a member of a group without a leader responds, nor if the response
 // is an error or missing.
 func TestLed(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	srv, err := embed.Start("server_name: led", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	go srv.Start()
 	defer srv.Shutdown()
 	nc, err := nats.Connect("", nats.InProcessServer(srv))
 	if err != nil {
