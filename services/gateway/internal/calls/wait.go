@@ -198,19 +198,24 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 }
 
 // started reports whether the ledger contains, at or after sequence from, an event that
-// shows that the call of e has started or ended. It returns false if the ledger cannot
-// be read within probe.Within.
+// shows that the call of e has started or ended. It delivers an outcome that it finds to
+// the waits for the call, because the consumer of this instance's reader may still elect
+// a leader. It returns false if the ledger cannot be read within probe.Within.
 func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, probe.Within)
 	defer cancel()
-	for _, name := range []string{contract.EventEffectStarted, contract.EventEffectRecorded} {
+	for _, name := range []string{contract.EventEffectRecorded, contract.EventEffectStarted} {
 		for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: e.Tenant, Event: name, Key: e.Session}.String(), from) {
 			if err != nil {
 				return false
 			}
-			if contract.PeekCallID(en.Data) == e.CallID {
-				return true
+			if contract.PeekCallID(en.Data) != e.CallID {
+				continue
 			}
+			if name == contract.EventEffectRecorded {
+				_ = s.Proposer.Deliver(en) // its error is always nil
+			}
+			return true
 		}
 	}
 	return false
