@@ -7,6 +7,7 @@
 package blob
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -112,19 +113,39 @@ func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) err
 	return s.put(ctx, evidence, c, object)
 }
 
-// put publishes the parts of an object in order. A part that the server refuses to store
-// (JetStream error 10077), in general because its name exists, counts as stored.
+// codeStoreFailed is the code of the JetStream API for a message that could not be
+// stored: its subject has a message already, the stream is full, or it is being closed.
+const codeStoreFailed = 10077
+
+// put publishes the parts of an object in order. A part of evidence that is stored
+// already is not an error.
 func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object []byte, opts ...jetstream.PublishOpt) error {
 	for n := 0; n*chunk < len(object); n++ {
 		part := object[n*chunk : min((n+1)*chunk, len(object))]
 		_, err := s.Conn.JS.Publish(ctx, s.subject(at, c.Commitment, n), part, opts...)
 		var api *jetstream.APIError
-		if errors.As(err, &api) && api.ErrorCode == 10077 {
-			err = nil // the part was refused, in general because the name exists: the stored object is this one, or readers detect the difference
+		if at == evidence && errors.As(err, &api) && api.ErrorCode == codeStoreFailed {
+			err = s.stored(ctx, c.Commitment, n, part, err)
 		}
 		if err != nil {
 			return fmt.Errorf("store content: %w", err)
 		}
+	}
+	return nil
+}
+
+// stored returns nil if part n of an object is stored with these bytes, and otherwise
+// refused, the error with which the server refused to store it, or the error of reading
+// it.
+func (s *Store) stored(ctx context.Context, commitment string, n int, part []byte, refused error) error {
+	m, err := s.Conn.Fresh(ctx, evidence.stream, map[string]any{"last_by_subj": s.subject(evidence, commitment, n)})
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		return refused
+	case err != nil:
+		return err
+	case !bytes.Equal(m.Data, part):
+		return fmt.Errorf("other bytes are stored under its name: %w", refused)
 	}
 	return nil
 }

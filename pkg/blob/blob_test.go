@@ -59,3 +59,40 @@ func TestKeep(t *testing.T) {
 		t.Errorf("evidence that goes by itself: %v", err)
 	}
 }
+
+// TestPut checks that an object can be stored again, and that Put fails if other bytes
+// are stored under its name or the stream is full: JetStream reports all three by the
+// same code.
+func TestPut(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
+	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}
+	ctx := t.Context()
+	content := bytes.Repeat([]byte("kept "), 200_000)
+	c, object := blob.Refer(content, "text/plain")
+	for range 2 {
+		if err := s.Put(ctx, &c, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := bytes.Clone(object)
+	other[len(other)-1] ^= 1
+	if err := s.Put(ctx, &c, other); err == nil {
+		t.Error("other bytes under the name count as stored")
+	}
+	if got, err := s.Open(ctx, &c); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	admin := b.Connect(t, "provision")
+	st, err := admin.JS.Stream(ctx, bus.Blobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := st.CachedInfo().Config
+	full.MaxBytes = int64(st.CachedInfo().State.Bytes) + 1000
+	if _, err := admin.JS.UpdateStream(ctx, full); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := s.Commit(ctx, content, "text/plain"); err == nil {
+		t.Errorf("%s counts as stored in a full stream", c.Commitment)
+	}
+}
