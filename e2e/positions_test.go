@@ -15,21 +15,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/history"
 )
 
-// losePositions deletes the state of every consumer of the ledger, as a damaged disk
-// may. The NATS server must not run.
-func losePositions(t *testing.T, m *harness.Mesh) {
-	t.Helper()
-	consumers, err := filepath.Glob(filepath.Join(m.Dir, "nats/jetstream/MESH/streams/EVENTS/obs/*"))
-	if err != nil || len(consumers) == 0 {
-		t.Fatalf("the server stores no consumers in %s: %v", m.Dir, err)
-	}
-	for _, c := range consumers {
-		if err := os.RemoveAll(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestLostPositions shows that no work is lost when the server loses the positions of
 // all consumers, three times under load: every call has one outcome, a claimed intent
 // can be reported, a call that waits for approval is allowed by a vote, and the ledger
@@ -57,7 +42,7 @@ func TestLostPositions(t *testing.T) {
 	for range 3 {
 		time.Sleep(2 * time.Second)
 		m.Kill("nats")
-		losePositions(t, m)
+		m.LosePositions()
 		m.Restart("nats")
 	}
 	time.Sleep(3 * time.Second)
@@ -110,7 +95,7 @@ func TestLostPositionsBehindHistory(t *testing.T) {
 	m = harness.One(t, o)
 	before := length(m)
 	m.StopAll()
-	losePositions(t, m)
+	m.LosePositions()
 	m = harness.One(t, o)
 	if out, err := m.CLI("call", "noop", `{"n":1}`, "--session", history.SessionName(3)); err != nil {
 		t.Fatal(out, err)

@@ -1,0 +1,22 @@
+package harness
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// LosePositions deletes what the NATS server has stored of every consumer of the ledger,
+// as a damaged disk may. The server must not run. The mesh must be of the topology one or
+// processes.
+func (m *Mesh) LosePositions() {
+	m.T.Helper()
+	consumers, err := filepath.Glob(filepath.Join(m.Dir, "nats/jetstream/MESH/streams/EVENTS/obs/*"))
+	if err != nil || len(consumers) == 0 {
+		m.T.Fatalf("the server stores no consumers in %s: %v", m.Dir, err)
+	}
+	for _, c := range consumers {
+		if err := os.RemoveAll(c); err != nil {
+			m.T.Fatal(err)
+		}
+	}
+}
