@@ -40,9 +40,9 @@ func (p *Probe) Watch() (done func()) {
 // Run probes the ledger with check at intervals of at least Every, until ctx is done. It
 // does so only while a caller waits (see Watch) or if the last probe failed. check must
 // return nil if and only if the ledger responds before the context of check is done. A
-// probe fails when that context is done, even if check has not returned; it fails at once
-// while the check of an earlier probe has not returned. Run returns without waiting for
-// check.
+// probe fails when that context is done, even if check has not returned; it fails after
+// Every while the check of an earlier probe has not returned. Run returns without waiting
+// for check.
 func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -61,17 +61,18 @@ func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 }
 
 // try calls check with the timeout Within and reports whether it returned nil in time. It
-// does not call check if it cannot receive from idle, and sends to idle when check has
-// returned. A request to a NATS server can outlast its context, because the connection is
-// locked while it is made again.
+// does not call check if it cannot receive from idle within Every, and sends to idle when
+// check has returned. A request to a NATS server can outlast its context, because the
+// connection is locked while it is made again.
 func try(ctx context.Context, idle chan struct{}, check func(context.Context) error) bool {
-	ctx, cancel := context.WithTimeout(ctx, Within)
 	select {
-	case <-idle:
-	default:
-		cancel()
+	case <-idle: // a check that ends with its context does so a moment after try has returned
+	case <-time.After(Every):
+		return false
+	case <-ctx.Done():
 		return false
 	}
+	ctx, cancel := context.WithTimeout(ctx, Within)
 	done := make(chan error, 1)
 	go func() {
 		defer cancel()
