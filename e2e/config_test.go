@@ -176,8 +176,8 @@ func figures(t *testing.T, m *harness.Mesh, processes []string) {
 }
 
 // reloads checks that every service applies a valid change of the file and records it on
-// the ledger, that the gateway refuses invalid changes and no service records one, and
-// that the ledger verifies.
+// the ledger, that the gateway refuses a file that is invalid or changes settings that
+// need a restart, that no service records such a file, and that the ledger verifies.
 func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	t.Helper()
 	facts := func() []string {
@@ -258,7 +258,8 @@ func applied(t *testing.T, m *harness.Mesh, process, result string) float64 {
 	return total(f["binnacle_config_reloads_total"], "result="+result)
 }
 
-// inForce fails the test unless a process reports this value and origin for a setting.
+// inForce fails the test unless a process reports this value for a setting, with an
+// origin that starts with the given one.
 func inForce(t *testing.T, m *harness.Mesh, process, pointer, value, origin string) {
 	t.Helper()
 	var doc struct {

@@ -60,9 +60,9 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 }
 
 // TestCallersExecute shows that an intent from one gateway can be reported to another,
-// even if the first has been killed or all processes were started again. Without a
-// report, any gateway records the outcome unknown after the deadline of the call. The
-// intent of an approved call can be fetched.
+// even if the first has been killed or all processes were started again. If no report
+// arrives in time, the call gets the outcome unknown even if the gateway that issued the
+// intent was killed or restarted. The intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)

@@ -61,9 +61,9 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestTierDemanded shows that if policy requires tier container and the host has no
-// containerd, the call fails with an error that names the missing configuration, and
-// that with containerd the call runs in a container.
+// TestTierDemanded shows that if policy requires tier container and no containerd is
+// configured, the call fails with an error that names the missing setting, and that with
+// containerd the call runs in a container.
 func TestTierDemanded(t *testing.T) {
 	rego := filepath.Join(t.TempDir(), "strict.rego")
 	if err := os.WriteFile(rego, []byte(`package binnacle.p1

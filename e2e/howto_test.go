@@ -22,7 +22,8 @@ import (
 //
 //	```console        every "$ " line is run, with the "> " lines that continue it, in
 //	                  one shell for the page; if text follows, the output must equal
-//	                  it, where "…" matches any text; the exit code must be 0 unless
+//	                  it, where "…" matches any text and lines with a receipt's id
+//	                  or with progress are ignored; the exit code must be 0 unless
 //	                  the text is an error of binnacle
 //	```yaml file=F    is written to F; the same for other languages
 //

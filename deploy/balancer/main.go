@@ -1,10 +1,10 @@
 // Command balancer distributes TCP connections over several gateways. It forwards each
-// connection to one gateway, ready ones first, and does not decode it, so TLS terminates
-// at the gateway. When a gateway exits, its connections break and new connections go to
-// other gateways. Environment: BINNACLE_LISTEN (default 0.0.0.0:8080) and
-// BINNACLE_GATEWAYS (host:port, default gateway:8080; the name is resolved to all of its
-// addresses once per round of probes). With the argument "health" it exits with 0 if a
-// balancer on this host has a ready gateway, else with 1.
+// connection to one gateway, trying ready ones first, and does not decode it, so TLS
+// terminates at the gateway. When a gateway exits, its connections break and new
+// connections go to other gateways. Environment: BINNACLE_LISTEN (default 0.0.0.0:8080)
+// and BINNACLE_GATEWAYS (host:port, default gateway:8080; the name is resolved to all of
+// its addresses once per round of probes). With the argument "health" it exits with 0 if
+// a balancer in the same network namespace has a ready gateway, else with 1.
 package main
 
 import (

@@ -17,12 +17,12 @@ import (
 
 const (
 	every   = 500 * time.Millisecond // pause between rounds of probes
-	patient = time.Second            // timeout of name resolution, of a dial, and of the exchange of a probe after it
+	patient = time.Second            // timeout of name resolution, of a dial, and, in a probe, of the exchange that follows the dial
 	drain   = 10 * time.Second       // time that open connections have to end at shutdown
 )
 
-// pool holds the known gateways with the result of their last probe. It is safe for
-// concurrent use.
+// pool holds the known gateways, each with its state: ready, or not ready because its
+// last probe failed or it has refused a connection since. It is safe for concurrent use.
 type pool struct {
 	resolve func(context.Context) ([]string, error)
 	secure  atomic.Bool // probes try TLS before plain text
@@ -95,8 +95,10 @@ func (p *pool) probe(addr string) bool {
 	return false
 }
 
-// exchange returns the status line of a gateway's response, or "". It does not verify
-// the certificate, since a probe sends nothing secret and clients verify it.
+// exchange requests /healthz of a gateway and returns the status line of the response,
+// or "" if it cannot connect or receives none in time. It does not verify the
+// certificate, since a probe sends nothing secret and clients verify the certificate
+// themselves.
 func exchange(addr string, secure bool) string {
 	c, err := net.DialTimeout("tcp", addr, patient)
 	if err != nil {
@@ -154,7 +156,8 @@ func (p *pool) failed(addr string) {
 }
 
 // dial connects to the first gateway that accepts the connection, and marks those that
-// do not as not ready. It returns the last error if none does.
+// do not as not ready. If none does, it returns the error of the last attempt; if no
+// gateway is known, it returns an error.
 func (p *pool) dial() (net.Conn, error) {
 	err := errors.New("no gateway is known")
 	for _, a := range p.order() {
@@ -167,7 +170,8 @@ func (p *pool) dial() (net.Conn, error) {
 	return nil, err
 }
 
-// serve forwards connections until ctx is done, then waits up to drain for open ones.
+// serve forwards connections until ctx is done, then waits up to drain for open ones and
+// returns nil.
 func serve(ctx context.Context, l net.Listener, p *pool) error {
 	context.AfterFunc(ctx, func() { l.Close() })
 	var wg sync.WaitGroup

@@ -1,7 +1,7 @@
 // Command nats-server is the NATS server, built from the version of its module that the
-// mesh is tested with. It reloads the clients' TLS certificate when its file changes.
-// With the argument "health" it exits with 0 if the server on this host is healthy, else
-// with 1.
+// mesh is tested with. It reloads the TLS certificate that it presents to clients when
+// the certificate's or the key's file changes. With the argument "health" it exits with
+// 0 if the server on this host is healthy, else with 1.
 package main
 
 import (

@@ -10,9 +10,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// reload checks the clients' certificate and key files once a second, and reloads the
-// server's configuration when one of them has changed. It returns at once if the
-// configuration has no certificate, and otherwise does not return.
+// reload checks once a second the files of the certificate that the server presents to
+// clients and of its key, and reloads the server's configuration when one of them has
+// changed. It returns at once if the configuration names no certificate, and otherwise
+// does not return.
 func reload(s *server.Server, config string) {
 	cert, key := filesOf(config)
 	if cert == "" {
@@ -32,8 +33,9 @@ func reload(s *server.Server, config string) {
 	}
 }
 
-// filesOf returns the paths of the clients' certificate and key that a configuration
-// file names, or "".
+// filesOf returns the paths that a configuration file names for the certificate
+// presented to clients and for its key. A path is "" if the file does not name it or
+// cannot be parsed.
 func filesOf(config string) (cert, key string) {
 	m, err := conf.ParseFile(config)
 	if err != nil {
@@ -45,8 +47,8 @@ func filesOf(config string) (cert, key string) {
 	return cert, key
 }
 
-// clientTLS returns the paths of the clients' certificate and key in the configuration
-// file that the command line names with -c or --config, or "".
+// clientTLS returns what filesOf returns for the configuration file that the command
+// line names with -c or --config, or "" for both paths if it has neither flag.
 func clientTLS(args []string) (cert, key string) {
 	if i := slices.IndexFunc(args, func(a string) bool { return a == "-c" || a == "--config" }); i >= 0 && i+1 < len(args) {
 		return filesOf(args[i+1])

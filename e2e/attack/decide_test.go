@@ -21,8 +21,9 @@ type handed struct {
 	Before     bool   `json:"handed_out_before"`
 }
 
-// decideAs requests an intent for tool.noop, with the given token, and returns the
-// response.
+// decideAs requests an intent for tool.noop with the given token, to be reported within
+// the given time, and returns the response. It sets the session in header, which may be
+// nil.
 func decideAs(t *testing.T, m *harness.Mesh, token, session string, within time.Duration, header map[string]string) handed {
 	t.Helper()
 	if header == nil {
@@ -63,9 +64,9 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	owner, thief := mint(t, m, "owner-1230", "tools:call", "calls:decide"), mint(t, m, "thief-1230", "tools:call", "calls:decide", "policy:admin")
 	h := decideAs(t, m, owner, "s-1230", time.Minute, nil)
 	// The gateway refuses a report by another caller, by another client of the same
-	// actor, without the scope, with another digest or none, with a status that callers
-	// may not report, with negative usage, with an unknown member, and under ids that
-	// name no intent of the caller.
+	// actor, without the scope calls:decide, with another digest or none, with a status
+	// that callers may not report, with negative usage, with an unknown member, and
+	// under ids that name no intent of the caller.
 	must(t, as(t, m, thief, "POST", h.path(), "", h.outcome("succeeded")), 404, "not_found")
 	other, err := m.CLI("token", "create", "--actor", "owner-1230", "--client", "other", "--scope", "tools:call", "--scope", "calls:decide")
 	if err != nil {

@@ -301,8 +301,8 @@ var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Me
 	}
 })
 
-// pointed holds the message of an error and the members that identify the invalid member
-// of the request.
+// pointed holds the message of an error, and its members param and pointer, which
+// identify the invalid part of the request.
 type pointed struct{ Param, Pointer, Message string }
 
 // wrongBody sends a body that must be rejected with a 4xx status, and returns the error.

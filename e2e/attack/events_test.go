@@ -40,8 +40,8 @@ type liar struct {
 }
 
 // publish publishes an event, under a message id unless id is empty. It reports whether
-// the server acknowledged it, which it also does for a duplicate. The server may refuse
-// the event because of the service's permissions.
+// the server acknowledged the event; the server also acknowledges a duplicate, and may
+// refuse an event because of the service's permissions.
 func (l *liar) publish(e *contract.Event, id string) bool {
 	l.t.Helper()
 	b, err := e.Encode()

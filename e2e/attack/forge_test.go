@@ -88,7 +88,8 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 
 // In an earlier version, a service answered any query of any other service, and sent the
 // response to an inbox of a third one. The test sends queries to each service with each
-// identity, and checks that only permitted ones are answered.
+// identity, and checks that only permitted ones are answered, and none whose id is not
+// an id for the sender's queries.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return // the embedded server has no listener; TestForeign and TestPermissions cover this topology
@@ -245,8 +246,8 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// In an earlier version, callers received forged data, errors and end frames of a
-// response from any service.
+// In an earlier version, any service could send forged data, errors and end frames to a
+// caller as part of the response to its call.
 var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return

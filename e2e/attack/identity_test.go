@@ -266,8 +266,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	if r := govern(t, m, m.Token, "create_key", args("k-125", victim)); r.Status == 200 {
 		t.Errorf("a key for another, by a bare call: %s", r.Body)
 	}
-	// No caller can consent for another principal, neither with on-behalf-of nor with a
-	// virtual key.
+	// On-behalf-of does not permit a caller to consent for another principal. A virtual
+	// key is refused for governing calls that require a bearer token.
 	r, err := m.DoHeader(context.Background(), "POST", "/api/v1/keys/k-125/consent", `{"maker":"admin","scopes":["approvals:vote"],"ttl_ms":60000}`, map[string]string{"X-Binnacle-On-Behalf-Of": victim, "X-Binnacle-Delegation": "g-none"})
 	if err != nil || r.Status != 403 {
 		t.Errorf("consent in another's name: %v %+v", err, r)

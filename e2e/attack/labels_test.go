@@ -62,8 +62,8 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		if got := chat("s-12l-by-"+what, "remote/model", "and without the name, now"); strings.Contains(got, denied) {
 			t.Errorf("a denied request taints nothing: %s", got)
 		}
-		// A session gets the label if an argument of one of its calls refers to an
-		// output of the labelled session.
+		// A session gets the label if an argument of one of its calls contains such an
+		// id or commitment.
 		if r := send("/api/v1/packs/noop", "s-12l-tool-"+what, fmt.Sprintf(`{"deep":[{"ref":%q}]}`, ref)); r.Status != 200 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}

@@ -24,7 +24,7 @@ const interpreter = "swap-interpreter"
 
 // packFolder returns a new world-writable folder with the packs that attacks use,
 // including the packs in swapped. seen is the path at which the session-runner reads the
-// folder, or "" if it is the same path.
+// folder, or "" if that is the returned path.
 func packFolder(t *testing.T, seen string) string {
 	t.Helper()
 	from, dir := filepath.Join(harness.Root(), "bin/hostile-packs"), t.TempDir()

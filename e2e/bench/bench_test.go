@@ -334,8 +334,9 @@ func onOneCore(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// replayRate measures the speed of replay and verification on the ledger that the
-// earlier measurements of this mesh have written, and the export of one session.
+// replayRate measures replay and verification of the ledger that the earlier
+// measurements of this mesh have written, and export and verification of the evidence of
+// one session.
 func replayRate(t *testing.T, m *harness.Mesh) {
 	out, err := m.CLI("replay", "--json")
 	if err != nil {

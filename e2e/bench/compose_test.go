@@ -34,7 +34,8 @@ func TestComposeLongStart(t *testing.T) {
 		return out
 	}
 	compose("stop")
-	// The folder of a mesh in one process, with the ledger of the volume.
+	// dir becomes the folder of a mesh in one process, with the keys of m and the ledger
+	// of its volume.
 	dir, ledger := t.TempDir(), m.Volume("ledger")
 	err := errors.Join(os.Symlink(filepath.Join(m.Dir, "keys"), filepath.Join(dir, "keys")), os.Symlink(ledger, filepath.Join(dir, "nats")),
 		os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))

@@ -23,11 +23,12 @@ import (
 )
 
 // Document checks the exchanges with a gateway against the OpenAPI document that the
-// gateway serves. It is strict: unless a schema in components specifies its additional
-// members, a member that it does not name is an error, although the document itself lets
-// clients ignore it. It is safe for concurrent use.
+// gateway serves. It is stricter than the document, which lets clients ignore additional
+// members: if a schema in components lists properties and does not specify
+// additionalProperties, a member that the schema does not list is an error. A Document
+// is safe for concurrent use.
 type Document struct {
-	Addr string // address of a proxy before the gateway, which checks every exchange
+	Addr string // address of a proxy in front of the gateway; the proxy checks every exchange
 
 	t        testing.TB
 	doc      map[string]any
@@ -139,8 +140,8 @@ func (d *Document) Succeeded(id string) bool {
 	return d.done[id]
 }
 
-// inspect checks a response of the gateway and, if its status is below 400, the request
-// that it answers.
+// inspect checks a response of the gateway and, if its status is below 400, the request.
+// A violation fails the test; the returned error is that of reading the response.
 func (d *Document) inspect(r *http.Response) error {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	var body []byte
@@ -196,7 +197,8 @@ func (d *Document) find(r *http.Request) (string, map[string]any) {
 	return "", nil
 }
 
-// follow returns the place and the value of x, or of what it refers to.
+// follow returns pointer and x or, if x is a reference ($ref), the reference and the
+// object to which it refers.
 func (d *Document) follow(pointer string, x map[string]any) (string, map[string]any) {
 	if ref, ok := x["$ref"].(string); ok {
 		return ref, d.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
@@ -231,7 +233,7 @@ func (d *Document) checkQuery(op map[string]any, r *http.Request) error {
 }
 
 // checkBody checks the content type of a body, and the content of JSON and NDJSON,
-// against x, the request or response at pointer.
+// against x, which is the requestBody or response object at pointer in the document.
 func (d *Document) checkBody(x map[string]any, pointer, kind string, body []byte) error {
 	content, _ := x["content"].(map[string]any)
 	if len(content) == 0 || len(body) == 0 && kind == "" {

@@ -471,8 +471,9 @@ func (m *Mesh) Runs(name string) bool {
 	}
 }
 
-// Cert returns the path of the certificate authority of a mesh with TLS. On topologies
-// other than compose, this file is also the only certificate.
+// Cert returns the path of the certificate authority's certificate in a mesh with TLS.
+// On topologies other than compose, it is also the certificate of the servers, which is
+// self-signed.
 func (m *Mesh) Cert() string { return filepath.Join(m.Dir, "tls.crt") }
 
 // Recertify replaces the certificates of a mesh with TLS by new ones for a host name.
