@@ -122,8 +122,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh accepts calls again, ends the probe, and prints how long
-// that took.
+// down waits until the mesh accepts calls again, ends the probe, and prints how long the
+// mesh did not accept calls.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)

@@ -152,7 +152,8 @@ func TestComposeScale(t *testing.T) {
 }
 
 // rotateAll rotates the keys of four services with the command that a user of compose
-// would type, and revokes each old key when every instance signs with its new key.
+// would type, and revokes each old key once every instance of the service signs with the
+// new key.
 func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
 	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {
 		old := signing(t, m, s)

@@ -73,7 +73,7 @@ type Options struct {
 	Noop       bool
 	LLM        string   // path of the llm document; empty = none
 	Env        []string // added to the environment of every process
-	Capture    string   // how content is recorded: plain, encrypted, hashed or off; empty = plain
+	Capture    string   // how content is recorded: plain, encrypted, hashed or off; empty = as in Config, or else plain
 	Policies   []string
 	Power      bool
 	Containerd string
@@ -97,7 +97,7 @@ type Mesh struct {
 	Addr    string
 	Dir     string
 	Token   string
-	NATS    string // URLs of the NATS servers, separated by commas; empty if the server has no listener, or for a mesh from Attach
+	NATS    string // URLs of the NATS servers, separated by commas; empty for a mesh in one process and for one from Attach
 
 	admin map[string]string // address of the admin listener by process name; unused on compose
 	opts  Options

@@ -51,9 +51,9 @@ func (s *Store) subject(at shelf, commitment string, n int) string {
 	return fmt.Sprintf("%s.%s.payloads.%s.%d", at.prefix, s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
 }
 
-// Commit returns a reference to content under a fresh salt. Content that is too large to
-// be inline in an event is durable when Commit returns. Its errors are ErrTooLarge and
-// those of the connection.
+// Commit returns a reference to content under a fresh salt. Content that is not inline
+// in the reference is first stored with Put. The errors of Commit are ErrTooLarge and
+// those of Put.
 func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -76,7 +76,8 @@ func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl 
 }
 
 // Kept returns content that Keep stored, checked against its commitment. It returns
-// contract.ErrErased if the content has expired or was removed.
+// contract.ErrErased if the content has expired or was removed, and an error that wraps
+// ErrRead if it cannot be read.
 func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.object(ctx, cache, c)
 	if err != nil {
@@ -86,7 +87,8 @@ func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 }
 
 // Refer returns a reference to content under a fresh salt, and the object to be stored
-// with Put. The object is nil if the content is inline in the reference.
+// with Put. The object is nil if the content is inline in the reference. Refer does not
+// compare the size with MaxSize.
 func Refer(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
@@ -107,8 +109,10 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 		contract.Object(salt, content)
 }
 
-// Put stores the object of a reference, in parts. If the error is nil, the object is
-// durable. Put does nothing for a nil object.
+// Put stores the object of a reference, in parts, and does nothing for a nil object. If
+// the error is nil, the object is durable, unless the server refused a part for another
+// reason than that the part is already stored, or stores other bytes under the part's
+// name; Open detects both.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	return s.put(ctx, evidence, c, object)
 }
@@ -157,7 +161,8 @@ var ErrRead = errors.New("read content")
 // Object returns the stored object. It returns nil and no error if the content is not
 // stored as an object, or if a part of the object does not exist, in general because it
 // was erased. It does not check the object against its commitment. It returns
-// ErrTooLarge if the size in the reference is negative or above MaxSize.
+// ErrTooLarge if the size in the reference is negative or above MaxSize, and an error
+// that wraps ErrRead if a part cannot be read.
 func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.object(ctx, evidence, c)
 }
@@ -197,7 +202,9 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 // Open returns the content, decrypted and checked against its commitment. It returns
 // contract.ErrErased if the content is withheld, if its salt or its object was erased,
 // or if its content key was destroyed. It returns contract.ErrEncrypted if the content
-// is encrypted and the service has no content keys or does not know the algorithm.
+// is encrypted and the service has no content keys or does not know the algorithm. It
+// also returns the errors of Object, those of Keys, and an error if the content is
+// malformed or does not match its commitment.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {

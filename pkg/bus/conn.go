@@ -209,12 +209,14 @@ func (c *Conn) LastSeq(ctx context.Context, stream string) (uint64, error) {
 	return info.State.Last, err
 }
 
-// ErrNoLeader is returned for a stream that has no leader, and thus stores no messages.
+// ErrNoLeader is returned for a stream that has no leader and therefore cannot store
+// messages.
 var ErrNoLeader = errors.New("the stream has no leader")
 
-// Led returns nil if a stream responds and, on a cluster, has a leader. While a stream
-// has no leader, the other members of its group respond to STREAM.INFO, so LastSeq may
-// succeed.
+// Led returns nil if a stream responds and, on a cluster, has a leader. It returns
+// ErrNoLeader if the stream has none, and otherwise the error of the request. LastSeq
+// may succeed without a leader, because the other members of the stream's group then
+// respond to STREAM.INFO.
 func (c *Conn) Led(ctx context.Context, stream string) error {
 	var info struct {
 		Cluster *struct {

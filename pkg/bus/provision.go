@@ -34,10 +34,10 @@ func streams(replicas int) []jetstream.StreamConfig {
 }
 
 // Provision creates missing streams and consumers, and changes the number of replicas of
-// existing streams. It changes the filters of existing readers to those of their
-// declarations, and does not change existing work consumers. js is a connection of the
-// provisioning identity. Provision returns an error if an existing stream differs in a
-// setting that difference compares. It may be called repeatedly.
+// existing streams. It changes existing consumers of readers to their declarations, and
+// does not change existing work consumers. js is a connection of the provisioning
+// identity. Provision returns an error if an existing stream differs in a setting that
+// must not change, such as its subjects or its limits. It may be called repeatedly.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -180,8 +180,8 @@ func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service str
 	return err
 }
 
-// consumer creates a consumer. An existing consumer of that name is kept, even if its
-// settings differ.
+// consumer creates a consumer. It leaves an existing consumer of that name unchanged,
+// even if its settings differ.
 func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jetstream.ConsumerConfig) error {
 	_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.CreateConsumer(ctx, stream, c) })
 	if errors.Is(err, jetstream.ErrConsumerExists) {
@@ -190,9 +190,8 @@ func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jets
 	return err
 }
 
-// reader creates the consumer of a reader, or changes the filters of an existing one to
-// those of its declaration: with the filters of an earlier release, events that the
-// reader selects now would not be delivered.
+// reader creates the consumer of a reader, or updates an existing one: with the filters
+// of an earlier release, events that the reader selects now would not be delivered.
 func reader(ctx context.Context, js jetstream.JetStream, stream string, c jetstream.ConsumerConfig) error {
 	_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.CreateConsumer(ctx, stream, c) })
 	if errors.Is(err, jetstream.ErrConsumerExists) {

@@ -81,9 +81,9 @@ type Reader struct {
 	Stream  string
 	Filters []string
 	// Cover, if not empty, is the only filter of the consumer. It must match every
-	// subject that Filters match; package follow drops the other messages. For a reader
-	// of a large share of a stream that is cheaper, because the server's search for the
-	// next message that matches one of several filters costs more than a delivery.
+	// subject that Filters match; package follow drops the other messages. One filter is
+	// cheaper for a reader of a large share of a stream, because the server's search for
+	// the next message that matches one of several filters costs more than a delivery.
 	Cover string
 }
 
@@ -153,8 +153,9 @@ func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
 }
 
-// Decisions returns the filters of the events by which policy decides calls finally: it
-// allows them or, without allowing them, records their outcomes.
+// Decisions returns filters that select the events by which policy decides calls
+// finally: it allows them or, without allowing them, records their outcomes. The filters
+// also select the other outcomes that policy records.
 func Decisions() []string {
 	out := Filters(services.Policy, contract.EventEffectRecorded)
 	for _, x := range append(services.Executors(), contract.CallerExecutor) {

@@ -18,8 +18,9 @@ import (
 // Name is the name of the service, under which package services lists it.
 const Name = "beacon"
 
-// tool is the catalog entry of the service's only tool. It is published at every start;
-// if it has changed, it must be approved before policy allows calls of the tool again.
+// tool is the catalog entry of the service's only tool. Run registers it at every start;
+// if it has changed since, it must be approved before policy allows calls of the tool
+// again.
 var tool = contract.Tool{
 	Description: "Writes a word in signals.", Class: "E0", Executor: Name, Kind: "beacon.flash", Tool: "beacon.flash", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"word":{"maxLength":64,"type":"string"}},"required":["word"],"type":"object"}`),
