@@ -188,8 +188,8 @@ func (s *syncBuffer) String() string {
 // certificateOf returns the common name in the certificate that the server presents to a
 // client that trusts the mesh's certificate authority. host is the server name that the
 // client verifies; "" means the server's address. If nats is set, the server is a NATS
-// server, which must require TLS. The error is that of the connection or of the
-// handshake.
+// server. The error is that of the connection or of the handshake, or states that the
+// NATS server does not require TLS.
 func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) (string, error) {
 	t.Helper()
 	authority, err := os.ReadFile(m.Cert())

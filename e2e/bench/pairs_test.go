@@ -20,7 +20,7 @@ import (
 
 // figures holds the results of one run of one build.
 type figures struct {
-	p50, cpu, chat time.Duration // latency and CPU time (over all services) of a governed no-op call; latency of a call to a model
+	p50, cpu, chat time.Duration // median latency with one client, and CPU time (over all services, with 64 clients), of a governed no-op call; median latency of a call to a model
 	rate           float64       // no-op calls per second with 64 clients
 }
 

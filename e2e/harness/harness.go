@@ -210,8 +210,9 @@ func Attach(t testing.TB, addr, dir string) *Mesh {
 	return m
 }
 
-// PackFolder returns the path of the folder of packs if the test can write to it; on
-// compose it is a folder of the host. It returns "" for a mesh from Attach.
+// PackFolder returns the path of the folder from which the session-runner reads packs,
+// or "" for a mesh from Attach. On compose it is a folder of the host that is mounted
+// into the container; it exists only if Options.Packs is set.
 func (m *Mesh) PackFolder() string {
 	switch m.Name {
 	case "running":
@@ -366,7 +367,7 @@ func (m *Mesh) Configure(text string) {
 }
 
 // Admin returns the address of the admin listener of a process or, on compose, of the
-// service's first container. Elsewhere than on compose, processes have admin listeners
+// service's first container. Elsewhere than on compose, the harness knows the address
 // only if Options.Config is set; otherwise the test fails.
 func (m *Mesh) Admin(process string) string {
 	m.T.Helper()
