@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// generator makes a client from the OpenAPI document with one program, and returns the
-// command that uses the client.
+// generator generates a client from the OpenAPI document and, in dir, a program that
+// uses the client. It returns the command that runs the program.
 type generator func(t *testing.T, document, dir string) (command []string)
 
 // TestClients generates a client from the document that the gateway serves with each of

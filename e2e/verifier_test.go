@@ -13,7 +13,8 @@ import (
 )
 
 // TestSecondVerifier shows that a verifier in another language, written from the format
-// document alone, returns the same verdict as ours on every published pack.
+// document alone, returns the same verdict as ours on every published pack, and the same
+// report on every valid one.
 func TestSecondVerifier(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "schemas/conformance/packs")
 	raw, err := os.ReadFile(filepath.Join(dir, "index.json"))

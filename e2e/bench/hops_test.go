@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// hops measures the time that a call to a model spends in each service, computed from
-// the spans that the mesh exports.
+// hops measures how long a call to a model takes in each of five steps on the way from
+// the client to the provider and back, computed from the spans that the mesh exports.
 func hops(t *testing.T) {
 	var mu sync.Mutex
 	traces := map[string]map[string]*otlp.Span{}
