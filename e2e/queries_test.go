@@ -178,9 +178,9 @@ func lists(t *testing.T, gateway *rpc.Client, session string) {
 	}
 }
 
-// do sends a query and fails the test unless it fails with this error code, or succeeds
-// if code is "". A response must have the state of a view if the query is answered from
-// one, and otherwise none; KeysViewQuery is exempt.
+// do sends a query. It fails the test unless the error of the query has this code; ""
+// means that the query must succeed. A response must have the state of a view if the
+// query is answered from one, and otherwise none; KeysViewQuery is exempt.
 func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code string) A {
 	t.Helper()
 	r, err := rpc.Do(t.Context(), c, q, req)

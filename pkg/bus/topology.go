@@ -58,8 +58,8 @@ type Declaration struct {
 	Caches  bool     // may cache answers
 }
 
-// Work is a durable pull consumer on EVENTS with explicit ack. Filters and Ends restrict
-// service and event only.
+// Work is a durable pull consumer on EVENTS with explicit ack. The filters in Filters
+// and Ends may restrict only the tokens service and event of a subject; see Filter.
 type Work struct {
 	Name    string
 	Filters []string
