@@ -23,7 +23,7 @@ const (
 	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; in memory, so it must not be the only place of a fact
 	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads and their cosignatures
 	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
-	Cache       = "CACHE"       // cache.>, cached answers, which expire; not evidence
+	Cache       = "CACHE"       // cache.>, cached content, which expires; not evidence
 	Slots       = "SLOTS"       // slot.>, instance leases
 )
 
@@ -54,8 +54,8 @@ type Declaration struct {
 	Slots   int      // maximum number of instances
 	Work    []Work   // durable consumers shared by all instances
 	Readers []Reader // one consumer per instance and reader
-	Logs    bool     // may publish and read checkpoints
-	Caches  bool     // may cache answers
+	Logs    bool     // may publish and read checkpoints and cosignatures
+	Caches  bool     // may cache content
 }
 
 // Work is a durable pull consumer on EVENTS with explicit ack. The filters in Filters
