@@ -110,9 +110,8 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 }
 
 // Put stores the object of a reference, in parts, and does nothing for a nil object. If
-// the error is nil, the object is durable, unless the server refused a part for another
-// reason than that the part is already stored, or stores other bytes under the part's
-// name; Open detects both.
+// the error is nil, the object is durable. Put may be repeated; it returns an error if
+// other bytes are stored under the name of a part.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	return s.put(ctx, evidence, c, object)
 }
