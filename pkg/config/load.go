@@ -27,8 +27,8 @@ type Problem struct {
 	Message string // what is wrong, or the expected form of the value
 }
 
-// Error implements error. Its form is FILE:LINE: POINTER: "VALUE": MESSAGE, without the
-// parts that are empty.
+// Error implements error. Its form is FILE:LINE: POINTER: "VALUE": MESSAGE. Empty parts
+// are left out, and so is LINE if it is 0 or FILE is empty.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	if p.File != "" {
@@ -208,8 +208,8 @@ func Changes(old, now *Loaded) []*Value {
 	return out
 }
 
-// Check checks a file as Load does, for all programs, and returns its digest (see
-// Loaded.Digest).
+// Check checks the whole file as Load does, and returns its digest (see Loaded.Digest).
+// The result is the same for every program, since the other sources are not read.
 func Check(file string) (digest string, err error) {
 	f, err := readFile(file)
 	if err != nil {
@@ -276,7 +276,8 @@ func parse(x *Setting, text, origin string) (Value, error) {
 
 // inFolder returns the files of the configuration folder that match x.InFolder, sorted
 // within each pattern; the caller uses the first element. For a member that is a list of
-// paths, the single element is the list of all files.
+// paths, the single element is the list of all files. The result is empty if no file
+// matches or folder is "".
 func inFolder(x *Setting, folder string) []any {
 	var found []any
 	for _, pattern := range x.InFolder {

@@ -27,7 +27,7 @@ type Setting struct {
 	// folder that are used if no flag, variable or file sets the member.
 	InFolder []string
 	Reload   bool   // whether a running program applies a change without a restart
-	Private  bool   // whether its value, a URL or several, may hold a secret, so that listings show only scheme, host and port, and errors nothing of it
+	Private  bool   // whether its value, a URL or several, may hold a secret; listings then show only scheme, host and port, and errors do not contain the value
 	About    string // description: a noun phrase in Markdown
 }
 

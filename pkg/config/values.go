@@ -70,9 +70,10 @@ type Secret struct {
 // Given reports whether the reference is set.
 func (s Secret) Given() bool { return s != Secret{} }
 
-// Read returns the secret without surrounding white space. It returns an error if the
-// variable is unset or empty or the file cannot be read, but "" for an empty file. Its
-// errors name the file or variable and never contain the secret.
+// Read returns the secret without surrounding white space. If the variable is unset or
+// holds only white space, or if the file cannot be read, Read returns an error that
+// names the variable or the file. For a file that is empty or holds only white space it
+// returns "" and no error. Errors never contain the secret.
 func (s Secret) Read() (string, error) {
 	if s.Variable != "" {
 		v := strings.TrimSpace(os.Getenv(s.Variable))

@@ -322,7 +322,7 @@ func (p *parser) endString(s []byte) (string, error) {
 	return string(s), nil
 }
 
-// escaped returns the value of the string whose first byte is at start and whose first
+// escaped returns the value of the string whose content begins at start and whose first
 // escape is at p.pos, and moves past its closing quote.
 func (p *parser) escaped(start int) (string, error) {
 	buf := slices.Clone(p.src[start:p.pos])

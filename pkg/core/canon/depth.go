@@ -32,8 +32,8 @@ func CheckDepth(src []byte) error {
 	return nil
 }
 
-// stringEnd returns the index of the quote that ends the string whose first byte
-// is at i, or -1 if the string is unterminated.
+// stringEnd returns the index of the closing quote of the string whose content begins at
+// i, or -1 if the string is unterminated.
 func stringEnd(src []byte, i int) int {
 	for {
 		n := bytes.IndexByte(src[i:], '"')

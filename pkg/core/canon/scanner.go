@@ -166,9 +166,10 @@ func (s *scanner) bounds() (from, to int, escapes bool) {
 	return 0, 0, false
 }
 
-// escaped returns the value of a string that holds escapes and whose first byte is at
-// from, and moves past the closing quote. It fails if an escape is not the one that RFC
-// 8785 prescribes.
+// escaped returns the value of the string whose content begins at from and holds
+// escapes, and moves past the closing quote. It fails for an unterminated string, a
+// control character, invalid UTF-8, and an escape that is not the one that RFC 8785
+// prescribes.
 func (s *scanner) escaped(from int) string {
 	end := s.closing(from)
 	if s.err != nil {
@@ -204,7 +205,7 @@ func (s *scanner) escaped(from int) string {
 	return string(out)
 }
 
-// closing returns the index of the quote that ends the string whose first byte is at
+// closing returns the index of the closing quote of the string whose content begins at
 // from, and fails if the string is unterminated.
 func (s *scanner) closing(from int) int {
 	end := from
@@ -268,10 +269,10 @@ func (s *scanner) int() int64 {
 	return n
 }
 
-// skip moves past one value, which may be missing before a comma or a closing bracket.
-// It checks only that strings end, that as many brackets close as open, and that no
-// nesting is deeper than MaxDepth; callers that need more check the bytes that were
-// skipped.
+// skip moves past one value, which may be missing before a comma, a closing bracket or
+// the end of the input. It checks only that strings end, that as many brackets close as
+// open, and that no nesting is deeper than MaxDepth; callers that need more check the
+// bytes that were skipped.
 func (s *scanner) skip() {
 	depth := 0
 	for s.err == nil && s.pos < len(s.in) {

@@ -22,7 +22,7 @@ const (
 const (
 	AnyForm    byte = iota
 	DigestForm      // sha256: and 64 lower-case hex digits
-	TimeForm        // 2006-01-02T15:04:05.000Z; only digits are checked, not the calendar
+	TimeForm        // 2006-01-02T15:04:05.000Z; only digits and separators are checked, not the calendar
 )
 
 // Shape describes the values that a JSON Schema accepts, for the subset of JSON Schema

@@ -119,8 +119,9 @@ func (r *ConfigReloaded) Canonical(c *canon.Codec) {
 	c.Strs("members", &r.Members)
 }
 
-// FreezeAck is the data of <executor>.freeze_acknowledged. After this event the
-// instance starts no effect until the mesh is unfrozen.
+// FreezeAck is the data of <executor>.freeze_acknowledged. After this event the instance
+// starts no effect until the mesh is unfrozen, except that of the call that unfreezes
+// it.
 type FreezeAck struct {
 	FreezeID string `json:"freeze_id"`
 	Instance string `json:"instance"`

@@ -9,8 +9,8 @@ import (
 
 func salt() []byte { return []byte("0123456789abcdef") }
 
-// TestNewContent shows that short UTF-8 text is stored inline and everything else
-// as an object.
+// TestNewContent shows that UTF-8 text of at most InlineMax bytes is stored inline and
+// everything else as an object, and that Open returns the content of both.
 func TestNewContent(t *testing.T) {
 	for name, c := range map[string]struct {
 		content []byte

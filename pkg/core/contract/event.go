@@ -148,9 +148,9 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 	return nil
 }
 
-// versions maps an event name to the schema version that this release writes, if
-// it is not 1. Older versions differ only by absent members and values, and are
-// read without conversion.
+// versions maps an event name to the schema version that this release writes, if it is
+// not 1. Older versions lack only some members and some values of members, so their
+// events are read without conversion.
 var versions = map[string]int{
 	"allowed": 5, "attempt_finished": 3, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
 }
@@ -182,9 +182,10 @@ func is(s string, parts ...string) bool {
 	return s == ""
 }
 
-// check returns an error that names the attribute unless the tokens of the subject are
-// well-formed, ID, Actor and Client are set, Version, Lamport and Time are valid, and
-// Data begins like an object. It does not check other attributes.
+// check returns an error that names the attribute unless the tokens of the subject and
+// the instance in Source are well-formed, ID, Actor and Client are set, Version, Lamport
+// and Time are valid, and Data begins like an object. It does not check other
+// attributes.
 func (e *Event) check() error {
 	if err := e.checkNames(); err != nil {
 		return err
@@ -205,7 +206,8 @@ func (e *Event) check() error {
 	return nil
 }
 
-// checkNames checks the tokens of the subject, and the id.
+// checkNames checks the tokens of the subject and the instance in Source, and that the
+// id is not empty.
 func (e *Event) checkNames() error {
 	service, instance, ok := strings.Cut(e.Source, "/")
 	for _, t := range [...]struct{ field, v string }{

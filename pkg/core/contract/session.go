@@ -62,7 +62,7 @@ func ownerTag(tenant, owner string, name []byte) []byte {
 }
 
 // fields returns a digest of parts. Each part is hashed by itself first, so that
-// no two lists of strings have the same preimage.
+// different lists of strings never result in the same input of the digest.
 func fields(parts ...string) [sha256.Size]byte {
 	h := sha256.New()
 	for _, p := range parts {

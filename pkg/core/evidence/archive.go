@@ -150,7 +150,7 @@ func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
 
 // fold returns the root of a tree from the roots of its subtrees. These have the same
 // number of leaves, a power of two; only the last may have fewer. RFC 6962 splits a tree
-// at the largest power of two.
+// of n leaves at the largest power of two below n.
 func fold(roots []translog.Hash) translog.Hash {
 	switch len(roots) {
 	case 0:

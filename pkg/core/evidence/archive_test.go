@@ -140,7 +140,8 @@ func TestArchiveIndex(t *testing.T) {
 }
 
 // TestArchiveFiles changes the files of an archive and its index, and shows that the
-// error names each segment that is wrong, or the fault in the index.
+// error names each segment that is wrong, or the fault in the index. It also shows that
+// another root and a demand that is not met are errors.
 func TestArchiveFiles(t *testing.T) {
 	w := bound(t, 3)
 	for name, c := range map[string]struct {

@@ -144,9 +144,9 @@ type derived struct {
 	contents  []contract.Content
 }
 
-// derive reads the events in the order of the ledger. It returns an error if an event or
-// its data is not in canonical form, or if the event is not of this tenant and session,
-// or has the id of an earlier one. It verifies no signatures.
+// derive reads the events in the order of the ledger. It returns an error if an event,
+// or data that decode reads, is not in canonical form, or if the event is not of this
+// tenant and session, or has the id of an earlier one. It verifies no signatures.
 func derive(tenant, session string, events []Stored, version int) (*derived, error) {
 	d := &derived{tip: receipt.Genesis(tenant, session), graph: proofgraph.Graph{Version: version}}
 	ids := map[string]bool{}

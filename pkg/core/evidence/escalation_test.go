@@ -21,7 +21,8 @@ type escalation struct {
 	signer *sign.Key
 }
 
-// escalated adds an escalated call to the ledger, after spoil has changed it.
+// escalated adds an escalated call with its outcome to the ledger. After the ESCALATE is
+// stored, spoil changes the votes and the facts of the ALLOW, which are stored after it.
 func (w *world) escalated(spoil func(*escalation)) {
 	bob := key(w.t, "bob")
 	doc := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: bob.KID, Owner: guard.ApproverOwner("bob"), PublicKey: base64.StdEncoding.EncodeToString(bob.Public()), Tenant: "t", Uses: []string{contract.UseApproval}})

@@ -44,8 +44,8 @@ func key(t testing.TB, name string) *sign.Key {
 
 func newWorld(t testing.TB) *world { return newWorldOf(t, "") }
 
-// newWorldOf returns a world whose keys are derived from whose, so that worlds with
-// different values of whose have different keys.
+// newWorldOf returns a world. The names from which its keys are derived begin with
+// whose, so that worlds with different values of whose have different keys.
 func newWorldOf(t testing.TB, whose string) *world {
 	w := &world{t: t, root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
 	publish := func(k *sign.Key, owner string, uses ...string) {
@@ -97,8 +97,8 @@ func (w *world) store(e *contract.Event) {
 
 var ceilings = guard.Ceilings{MaxCents: 1, Sandbox: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1024, Pids: 8, Tier: "process", WallMS: 1000}, StartWindowMS: 60000}
 
-// call adds one call to the ledger, with its outcome. If big is set, its contents
-// are stored as objects.
+// call adds one call to the ledger, with its outcome: the call succeeds if allow is set,
+// and otherwise is denied. If big is set, its contents are stored as objects.
 func (w *world) call(session, id string, allow, big bool) {
 	body := []byte(`{"text":"` + id + `"}`)
 	if big {
@@ -284,7 +284,7 @@ func often(all, short int) int {
 }
 
 // TestEveryByte shows that a pack is rejected if the lowest bit of any byte is flipped,
-// the end is cut off at a block, or a byte is appended.
+// if only a multiple of 512 bytes from its start is left, or if a byte is appended.
 func TestEveryByte(t *testing.T) {
 	w := bound(t, 1)
 	pack := build(t, w.source("s-a"), w.keys["audit"])

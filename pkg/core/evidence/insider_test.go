@@ -49,8 +49,8 @@ func tree(t testing.TB, b []byte) object {
 	return v
 }
 
-// form returns the canonical form of a JSON tree, or an approximation if the tree has no
-// canonical form.
+// form returns the canonical form of a JSON tree or, if the tree has none, the text that
+// encoding/json writes for it.
 func form(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

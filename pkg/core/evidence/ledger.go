@@ -375,7 +375,7 @@ func (w *walk) stop() {
 	}
 }
 
-// first returns the worker that found the error of the first line, or nil if no worker
+// first returns the worker whose error is about the earliest line, or nil if no worker
 // found an error. The workers must have been stopped.
 func (w *walk) first() *worker {
 	var first *worker
@@ -388,8 +388,8 @@ func (w *walk) first() *worker {
 }
 
 // report stops the workers and returns the report. If several workers found errors, it
-// returns the error of the first line. If the checkpoint commits to a map of tips, and
-// the sessions do not have that map, it returns an error.
+// returns the error about the earliest line. If the checkpoint commits to a map of tips,
+// and the sessions do not have that map, it returns an error.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	if x := w.first(); x != nil {

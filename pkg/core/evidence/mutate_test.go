@@ -44,7 +44,8 @@ func deep(n int) any {
 	return v
 }
 
-// strange returns a random value of any JSON type, many of them edge cases.
+// strange returns a random JSON value from a list that holds values of every type, many
+// of them edge cases.
 func strange(r *rand.Rand) any {
 	all := []any{"", " ", "x", "-", "é", "e\u0301", "\U0001f600", "\u0000", "\u2028", "\ufeff", "a\nb", "a\"b\\", "policy", "gateway", "caller", "session-runner", "audit", "ALLOW", "DENY", "ESCALATE", "denied", "succeeded", "failed", "unknown", "expired", "inline", "object", "withheld",
 		"s-a", "s-b", "c-a0", "__proto__", "constructor", "0", "1", "-1", "007", "+5", "9007199254740993", "2026-02-30T00:00:00.000Z", "0000-01-01T00:00:00.000Z", "2026-01-02T24:00:00.000Z", "2026-01-02T03:04:60.000Z", "2026-01-02T03:04:05Z", "sha256:" + strings.Repeat("A", 64), "sha256:" + strings.Repeat("a", 64),
@@ -72,7 +73,7 @@ func twist(r *rand.Rand, s string) string {
 	case 6:
 		return strings.NewReplacer("+", "-", "/", "_").Replace(s)
 	case 7:
-		if s != "" { // set unused bits of the last base64 character, if s is base64
+		if s != "" { // flip the lowest bit of the last byte; in base64 this may change only bits that a decoder ignores
 			b := []byte(s)
 			b[len(s)-1] ^= 1
 			return strings.ToValidUTF8(string(b), "?")
@@ -172,8 +173,8 @@ func (f *forgery) mutateLedger() {
 	}
 }
 
-// spelling returns a random change of a document's bytes: one that does not change the
-// content, or one that cannot be made in a JSON tree.
+// spelling returns a random replacement in the bytes of a document: another form of the
+// same content, bytes that are not valid JSON, or other content.
 func (f *forgery) spelling() func([]byte) []byte {
 	all := []struct{ old, repl string }{{`{"`, `{ "`}, {`","`, `", "`}, {`":"`, `": "`}, {`"tenant":"t"`, `"tenant":"t","tenant":"t"`}, {`"t"`, `"\u0074"`}, {`"tool"`, `"\u0074ool"`}, {`"size":`, `"size":0`}, {`"size":1`, `"size":1e0`}, {`"index":1`, `"index":1.0`}, {`"lamport":`, `"lamport":+`},
 		{`"alice"`, `"\ud800"`}, {`"alice"`, "\"\xff\""}, {`"alice"`, "\"\xed\xa0\x80\""}, {`"alice"`, `"\/"`}, {`"alice"`, "\"\x01\""}, {`"alice"`, `"\u007f"`}, {`"alice"`, "\"\x7f\""}, {`}`, `} `}, {`{"actor"`, "\xef\xbb\xbf{\"actor\""}, {`"-"`, `"—"`}, {`"client":"test"`, `"client":"te\u0301st"`},

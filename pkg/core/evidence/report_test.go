@@ -149,7 +149,7 @@ func TestReportTexts(t *testing.T) {
 }
 
 // TestCounts compares the counts in a report with the session, and checks which lamport
-// lines of a checkpoint are valid.
+// lines of a checkpoint are valid, and that no pack is built without events.
 func TestCounts(t *testing.T) {
 	w := bound(t, 4) // four calls: allowed, allowed with objects, denied, allowed
 	src := w.source("s-a")

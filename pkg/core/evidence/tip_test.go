@@ -190,8 +190,8 @@ func TestTip(t *testing.T) {
 	}
 }
 
-// TestGoldenBound shows that a pack with a tip proof still has the recorded
-// bytes.
+// TestGoldenBound shows that a pack with a tip proof still has the recorded bytes, and
+// verifies.
 func TestGoldenBound(t *testing.T) {
 	w := bound(t, 4)
 	pack := build(t, w.source("s-a"), w.keys["audit"])
@@ -253,7 +253,7 @@ func TestGraph(t *testing.T) {
 }
 
 // TestLedgerTips shows that the verifier computes the map of tips of an exported ledger
-// and compares it with the checkpoint.
+// and compares it with the checkpoint, and that it checks the demands.
 func TestLedgerTips(t *testing.T) {
 	w := bound(t, 5)
 	src := w.source("s-a")

@@ -16,8 +16,8 @@ import (
 // signs it offline, so that it cannot be changed with a stolen credential.
 type Ceilings struct {
 	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need approval
-	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"
-	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // no tool but policy's own runs before policy.approve_tool; otherwise the first digest of each tool counts as approved
+	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"; empty = none
+	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // a tool that is not policy's own runs only after policy.approve_tool has approved its document; if not set, the first document of each tool counts as approved
 	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves
 	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // kinds that are always denied: exact, or a prefix ending in "*"
 	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, in addition to those of policy.set_limits

@@ -29,9 +29,9 @@ type Step struct {
 }
 
 // Explain returns the verdict of Judge and the results of the parts that were applied.
-// layers are the steps of those parts whose answers are inputs: schema, rules and
-// overlays. They are listed after the gates and before the other parts, unless a gate
-// denies.
+// layers are the steps of those parts whose answers are inputs: schema, rules (also
+// those for the delegator) and overlays. They are listed after the gates and before the
+// other parts. If a gate denies, only the gates are listed.
 func Explain(in Inputs, layers []Step) (Answer, []Step) {
 	var out []Step
 	v := judge(&in, func(part string, a Answer) {

@@ -11,7 +11,7 @@ import (
 // The canonical bytes of Facts are part of the decision, so that the decision can be
 // computed again later.
 type Facts struct {
-	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive, or "*"; set only if the call carries labels
+	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive; "*" stands for every label; set only if the call carries labels
 	Actor         string         `json:"actor"`
 	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, if the call was escalated before
 	ArgsDigest    string         `json:"args_digest"`

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// The kinds of calls that end a state in which a gate denies calls. The gate permits
-// these kinds in that state.
+// Kinds of calls that end a state in which a gate denies calls: a freeze, and an overdue
+// review. The gate permits the kind that ends the state.
 const (
 	KindUnfreeze = "policy.unfreeze"
 	KindReview   = "policy.review"
@@ -72,8 +72,9 @@ func gateName(in *Inputs) string {
 }
 
 // gateState denies calls while the mesh is frozen, except the one that unfreezes it;
-// calls of unknown tools; and calls after their start window. It also denies calls whose
-// parent is not running, if they name a parent or were not proposed by the gateway.
+// calls of unknown tools; and calls after their start window, or with a malformed time.
+// It also denies calls whose parent is not running, if they name a parent or were not
+// proposed by the gateway.
 func gateState(in *Inputs) string {
 	f := &in.Facts
 	switch {

@@ -81,8 +81,8 @@ func TestNarrowMeet(t *testing.T) {
 	}
 }
 
-// TestNoRoom shows that a call is denied if a limit of its sandbox is zero, or if the
-// sandbox has no tier or an unknown user id.
+// TestNoRoom shows that a call is denied if a limit is zero in both the tool's sandbox
+// and the ceilings, if both have no tier, or if both have an unknown user id.
 func TestNoRoom(t *testing.T) {
 	for name, shrink := range map[string]func(s *contract.Sandbox){
 		"cpu": func(s *contract.Sandbox) { s.CPUMillis = 0 }, "memory": func(s *contract.Sandbox) { s.MemoryMiB = 0 }, "output": func(s *contract.Sandbox) { s.OutputBytes = 0 },

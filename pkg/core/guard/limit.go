@@ -110,10 +110,10 @@ func (l *Limit) checkTerms() (field, want string) {
 }
 
 // Accounts returns the accounts of the limit that a call is charged to,
-// "<limit>/<level>:<subject>", or none if the limit does not apply to the call. A call
-// on behalf of another principal is charged to both principals at the level agent.
-// Limit.Subject may name a session by its id or by its owner's name for it; the account
-// always has the id.
+// "<limit>/<level>:<subject>", or none if the limit does not apply to the call. At the
+// level agent, a call under a valid delegation is charged to the actor and to the
+// principal it acts for. Limit.Subject may name a session by its id or by its owner's
+// name for it; the account always has the id.
 func (l *Limit) Accounts(f *Facts) []string {
 	switch l.Level {
 	case "organization":

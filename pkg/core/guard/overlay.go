@@ -127,9 +127,10 @@ func checkIsolation(s *contract.Sandbox) error {
 	return nil
 }
 
-// Applies reports whether the overlay is for this call and has not expired at the
-// time of the decision. An agent's overlay also applies to calls on behalf of
-// that agent. Subject may name a session by its id or by its owner's name for it.
+// Applies reports whether the overlay is for this call and has not expired at the time
+// of the decision. An agent's overlay also applies to calls that another principal makes
+// under a valid delegation of that agent. Subject may name a session by its id or by its
+// owner's name for it.
 func (o *Overlay) Applies(f *Facts) bool {
 	if o.Expires != "" && f.Now >= o.Expires { // strings in TimeFormat sort in order of time
 		return false

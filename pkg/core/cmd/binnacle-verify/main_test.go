@@ -96,7 +96,8 @@ func TestDefaultRoot(t *testing.T) {
 	}
 }
 
-// TestNotShown shows that the exit code is not 0 if the report cannot be written.
+// TestNotShown shows that the exit code is 2, with a message on standard error, if the
+// report cannot be written as text or as JSON.
 func TestNotShown(t *testing.T) {
 	root, text := trusted(t), pack
 	for _, args := range [][]string{{"--root", root, text}, {"--root", root, "--json", text}} {
