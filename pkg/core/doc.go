@@ -5,7 +5,7 @@
 // signed documents (contract), precedence of policies and intent checks (guard),
 // rules for receipts (receipt), the causal graph (proofgraph), the Merkle log
 // (translog), the key registry (trust), and evidence packs, exports and archives
-// (evidence).
+// (evidence). The module also holds the descriptors of queries between services (query).
 //
 // Transport, storage, clocks, randomness, policy languages and HTTP are
 // deliberately outside: callers pass times, salts and bytes as arguments, so that

@@ -39,8 +39,9 @@ import (
 // describes. Writing does not check the depth.
 const MaxDepth = 128
 
-// Error reports where and why input is not acceptable JSON, or not in canonical
-// form.
+// Error reports where and why input is not acceptable JSON, or not in canonical form.
+// The errors of Transform, Members and CheckDepth have this type; Read and Shape.Check
+// also return errors of other types.
 type Error struct {
 	Offset int    // byte offset from the start of the input
 	Reason string // the reason in lower case, without the offset
@@ -345,8 +346,8 @@ func (p *parser) escaped(start int) (string, error) {
 	return "", p.fail("unterminated string")
 }
 
-// unescaped maps the character after a backslash to the byte that this short
-// escape encodes; 0 means that there is no such escape.
+// unescaped maps the character after the backslash of a short escape, such as n in \n,
+// to the byte that the escape encodes; 0 means that there is no such escape.
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escape reads the escape at p.pos and appends the character that it encodes.
@@ -446,9 +447,9 @@ func (p *parser) exponent() bool {
 
 var errNumber = errors.New("json: NaN and infinity have no JSON form")
 
-// AppendNumber appends f as ECMAScript's Number::toString does (RFC 8785
-// section 3.2.2.3) and returns the extended slice. It returns an error for NaN
-// and infinity, which JSON cannot express.
+// AppendNumber appends f as ECMAScript's Number::toString does (RFC 8785 section
+// 3.2.2.3) and returns the extended slice. For NaN and infinity, which JSON cannot
+// express, it returns nil and an error.
 func AppendNumber(dst []byte, f float64) ([]byte, error) {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return nil, errNumber

@@ -98,7 +98,7 @@ type ExecutionIntent struct {
 	IdemKey    string        `json:"idempotency_key"`
 	Kind       string        `json:"kind"`
 	NotBefore  string        `json:"not_before"`
-	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; an executor rejects an intent with an unknown one
+	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; only the llm-router reads them, and it fails a call with one that it does not know
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Secrets    []SecretGrant `json:"secrets,omitempty"`
 	Tool       string        `json:"tool"`

@@ -43,7 +43,7 @@ const Caller = "caller"
 // of the outcome, and signs the report as the caller's attestation.
 const CallerExecutor = "gateway"
 
-// Effect is the outcome of a call, as the executor observed it or, with
+// Effect is the outcome of a call, as the service that records it observed it or, with
 // AttestedBy set, as the caller reported it.
 type Effect struct {
 	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments to contents that the effect produced

@@ -17,7 +17,8 @@ type redacted struct {
 }
 
 // redactions returns packs from which payloads were withheld, and invalid packs of this
-// kind: with wrong leaf hashes, or with further changes to the redacted events.
+// kind: with wrong, missing or unnecessary leaf hashes, or with further changes to the
+// redacted events.
 func redactions(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(show func(call, part string) bool, change func(*Source)) []byte {

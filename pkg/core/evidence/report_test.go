@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestLines checks lines of several lengths up to the limit, and input that is not a
-// sequence of lines.
+// TestLines checks lines of several lengths up to the limit, input that is not a
+// sequence of lines, the result of last, and that a read error is returned.
 func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)      // longer than the reader's buffer
 	longest := strings.Repeat("y", MaxLine-1) // MaxLine bytes with its newline

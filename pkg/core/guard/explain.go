@@ -21,7 +21,7 @@ const (
 // prints it.
 type Step struct {
 	Part    string `json:"layer"`
-	Name    string `json:"name,omitempty"` // id of the overlay; empty for other parts
+	Name    string `json:"name,omitempty"` // id of the overlay, accounts of the limits, or resolution of the votes; empty for other parts
 	Digest  string `json:"digest,omitempty"`
 	Verdict string `json:"verdict,omitempty"` // empty = no opinion
 	Reason  string `json:"reason_code,omitempty"`

@@ -16,7 +16,7 @@ type Facts struct {
 	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, if the call was escalated before
 	ArgsDigest    string         `json:"args_digest"`
 	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant; empty for a call under a valid delegation
-	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent if none applies
+	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent if they were not checked, or none applies
 	CatalogDigest string         `json:"catalog_digest"`
 	Client        string         `json:"client"`
 	Deadline      string         `json:"deadline"`
@@ -28,7 +28,7 @@ type Facts struct {
 	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that the caller presented
 	Kind          string         `json:"kind"`
 	Labels        []string       `json:"labels,omitempty"`           // data labels of the session, of the parent call's session, and of the request
-	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit found events missing; nothing is allowed until the ledger is restored
+	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit found events missing from the ledger; nothing is allowed until a new log epoch is opened
 	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // tenant of the mesh; set only if the call's tenant is another one
 	Now           string         `json:"now"`
 	OnBehalfOf    string         `json:"on_behalf_of,omitempty"`
@@ -117,7 +117,8 @@ func (f *Facts) ForRules() *Facts {
 
 // DelegatorFact is the authority of the principal on whose behalf a call is made: the
 // roles that it holds at the time of the decision, and the scopes of the credential with
-// which it granted the delegation.
+// which it granted the delegation. Scopes is empty if the delegation does not record
+// them, as before release 0.5.
 type DelegatorFact struct {
 	Roles  []string `json:"roles,omitempty"`
 	Scopes []string `json:"scopes,omitempty"`

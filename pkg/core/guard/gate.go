@@ -15,11 +15,11 @@ const (
 	KindReview   = "policy.review"
 )
 
-// gate returns the reason code for which the call is denied before any rule is
-// evaluated, or "". The gates run in order and the first reason counts, so a gate may
-// rely on the conditions that earlier gates have checked. They are called one by one,
-// not from a table of functions, because with a table the inputs would escape to the
-// heap.
+// gate returns the reason code of the gate that denies the call regardless of the
+// answers of the layers, or "" if no gate does. The gates run in order and the first
+// reason counts, so a gate may rely on the conditions that earlier gates have checked.
+// They are called one by one, not from a table of functions, because with a table the
+// inputs would escape to the heap.
 func gate(in *Inputs) string {
 	reason := gateMesh(in)
 	if reason == "" {

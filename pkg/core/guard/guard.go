@@ -32,7 +32,7 @@ type Inputs struct {
 	Tool     *contract.Tool // nil = unknown tool
 	Schema   Answer         // DENY with its reason, or zero if the args match the tool's schema
 	P1       Answer
-	P2       []Answer  // answers of the overlays that apply
+	P2       []Answer  // answers of the overlays that apply, and that of Offers
 	P0       *Ceilings // nil = missing; every call is denied
 	Policies contract.PolicyDigests
 	Lamport  uint64

@@ -6,7 +6,8 @@
 //
 // Exit codes: 0 verified, or help requested; 1 verification failed, with the reason on
 // standard error; 2 wrong usage, no trusted root, a witness file or kept checkpoint that
-// cannot be read, evidence that does not exist, or a report that cannot be written.
+// cannot be read or is malformed, evidence that does not exist, or a report that cannot
+// be written.
 package main
 
 import (
