@@ -29,7 +29,7 @@ import (
 // with extension attributes. The log hashes the stored bytes. Code that needs an
 // event's hash must use those bytes and never encode the event again.
 type Event struct {
-	ID       string // also the message id: within its duplicate window, the ledger stores only one event with this id
+	ID       string // id of the event; also the message id, except that claims and decisions are stored under a message id of their own for each call
 	Source   string // producer, service "/" instance, such as "policy/policy-1"
 	Name     string // event name, such as "call_proposed"; part of the type
 	Version  int    // schema version, from 1; part of the type
