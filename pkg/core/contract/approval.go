@@ -19,8 +19,8 @@ func (a *ApprovalRule) Canonical(c *canon.Codec) {
 }
 
 // Escalated is the data of policy.escalated, which records that a call waits for
-// approval. The verdict of Decision is ESCALATE. Every rule must be met before
-// Expires; otherwise the call is denied.
+// approval. The verdict of Decision is ESCALATE. Every rule must be met before Expires;
+// otherwise, or if an approver votes Refuse, the call is denied.
 type Escalated struct {
 	Call     Call           `json:"call"`
 	Decision Decision       `json:"decision"`
@@ -60,7 +60,7 @@ type Approval struct {
 	KID      string   `json:"kid,omitempty"` // the approver's own key, if the vote is signed
 	Reason   string   `json:"reason,omitempty"`
 	Resolved string   `json:"resolved,omitempty"` // ResolvedGranted, ResolvedDenied or ResolvedExpired; empty = not settled yet
-	Roles    []string `json:"roles,omitempty"`    // roles that the approver held at the event's Lamport time
+	Roles    []string `json:"roles,omitempty"`    // roles that the approver held when policy recorded the vote
 	Sig      string   `json:"sig,omitempty"`
 	Tenant   string   `json:"tenant"`
 	Vote     string   `json:"vote"` // Grant, Refuse or TimeOut

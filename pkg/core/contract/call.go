@@ -13,7 +13,7 @@ type Call struct {
 	Args          Content  `json:"args"`
 	Body          *Content `json:"body,omitempty"`       // content that the args refer to by its commitment; policy does not read it
 	Deadline      string   `json:"deadline"`             // when the caller stops waiting (TimeFormat)
-	Delegation    string   `json:"delegation,omitempty"` // id of the delegation that permits OnBehalfOf
+	Delegation    string   `json:"delegation,omitempty"` // id of the delegation that the caller named for OnBehalfOf; policy checks it
 	ID            string   `json:"id"`
 	IdemKey       string   `json:"idempotency_key,omitempty"`
 	Kind          string   `json:"kind"`                   // such as llm.chat, tool.<pack> or vault.<verb>

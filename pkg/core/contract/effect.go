@@ -21,7 +21,7 @@ const (
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`
-	ExecutedBy string `json:"executed_by,omitempty"` // set to Caller if the intent is for the caller
+	ExecutedBy string `json:"executed_by,omitempty"` // set to Caller if the caller executes the call itself; empty in start_expired
 	IntentID   string `json:"intent_id"`
 }
 
@@ -103,8 +103,9 @@ func (u *Usage) Canonical(c *canon.Codec) {
 	c.OptInt("wall_ms", &u.WallMS)
 }
 
-// Attestation is the sandbox's report of the isolation and the limits that it
-// enforced during one execution.
+// Attestation is the sandbox's report about one execution: its tier of isolation, the
+// limits that were set, and in Enforced the names of the limits and other restrictions
+// that it enforced.
 type Attestation struct {
 	Enforced    []string `json:"enforced"`
 	ImageDigest string   `json:"image_digest"`

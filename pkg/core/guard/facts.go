@@ -20,8 +20,8 @@ type Facts struct {
 	CatalogDigest string         `json:"catalog_digest"`
 	Client        string         `json:"client"`
 	Deadline      string         `json:"deadline"`
-	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation that permits OnBehalfOf
-	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why the delegation is invalid
+	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation that the caller named for OnBehalfOf
+	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why the delegation does not permit the call; empty = it does, or there is none
 	Delegator     *DelegatorFact `json:"delegator,omitempty"`        // authority of OnBehalfOf; the rules must allow the call to both principals
 	DualControl   bool           `json:"dual_control,omitempty"`     // approval by a second person is required
 	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
@@ -40,7 +40,7 @@ type Facts struct {
 	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it
 	Resolution    string         `json:"resolution,omitempty"`        // how the escalation was settled: granted, denied or timed_out
 	Resolved      string         `json:"resolved,omitempty"`          // when the escalation was settled
-	ReviewDue     bool           `json:"review_due,omitempty"`        // a break-glass use of the actor or of OnBehalfOf is overdue for review
+	ReviewDue     bool           `json:"review_due,omitempty"`        // the review of an expired break-glass grant of the actor or of OnBehalfOf is overdue
 	Revoked       bool           `json:"revoked,omitempty"`           // the caller's credential is revoked
 	Roles         []string       `json:"roles,omitempty"`             // roles of the actor
 	Scopes        []string       `json:"scopes"`
@@ -134,7 +134,7 @@ func (d *DelegatorFact) Canonical(c *canon.Codec) {
 // KeyFact is the state of a virtual key at the time of the decision, with the
 // models that it may be used for.
 type KeyFact struct {
-	Fault  string   `json:"fault,omitempty"` // reason code why the key is invalid; empty = valid
+	Fault  string   `json:"fault,omitempty"` // reason code why the key may not be used for the call; empty = it may
 	ID     string   `json:"id"`
 	Models []string `json:"models,omitempty"` // patterns of model names; empty = every model
 	Tags   []string `json:"tags,omitempty"`

@@ -90,8 +90,9 @@ func gateState(in *Inputs) string {
 	return ""
 }
 
-// gateCaller denies calls of suspended principals, calls with a revoked or invalid
-// credential, and calls in a session that the actor may not use.
+// gateCaller denies calls of suspended principals, calls with a revoked credential or
+// with a virtual key that does not permit them, and calls in a session that the actor
+// may not use.
 func gateCaller(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -118,9 +119,9 @@ func gateTool(in *Inputs) string {
 	return contract.ReasonToolDrift
 }
 
-// gateDue denies calls with an invalid delegation or with args whose signature does not
-// verify. While a break-glass review is overdue for the actor or the principal it acts
-// for, gateDue denies every call but the review.
+// gateDue denies calls that their delegation does not permit, and calls with args whose
+// signature does not verify. While a break-glass review is overdue for the actor or the
+// principal it acts for, gateDue denies every call but the review.
 func gateDue(in *Inputs) string {
 	f := &in.Facts
 	switch {
