@@ -81,7 +81,7 @@ type Tool struct {
 	OutputSchema Raw           `json:"output_schema"`
 	Pack         string        `json:"pack_digest,omitempty"` // digest of the program that a pack runs
 	Rerunnable   bool          `json:"rerunnable,omitempty"`  // may run again after a crash
-	Reserve      *Amounts      `json:"reserve,omitempty"`     // the greatest amounts that one call may use; an amount of zero means that the measure is not used
+	Reserve      *Amounts      `json:"reserve,omitempty"`     // the greatest amounts that one call may use; policy sets calls and risk_points itself, and estimates some of the measures that are zero
 	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // limits that the tool needs; policy may set lower ones
 	Secrets      []SecretGrant `json:"secrets,omitempty"`
 	Tool         string        `json:"tool"`
