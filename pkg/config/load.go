@@ -78,7 +78,7 @@ type Source struct {
 type Flag struct {
 	Name string   // name of the flag, with its dashes
 	Text string   // value in the form of an environment variable; "" leaves the member unset, even if another source sets it
-	List []string // used instead of Text for a member that is a list
+	List []string // items of a member that is a list; if not nil, used instead of Text
 }
 
 // Value is the effective value of a member and its origin.

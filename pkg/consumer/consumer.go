@@ -83,7 +83,7 @@ func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take
 // pool holds the workers of one call of Run.
 type pool struct {
 	process func(context.Context, *Delivery)
-	filters []string           // those of the consumer
+	filters []string           // filters of the consumer, with which deliveries are checked
 	every   time.Duration      // interval between heartbeats
 	slots   chan struct{}      // one element for each message that is being processed
 	idle    chan jetstream.Msg // passes a message to a worker that has finished its last one

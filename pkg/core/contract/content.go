@@ -36,7 +36,7 @@ type Content struct {
 	Commitment string      `json:"commitment"`
 	Encryption *Encryption `json:"encryption,omitempty"`
 	MediaType  string      `json:"media_type"`
-	Salt       string      `json:"salt,omitempty"` // base64url of 16 bytes; only with unencrypted inline content
+	Salt       string      `json:"salt,omitempty"` // base64url of 16 bytes; only with unencrypted inline content, and absent once that is erased
 	Size       int64       `json:"size"`           // size of the content in bytes, without the salt
 	Store      string      `json:"store"`
 	Text       string      `json:"text,omitempty"` // inline only: the content as UTF-8, or the base64url of the ciphertext under Encryption

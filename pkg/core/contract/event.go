@@ -42,10 +42,10 @@ type Event struct {
 	CallID   string // id of the call that the event belongs to; empty if none
 	Origin   string // instance that waits for the outcome; "-" if none
 	Target   string // executor that an allowed event addresses; otherwise empty
-	Correl   string // id of the first event in the causal chain
-	Cause    string // id of the event that caused this one
+	Correl   string // id of the first event in the causal chain; empty for that event itself
+	Cause    string // id of the event that caused this one; empty if none did
 	Lamport  uint64 // Lamport time, greater than that of every event that the producer had made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
-	TraceCtx string // W3C trace context
+	TraceCtx string // W3C trace context; empty if there is none
 	Data     []byte // canonical JSON object with the event's data
 }
 

@@ -194,7 +194,8 @@ func (f *File) check(files map[string][]byte) error {
 	return nil
 }
 
-// knownPath reports whether the format defines a file with this path.
+// knownPath reports whether the format defines a file with this path that the manifest
+// lists.
 func knownPath(p string) bool {
 	switch p {
 	case pathCheckpoint, pathConsistency, pathCosignatures, pathDecisions, pathEvents, pathGraph, pathLeaves, pathProofs, pathReceipts, pathSystem, pathTip:

@@ -25,7 +25,7 @@ type Step struct {
 	Digest  string `json:"digest,omitempty"`
 	Verdict string `json:"verdict,omitempty"` // empty = no opinion
 	Reason  string `json:"reason_code,omitempty"`
-	At      string `json:"at,omitempty"` // position of the rule that matched
+	At      string `json:"at,omitempty"` // file:line of the P1 rule that matched; empty for other parts, or if no rule applied
 }
 
 // Explain returns the verdict of Judge and the results of the parts that were applied.

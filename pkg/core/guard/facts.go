@@ -170,11 +170,11 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 // BudgetFact is the result of checking the limits: what was reserved for the
 // call, or why the reservation was refused.
 type BudgetFact struct {
-	Accounts []string         `json:"accounts"` // accounts that the amounts are reserved on, or that caused the refusal
+	Accounts []string         `json:"accounts"` // accounts that the amounts are reserved on or, after a refusal, those of the limit that refused; empty if the budget ledger failed
 	Amounts  contract.Amounts `json:"amounts"`
 	Escalate bool             `json:"escalate,omitempty"` // the limit requires approval instead of denying
 	Refused  string           `json:"refused,omitempty"`  // reason code; empty = reserved
-	RetryAt  string           `json:"retry_at,omitempty"` // when the window of the limit ends
+	RetryAt  string           `json:"retry_at,omitempty"` // end of the current window of the limit that refused; empty if it has no calendar windows
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their

@@ -149,7 +149,7 @@ func (j *judging) feasible(v Answer) Answer {
 	return v
 }
 
-// limited returns v combined with the result of the limits.
+// limited joins v with the result of the limits. A DENY is returned unchanged.
 func (j *judging) limited(v Answer) Answer {
 	b := j.Facts.Budget
 	if v.Verdict == contract.Deny || b == nil {

@@ -141,7 +141,7 @@ func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time
 	return nil
 }
 
-// decided reports whether d is the decision about c.
+// decided reports whether the decision d is about the call c.
 func decided(c *contract.Call, d *contract.Decision) bool {
 	return c.ID == d.CallID && c.Args.Commitment == d.ArgsDigest && c.Kind == d.Kind && c.Tool == d.Tool
 }
