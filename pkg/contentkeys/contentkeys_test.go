@@ -11,9 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestRing checks that cached keys are used without another query, that a key which the
-// cached keys do not include is found by a new query, that a key counts as destroyed
-// only if a new query does not return it, and that the error of a query is returned.
+// TestRing checks that cached keys are used for life without another query, that a key
+// which the cached keys do not include is found by a new query, that a key counts as
+// destroyed only if a new query does not return it, and that the error of a query is
+// returned.
 func TestRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stored, fetched := Keys{Current: "k1", Keys: map[string][]byte{"k1": {1}}}, 0

@@ -136,8 +136,8 @@ type authentic struct {
 }
 
 // authenticate runs the first pass over the export: it checks the schema of every event,
-// applies the trust and policy events, and verifies the checkpoint over all lines, and
-// the demands.
+// applies the trust and policy events and the openings of log epochs, and verifies the
+// checkpoint over all lines, and the demands.
 func authenticate(open Opener, rootKID string, demands Demands) (*authentic, error) {
 	r, err := open()
 	if err != nil {
