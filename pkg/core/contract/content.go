@@ -23,11 +23,11 @@ const (
 	StoreWithheld = "withheld" // nowhere; only the commitment is recorded
 )
 
-// Content refers to bytes without revealing them. Commitment is SHA-256(salt ‖
-// bytes) with a salt of 16 random bytes. Without the salt, a reader of the
-// commitment cannot test guesses; and once salt and bytes are destroyed, the
-// content is erased while every digest and signature over the commitment still
-// verifies.
+// Content refers to bytes by a commitment that does not reveal them: SHA-256(salt ‖
+// bytes) with a salt of 16 random bytes. Without the salt, a reader of the commitment
+// cannot test guesses; and once salt and bytes are destroyed, the content is erased while
+// every digest and signature over the commitment still verifies. Inline content is part
+// of the reference itself.
 //
 // Encryption, if present, means that the stored bytes are AES-256-GCM(key, nonce,
 // salt ‖ bytes, additional data = commitment). Destroying the named key then
