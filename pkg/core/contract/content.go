@@ -25,9 +25,9 @@ const (
 
 // Content refers to bytes by a commitment that does not reveal them: SHA-256(salt ‖
 // bytes) with a salt of 16 random bytes. Without the salt, a reader of the commitment
-// cannot test guesses; and once salt and bytes are destroyed, the content is erased while
-// every digest and signature over the commitment still verifies. Inline content is part
-// of the reference itself.
+// cannot test guesses; and once salt and bytes are destroyed, the content is erased
+// while every digest and signature over the commitment still verifies. Inline content
+// is part of the reference itself.
 //
 // Encryption, if present, means that the stored bytes are AES-256-GCM(key, nonce,
 // salt ‖ bytes, additional data = commitment). Destroying the named key then
