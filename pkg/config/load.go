@@ -88,9 +88,9 @@ type Value struct {
 	Origin string // "flag --x", "variable X", "file F:3", "folder F", "default"
 }
 
-// Text returns the value as text. A private value is a URL, or several URLs with commas
-// between them. Of each URL, Text returns only scheme, host and port, and a mark for a
-// part left out after them; see withoutPath.
+// Text returns the value as text, or "" if it is unset. A private value is a URL, or
+// several URLs with commas between them. Of each URL, Text returns only scheme, host and
+// port, and a mark for a part left out after them; see withoutPath.
 func (v *Value) Text() string {
 	s := shown(v.Value)
 	if v.Private {
@@ -99,8 +99,8 @@ func (v *Value) Text() string {
 	return s
 }
 
-// Shown returns the value for a listing. For a private value it returns Text, which
-// leaves out user, path and query.
+// Shown returns the value for a listing, or nil if it is unset. For a private value it
+// returns Text, which leaves out user, path and query.
 func (v *Value) Shown() any {
 	if v.Private && v.Value != nil {
 		return v.Text()

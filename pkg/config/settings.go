@@ -99,7 +99,8 @@ func (s *Setting) standard(program string) string {
 	return s.Default
 }
 
-// Find returns the setting with the given JSON pointer, or nil if there is none.
+// Find returns the setting with the given JSON pointer, or nil if there is none. The
+// caller must not change it.
 func Find(pointer string) *Setting {
 	for i := range Settings {
 		if Settings[i].Pointer == pointer {

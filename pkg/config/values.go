@@ -124,7 +124,8 @@ func (d Document) Given() bool { return d.File != "" || d.Inline != nil }
 
 // Read returns the document and a name for it in error messages: the file's path, or,
 // for an inline document, the given JSON pointer, to which pointers within the document
-// can be appended. The caller must not change doc.
+// can be appended. The caller must not change doc. If the file cannot be read, the error
+// is that of package os.
 func (d Document) Read(pointer string) (doc []byte, where string, err error) {
 	if d.Inline != nil {
 		return d.Inline, pointer, nil

@@ -57,7 +57,7 @@ const DefaultRole = "approver"
 // Approved reports whether the grants among votes meet every rule; a quorum below 1
 // counts as 1. Each approver counts once per rule, and only with one of the rule's
 // roles. Votes of callers, the principals who proposed the call or for whom it is made,
-// do not count.
+// do not count. Without rules, Approved returns true.
 func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
 	for i := range rules {
 		roles := rules[i].Roles
