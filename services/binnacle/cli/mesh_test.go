@@ -29,8 +29,10 @@ func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut 
 	return code, b.String(), e.String()
 }
 
-// answers starts an HTTP server in place of a mesh, which responds to each path with a
-// document. It accepts the token "good" and records the tokens that it receives.
+// answers starts an HTTP server in place of a mesh. docs holds the response for each
+// method and path, such as "GET /v1/models"; an error document is sent with status 403.
+// The server accepts only the token "good" and appends the token of each request to
+// tokens.
 func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]string) {
 	t.Helper()
 	tokens = &[]string{}
@@ -67,8 +69,8 @@ func alone(t *testing.T) {
 
 const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
 
-// TestTables checks that a list has a heading line with --output table, even if the list
-// is empty.
+// TestTables checks that an empty list is printed as nothing by default and as a heading
+// line with --output table, and that the command tools prints its list in each format.
 func TestTables(t *testing.T) {
 	alone(t)
 	lists := map[string]struct{ path, empty, heading string }{
@@ -118,8 +120,9 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestStreams checks that events list prints a row for each event or one list, and that
-// events tail prints one document per event in the structured formats.
+// TestStreams checks that events list prints a row for each event, one list in JSON and
+// YAML, and one document per line in JSON Lines, and that events tail prints one
+// document per event in JSON and YAML.
 func TestStreams(t *testing.T) {
 	alone(t)
 	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`
@@ -141,7 +144,7 @@ func TestStreams(t *testing.T) {
 }
 
 // TestDidYouMean checks that the error about an unknown tool or model lists similar
-// names, as text and in the document.
+// names, if there are any, in the text and in the JSON document.
 func TestDidYouMean(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -184,8 +187,9 @@ func completions(t *testing.T, args ...string) []string {
 	return words
 }
 
-// TestCompletion checks the completion of commands, flags, fixed values and names from a
-// running mesh. If the mesh does not respond, names are not completed.
+// TestCompletion checks the completion of commands, flags, fixed values, names of
+// contexts, and names from a running mesh. If the mesh does not respond, its names are
+// not completed.
 func TestCompletion(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -383,8 +387,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestBrokenContexts checks that an unreadable file of contexts is an error for commands
-// that need a context, and that other commands ignore it.
+// TestBrokenContexts checks that a malformed file of contexts is an error for a command
+// that needs a context, and that other commands ignore it.
 func TestBrokenContexts(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -410,7 +414,8 @@ func TestBrokenContexts(t *testing.T) {
 }
 
 // TestHelp checks that every way to request help prints it on standard output and
-// results in exit code 0.
+// results in exit code 0, that no line except usage and examples is longer than
+// helpWidth+2 characters, and that --json prints the same text in a document.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"-help"}, {"help", "policy"}, {"policy", "activate", "--help"}, {"policy", "-h"}, {"call", "-help"}} {
 		code, out, errOut := invoke(t, args...)

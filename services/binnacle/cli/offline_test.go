@@ -83,8 +83,9 @@ func TestOfflinePolicy(t *testing.T) {
 	}
 }
 
-// TestOfflineKeys checks that keys can be made, added, rotated and revoked without a
-// mesh, that keys are distributed, and that no seed of the ring is printed.
+// TestOfflineKeys checks that, without a mesh, tokens can be made, and keys can be made,
+// added, rotated, revoked and distributed; that no command prints a seed of the ring;
+// and that invalid arguments of these and other commands result in the expected errors.
 func TestOfflineKeys(t *testing.T) {
 	alone(t)
 	data, to := t.TempDir(), t.TempDir()

@@ -82,8 +82,8 @@ diff of two files work offline; the others at the mesh.`,
 	)
 }
 
-// policyFiles returns a subcommand that takes one or more files as arguments. most is
-// the maximum number of files; a negative number means no maximum.
+// policyFiles returns a subcommand that takes one or more paths as arguments. most is
+// the maximum number of paths; a negative number means no maximum.
 func policyFiles(use, short, example string, most int, run func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Example: example, Args: takes(1, most), ValidArgsFunction: files,

@@ -60,7 +60,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 // current one in the catalog.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
-	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // a tool's name; policy's own kinds need no approval, since their documents cannot change
+	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // the name of a tool, even if it begins like one of policy's own kinds: those need no approval, since their documents cannot change
 		kind = "tool." + kind
 	}
 	if len(rest) == 2 {

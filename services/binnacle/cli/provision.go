@@ -81,8 +81,8 @@ service.`,
 	return cmd
 }
 
-// runProvision maintains the NATS server until ctx is done or, with --print-config,
-// only prints the server's configuration.
+// runProvision keeps the streams, consumers and keys on the NATS server as declared
+// until ctx is done. With --print-config it only prints the server's configuration.
 func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	if o.file == "" {
 		o.file = run.ConfigFile()

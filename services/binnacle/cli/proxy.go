@@ -49,8 +49,8 @@ in this process.`,
 }
 
 // embedMesh starts a mesh in this process for the proxy, and sets it as the target of
-// the command's requests. If ctx ends during the start, the mesh does too; afterwards
-// the caller stops it.
+// the command's requests. If ctx ends during the start, the start fails. Once started,
+// the mesh runs until the caller stops it.
 func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) {
 	l, err := o.load(c, config.Up)
 	if err != nil {
@@ -120,8 +120,8 @@ func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
 const proxyGrace = 10 * time.Second
 
 // serveUntil serves on l until ctx is done, and then waits up to proxyGrace for open
-// requests, after which it closes their connections. It returns the error with which
-// serving fails earlier.
+// requests, after which it closes their connections. If serving fails before ctx is
+// done, it returns the error.
 func serveUntil(ctx context.Context, srv *http.Server, l net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()

@@ -19,7 +19,7 @@ type target struct {
 	addr    string
 	ca      string // PEM file of the authorities for the mesh's certificate; empty: the system's
 	token   string // token of the context; empty if no context is used or it has no token
-	context string // name of the context that the address is from; empty if there is none
+	context string // name of the context that has the address addr; empty if none is used
 	err     error  // error of finding the context, if the command needs one
 }
 
@@ -98,10 +98,11 @@ func (c *env) base() string {
 }
 
 // bearer returns the token for the command's requests: that of --token, BINNACLE_TOKEN,
-// the context or DATA/admin.token, in this order, but the token of a context that
-// --context names takes precedence over BINNACLE_TOKEN. It returns an error with exit
-// code 5 if there is none, if BINNACLE_TOKEN or --token is set but empty, or if the
-// context in use has no token.
+// the context in use or, if none is in use, DATA/admin.token, in this order; but the
+// token of a context that --context names takes precedence over BINNACLE_TOKEN. The
+// error has exit code 5 if there is no token, or if --token or BINNACLE_TOKEN is set but
+// empty and no other token takes precedence over it. If --token names no token, an error
+// of finding the context (target.err) is returned first.
 func (c *env) bearer() (string, error) {
 	if c.token != "" {
 		return c.token, nil

@@ -89,8 +89,8 @@ func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	})
 }
 
-// findLoss compares the ledger with a checkpoint and returns a description of the first
-// difference, or "" if there is none.
+// findLoss compares the ledger with a checkpoint and returns a description of how the
+// ledger differs, or "" if it begins with the events of the checkpoint.
 func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head *ledger.Head) (string, error) {
 	var conn *bus.Conn
 	var err error
@@ -115,8 +115,10 @@ func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head 
 	return compareLedger(ctx, conn, head)
 }
 
-// compareLedger reads a ledger from its first event and returns a description of the
-// first difference from a checkpoint, or "" if there is none.
+// compareLedger reads a ledger from its first event and returns a description of how it
+// differs from a checkpoint: an entry is missing, there are too few events, or the
+// events are others. It returns "" if the ledger begins with the events of the
+// checkpoint.
 func compareLedger(ctx context.Context, conn *bus.Conn, head *ledger.Head) (string, error) {
 	var t ledger.Tree
 	for en, err := range (eventlog.JetStream{Conn: conn}).Scan(ctx, bus.Filter{}.String(), 1) {

@@ -54,7 +54,8 @@ was instead.`,
 
 // runReplay rebuilds every view from the first event in a temporary folder, compares it
 // with the live view at the same position, and repeats every recorded decision. It
-// returns an error with exit code 6 if anything differs.
+// returns an error with exit code 6 if anything differs. An optional view that the mesh
+// does not return is not compared.
 func runReplay(ctx context.Context, c *env) error {
 	live, err := liveViews(ctx, c)
 	if err != nil {
@@ -101,7 +102,7 @@ type replayer struct {
 	reads *view.Selection // selects the views that read an event; nil if there are no views
 	state *recorded.State // policy's state, including policies that are no longer active
 	trust trust.Registry
-	args  map[string]*contract.Content // arguments of proposed calls that are not decided yet, by call
+	args  map[string]*contract.Content // arguments of proposed calls without a final decision, by call id
 	rep   replayReport
 	// each, if set, is called for every decision on a proposed call, instead of the
 	// comparison; err is the error of reading args.
@@ -121,7 +122,8 @@ func newReplayer(ctx context.Context, c *env, root string) *replayer {
 
 var errEnd = errors.New("reached the position of --until")
 
-// run reads the ledger from its first event to position to, or until end stops it.
+// run replays the ledger, which it reads from the mesh, from its first event to position
+// to, or until r.end stops it.
 func (r *replayer) run(to uint64) error {
 	resp, err := r.c.request(r.ctx, http.MethodGet, "/api/v1/ledger?to="+strconv.FormatUint(to, 10), nil, nil)
 	if err != nil {
@@ -153,8 +155,8 @@ func (r *replayer) run(to uint64) error {
 }
 
 // one applies one stored entry to the views, the trust registry and policy's state, and
-// repeats its decision if it has one. It returns errEnd if end stops the replay before
-// the entry.
+// repeats its decision if it has one. An event that the registry or the state rejects is
+// a difference. It returns errEnd if r.end stops the replay before the entry.
 func (r *replayer) one(seq uint64, stored []byte) error {
 	en := eventlog.Entry{Seq: seq, Data: stored}
 	e, err := eventlog.OpenBytes(stored, eventlog.Every)
@@ -225,8 +227,9 @@ func (r *replayer) decision(e *contract.Event) error {
 
 // redecide decides a recorded call again from the recorded facts and the policies that
 // were active then, and reports a difference if the result is not the recorded decision.
-// If r.each is set, redecide calls it instead. A call that was never proposed is a
-// difference in both cases.
+// If the arguments are erased or encrypted, or other content that this requires is
+// erased, the decision is only counted. If r.each is set, redecide calls it instead of
+// deciding. A call that was never proposed is a difference in both cases.
 func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	r.rep.Decisions++
 	ref := r.args[d.CallID]
@@ -271,7 +274,8 @@ func (r *replayer) differ(format string, args ...any) {
 }
 
 // open returns the bytes of a content, which it fetches from the mesh if they are in the
-// object store. It returns contract.ErrErased for an erased object.
+// object store. It returns contract.ErrErased for erased content, and
+// contract.ErrEncrypted for encrypted content.
 func (r *replayer) open(ref *contract.Content) ([]byte, error) {
 	if ref.Store != contract.StoreObject {
 		return ref.Open(nil)

@@ -30,7 +30,7 @@ type viewResult struct {
 	Equal    bool   `json:"equal"`
 	Where    string `json:"where,omitempty"` // description of the first line that differs
 	// NotCompared is the reason why the live view could not be read, such as that its
-	// service is not running; "" if it was compared.
+	// service is not running; Equal is then true. It is "" if the view was compared.
 	NotCompared string `json:"not_compared,omitempty"`
 }
 

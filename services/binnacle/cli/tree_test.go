@@ -23,9 +23,9 @@ func testRoot() *cobra.Command {
 	return newRoot(&env{out: io.Discard, errOut: io.Discard, in: strings.NewReader("")})
 }
 
-// TestTree checks that every command has a short description without a full stop, an
-// example and a function to run, that every command without subcommands, except help,
-// checks its arguments, and that the help of each describes all its flags.
+// TestTree checks that every command has a short description of at most 90 bytes without
+// a full stop, an example and a function to run; that every command without subcommands,
+// except help, checks its arguments; and that the help of each describes all its flags.
 func TestTree(t *testing.T) {
 	n := 0
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
@@ -64,7 +64,8 @@ func TestTree(t *testing.T) {
 }
 
 // TestExamples checks that every example is a valid command line, whose command, flags
-// and arguments can be parsed.
+// and arguments can be parsed, and that each command has an example of itself or of one
+// of its subcommands.
 func TestExamples(t *testing.T) {
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
 		own := 0

@@ -76,8 +76,8 @@ func runVerify(c *env, pos []string, o *verifyOptions) error {
 	return c.print(rep, func() { fmt.Fprint(c.out, rep) })
 }
 
-// rootKID returns the key id of the trusted root: v itself, or the content of the file v
-// (default DATA/root.kid).
+// rootKID returns the key id of the trusted root: v itself if it has the prefix of key
+// ids, or else the content of the file v (default DATA/root.kid).
 func rootKID(c *env, v string) (string, error) {
 	if v == "" {
 		v = filepath.Join(c.data, "root.kid")

@@ -20,7 +20,8 @@ import (
 )
 
 // epochOf splits the origin of a log into its base and the number of its epoch. The
-// origin of epoch 1 has no number. The epoch is 0 if the number is invalid.
+// origin of epoch 1 has no number. If the number is invalid, the epoch is 0 and the base
+// is the whole origin.
 func epochOf(origin string) (base string, epoch int64) {
 	base, number, named := strings.Cut(origin, "/epoch-")
 	if !named {
@@ -34,9 +35,9 @@ func epochOf(origin string) (base string, epoch int64) {
 }
 
 // reopened verifies that the root key opened every epoch after that of last, up to that
-// of head, and that the checkpoint that closed the epoch of last covers last. It stores
-// last in a file beside the state, so that a witness can follow a recovery by the root
-// key. It reports a new origin that the root key did not open as a fork.
+// of head, and that the checkpoint that closed the epoch of last covers last. It reports
+// a new origin that the root key did not open as a fork. It stores last in a file beside
+// the state.
 func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
 	base, from := epochOf(last.Origin)
 	now, to := epochOf(head.Origin)

@@ -43,10 +43,10 @@ type Config struct {
 	Tenant     string   // name of the tenant; default "default"
 	Packs      string   // folder of packs; empty = none
 	Containerd string   // containerd socket for tier "container"; empty = tier "process"
-	Policies   []string // Rego files of the P1 bundle; empty = the default bundle
+	Policies   []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
 	Power      bool     // fsync every event, so that it survives a loss of power
 	Noop       bool     // offer tool.noop, for benchmarks and tests
-	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the file made by Init
+	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
 	Mirror     bool     // maintain a mirror of the ledger in a separate NATS account
 	TLSCert    string   // the gateway's certificate and key, PEM files; empty = plain HTTP
 	TLSKey     string
@@ -126,13 +126,15 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
-// Start starts a mesh and returns when its gateway accepts calls. It makes the keys that
-// Dir lacks. The mesh stops when ctx is done or Stop is called. Start has no time limit
-// while views are rebuilt, and the time that this takes grows with the ledger. The error
-// wraps ErrInUse if the folder is in use. If the start makes no progress for
-// run.StartPatience, the error names the views and instances that are not ready. If ctx
-// is done before the gateway accepts calls, the error wraps that of ctx. After an error,
-// the mesh is nil and has ended.
+// Start starts a mesh and returns when it is ready: its gateway accepts calls, and every
+// service has caught up with the ledger. It makes the keys that Dir lacks. The mesh
+// stops when ctx is done or Stop is called. Start has no time limit while views are
+// rebuilt, and the time that this takes grows with the ledger. If the gateway accepts
+// calls and the mesh still makes no progress towards being ready for 15 seconds, Start
+// logs a warning and returns the mesh. The error wraps ErrInUse if the folder is in use.
+// If the start makes no progress for run.StartPatience before the gateway accepts calls,
+// the error names the views and instances that are not ready. If ctx is done during the
+// start, the error wraps that of ctx. After an error, the mesh is nil and has ended.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -244,10 +246,10 @@ func (m *Mesh) probe(path string) (*http.Response, error) {
 }
 
 // answers waits until /readyz reports that every service has caught up with the ledger.
-// If that is not so although the start has made no progress for 15 seconds, for example
-// because the ledger was truncated, it logs a warning and returns nil: the mesh keeps
-// running, and /readyz reports the reason. If ctx or the mesh ends first, answers
-// returns the error of ended.
+// If the start makes no progress for 15 seconds before that, for example because the
+// ledger was truncated, it logs a warning and returns nil: the mesh keeps running, and
+// /readyz reports the reason. If ctx or the mesh ends first, answers returns the error
+// of ended.
 func (m *Mesh) answers(ctx context.Context) error {
 	for began := time.Now(); ; {
 		r, err := m.probe("/readyz")

@@ -133,9 +133,8 @@ func (p *Provisioner) progress(ctx context.Context) {
 	go p.Starting.Report(ctx, slog.With("service", services.Provision), services.Provision)
 }
 
-// once creates the missing streams, consumers and, if Mirror is set, mirrors, sets the
-// number of the streams' replicas, and acquires the provisioner's slot if it has none.
-// It may be repeated.
+// once provisions the server as bus.Provision does, creates the missing mirrors if
+// Mirror is set, and acquires the provisioner's slot if it has none. It may be repeated.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -228,8 +227,8 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	return nil
 }
 
-// reading is the progress of reading the ledger for its Lamport times. It implements
-// run.View.
+// reading is the progress of reading the ledger, for its Lamport times or for the
+// positions of work consumers. It implements run.View.
 type reading struct {
 	position, last atomic.Uint64
 	once           sync.Once

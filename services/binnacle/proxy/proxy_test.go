@@ -132,7 +132,8 @@ func TestPlain(t *testing.T) {
 }
 
 // TestMixed checks that the allowed tool calls of a response reach the client complete
-// and in order if others are denied.
+// and in order if others are denied, that the allowed ones are proposed with canonical
+// arguments, and that the response names its session and the receipts of all tool calls.
 func TestMixed(t *testing.T) {
 	s := newStand(t, answering(completion(`{"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("rm", `{}`)+`,`+call("ok2", ``)+`]}`, "tool_calls")))
 	_, got, h := s.post(t, "/v1/chat/completions", ask)

@@ -168,8 +168,8 @@ func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, err
 	return doc.append(nil), nil
 }
 
-// responseStream forwards one streamed response of the Responses API and decides its
-// tool calls.
+// responseStream forwards one streamed response of the Responses API, with its tool
+// calls replaced by refusals unless the mesh allows them.
 type responseStream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
@@ -180,7 +180,8 @@ type responseStream struct {
 }
 
 // responses forwards a streamed response. It breaks the client's connection if the
-// upstream's breaks, and sends an error event if the stream is malformed.
+// upstream's breaks, and sends an error event if the stream is malformed or ends before
+// a tool call is complete.
 func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)

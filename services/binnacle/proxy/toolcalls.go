@@ -213,8 +213,8 @@ func governed(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	return doc.append(nil), nil
 }
 
-// whole returns the tool call with these fields. A call without a type is a function
-// call.
+// whole returns the tool call with these fields. A call with a negative index is a
+// function_call (see take); any other call without a type is a function call.
 func (f *fields) whole() *toolCall {
 	t := &toolCall{id: f.ID, kind: f.Type}
 	switch {

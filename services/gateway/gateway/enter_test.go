@@ -172,7 +172,7 @@ func TestBodyBudget(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{Caller: 1000, All: 2500})
 	send := func(actor string, n int) net.Conn {
 		c := begin(t, addr, "POST", "/api/v1/judgements", "Bearer "+mint(actor, token.All...), n+1, strings.Repeat(" ", n))
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until a body is counted, and 20 ms longer for this one
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // wait until a body is counted and then 20 ms more, in which this body is counted, too
 			all, _ := s.gate.Bodies.Held()
 			if all > 0 {
 				time.Sleep(20 * time.Millisecond)

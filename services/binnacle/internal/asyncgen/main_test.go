@@ -6,7 +6,7 @@ import (
 )
 
 // TestNewestVersion checks that the message of an event has the newest version of its
-// schema, also from version 10 on, and that an id without a version is an error.
+// schema, also from version 10 on, and that an id with an invalid version is an error.
 func TestNewestVersion(t *testing.T) {
 	tree := fstest.MapFS{}
 	for _, v := range []string{"v10", "v2", "v9"} {

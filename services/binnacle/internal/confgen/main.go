@@ -116,8 +116,8 @@ func member(variable string) bool {
 	return slices.ContainsFunc(config.Settings, func(x config.Setting) bool { return x.Variable == variable || x.UpVariable == variable })
 }
 
-// code returns a value as Markdown code, followed by the value for the command up if
-// that differs, or "" for an empty value.
+// code returns a value as Markdown code, followed by the value for the command up unless
+// up is empty. It returns "" for an empty value.
 func code(value, up string) string {
 	switch {
 	case value == "":
@@ -142,7 +142,8 @@ func readers(x *config.Setting) string {
 }
 
 // variables returns the BINNACLE_ variables that the main files of programs, the command
-// line and pkg/run read, with the names of the programs that read each.
+// line and pkg/run read, with the names of the programs that read each. A name is
+// followed by the program's default if there is one.
 func variables(root string) (map[string][]string, error) {
 	uses := map[string][]string{}
 	var files []string

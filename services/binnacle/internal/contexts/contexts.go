@@ -43,7 +43,8 @@ func Path() (string, error) {
 }
 
 // Load reads the file of contexts. It returns an empty store if the file does not exist.
-// If other users can access the file, Load removes their permission.
+// If other users can access the file, Load removes their permission; see
+// private.CheckOne.
 func Load(path string) (*Store, error) {
 	s := &Store{Contexts: map[string]Context{}}
 	b, err := os.ReadFile(path)

@@ -158,7 +158,8 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 }
 
 // Revoke revokes a key as of the publication of its revocation. Earlier signatures of
-// the key stay valid. The current root key cannot be revoked.
+// the key stay valid. It is an error if the key is not in the ring, is revoked already,
+// or is the current root key.
 func (r *Ring) Revoke(kid string) error {
 	root, err := r.Root()
 	if err != nil {

@@ -70,7 +70,8 @@ func seeAlso(b *bytes.Buffer, cmd *cobra.Command) {
 	}
 }
 
-// paragraphs returns text with its empty lines replaced by requests for a new paragraph.
+// paragraphs returns text escaped by roff, with its empty lines replaced by requests for
+// a new paragraph.
 func paragraphs(text string) string { return strings.ReplaceAll(roff(text), "\n\n", "\n.PP\n") }
 
 // roff escapes text so that roff does not interpret it as requests: backslashes,

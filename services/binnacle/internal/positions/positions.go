@@ -18,8 +18,8 @@ type Fold struct {
 	works []bus.Work
 	roles map[string][]role // what an event is to each work, by service and event name
 	seed  maphash.Seed
-	open  []map[uint64]uint64   // by work: sequence of the first item of a call that is not completed, by the hash of the call's id
-	ended []map[uint64]struct{} // by work: calls of which an event was found that completes items
+	open  []map[uint64]uint64   // by work: for each call with items that are not completed, the sequence of its first item, by the hash of the call's id
+	ended []map[uint64]struct{} // by work: hashes of the ids of the calls for which an event was found that completes the call's items
 	last  uint64
 }
 

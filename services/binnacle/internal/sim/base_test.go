@@ -52,8 +52,8 @@ const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","
 
 var limitOf = map[string]int64{"all": 9, "atonce": 4}
 
-// newBase creates a mesh with its real provisioner and services, without faults, and
-// returns its state.
+// newBase runs the provisioner and one instance of each service, without faults, stores
+// a secret and the limits through the gateway, and returns the resulting state.
 func newBase(t *testing.T) *base {
 	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, dirs: map[string]string{}}
 	root := ""

@@ -20,7 +20,7 @@ import (
 
 // Bus is the simulated NATS server: the streams in memory, their consumers, and the
 // connections. It has no goroutines and no timers: the scheduler decides when operations
-// and deliveries are released and when it checks for expired pull requests.
+// and deliveries are released and when expired pull requests are ended.
 type Bus struct {
 	kick chan struct{} // signals that an operation has arrived
 

@@ -20,7 +20,7 @@ import (
 // request is a request that a client sends to a gateway.
 type request struct {
 	method, path, body string
-	session, key       string // names that the client gives the session and the call
+	session, key       string // session: name of the session; key: the Idempotency-Key; empty: none is sent
 	gateway            int    // index of the gateway
 	seconds            int    // seconds that the client waits for a response
 }
@@ -91,7 +91,8 @@ func (w *world) ask(r request) answer {
 }
 
 // call describes the behaviour of one client: it sends a request, may disconnect, and
-// may repeat a request that received no response.
+// may repeat a request with an Idempotency-Key until a response contains the outcome of
+// the call.
 type call struct {
 	request
 	n        int

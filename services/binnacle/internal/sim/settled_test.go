@@ -39,7 +39,8 @@ func (w *world) settled() {
 	w.replay()
 }
 
-// receivedOutcomes checks that the outcomes which clients received are those on the ledger.
+// receivedOutcomes checks that the outcomes which clients received are those on the
+// ledger, and that each call whose success a client received had an effect.
 func (w *world) receivedOutcomes() {
 	for _, c := range w.calls {
 		for _, t := range c.received {

@@ -149,7 +149,8 @@ type state struct {
 }
 
 // TestSchedules checks that no invariant is broken in many schedules, each with a
-// different seed. The flag workers sets how many processes run them at once.
+// different seed, and that they have on average at least ten calls and one crash. The
+// flag workers sets how many processes run them at once.
 func TestSchedules(t *testing.T) {
 	s := state{From: *seedFlag, Next: *seedFlag, Ahead: map[uint64]uint64{}, Sum: result{Statuses: map[string]int{}}, Bad: map[uint64]string{}}
 	if *stateFlag != "" {

@@ -347,8 +347,8 @@ func (w *world) run(o *op) {
 }
 
 // lost kills an instance that renews a slot which another instance has taken, and
-// reports whether it did. Otherwise the instance would end when it receives the
-// response, and the order of its last operations would depend on its goroutines.
+// reports whether it did. If it were not killed, the instance would end when it receives
+// the response, and the order of its last operations would depend on its goroutines.
 func (w *world) lost(o *op) bool {
 	if !strings.HasPrefix(o.subject, "slot.") {
 		return false
@@ -377,8 +377,8 @@ func (b *Bus) size() uint64 {
 	return 0
 }
 
-// repeat makes unacknowledged work of a consumer, with the probability of that fault,
-// due for delivery again, as a real server may do.
+// repeat makes the oldest unacknowledged message of a work consumer due for delivery
+// again, with the probability odds.again. A real server may do so, too.
 func (w *world) repeat(c *consumer, now time.Time) {
 	if w.calm || !c.work || len(c.open) == 0 || w.rng.Float64() >= w.odds.again {
 		return

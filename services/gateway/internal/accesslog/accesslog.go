@@ -26,7 +26,8 @@ var probes = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true
 
 // Middleware writes a log line for each request when the request, or the stream in its
 // response, has ended. The level is warn for a status above 499, debug for the routes in
-// probes, and info otherwise. route returns the declared route of a request, which
+// probes, and info otherwise. The status is StatusClientLeft if the request ended with
+// an error and without a response. route returns the declared route of a request, which
 // contains no ids; facts returns the other values for a request that ended with the
 // given error. Middleware converts errors into responses itself, so that their status is
 // known.

@@ -42,7 +42,7 @@ func (s *API) Get(c echo.Context) error {
 type VoteRequest struct {
 	Vote   string `json:"vote"` // grant or deny
 	Reason string `json:"reason"`
-	KID    string `json:"kid,omitempty"` // id of the approver's own key; sig is a ballot's signature with that key
+	KID    string `json:"kid,omitempty"` // id of the key with which the approver signed the ballot; empty, like Sig, for a vote without a signature
 	Sig    string `json:"sig,omitempty"`
 }
 
