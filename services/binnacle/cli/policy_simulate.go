@@ -162,8 +162,8 @@ func opinion(s guard.Step) string {
 
 // eachDecision reads the ledger and calls each for every recorded decision on a proposed
 // call, with its event, the policy state at that position and the call's arguments,
-// which are nil if they cannot be read (such as after erasure). It returns the state at
-// the end of the ledger.
+// which are nil if they cannot be read (such as after erasure). It stops at the first
+// error of each. It returns the state at the end of the ledger.
 func eachDecision(ctx context.Context, c *env, each func(*recorded.State, *contract.Event, *contract.Decision, []byte) error) (*recorded.State, error) {
 	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {

@@ -185,8 +185,8 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	return r.decision(e)
 }
 
-// decision records the arguments of a proposed call, and repeats the decision that an
-// event contains, if any.
+// decision keeps the arguments of a proposed call in r.args, and repeats the decision
+// that an event contains, if any.
 func (r *replayer) decision(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventAllowed, contract.EventEscalated:

@@ -42,7 +42,8 @@ type liveView struct {
 	missing string // why the view could not be read; "" if it was
 }
 
-// liveViews reads all declared views from the mesh, by name. They are read before
+// liveViews reads all declared views from the mesh, and returns them by name. If an
+// optional view cannot be read, its member missing is set. The views are read before
 // anything is rebuilt, because each has its own position, up to which the rebuilt view
 // must be built.
 func liveViews(ctx context.Context, c *env) (map[string]liveView, error) {

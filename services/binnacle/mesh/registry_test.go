@@ -45,7 +45,7 @@ func TestParts(t *testing.T) {
 }
 
 // TestBuildLists checks that the services that the Makefile and the image build find are
-// those of the registry, and that images have a folder of keys for each.
+// those of the registry, and that images have a program and a folder of keys for each.
 func TestBuildLists(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "services/*/main.go"))
 	if err != nil {

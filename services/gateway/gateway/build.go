@@ -55,10 +55,11 @@ type parts struct {
 // the ledger and to this instance's inbox are in run.Env.
 type Outside struct {
 	Queries *rpc.Client // queries other services
-	// Open subscribes to the frames of a call that the service named by from sends.
+	// Open subscribes to the frames that the service named by from sends for a call.
 	// Frames that were sent before are not delivered.
 	Open func(call, from string) llmapi.Frames
-	// Post sends a frame to an instance without waiting until it is stored.
+	// Post sends frame n of the stream id to the inbox of an instance, without waiting
+	// until the frame is stored.
 	Post func(to, id string, n int64, data []byte) error
 	// Lender hands out intents if the instance has no signing key. If it has one, a
 	// handout.Lender is used instead.

@@ -62,8 +62,8 @@ func differing(t *testing.T, b batch, seeds []uint64) []uint64 {
 	})
 }
 
-// TestTwice runs one seed twice. If the transcripts have a different line, it fails and
-// prints the first one.
+// TestTwice runs one seed twice. If the transcripts, without their lines about events,
+// differ in a line, it fails and prints the lines around the first difference.
 func TestTwice(t *testing.T) {
 	b := newBase(t)
 	first, again := schedule(t, b, *seedFlag, true), schedule(t, b, *seedFlag, true)

@@ -21,7 +21,8 @@ type Facts struct {
 // response was sent. HTTP defines no such status; nginx logs 499.
 const StatusClientLeft = 499
 
-// probes holds the routes that monitoring polls. Their log lines have level debug.
+// probes holds the routes that monitoring polls. Their log lines have level debug,
+// unless the status is above 499.
 var probes = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
 
 // Middleware writes a log line for each request when the request, or the stream in its

@@ -8,8 +8,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// ShapeKey is the key of an echo.Context under which a handler stores the kind that
-// determines the shape of its errors. Without it they have OpenAI's shape.
+// ShapeKey is the key of an echo.Context under which a handler stores a kind of request
+// to models, such as llm.Messages; the errors of the handler then have the shape of the
+// API of that kind. Without it they have OpenAI's shape.
 const ShapeKey = "shape"
 
 // anthropic reports whether the errors of a kind have Anthropic's shape.

@@ -41,8 +41,9 @@ const SignatureHeader = "X-Binnacle-Signature"
 
 // Notify posts one escalation to the webhook and settles its message. The message is
 // acknowledged if the webhook accepts it or the time to vote has passed, terminated if
-// it is not an escalation, and otherwise redelivered after at most 30 seconds. A webhook
-// may receive an escalation more than once; the body has the same id each time.
+// it is not an escalation, and otherwise returned for redelivery with a delay of at most
+// 30 seconds. A webhook may receive an escalation more than once; the body has the same
+// id each time.
 func (s *Webhook) Notify(ctx context.Context, d *consumer.Delivery) {
 	var x contract.Escalated
 	e, err := d.Open()

@@ -17,7 +17,7 @@ import (
 )
 
 // Source delivers the events of one call; propose.Pending implements it. Only the first
-// outcome counts, and no channel is closed.
+// outcome counts. No channel is closed except that of Stored.
 type Source interface {
 	Outcome() <-chan propose.Outcome
 	Escalated() <-chan contract.Escalated
@@ -97,7 +97,8 @@ const lastFrames = 3 * time.Second
 
 // Probe reports whether the ledger responds; probe.Probe implements it.
 type Probe interface {
-	// Lost returns a channel that is closed while the ledger does not respond.
+	// Lost returns a channel that is closed when the ledger stops responding, or is
+	// closed already if the ledger does not respond now.
 	Lost() <-chan struct{}
 	// Unsteady reports whether the ledger has recovered only recently.
 	Unsteady() bool
@@ -164,7 +165,7 @@ func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
 
 // take calls the sink's Take. It ends the wait if Take returns an error, or if the
 // outcome is known and the sink is complete. Once the call is known to run, the wait no
-// longer ends when the ledger stops responding, because frames may still arrive.
+// longer ends as Silent, because frames may still arrive.
 func (m *machine) take() {
 	running, err := m.sink.Take()
 	switch {
