@@ -260,8 +260,8 @@ func TestStory(t *testing.T) {
 }
 
 // TestReplayReport checks that the report about a view that differs contains the first
-// differing line, and that the report lists at most maxDifferences differences of
-// decisions.
+// differing line, that the report names views that were not compared, and that it lists
+// at most maxDifferences differences of decisions.
 func TestReplayReport(t *testing.T) {
 	for _, x := range []struct{ live, rebuilt, where string }{
 		{"a\nb\n", "a\nb\n", ""},
