@@ -227,9 +227,9 @@ func (r *replayer) decision(e *contract.Event) error {
 
 // redecide decides a recorded call again from the recorded facts and the policies that
 // were active then, and reports a difference if the result is not the recorded decision.
-// If the arguments are erased or encrypted, or other content that this requires is
-// erased, the decision is only counted. If r.each is set, redecide calls it instead of
-// deciding. A call that was never proposed is a difference in both cases.
+// If the call's arguments are erased or encrypted, or other content that the decision
+// requires is erased, the decision is only counted. If r.each is set, redecide calls it
+// instead of deciding. A call that was never proposed is a difference in both cases.
 func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	r.rep.Decisions++
 	ref := r.args[d.CallID]

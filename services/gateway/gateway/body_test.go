@@ -100,9 +100,9 @@ func resolves(doc any, pointer string) bool {
 
 // TestErrorsPointIntoTheBody sends the bodies of wrongBodies. It checks that each error
 // has status 400 and code invalid_input, that its param is the JSON pointer of the wrong
-// member, or "body", and that the response contains neither words of package json about
-// Go types nor "hunter2", the secret in some of the bodies. It fails for a route with a
-// body that has no entry in wrongBodies.
+// member, or "body", and that the response contains neither a message of encoding/json
+// about Go types nor "hunter2", the secret in some of the bodies. It fails for a route
+// with a body that has no entry in wrongBodies.
 func TestErrorsPointIntoTheBody(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{})
 	bearer := "Bearer " + mint("alice", token.All...)

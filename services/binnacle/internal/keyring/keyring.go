@@ -57,10 +57,11 @@ var DefaultCeilings = guard.Ceilings{
 // Init makes the ring in dir or, if it is incomplete, its missing parts: the root key,
 // the NATS identities of provision and the services, the signing keys of the services
 // that sign, the token key, the webhook key, the vault's keys, the signed trust
-// documents, which name tenant, and the signed P0 ceilings. It requires the root seed
+// documents of the given tenant, and the signed P0 ceilings. It requires the root seed
 // only for signing; the seed may be removed from a complete ring. In a complete ring of
 // an earlier release it adds only the NATS identities and, with the root seed, the
-// signing keys of services that were added since, and ignores tenant.
+// signing keys of services that were added since. It ignores tenant if the ring is
+// complete.
 func Init(dir, tenant string) (*Ring, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
