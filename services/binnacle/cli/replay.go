@@ -185,7 +185,7 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	return r.decision(e)
 }
 
-// decision keeps the arguments of a proposed call in r.args, and repeats the decision
+// decision stores the arguments of a proposed call in r.args, and repeats the decision
 // that an event contains, if any.
 func (r *replayer) decision(e *contract.Event) error {
 	switch e.Name {

@@ -37,7 +37,8 @@ type Bus struct {
 // goroutine may read it.
 func (b *Bus) ledger() *memlog.Log { return b.events.Load() }
 
-// add adds a stream. The stream of the ledger also becomes the result of ledger.
+// add adds a stream. If it is the ledger's, the method ledger returns its storage from
+// then on.
 func (b *Bus) add(s *stream) {
 	b.streams[s.name] = s
 	if s.name == bus.Events {

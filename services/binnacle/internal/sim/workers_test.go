@@ -39,8 +39,8 @@ const (
 	patience = 2 * time.Minute
 )
 
-// plantEnv is the environment variable with the name of the defect that a process
-// activates, through defectEnv, after it has made its base.
+// plantEnv is the environment variable that names the defect of a process. After the
+// process has made its base, it activates the defect by setting defectEnv to the name.
 const (
 	plantEnv  = "BINNACLE_SIM_PLANT"
 	defectEnv = "BINNACLE_SIM_DEFECT"

@@ -38,8 +38,9 @@ func (n Need) WithRecord() Need { n.Recorded = true; return n }
 // reading lists the scopes that allow no calls.
 var reading = []string{token.Audit, token.Cosign, token.Health}
 
-// missing returns the scope that a caller lacks, as text for an error message, or "" if
-// the caller has all that n requires.
+// missing returns the scope that a caller lacks, as the end of an error message: the
+// name of a scope, or "that allows calls". It returns "" if the caller has all that n
+// requires.
 func (n Need) missing(who *Caller) string {
 	if n.Calls && !slices.ContainsFunc(who.Scopes, func(s string) bool { return !slices.Contains(reading, s) }) {
 		return "that allows calls"
