@@ -56,8 +56,8 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 	return c.say(c.governed(ctx, "policy.activate", args))
 }
 
-// approveTool approves a tool's document: the one with the given digest, or else the
-// current one in the catalog.
+// approveTool proposes the approval of a tool's document: the one with the given digest,
+// or else the current one in the catalog.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
 	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // the name of a tool, even if it begins like one of policy's own kinds: those need no approval, since their documents cannot change

@@ -80,8 +80,8 @@ func newTokenRevokeCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// revokeToken revokes one token or, with a principal, all of the principal's credentials
-// up to now.
+// revokeToken proposes the revocation of one token or, with a principal, of all of the
+// principal's credentials up to now.
 func revokeToken(ctx context.Context, c *env, pos []string, principal, reason string) error {
 	args := map[string]string{"reason": reason}
 	if principal != "" {

@@ -43,7 +43,8 @@ type Provisioner struct {
 	published int // number of trust documents and log epochs of the ring that publish has found on, or added to, the ledger since the last provisioning
 }
 
-// trustPoll is the interval at which the ring is read for new trust documents.
+// trustPoll is the interval at which the ring is read for new trust documents and log
+// epochs.
 const trustPoll = time.Second
 
 // Provisioned reports whether the server is provisioned: the last attempt to provision
