@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/draft"
 )
 
-// validatePolicies checks documents as one policy stack, offline. It uses the default
-// ceilings if none of the documents are ceilings.
+// validatePolicies checks documents as one policy stack, offline, and prints the
+// findings. It uses the default ceilings if none of the documents are ceilings. It
+// returns an error if the stack is not consistent.
 func validatePolicies(c *env, paths []string) error {
 	w, err := draft.NewStack(nil)
 	if err != nil {
@@ -53,7 +54,8 @@ func validatePolicies(c *env, paths []string) error {
 	return nil
 }
 
-// testPolicy runs the tests of a bundle. A bundle without tests is an error.
+// testPolicy runs the tests of a bundle and prints their results. It returns an error if
+// a test fails or the bundle has no tests.
 func testPolicy(ctx context.Context, c *env, dir string) error {
 	results, err := draft.Test(ctx, dir)
 	if err != nil {

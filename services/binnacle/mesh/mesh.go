@@ -78,7 +78,8 @@ type Mesh struct {
 
 // ServerConfig returns the configuration of a NATS server for the identities in a ring,
 // with the permissions that the services' declarations require. It makes the mirrors'
-// identities if the ring has none.
+// identities if the ring has none. If o.MaxFile is empty, the limit of the streams on
+// disk is 1 TB.
 func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 	o.ServiceKeys = map[string]string{}
 	var err error

@@ -43,10 +43,10 @@ func (r *Ring) tenant() (string, error) {
 }
 
 // AddKey adds to the ring a signed trust document of an Ed25519 key, which belongs to an
-// approver, a signer of bundles or a witness, as use selects. It returns the key id. If
-// public is nil, AddKey generates a key pair and stores its seed in the ring as
-// <use>-<name>.seed. It is safer if the owner generates the pair and provides only the
-// public key.
+// approver, a signer of bundles or a witness, as use selects. It returns the key id.
+// Another use, or a name that contract.Token rejects, is an error. If public is nil,
+// AddKey generates a key pair and stores its seed in the ring as <use>-<name>.seed. It
+// is safer if the owner generates the pair and provides only the public key.
 func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name, contract.UseWitness: "witness:" + name}[use]
 	if owner == "" {
@@ -88,9 +88,10 @@ func (r *Ring) fresh(file string) (*sign.Key, error) {
 	return k, r.write(file, []byte(hex.EncodeToString(seed)+"\n"))
 }
 
-// Rotate makes a new signing key for a service and returns its key id. A running service
-// that reads its key from the ring, or from a copy of the ring, switches to the new key
-// some time after the publication. The old key stays valid until it is revoked.
+// Rotate makes a new signing key for a service and returns its key id. It returns an
+// error for a service that signs nothing. A running service that reads its key from the
+// ring, or from a copy of the ring, switches to the new key some time after the
+// publication. The old key stays valid until it is revoked.
 func (r *Ring) Rotate(service string) (kid string, err error) {
 	s, ok := services.Get(service)
 	if !ok || len(s.Uses) == 0 {
