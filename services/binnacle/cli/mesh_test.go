@@ -252,8 +252,9 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-// TestContexts checks that contexts can be added, selected and removed, and that no
-// token is printed.
+// TestContexts checks that contexts can be added, selected, listed and removed, that
+// unknown contexts, missing addresses, and missing, malformed or rejected tokens are
+// errors, and that no token is printed.
 func TestContexts(t *testing.T) {
 	alone(t)
 	addr, tokens := answers(t, map[string]string{"GET /api/v1/packs": packs})

@@ -28,7 +28,8 @@ func write(t *testing.T, dir string, files map[string]string) {
 }
 
 // TestOfflinePolicy checks that policies can be checked, tested, compared and built
-// without a mesh.
+// without a mesh, that invalid policies and arguments are errors, and that a built
+// bundle has mode 0600.
 func TestOfflinePolicy(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -162,7 +163,8 @@ func TestOfflineKeys(t *testing.T) {
 }
 
 // TestMeshConfig checks that the flags of up, their variables and the configuration
-// file, in this order of precedence, set the configuration of a mesh.
+// file, in this order of precedence, set the configuration of a mesh, and that invalid
+// values and missing files are errors.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
 	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {

@@ -109,8 +109,8 @@ func TestBar(t *testing.T) {
 	tty.sees(t, "[====================                    ] 1/2")
 }
 
-// TestLoginPrompt checks that login prompts for the token on a terminal and does not
-// echo it.
+// TestLoginPrompt checks that login prompts for the token on a terminal, does not echo
+// it, and stores it.
 func TestLoginPrompt(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})

@@ -114,8 +114,9 @@ type composeService struct {
 var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
 
 // TestCompose checks that docker-compose.yaml runs every service of the registry that
-// has a program from its own image, with only its own keys, and with a volume if and
-// only if it has a state folder. Other containers must be helpers.
+// has a program from its own image, with a health check and a restart policy, with only
+// its own keys, and with a volume if and only if it has a state folder. Other containers
+// must be helpers.
 func TestCompose(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {

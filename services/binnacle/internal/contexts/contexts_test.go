@@ -54,8 +54,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestLoad checks that Load makes a file private that other users can read, and that the
-// error about a file that is not JSON contains its name but none of its content.
+// TestLoad checks that Load makes a file private that other users can read, that the
+// error about a malformed file contains its name but none of its content, and that a
+// folder in place of the file is an error.
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
 	for text, good := range map[string]bool{`{}`: true, `{"current":"x"}`: true, `token-in-here`: false, `{"contexts":[]}`: false} {

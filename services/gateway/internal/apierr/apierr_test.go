@@ -116,7 +116,7 @@ func TestShapes(t *testing.T) {
 
 // TestOfOutcome checks the errors for outcomes with different statuses, error codes and
 // reason codes: the status, the type, and the seconds after which the call can be
-// repeated.
+// repeated. A success has no error.
 func TestOfOutcome(t *testing.T) {
 	for name, c := range map[string]struct {
 		status, code, reason string // status and error code of the effect, reason code of the receipt
