@@ -75,7 +75,7 @@ type View interface {
 func (c *Caller) now() string { return contract.Time(c.Now) }
 
 // until returns the time ms milliseconds after the call, in contract.TimeFormat. The
-// caller must have checked ms with lasts, since a greater value could overflow.
+// caller must have checked ms with lasts, since an unchecked value could overflow.
 func (c *Caller) until(ms int64) string {
 	return contract.Time(c.Now.Add(time.Duration(ms) * time.Millisecond))
 }

@@ -32,8 +32,8 @@ type reasonArgs struct {
 	Reason string `json:"reason"`
 }
 
-// freeze returns the event that freezes the mesh. A call is rejected if the mesh is
-// frozen already.
+// freeze returns the event that freezes the mesh. The call is rejected if the mesh is
+// frozen already or the reason is blank.
 func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 	if in := s.Freeze.in; in != nil {
 		return none, fmt.Errorf("the mesh is already frozen (%s: %s)", in.ID, in.Reason)
@@ -78,9 +78,10 @@ func (x *Emergencies) review(d *events.BreakGlassReviewed) {
 	}
 }
 
-// Of returns the id of a grant of an actor that has neither expired at now nor been
-// reviewed, or "". overdue reports whether a grant of the actor that ended before
-// dueBefore has not been reviewed. Both times are in contract.TimeFormat.
+// Of returns the id of an actor's grant that has neither expired at now nor been
+// reviewed, or "" if there is none. overdue reports whether the actor has a grant that
+// expired before dueBefore and has not been reviewed. Both times are in
+// contract.TimeFormat.
 func (x *Emergencies) Of(actor, now, dueBefore string) (open string, overdue bool) {
 	for _, id := range slices.Sorted(maps.Keys(x.grants)) {
 		g := x.grants[id]

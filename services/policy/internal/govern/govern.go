@@ -102,8 +102,9 @@ func fold[T any, P interface {
 // Folds reports whether Evolve processes events with this name.
 func Folds(name string) bool { return folds[name] != nil }
 
-// Evolve applies one event. Events with other names, and events of services other than
-// policy, change nothing. It returns an error if the event's data cannot be decoded.
+// Evolve applies one event of the service policy to the state. Events of other services,
+// and those whose name Folds rejects, change nothing. If the event's data cannot be
+// decoded, Evolve returns an error and changes nothing.
 func Evolve(s *State, e *contract.Event) error {
 	apply := folds[e.Name]
 	if apply == nil || e.Service() != "policy" {
@@ -122,7 +123,7 @@ func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Sessions.endOf(d.Principal, lamport)
 }
 
-// Key returns the facts about a virtual key for a call of a kind at now
+// Key returns the facts about a virtual key for a call of actor with this kind at now
 // (contract.TimeFormat). Fault is empty if the key may be used for the call. A key whose
 // maker is suspended is invalid. model is the model that the call requests, or "".
 func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {

@@ -109,8 +109,9 @@ func (d *desk) inForceAt(id string, lamport uint64) bool {
 
 func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 
-// TestRoles shows which roles principals hold now, and which they held at earlier
-// Lamport times.
+// TestRoles shows which roles a principal holds now, and which it held at earlier
+// Lamport times, after grants, a revocation and an expiry. Revoking a role that is not
+// held, or granting one with an invalid name, is rejected.
 func TestRoles(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "sec"}))                // Lamport time 10
@@ -135,8 +136,9 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestPrincipals shows the type and suspension of principals now and at earlier
-// Lamport times.
+// TestPrincipals shows the type and suspension of a principal now and at earlier Lamport
+// times. Registration ends a suspension. A suspension is rejected if it is the caller's
+// own or has no reason.
 func TestPrincipals(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "robot", Type: "agent"})) // Lamport time 10
@@ -194,7 +196,8 @@ func TestEndedAuthorities(t *testing.T) {
 }
 
 // TestDelegations shows that a delegation is limited to its two principals, its kinds
-// and its time, and can be revoked.
+// and its time, and can be revoked once. Delegating to oneself, or for longer than
+// MaxDelegation, is rejected.
 func TestDelegations(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("dana", 0, "delegate", call{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 60_000})) // Lamport time 10
@@ -227,8 +230,8 @@ func TestDelegations(t *testing.T) {
 	}
 }
 
-// TestFreeze freezes and unfreezes a mesh. Freezing a frozen mesh and unfreezing one
-// that is not frozen are rejected.
+// TestFreeze freezes and unfreezes a mesh. Freezing a frozen mesh, freezing without a
+// reason, and unfreezing a mesh that is not frozen are rejected.
 func TestFreeze(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.do("a", 0, "unfreeze", call{Reason: "x"}), "not frozen")
@@ -244,8 +247,9 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestBreakGlass shows that a grant expires after its TTL, that another person must
-// review it, and that no second grant is made before the review.
+// TestBreakGlass shows that a grant expires after its TTL, that its review becomes
+// overdue, that a registered person other than its holder must review it, and that no
+// second grant is made before the review.
 func TestBreakGlass(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.do("dana", 0, "break_glass", call{Reason: "x", TTLMS: MaxBreakGlass.Milliseconds() + 1}), "ttl_ms")
@@ -289,7 +293,7 @@ func TestLimits(t *testing.T) {
 		d.refused(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{x}}), "limits[0]."+field)
 	}
 	d.refused(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{l, l}}), "twice")
-	for _, id := range []string{"p0-a", "p0-"} { // the account of the ceilings' limit a would be charged twice
+	for _, id := range []string{"p0-a", "p0-"} { // reserved for the limits of the ceilings, whose accounts such a limit could charge
 		x := l
 		x.ID = id
 		d.refused(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{l, x}}), "limits[1].id: begins with p0-")

@@ -33,7 +33,8 @@ type consent struct {
 	at   string
 }
 
-// identity returns the consent, which ended at the Lamport time to; 0 = it has not ended.
+// identity returns the consent as an Identity that ended at the Lamport time to, or that
+// has not ended if to is 0.
 func (c *consent) identity(to uint64) Identity {
 	return Identity{Kind: "consent", ID: c.ID, Principal: c.Principal, Delegate: c.Maker, Kinds: c.Scopes, Expires: c.Expires, From: c.from, To: to}
 }

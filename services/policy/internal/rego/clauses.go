@@ -47,8 +47,10 @@ func (e *Engine) Clauses() []cpi.Clause {
 	return append(out, last...)
 }
 
-// clause returns the part of a rule that can be read without evaluation. The first
-// condition that restricts the kind becomes Kind; the others are stored as text.
+// clause returns the part of a rule that can be read without evaluation: its place, its
+// conditions and, if it is constant, its answer. The first condition that compares the
+// kind with a constant becomes Kind; the others are stored as text. If a constant answer
+// is invalid, Fault is the reason.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {

@@ -169,9 +169,9 @@ func orEmpty(s []string) []string {
 	return s
 }
 
-// Answer returns the bundle's answer to an input. Every failure is a DENY with
-// the reason code PRG_EVALUATION_ERROR. The zero Answer means that no rule
-// applies.
+// Answer returns the bundle's answer to an input. Every failure is a DENY with the
+// reason code PRG_EVALUATION_ERROR. The zero Answer means that no rule applies. Answers
+// are cached, so the caller must not change what they refer to.
 func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
 	a, key, ok := e.memo.get(in.doc)
 	if ok {
@@ -255,7 +255,8 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 	return a, check(a.Verdict, a.Reason)
 }
 
-// check returns an error unless the reason code may be used with the verdict.
+// check returns an error unless the verdict is ALLOW, DENY or ESCALATE and the reason
+// code may be used with it.
 func check(verdict, reason string) error {
 	if verdict != contract.Allow && verdict != contract.Deny && verdict != contract.Escalate {
 		return fmt.Errorf("verdict %q: want ALLOW, DENY or ESCALATE", verdict)
