@@ -155,8 +155,9 @@ func (s *activator) activate(ctx context.Context, cause *contract.Event, a *cont
 }
 
 // validate builds the stack that results from an activation, and checks it. It returns
-// an error of type invalid if a document is erased or does not compile, or if a finding
-// prevents the activation, and another error if a stored document cannot be read now.
+// an error of type invalid if a document is erased, is encrypted or does not compile, or
+// if a finding prevents the activation, and another error if a stored document cannot be
+// read now.
 func (s *activator) validate(ctx context.Context, history stack.History, a *contract.Activated, lamport uint64, rollback bool) ([]cpi.Finding, error) {
 	var unread error
 	next, err := history.Build(a, lamport, func(c *contract.Content) ([]byte, error) {
@@ -173,7 +174,7 @@ func (s *activator) validate(ctx context.Context, history stack.History, a *cont
 		return nil, invalid{err}
 	}
 	known := s.names.known(a.Layer, a.Name)
-	known.Lenient = a.Source == "config" || rollback || a.Retired // when the service starts some names may not exist yet, and a rollback may restore a document that refers to names that no longer exist
+	known.Lenient = a.Source == "config" || rollback || a.Retired // when the service starts, some names may not exist yet; and documents that a rollback restores or a retirement leaves may refer to names that no longer exist
 	if a.Retired {
 		known.Layer = ""
 	}

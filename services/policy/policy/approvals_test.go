@@ -50,10 +50,11 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	m.follow()
 }
 
-// TestVotes shows that votes of unregistered principals and votes on calls that do not
-// wait are not recorded, that a vote fails as unavailable and not as invalid while the
-// ledger fails, that a settled call accepts no other vote, and that the vote that
-// settles a call leads to exactly one second decision.
+// TestVotes shows that votes of unregistered principals, votes on calls that do not
+// wait, and votes that are neither grant nor deny are rejected, that a vote fails as
+// unavailable and not as invalid while the ledger fails, that a settled call accepts no
+// other vote, and that the vote that settles a call leads to exactly one second
+// decision.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)

@@ -15,8 +15,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestDecidedOnce shows that a proposal has one decision, even if an append or its
-// acknowledgement is lost.
+// TestDecidedOnce shows that a proposal has one decision, even if it is delivered again,
+// also to another instance, or if an append or its acknowledgement is lost.
 func TestDecidedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -199,9 +199,10 @@ func TestNoProposals(t *testing.T) {
 	})
 }
 
-// TestLabelsGuessed shows that an instance with outdated labels decides again
-// when the append is rejected, and that the labels of a call's output are
-// recorded before the call is allowed.
+// TestLabelsGuessed shows that an instance with outdated labels decides again when the
+// append is rejected, that the labels of a call's output are recorded before the call is
+// allowed, that a label is recorded once for a session, and that labels of a request are
+// recorded too.
 func TestLabelsGuessed(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

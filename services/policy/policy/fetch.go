@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// bundleKey returns the public key with this id, or an error if it is unknown or not a
-// key for bundles.
+// bundleKey returns the public key with this id, or an error if the key is unknown, is
+// not valid now, or is not a key for bundles.
 func (s *activator) bundleKey(kid string) ([]byte, error) {
 	for _, k := range s.trust.Keys() {
 		if k.KID == kid {
@@ -32,8 +32,8 @@ func (s *activator) bundleKey(kid string) ([]byte, error) {
 	return nil, fmt.Errorf("key %s is not in the trust registry", kid)
 }
 
-// fetch returns the document to activate and its origin: the call itself, the
-// object store, or an HTTP server.
+// fetch returns the document to activate and its origin: the call itself, the object
+// store, or an HTTP server. It returns an error unless a names exactly one of them.
 func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, source string, err error) {
 	n := 0
 	for _, given := range []bool{a.Bundle != "", a.Document != "", a.URL != "", a.Object != nil} {

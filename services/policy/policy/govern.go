@@ -29,9 +29,9 @@ type governor struct {
 }
 
 // handle executes one governing call and returns its result. If the call succeeds, the
-// event that it causes is on the ledger when handle returns, and this instance's state
-// has usually applied it. For a freeze, handle also waits for the executors'
-// acknowledgements.
+// event that it causes, if any, is on the ledger when handle returns, and this
+// instance's state has usually applied it. For a freeze, handle also waits for the
+// executors' acknowledgements.
 func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	switch w.Call.Kind {
 	case kindVote:

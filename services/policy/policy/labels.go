@@ -133,7 +133,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		if err == nil {
 			l.known.put(p.event.Tenant+"."+session, labelled{all, seq})
 			if session == p.event.Session && have.seq == p.labelled {
-				p.labelled = seq // recorded by this call itself, after its facts were collected
+				p.labelled = seq // add itself recorded the event at seq, for this call, so it must not count as a change of the labels since the facts were collected
 			}
 			return nil
 		}

@@ -3,8 +3,8 @@
 // folder of the module.
 //
 // The rest of default.rego is written by hand. A mesh without Rego files of its own
-// activates each changed text as a new document, so the scopes have the order of the
-// registry, to which families are only added.
+// activates each changed text as a new document. To avoid needless changes, the scopes
+// have the order of the registry, to which families are only added.
 package main
 
 import (

@@ -67,8 +67,8 @@ func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 	return s, nil
 }
 
-// WithoutExpired returns the stack without the overlays that have expired at now,
-// a time in contract.TimeFormat.
+// WithoutExpired returns the stack without the overlays that have expired at now, a time
+// in contract.TimeFormat. Overlays whose content is erased remain.
 func (s Stack) WithoutExpired(now string) Stack {
 	s.overlays = slices.DeleteFunc(slices.Clone(s.overlays), func(o overlay) bool {
 		return o.doc != nil && o.doc.Expires != "" && o.doc.Expires <= now
@@ -82,7 +82,7 @@ func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
 // InForce returns the activations of the documents in force: the ceilings, then the
 // bundles in order of precedence, then the overlays in order of name. Erased documents
-// are included.
+// are included. The caller must not change the activations.
 func (s *Stack) InForce() []*contract.Activated {
 	find := func(layer, name, digest string) *contract.Activated {
 		for _, a := range slices.Backward(s.history) {

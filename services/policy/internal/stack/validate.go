@@ -9,9 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
-// Validate checks the stack, together with the limits, for consistency, and returns the
-// findings. known holds the names that exist in the mesh; if it is nil, neither names in
-// the documents nor the expiry of overlays is checked.
+// Validate checks the stack, which must be Readable, together with the limits, for
+// consistency, and returns the findings. known holds the names that exist in the mesh;
+// if it is nil, neither names in the documents nor the expiry of overlays is checked.
 func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
 	for _, b := range s.bundles {
@@ -23,8 +23,8 @@ func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	return cpi.Validate(&c)
 }
 
-// Lines returns the stack as lines of text, for comparing two stacks: one for the
-// ceilings, one for each rule of a bundle and one for each overlay.
+// Lines returns the stack, which must be Readable, as lines of text, for comparing two
+// stacks: one for the ceilings, one for each rule of a bundle and one for each overlay.
 func (s *Stack) Lines() []string {
 	var out []string
 	if s.ceilings != nil {

@@ -70,7 +70,7 @@ func (v *View) Apply(en eventlog.Entry) error {
 		v.calls, v.ending = map[string]held{}, map[string]held{}
 	}
 	v.at = en.Seq
-	subject := strings.Split(en.Subject, ".") // tokens: evt, tenant, service, origin, name and target, key
+	subject := strings.Split(en.Subject, ".") // tokens: evt, tenant, service, origin, name with _target if there is one, key
 	if len(subject) != 6 {
 		return nil
 	}
@@ -131,7 +131,8 @@ type Call struct {
 // not started is returned at most once a second, until the event that starts or expires
 // it is applied. An expired call is returned at most every five seconds until its
 // outcome is applied. get reads an entry of the ledger; if it fails, the call is
-// considered again after the same interval.
+// considered again after the same interval. A call whose entry cannot be decoded is
+// never returned.
 func (v *View) Expired(now time.Time, get func(seq uint64) (eventlog.Entry, error)) []Call {
 	var out []Call
 	for _, seq := range v.waiting(now) {
@@ -150,7 +151,8 @@ func (v *View) Expired(now time.Time, get func(seq uint64) (eventlog.Entry, erro
 
 // waiting returns the sequences of the entries that have been in their map for its
 // interval and whose window has ended at now or is not known yet, in increasing order.
-// They are not returned again before the interval has passed once more.
+// Bad entries are omitted. The same entries are not returned again before the interval
+// has passed once more.
 func (v *View) waiting(now time.Time) []uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -58,9 +58,9 @@ func own(f func(*State, *contract.Event) error) func(*State, *contract.Event) er
 	}
 }
 
-// published returns a fold for documents of the llm-router. It ignores events of
-// other services, and malformed ones: policy must not end because of what another
-// service stored.
+// published returns a fold for documents of the llm-router. It ignores events of other
+// services, and malformed ones, because an event that another service stored must not
+// make policy exit.
 func published[T any, P interface {
 	*T
 	canon.Document

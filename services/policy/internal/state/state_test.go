@@ -209,7 +209,7 @@ func TestEscalations(t *testing.T) {
 
 // TestMalformed checks that malformed events of two services other than policy are no
 // error and leave the dump unchanged, live and in replay. If one were an error, policy
-// would end at every start.
+// would exit after every start.
 func TestMalformed(t *testing.T) {
 	for _, l := range []*ledger{newLedger(t, false), newLedger(t, true)} {
 		before := l.st.Dump()

@@ -23,8 +23,8 @@ func (st *State) WaitingFor(call string) (w *Waiting) {
 	return w
 }
 
-// Overdue returns the escalations whose time to vote has expired at now, a time
-// in contract.TimeFormat.
+// Overdue returns the escalations whose time to vote has expired at now, a time in
+// contract.TimeFormat, in no particular order.
 func (st *State) Overdue(now string) (out []*Waiting) {
 	st.Read(func(v *View) {
 		for _, w := range v.waiting {

@@ -218,8 +218,7 @@ func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.
 }
 
 // killed is the exit code of a program that was ended by SIGKILL. If neither ctx nor the
-// time limit was the cause, execute assumes that the kernel killed it because it reached
-// its memory limit.
+// time limit was the cause, execute assumes that the program reached its memory limit.
 const killed = 128 + 9
 
 // await waits until the program ends. It calls kill when the time limit has passed or

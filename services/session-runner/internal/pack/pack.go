@@ -247,8 +247,8 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 	return m, nil
 }
 
-// fill sets members that the manifest omits to their defaults. It returns an error for a
-// limit that is negative or above its maximum.
+// fill sets members that are omitted, 0 or empty to their defaults. It returns an error
+// for a limit that is negative or above its maximum.
 func (m *manifest) fill(base string, wasm bool) error {
 	for _, d := range []struct {
 		field     string
@@ -305,10 +305,10 @@ func (m *manifest) check(file string) error {
 const schemaRoom = 16
 
 // jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the
-// short form of a property (name: type) expanded. A missing schema allows any object. An
-// unknown type in a short form, or nesting that leaves less than schemaRoom, is an
-// error. If a schema lists properties and does not mention additional ones, package
-// toolschema later forbids all others.
+// short form of a property (name: type) expanded. A schema without a type has the type
+// object; a missing schema allows any object. An unknown type in a short form, or
+// nesting that leaves less than schemaRoom, is an error. If a schema lists properties
+// and does not mention additional ones, package toolschema later forbids all others.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

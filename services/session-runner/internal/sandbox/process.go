@@ -116,7 +116,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	if err := cmd.Start(); err != nil {
 		return Outcome{}, fmt.Errorf("namespaces: %w", err)
 	}
-	statusEnd.Close() // so that reading it ends with the child
+	statusEnd.Close() // so that reads from status end when the child has closed its copy
 	if err := begin(cmd, cg, write, doc); err != nil {
 		return Outcome{}, err
 	}

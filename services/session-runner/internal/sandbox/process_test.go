@@ -47,7 +47,8 @@ func file(t *testing.T, body string) string {
 }
 
 // TestScripts checks that a script runs with its sealed interpreter, and that the error
-// names an interpreter that is missing, is a script or needs a loader.
+// names an interpreter that is missing, has no absolute path, is a script or needs a
+// loader.
 func TestScripts(t *testing.T) {
 	// The interpreter is the pack upper, which ignores the script and reads standard
 	// input.
@@ -248,8 +249,8 @@ func TestFilter(t *testing.T) {
 }
 
 // TestImitatedFailure checks that a program cannot end as if its sandbox could not be
-// made, whatever its exit code and standard error, and that a sandbox whose program
-// cannot be executed is an error that names the step.
+// made, whatever its exit code and standard error, and that the run of a program that
+// cannot be executed fails with an error that names the step.
 func TestImitatedFailure(t *testing.T) {
 	p, err := program.Open(build(t, "./testdata/imitate"))
 	if err != nil {

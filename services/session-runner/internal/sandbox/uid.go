@@ -72,8 +72,9 @@ func Mapped() bool {
 }
 
 // Take allocates an id, for both user and group, and returns a function that releases
-// it. It returns an error if all ids are in use or the lock of an id cannot be opened.
-// The caller must call the function when no process uses the id any more.
+// it. It returns an error if all ids are in use, or if the lock of an id cannot be
+// opened or requested. The caller must call the function when no process uses the id any
+// more.
 func (u *UIDs) Take() (int, func(), error) {
 	for range numUIDs {
 		id := firstUID + int(u.next.Add(1)%numUIDs)
