@@ -46,8 +46,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestInput checks that secrets are added to the args as a member, and that the result
-// is one JSON document.
+// TestInput checks that secrets are added to the args as a member, that the result is
+// one JSON document, and that without secrets the args are unchanged.
 func TestInput(t *testing.T) {
 	for args, want := range map[string]string{
 		`{}`:      `{"_secrets":{"k":"v"}}`,

@@ -112,7 +112,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 // openRunners sets the isolation tier for native programs: tier "container" if a
 // containerd socket is configured, or else tier "process" if the host supports it. If
 // the host does not, openRunners sets s.broken and returns nil. It returns an error if
-// containerd does not respond or the folder of sandboxes cannot be created.
+// containerd does not respond or the folder of sandboxes cannot be emptied or created.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir

@@ -81,8 +81,9 @@ func clause(r *ast.Rule) cpi.Clause {
 	return c
 }
 
-// References returns the constant names that the modules of a bundle compare parts of
-// their input with, in tests of equality, inequality and membership.
+// References returns the constant strings that the modules of a bundle compare with
+// parts of their input, by equality or inequality, or whose membership in a part of the
+// input they test.
 func (e *Engine) References() []cpi.Reference {
 	var out []cpi.Reference
 	for _, name := range slices.Sorted(maps.Keys(e.modules)) {

@@ -31,7 +31,7 @@ type Spec struct {
 // Outcome describes how the program ended, its output and usage, and the limits that
 // were enforced. It is complete even if the program failed.
 type Outcome struct {
-	Exit     int // exit code; if the program was killed, -1, or 137 in tier "container"
+	Exit     int // exit code; not 0 if the program was killed, except by tier "wasi" at its output limit
 	Stdout   []byte
 	Stderr   []byte
 	Overflow bool // standard output exceeded OutputBytes, and the rest was discarded
