@@ -117,10 +117,11 @@ func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Ac
 	return body, nil
 }
 
-// activate validates the stack with the activation included, and records it with its
-// content. It completes a. The returned event is nil if the activation changes nothing.
-// On success the findings are not nil, so that they encode as a JSON array. An error of
-// type invalid means that the activation is rejected.
+// activate validates the stack with the activation included, and records the activation
+// with its content. It sets Bundle and Digest of a if body is not nil, and completes a
+// as stack.History.Resolve does. The returned event is nil if the activation changes
+// nothing. On success the findings are not nil, so that they encode as a JSON array. An
+// error of type invalid means that the activation is rejected.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
 	findings := []cpi.Finding{}
 	if body != nil {

@@ -65,9 +65,10 @@ func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, sour
 }
 
 // download returns a document from a server whose host the ceilings list, within 20
-// seconds. A redirect to a host that they do not list, a fourth redirect, or a status
-// other than 200, is an error. download reads at most one byte more than rego.MaxBundle,
-// so that a larger bundle is rejected later.
+// seconds. raw must be an HTTP or HTTPS URL without credentials. A redirect to a host
+// that the ceilings do not list, a fourth redirect, or a status other than 200, is an
+// error. download reads at most one byte more than rego.MaxBundle, so that a larger
+// bundle is rejected later.
 func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

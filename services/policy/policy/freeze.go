@@ -47,10 +47,11 @@ func (f *freezes) executors() []string {
 	return out
 }
 
-// acknowledged waits for at most ten seconds until every running executor instance, and
-// at least one instance, has acknowledged the freeze. missing lists the instances that
-// have not. A service whose running instances cannot be read is listed by its own name;
-// if a read does not return in time, the result of the read before it counts.
+// acknowledged waits until every running executor instance, and at least one instance,
+// has acknowledged the freeze, until ten seconds have passed, or until ctx is done.
+// missing lists the instances that have not acknowledged it. A service whose running
+// instances cannot be read is listed by its own name; if a read does not return in time,
+// the result of the read before it counts.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

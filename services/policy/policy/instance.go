@@ -70,8 +70,7 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 }
 
 // answered reports whether policy has recorded a permission or an outcome of the call of
-// e at or after sequence seq. The last parameter lists the names of other events that
-// count as well.
+// e at or after sequence seq. also lists the names of other events that count.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
 	for en, err := range i.emit.Log.Scan(ctx, filter, seq) {

@@ -148,9 +148,9 @@ func labelFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: events.SessionLabelledName, Key: session}.String()
 }
 
-// of reads a session's labels from the ledger, because the view may not include the
-// labels of data that the caller has received already. It returns the zero value if the
-// session has none.
+// of reads a session's labels from the ledger and caches them. The cache alone may lack
+// the labels of data that the caller has received already. of returns the zero value if
+// the session has none.
 func (l *labels) of(ctx context.Context, tenant, session string) (have labelled, err error) {
 	en, err := l.emit.Log.Last(ctx, labelFilter(tenant, session))
 	if errors.Is(err, eventlog.ErrNotFound) {

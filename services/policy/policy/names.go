@@ -36,8 +36,8 @@ func (s *names) acted(actor string) bool {
 	return err != nil || found
 }
 
-// current waits until this instance's state has applied all of its events that are on
-// the ledger now, so that it includes names that another instance has just recorded. It
+// current waits until this instance's state has applied every event on the ledger that
+// it processes, so that it includes names that another instance has just recorded. It
 // gives up after lookFor, or at once if the position of the state or of the ledger is
 // unknown.
 func (s *names) current() {

@@ -120,9 +120,9 @@ func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKe
 	return out, nil
 }
 
-// identities returns the principals, and the entries that give or end authority, at a
-// Lamport time or over the whole history. It also returns all break-glass grants and the
-// id of the freeze in force now.
+// identities returns the principals, and the entries that give or end authority, at the
+// Lamport time r.At or, if that is 0, over the whole history. It also returns all
+// break-glass grants and the id of the freeze in force now.
 func (q *queries) identities(_ context.Context, r *events.IdentitiesRequest) (events.IdentitiesState, error) {
 	out := events.IdentitiesState{Identities: []events.Identity{}, BreakGlass: []events.BreakGlassGrant{}}
 	q.state.Read(func(v *state.View) {

@@ -56,7 +56,8 @@ var tools = []contract.Tool{
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
 }
 
-// ttl returns the property ttl_ms: a time to live in milliseconds, of at most longest.
+// ttl returns the property ttl_ms of an input schema: a time to live in milliseconds, of
+// at most longest.
 func ttl(longest time.Duration) string {
 	return fmt.Sprintf(`"ttl_ms":{"type":"integer","minimum":1,"maximum":%d}`, longest.Milliseconds())
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// State is the view policy.state, together with every document that was ever in
-// force, which decisions of the past need.
+// State is the view policy.state, together with every policy document that was ever in
+// force and every registered tool document, which decisions of the past need.
 type State struct{ in state.State }
 
 // NewState returns the empty state. keys returns root keys by Lamport time. open

@@ -202,8 +202,8 @@ func TestErasedDump(t *testing.T) {
 	}
 }
 
-// TestViews shows which events the views read, that the state does not change by another
-// event, and that empty views have empty dumps.
+// TestViews shows which events the views read, that an event with another name does not
+// change the state, and that empty views have empty dumps.
 func TestViews(t *testing.T) {
 	p := newPast(t)
 	before := string(p.state.Dump())

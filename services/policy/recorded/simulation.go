@@ -44,10 +44,10 @@ type Opinion struct {
 }
 
 // Decide takes the decision about a recorded call with the documents in force now and
-// with the candidate. Tools, their approvals, policies, roles and suspensions are the
-// current ones. Facts of the call itself, such as its time, its labels, the result of
-// its limits and its votes, are the recorded ones. Decide returns an error if the facts
-// of d cannot be decoded.
+// with the candidate. args are nil if they cannot be read. Tools, their approvals,
+// policies, roles and suspensions are the current ones. Facts of the call itself, such
+// as its time, its labels, the result of its limits and its votes, are the recorded
+// ones. Decide returns an error if the facts of d cannot be decoded.
 func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []byte) (now, would Opinion, err error) {
 	c := stack.Call{ID: d.CallID, Args: args}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {

@@ -43,9 +43,9 @@ func (x *Delegations) endOf(delegator string, lamport uint64) {
 	}
 }
 
-// Fault returns the reason code why the delegation does not permit delegate to
-// make calls of this kind on behalf of delegator at now (contract.TimeFormat), or
-// "".
+// Fault returns the reason code why the delegation with this id does not permit delegate
+// to make calls of this kind on behalf of delegator at now (contract.TimeFormat), or ""
+// if it does. An unknown delegation permits nothing.
 func (x *Delegations) Fault(id, delegator, delegate, kind, now string) string {
 	d := x.given[id]
 	switch {

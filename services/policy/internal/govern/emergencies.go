@@ -12,8 +12,8 @@ import (
 )
 
 // ReviewWithin is the longest time from the end of a break-glass grant until its review.
-// If the grant has not been reviewed by then, calls by its actor or on the actor's
-// behalf, other than reviews, are denied until it is.
+// After that time, calls by the grant's actor or on the actor's behalf, other than
+// reviews, are denied until the grant is reviewed.
 const ReviewWithin = 24 * time.Hour
 
 // Freeze holds the event of the freeze in force. In the zero value the mesh is not
@@ -52,9 +52,10 @@ func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 	return explained(a.Reason, events.MeshUnfrozenName, &events.MeshUnfrozen{ID: s.Freeze.in.ID, Reason: a.Reason})
 }
 
-// Emergencies holds the break-glass grants, during which the escalated calls of an actor
-// run without approval. Calls that require a second person, and calls on behalf of
-// another principal, still need approval. The zero value is empty.
+// Emergencies holds the break-glass grants. While a grant of an actor has neither
+// expired nor been reviewed, the actor's escalated calls run without approval. Calls
+// that require a second person, and calls on behalf of another principal, still need
+// approval. The zero value is empty.
 type Emergencies struct {
 	grants map[string]*grant // grants by id
 }
@@ -127,7 +128,7 @@ type breakGlassArgs struct {
 	TTLMS  int64  `json:"ttl_ms"`
 }
 
-// breakGlass opens a grant for the caller. It is rejected while an earlier grant
+// breakGlass opens a grant for the caller. The call is rejected while an earlier grant
 // of the caller has not been reviewed.
 func breakGlass(s *State, c *Caller, a *breakGlassArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxBreakGlass); err != nil {

@@ -152,9 +152,9 @@ func (s *State) MayVote(principal string) error { return s.People.MayVote(princi
 // last revoked, or "".
 func (s *State) EndedAt(principal string) string { return s.Tokens.ended[principal] }
 
-// span is the time during which an entry is in force: from one Lamport time to
-// another. to is 0 while it has not ended. If expires (contract.TimeFormat) is
-// set, the span also ends at that time.
+// span is the time during which an entry is in force: from the Lamport time from until
+// the Lamport time to, which is 0 if no event has ended the span. If expires
+// (contract.TimeFormat) is set, the span also ends at that time.
 type span struct {
 	from, to uint64
 	expires  string

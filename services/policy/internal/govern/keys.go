@@ -92,8 +92,8 @@ func (x *Keys) endOf(principal, reason string, lamport uint64) {
 	}
 }
 
-// fact returns the facts about a key for a call, and the maker of the key, whose
-// suspension invalidates it. maker is "" if the key is invalid already.
+// fact returns the facts about a key for a call, and the key's maker, because the key is
+// also invalid while its maker is suspended. maker is "" if the key is invalid already.
 func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker string) {
 	f = &guard.KeyFact{ID: id}
 	k := x.made[id]
@@ -224,8 +224,9 @@ type consentKeyArgs struct {
 	TTLMS  int64    `json:"ttl_ms"`
 }
 
-// consentKey records that the caller permits another principal to make one key
-// with this id that acts for the caller.
+// consentKey records that the caller permits another principal to make one key with this
+// id that acts for the caller. It replaces an earlier consent to this id, unless that is
+// another principal's and has not expired; the call is then rejected.
 func consentKey(s *State, c *Caller, a *consentKeyArgs) (Fact, error) {
 	switch err := lasts(a.TTLMS, MaxDelegation); {
 	case err != nil:

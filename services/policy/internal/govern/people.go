@@ -206,8 +206,8 @@ type grantRoleArgs struct {
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
-// grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is
-// revoked.
+// grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is revoked.
+// It replaces an earlier grant of the role to the principal.
 func grantRole(_ *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	if !contract.Token(a.Role) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")

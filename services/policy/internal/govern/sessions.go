@@ -57,7 +57,8 @@ func (x *Sessions) endOf(owner string, lamport uint64) {
 	}
 }
 
-// grantedBy returns the owner whose grant is in force at now, or "".
+// grantedBy returns the owner whose grant to the principal for the session is in force
+// at now, or "".
 func (x *Sessions) grantedBy(session, principal, now string) string {
 	if g, ok := x.grants[session][principal]; ok && g.holds(now) {
 		return g.owner
@@ -71,8 +72,8 @@ type grantSessionArgs struct {
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
-// grantSession lets another principal make calls in one of the caller's sessions
-// for a time.
+// grantSession lets another principal make calls in one of the caller's sessions for a
+// time. It replaces an earlier grant to the principal for the session.
 func grantSession(_ *State, c *Caller, a *grantSessionArgs) (Fact, error) {
 	switch err := lasts(a.TTLMS, MaxDelegation); {
 	case err != nil:

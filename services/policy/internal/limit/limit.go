@@ -69,9 +69,10 @@ func (s *State) Session(call string) string { return s.open[call].Session }
 
 // Decide decides about the requests in order and settles the outcomes. It returns one
 // event with all changes, which has no entries if nothing changes, and one fact for each
-// request. Settlements come first, so requests may use amounts that are released in the
-// same event. A request of a call that holds a reservation, and an outcome of a call
-// that holds none, change nothing. Decide does not change s.
+// request, which has no accounts if no limit applies. Settlements come first, so
+// requests may use amounts that are released in the same event. A request of a call that
+// holds a reservation, and an outcome of a call that holds none, change nothing. Decide
+// does not change s.
 func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, outcomes []Outcome) (events.BudgetChanged, []guard.BudgetFact) {
 	ev := events.BudgetChanged{Now: max(contract.Time(now), s.now)}
 	delta := map[key]int64{}
@@ -284,8 +285,8 @@ func bounds(t time.Time, unit string) (start, end time.Time) {
 	return time.Time{}, time.Time{}
 }
 
-// Evolve applies one recorded change to the state. A reservation of a call that
-// holds one, and a settlement of one that holds none, are ignored.
+// Evolve applies one recorded change to the state. A reservation of a call that already
+// holds a reservation, and a settlement of a call that holds none, are ignored.
 func Evolve(s *State, ev *events.BudgetChanged) {
 	if s.accounts == nil {
 		s.accounts, s.open = map[key]*account{}, map[string]events.Reserved{}

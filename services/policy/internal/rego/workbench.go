@@ -44,11 +44,11 @@ type TestResult struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// Test runs the rules named test_… against the bundle of the files, with a timeout of ten
-// seconds each. The bundle, with its data, is the one that is activated: files that end
-// in _test.rego are not part of it, and are loaded for the tests only. Test returns an
-// error if a test file cannot be parsed, if Build or Compile rejects the bundle, or if
-// the runner cannot start.
+// Test runs the rules named test_… against the bundle of the files, with a timeout of
+// ten seconds each. The bundle and its data are the same as in an activation of the
+// files: files that end in _test.rego are not part of the bundle, and are loaded for the
+// tests only. Test returns an error if a test file cannot be parsed, if Build or Compile
+// rejects the bundle, or if the runner cannot start.
 func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
 	packed, modules := map[string][]byte{}, map[string]*ast.Module{}
 	for name, src := range files {

@@ -15,7 +15,7 @@ import (
 // ComputeMillis are at most canon.MaxInt. q is nil for other calls, and is not used if
 // the tool document reserves tokens. USDMicros is -1 if q is used and price returns no
 // price of the model or one that is Unpriced. sends is how often a request may be sent
-// to each model that may answer it.
+// to each model that may answer it; a number below 1 counts as 1.
 func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool), sends int64) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {

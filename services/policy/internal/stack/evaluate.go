@@ -59,10 +59,12 @@ type Evaluation struct {
 
 // Evaluate evaluates the input schema, the bundles and the overlays of a basis for a
 // call. All decisions are made with it: new ones, replayed ones, simulated ones and
-// explained ones. If the tool is unknown or its input schema rejects the args, no bundle
-// and no overlay is evaluated. The answer of layer P1 is that of the first bundle whose
-// answer has a verdict; for a delegated call, it is joined with the answer for the
-// delegator. A bundle that fails answers DENY, so Evaluate returns no error.
+// explained ones. If the tool is unknown, or if the args are missing or rejected by the
+// tool's input schema, no bundle and no overlay is evaluated. The answer of layer P1 is
+// that of the first bundle whose answer has a verdict; for a delegated call, it is
+// joined with the answer for the delegator. If a request to a model offers tools, layer
+// P2 also obliges the executor to withhold those that guard.Offers names. A bundle that
+// fails answers DENY, so Evaluate returns no error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
 	in := &e.inputs
@@ -204,16 +206,16 @@ func both(a, b guard.Answer) guard.Answer {
 var checker toolschema.Checker
 
 // checkArgs returns DENY if the args are missing or violate the tool's input schema, and
-// otherwise the zero Answer. model is the result of LLMArgs. Except by the rules of
-// release 0.1, args must be canonical, because two readers of an object with a duplicate
-// name could read different values.
+// otherwise the zero Answer. model is the result of LLMArgs. Unless rules are those of
+// release 0.1, the args must be canonical, because two readers of an object with a
+// duplicate name could read different values.
 func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.Rules) guard.Answer {
 	reason := contract.ReasonSchemaViolation
 	switch {
 	case args == nil:
 		reason = contract.ReasonArgsUnavailable
 	case string(in.Tool.InputSchema) == llm.Schema:
-		if model != nil && model.Known() { // together as strict as the schema; decoding also rejects args that are not canonical
+		if model != nil && model.Known() { // decoding and Known are together as strict as the schema; decoding also rejects args that are not canonical
 			reason = ""
 		}
 	case rules != toolschema.Closed || canon.IsCanonical(args):

@@ -93,9 +93,10 @@ func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, er
 }
 
 // Build compiles the stack that results from the history and one more activation at a
-// Lamport time. open returns the content of a document. The signature of ceilings is
-// verified at the Lamport time of their activation, so a root key that was revoked later
-// invalidates nothing. Build returns the errors of open, Compile and Stack.With.
+// Lamport time. Retired documents are omitted. open returns the content of a document.
+// The signature of ceilings is verified at the Lamport time of their activation, so that
+// the later revocation of a root key does not invalidate them. Build returns the errors
+// of open and Compile.
 func (h History) Build(more *contract.Activated, lamport uint64, open func(*contract.Content) ([]byte, error), keys guard.KeyAt) (*Stack, error) {
 	var s Stack
 	latest := map[string]int{}

@@ -136,11 +136,11 @@ type Tools interface {
 	Digest() string
 }
 
-// Basis returns the documents that a call with these facts is decided by now. It adds to
-// the facts the digests of the tool and of the catalog. Except for the tools of policy,
-// it also adds the approved digest if it differs from the tool's, or "none" if the
-// ceilings require an approval that the tool lacks. If the stack is not Readable, the
-// basis has no policy documents, so that the call is denied.
+// Basis returns the documents by which a call with these facts is decided now. It adds
+// to the facts the digests of the tool and of the catalog. For a tool of another service
+// than policy, it also adds the approved digest if it differs from the tool's, or "none"
+// if the ceilings require an approval that the tool lacks. If the stack is not Readable,
+// the basis has no policy documents, so that the call is denied.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned = ""
 	tool, digest := tools.Lookup(f.Kind)

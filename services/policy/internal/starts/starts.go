@@ -21,11 +21,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// View holds the allowed calls that have not started, and the expired calls without
-// an outcome. It processes every call of the mesh, and nearly all of them start at
-// once, so it decodes nothing but the call's id, and holds the sequence of the event
-// that allows the call instead of its bytes; Expired reads it when a call has waited
-// for some time. The zero value is the empty view; it is safe for concurrent use.
+// View holds the allowed calls that have not started, and the expired calls without an
+// outcome. It processes every call of the mesh, and nearly all of them start at once. Of
+// the event that allows a call, it therefore decodes only the call's id, and stores the
+// sequence instead of the bytes; Expired reads the event when the call has waited for
+// some time. The zero value is the empty view. A View is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
 	calls  map[string]held // not started, by call id

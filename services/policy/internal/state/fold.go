@@ -131,9 +131,9 @@ func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 	return nil, fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
 }
 
-// ledgerTruncated causes every call to be denied until logEpochOpened ends this. An
-// event that audit did not produce, or that cannot be decoded, has the same effect, but
-// its checkpoint counts as empty.
+// ledgerTruncated causes every call to be denied until logEpochOpened ends the denial.
+// An event that audit did not produce, or that cannot be decoded, has the same effect,
+// but its checkpoint counts as empty.
 func ledgerTruncated(st *State, e *contract.Event) error {
 	var l audit.LedgerTruncated
 	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {

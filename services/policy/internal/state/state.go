@@ -51,7 +51,7 @@ type View struct {
 	People govern.State
 
 	waiting   map[string]*Waiting // escalations by call id
-	truncated bool                // whether the ledger was reported as truncated, and no epoch has ended this
+	truncated bool                // whether every call is denied because the ledger was reported as truncated
 	lost      string              // digest of the checkpoint that the report of the truncation named, or empty
 	prices    llmrouter.PricesPublished
 	accepted  llmrouter.DataAccepted

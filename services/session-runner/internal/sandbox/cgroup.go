@@ -113,7 +113,7 @@ func (c *cgroup) add(pid int) error {
 }
 
 // oom reports whether the kernel killed a process of the group because memory was
-// exhausted.
+// exhausted. It returns false if the group does not limit memory.
 func (c *cgroup) oom() bool {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/memory.events")

@@ -31,8 +31,8 @@ func init() {
 }
 
 // become sets up the sandbox and replaces this process by the program (execveat). It
-// returns only if one of these fails. With StopBefore, the process exits instead with
-// code 0.
+// returns only if one of these fails. With StopBefore, the process exits with code 0
+// instead of becoming the program.
 func become() error {
 	cfg := os.NewFile(setupFD, "setup")
 	var s setup
@@ -50,8 +50,8 @@ func become() error {
 	if _, _, e := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return fmt.Errorf("keyring: %w", e)
 	}
-	// execveat then closes all descriptors above standard error, including those that
-	// this process inherited.
+	// closeOnExec makes execveat close all descriptors above standard error, including
+	// those that this process inherited.
 	if err := closeOnExec(); err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ import (
 )
 
 // Process implements the tier "process": each run has its own namespaces and a minimal
-// root. Its fields must not change after the first run. It is safe for concurrent use.
+// root file system. Its fields must not change after the first run. It is safe for
+// concurrent use.
 type Process struct {
 	StateDir string // folder that contains an empty folder for each run in progress
 	UIDs     *UIDs  // nil if all runs share one user id
@@ -76,8 +77,9 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	return p.run(ctx, s, doc, files)
 }
 
-// run creates a sandbox for files[0] and waits until the program has ended. It removes
-// the run's processes, cgroup and folder in every case.
+// run creates a sandbox for the program files[0] and waits until the program has ended.
+// For a script, files[0] is its interpreter and files[1] the script. run removes the
+// run's processes, cgroup and folder in every case.
 func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (Outcome, error) {
 	doc.Root = filepath.Join(p.StateDir, s.ID)
 	if err := os.MkdirAll(doc.Root, 0o700); err != nil {

@@ -28,7 +28,7 @@ const (
 const SharedUID = 65534
 
 // OpenUIDs returns a UIDs that stores its locks in the first of the given folders that
-// can be created and written.
+// can be created and written. If there is none, it returns the error of the last folder.
 func OpenUIDs(dirs ...string) (*UIDs, error) {
 	err := errors.New("no folder")
 	for _, d := range dirs {
