@@ -14,7 +14,7 @@ import (
 
 // TestDelegatedAuthority shows that a delegate may make only those calls that both
 // principals may make at that time, according to scopes, roles, rules, overlays, limits
-// and suspensions.
+// and suspensions, and that revoking the delegator's credentials ends the delegation.
 func TestDelegatedAuthority(t *testing.T) {
 	grant := func(w *world, scopes ...string) {
 		w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.*"}, Scopes: scopes})

@@ -24,9 +24,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// TestBudgetsHold shows that, of many concurrent calls on two instances, only as
-// many are allowed as the limit permits, and that ended calls free their
-// reservations.
+// TestBudgetsHold shows that, of many concurrent calls on two instances, only as many
+// are allowed as the limit permits, even if the acknowledgement of an append is lost,
+// and that ended calls free their reservations.
 func TestBudgetsHold(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {
@@ -101,7 +101,8 @@ func TestBudgetUnavailable(t *testing.T) {
 }
 
 // TestFreezeWaits shows that a freeze waits for every running executor, and lists those
-// that did not acknowledge it in time.
+// that did not acknowledge it in time. While the mesh is frozen, a call is denied, and a
+// second freeze is rejected.
 func TestFreezeWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -195,7 +196,8 @@ func TestFreezeUnknown(t *testing.T) {
 }
 
 // TestGoverning shows that a governing call is decided on the events of its aggregate,
-// and that invalid input and a failing ledger result in different errors.
+// that invalid input and a failing ledger result in different errors, and that
+// concurrent calls of two instances on one aggregate all take effect.
 func TestGoverning(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {
@@ -249,9 +251,10 @@ func TestGoverning(t *testing.T) {
 
 // TestActivations shows that a document comes into force after its stack was validated,
 // that activating it again changes nothing, that a rollback restores the previous
-// document, and that documents are rejected if they are inconsistent, unsigned, signed
-// by a key that must not sign bundles, or fetched from a host that the ceilings do not
-// list.
+// document, and that documents are rejected if they are malformed, inconsistent,
+// unsigned, signed by a key that must not sign bundles, or fetched from a host that the
+// ceilings do not list. An instance that starts with an unchanged configuration records
+// nothing, and missing ceilings are an error.
 func TestActivations(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

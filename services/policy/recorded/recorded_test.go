@@ -99,7 +99,7 @@ func (p *past) decided() (*contract.Event, *contract.Decision) {
 
 // TestRedecide shows that a recorded decision is taken again and explained with the
 // documents of its time, even if an overlay was activated later, and that this fails if
-// a document is erased.
+// a document is erased or the facts cannot be decoded.
 func TestRedecide(t *testing.T) {
 	p := newPast(t)
 	e, d := p.decided()
@@ -133,7 +133,8 @@ func TestRedecide(t *testing.T) {
 }
 
 // TestSimulation shows that a simulation distinguishes the changes since a call was
-// recorded from the changes that a candidate would cause.
+// recorded from the changes that a candidate would cause. It omits overlays that have
+// expired, uses the current roles, and rejects a candidate of an unknown layer.
 func TestSimulation(t *testing.T) {
 	p := newPast(t)
 	_, d := p.decided()
@@ -170,7 +171,8 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestSimulationErased shows that a simulation is refused with an error that names the
-// document if the content of a document in force is erased, whatever its layer.
+// document if the content of a document in force is erased, whatever its layer, and that
+// a new decision is then a denial.
 func TestSimulationErased(t *testing.T) {
 	for layer, name := range map[string]string{"p0": "", "p1": "gone", "p2": "gone"} {
 		p := newPast(t)

@@ -11,8 +11,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestTables shows that every verb belongs to an aggregate, and that unknown
-// arguments and unknown kinds are errors.
+// TestTables shows that every verb belongs to an aggregate, and that unknown members,
+// arguments that are a list, and unknown kinds are errors.
 func TestTables(t *testing.T) {
 	for kind := range commands {
 		c, err := Parse(kind, []byte(`{}`))

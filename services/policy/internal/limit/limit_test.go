@@ -71,7 +71,8 @@ func TestWindows(t *testing.T) {
 }
 
 // TestSettle shows what remains charged for six statuses of an outcome, that
-// reservations and settlements apply once, and that a forced request may exceed a limit.
+// reservations and settlements apply once, that a settled call frees its place under a
+// concurrency limit, and that only a forced request may exceed a limit.
 func TestSettle(t *testing.T) {
 	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}, {ID: "now", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"},
 		{ID: "tok", Level: "agent", Measure: "tokens", Max: 1000, Window: "total"}}

@@ -119,8 +119,9 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestSignature shows that a signature covers every file of its bundle, that it does not
-// verify with another key, and that Verify returns ErrUnsigned for an unsigned bundle.
+// TestSignature shows that two builds of the same files are equal, that a signature
+// covers every file of its bundle, that it does not verify with another key, and that
+// Verify returns ErrUnsigned for an unsigned bundle.
 func TestSignature(t *testing.T) {
 	seed := sha256.Sum256([]byte("bundles"))
 	k, err := sign.NewKey(seed[:])
@@ -216,7 +217,7 @@ func TestInputSchema(t *testing.T) {
 }
 
 // TestMemo compares cached answers with evaluations, for bundles that read their input
-// in different ways.
+// in different ways, and shows for which of these bundles answers are cached.
 func TestMemo(t *testing.T) {
 	const no = `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if not `
 	yes := "\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"}"

@@ -169,7 +169,8 @@ func TestPrices(t *testing.T) {
 }
 
 // TestEscalations shows that a call waits until a vote that policy recorded settles it,
-// and which escalations are listed and overdue.
+// which escalations are listed and overdue, and that escalations and votes that another
+// service recorded are ignored.
 func TestEscalations(t *testing.T) {
 	l := newLedger(t, false)
 	for i, call := range []string{"c-2", "c-1"} {
@@ -227,8 +228,9 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestDocuments shows that an unreadable document is an error. In replay, an erased
-// document remains in the stack, and decisions by it cannot be taken again.
+// TestDocuments shows that an unreadable or malformed document is an error. In replay,
+// an erased document remains in the stack, and decisions that name it, or a document
+// that is not known, cannot be taken again.
 func TestDocuments(t *testing.T) {
 	live, replayed := newLedger(t, false), newLedger(t, true)
 	for _, l := range []*ledger{live, replayed} {
@@ -275,8 +277,9 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestNames shows that the existing names are those of the catalog and of
-// governing events.
+// TestNames shows that the existing names are those of the catalog and of governing
+// events, that a client without a virtual key has no facts about one, and which events
+// the state processes.
 func TestNames(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("judge", contract.EventToolRegistered, &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`),

@@ -37,9 +37,9 @@ func open(t *testing.T, path string) *program.Program {
 }
 
 // TestHostile checks the outcome of programs that loop, allocate memory or print without
-// end, use the clock or random numbers, or open files and sockets. It also checks that
-// concurrent runs end although one program loops, and that Run returns soon after its
-// context is done.
+// end, fail, sleep, use environment variables, the clock or random numbers, or open
+// files and sockets. It also checks that concurrent runs end although one program loops,
+// and that Run returns soon after its context is done.
 func TestHostile(t *testing.T) {
 	spin := spin(t)
 	r, err := Open(t.Context())
