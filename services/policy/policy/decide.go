@@ -44,7 +44,7 @@ type proposal struct {
 
 	again    bool   // whether the labels are read from the ledger, as in a second attempt
 	guess    bool   // whether the labels were read from this instance's cache
-	labelled uint64 // sequence of the event with the session's labels
+	labelled uint64 // sequence of the event with the session's labels; 0 = no labels are known
 }
 
 // key returns the message id under which the decision is appended, whatever its

@@ -195,7 +195,8 @@ type stopping struct {
 	stop context.CancelFunc
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. If the output exceeds the limit, it stops the program and
+// returns an error.
 func (w *stopping) Write(p []byte) (int, error) {
 	n, err := w.Capped.Write(p)
 	if w.Over {
@@ -217,7 +218,7 @@ type memory struct {
 // Allocate implements experimental.MemoryAllocator.
 func (m *memory) Allocate(_, _ uint64) experimental.LinearMemory { return m }
 
-// Reallocate implements experimental.LinearMemory.
+// Reallocate implements experimental.LinearMemory. It returns nil if size exceeds max.
 func (m *memory) Reallocate(size uint64) []byte {
 	if size > m.max {
 		m.refused = true
