@@ -130,8 +130,9 @@ func (b *body) messages() (out []ir.Message, err error) {
 	return out, nil
 }
 
-// toolDefs returns the tools. A tool of a type of Anthropic's is kept as the caller
-// wrote it, since only that provider can run it.
+// toolDefs returns the tools. For a tool of a type other than custom, which Anthropic
+// defines, Hosted is the tool as the caller wrote it, since other APIs have no
+// equivalent.
 func (b *body) toolDefs() (out []ir.ToolDef, err error) {
 	for i, raw := range b.tools {
 		var t tool
@@ -172,8 +173,9 @@ func str(s *string) string {
 	return *s
 }
 
-// parseBlock decodes a block of content. Its errors begin with the invalid member. One
-// that wraps ir.ErrUnknownType is for a block of an unknown type.
+// parseBlock decodes a block of content. Its errors begin with the invalid member. An
+// error wraps ir.ErrUnknownType if the type of the block, or of a block within a tool
+// result, is unknown.
 func parseBlock(b *block) (ir.Part, error) {
 	p := ir.Part{Type: ir.Text, Text: str(b.Text), Cache: b.Cache}
 	switch b.Type {
@@ -208,9 +210,9 @@ func parseBlock(b *block) (ir.Part, error) {
 // added to it.
 const defaultMax = 8192
 
-// BuildRequest returns the body of a request. It omits fields of r that the API lacks,
-// and includes the members in Extra. Audio is an error that begins with the member's
-// name.
+// BuildRequest returns the body of a request, including the members in Extra. It omits
+// fields of r that the API lacks, but returns an error, which begins with input_audio,
+// if a message contains audio.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"] = r.Model
@@ -250,7 +252,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 }
 
 // buildTools returns the tools. A tool that a provider runs itself is included as the
-// caller wrote it if it has a name, as in this API, and otherwise omitted.
+// caller wrote it if it has a name, as such tools have in this API; otherwise it is
+// omitted.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	for i := range defs {
 		t := &defs[i]
@@ -266,8 +269,8 @@ func buildTools(defs []ir.ToolDef) (tools []any) {
 	return tools
 }
 
-// buildChoice returns the member tool_choice, which also contains whether several tool
-// calls are allowed in one turn.
+// buildChoice returns the member tool_choice. It also disables parallel tool calls if
+// r.Parallel is false, unless the model must not call a tool at all.
 func buildChoice(r *ir.Request) ir.Obj {
 	choice := ir.Obj{"type": "auto"}
 	if c := r.Choice; c != nil {

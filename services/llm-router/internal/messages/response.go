@@ -68,8 +68,9 @@ func finish(s string) string {
 	return s
 }
 
-// finishOut returns the API's stop reason for a finish reason and the stop sequence that
-// was met.
+// finishOut returns the API's stop reason for a finish reason; stopSeq is the stop
+// sequence that ended the answer, or "". A provider's own finish reason is returned
+// unchanged.
 func finishOut(s, stopSeq string) string {
 	switch s {
 	case ir.Stop, "":
@@ -187,9 +188,10 @@ type Decoder struct {
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event. It ignores the name, since the data contains the
-// type. It returns nothing for an event or a block of an unknown type, an *ir.Fault for an
-// error in the stream, and another error for a malformed block or a tool call before
-// message_start.
+// type. It returns no events for a type that is unknown or has no equivalent in the
+// intermediate form. The error is an *ir.Fault for an error that the provider sent in
+// the stream, and another error for malformed JSON, a malformed block, or a tool call
+// before message_start.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -225,7 +227,9 @@ func (d *Decoder) begin(e *event) []ir.Event {
 	return out
 }
 
-// open decodes the beginning of a block, and the tool call or text that it contains.
+// open decodes the beginning of a block: a tool call without its arguments, or the text
+// or thinking that the block already contains. It returns nothing for a block of an
+// unknown type or without content.
 func (d *Decoder) open(e *event) ([]ir.Event, error) {
 	if e.Block == nil {
 		return nil, nil
@@ -274,8 +278,8 @@ func (d *Decoder) piece(e *event) []ir.Event {
 	return nil
 }
 
-// end decodes the stop reason and the total usage. Input amounts that the event omits
-// keep the value of message_start.
+// end decodes the stop reason and the total usage. Input amounts and thinking tokens
+// that the event omits keep their earlier values.
 func (d *Decoder) end(e *event) (out []ir.Event) {
 	if e.Delta != nil && e.Delta.Stop != "" {
 		out = append(out, ir.Event{Kind: ir.End, Finish: finish(e.Delta.Stop), StopSeq: e.Delta.StopSeq})
@@ -335,8 +339,9 @@ func (e *Encoder) stop(b []byte) []byte {
 	return b
 }
 
-// block appends the beginning of a block of the given type, unless a block of that type
-// is already open. Each tool call gets its own block.
+// block ends the open block, if any, and appends the beginning of a block of the given
+// type. It does nothing if a block of that type is already open, except that each tool
+// call gets a block of its own.
 func (e *Encoder) block(b []byte, typ string, begun ir.Obj) []byte {
 	if e.open == typ && typ != "tool_use" {
 		return b
@@ -351,8 +356,8 @@ func (e *Encoder) delta(b []byte, d ir.Obj) []byte {
 	return ir.AppendEvent(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
 }
 
-// Encode returns the bytes for one event. The API has one answer per response, so events
-// of all but the first are ignored.
+// Encode returns the bytes for one event, or nil if there are none yet. The API has one
+// answer per response, so events of answers after the first are ignored.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
 		return nil
@@ -410,7 +415,8 @@ var status = map[string]int{"invalid_request_error": 400, "authentication_error"
 	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 
 // ParseFault decodes the body of an error response or, with code 0, an error in a
-// stream, which gets the status of its type.
+// stream. In a stream, the status is derived from the error's type; it is 0 for an
+// unknown type. If the body cannot be decoded, the type and the message are empty.
 func ParseFault(code int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {

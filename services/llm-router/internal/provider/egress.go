@@ -17,8 +17,8 @@ import (
 // methods may be called concurrently.
 type Egress struct {
 	// Afford is called with the size of a request before the request is sent, and again
-	// before it is resent. If Afford returns false, the request is not sent. nil permits
-	// every request.
+	// before a request with a body is resent. If Afford returns false, the request is
+	// not sent. nil permits every request.
 	Afford func(n int64) bool
 
 	mu    sync.Mutex

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// testAPI describes an API whose requests need no translation; reg contains the only
-// kind of provider, which offers that API.
+// testAPI describes an API whose requests need no translation. reg contains one kind of
+// provider, which offers only that API.
 var (
 	testAPI = &dialect.API{Name: "plain", Path: dialect.To("/plain"), Fault: func(status int, _ func(string) string, body []byte) *ir.Fault {
 		return &ir.Fault{Status: status, Message: string(body)}

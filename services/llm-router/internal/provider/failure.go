@@ -42,15 +42,15 @@ func (f *Failure) Row() *fault.Row { return fault.Of(f.Code) }
 // of its code and to Taken.
 func (f *Failure) Free() bool { return f.Row().Free(f.Taken) }
 
-// fail returns a failure with this code, whose message is the provider's name followed
-// by what.
+// fail returns a failure with this code, whose message is the word provider, the
+// provider's name and what.
 func (p *Provider) fail(code, what string) *Failure {
 	return &Failure{Code: code, Message: "provider " + p.Name + what}
 }
 
 // broken returns the failure of a request without a response: fault.Timeout if a time
 // limit ended it, or else fault.Unreachable. With fault.Unreachable, Taken is set unless
-// the dial failed, since then nothing was sent.
+// the dial failed, because a failed dial means that nothing was sent.
 func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	var ne net.Error
 	if errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &ne) && ne.Timeout() {
@@ -84,7 +84,7 @@ func (p *Provider) cut(ctx context.Context, err error) *Failure {
 }
 
 // Malformed returns the failure of a response that cannot be decoded or is too large.
-// The message is the provider's name followed by what.
+// The message is the word provider, the provider's name and what.
 func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malformed, " "+what) }
 
 // Said returns the failure of a stream in which the provider sent an error. Its message
@@ -96,8 +96,8 @@ func (p *Provider) Said(e *ir.Fault) *Failure {
 }
 
 // explain sets the message: what, and the text of the provider's error. If the row is
-// Hidden, the text becomes the detail instead, since it is about the router's key and
-// may quote a part of it.
+// Hidden, the text becomes the detail instead, since it concerns the router's key and
+// may quote a part of that key.
 func (f *Failure) explain(what, text string) {
 	if f.Row().Hidden {
 		f.Message, f.Detail = what+": it refused the router's key; the log of llm-router has the reason", text

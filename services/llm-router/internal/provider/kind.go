@@ -43,15 +43,15 @@ type Kind struct {
 	// requires. Such requests contain them at every provider, since one may relay for
 	// another.
 	ListHeader map[string]string
-	// NewBounds reports whether the provider supports the current name of the request
-	// member that limits an answer. Translated requests to other kinds contain the older
-	// member as well.
+	// NewBounds reports whether the provider supports max_completion_tokens, the current
+	// name of the chat API's member that limits an answer. Translated requests to other
+	// kinds contain the older member max_tokens as well.
 	NewBounds bool
 	// RequestID is a response header field with the id of the request, in addition to
 	// X-Request-Id. It is empty if there is none.
 	RequestID string
 	// Passes lists the response header fields that are forwarded to callers, in lower
-	// case. An entry that ends with a hyphen is a prefix.
+	// case, in addition to commonPasses. An entry that ends with a hyphen is a prefix.
 	Passes []string
 	// Local is set if the provider runs in the router's process, so that no requests are
 	// sent.

@@ -122,8 +122,8 @@ func (p *Provider) TraceName() string {
 	return p.kind.Trace
 }
 
-// OldBound reports whether translated requests to the provider also need the older
-// member that limits an answer.
+// OldBound reports whether translated requests to the provider must also contain the
+// older member that limits an answer (dialect.API.OldBound).
 func (p *Provider) OldBound() bool { return !p.kind.NewBounds }
 
 // Native returns the API that accepts the bodies of a kind of calls unchanged, or nil if
@@ -132,8 +132,8 @@ func (p *Provider) Native(kind string) *dialect.API {
 	return p.first(func(a *dialect.API) bool { return a.Kind == kind })
 }
 
-// Translated returns the API into which requests of other APIs are translated, or nil if
-// the provider offers none.
+// Translated returns the API into which requests of other APIs are translated: the one
+// with the lowest Rank above 0, or nil if the provider offers none.
 func (p *Provider) Translated() *dialect.API {
 	var best *dialect.API
 	for _, a := range p.apis {
@@ -158,7 +158,8 @@ func (p *Provider) first(is func(*dialect.API) bool) *dialect.API {
 }
 
 // Call is one request to a provider. Body is sent unchanged. It must not be modified
-// until the answer is closed, since the transport may send it again.
+// until the answer is closed, since the transport may send it again. API and Egress must
+// not be nil.
 type Call struct {
 	API    *dialect.API
 	Model  string

@@ -20,8 +20,8 @@ import (
 // of the kinds.
 var vendors = []string{"aws-sdk", "amazon", "amzn", "apim", "google", "goog", "claude", "vllm", "mistral"}
 
-// dialects lists the packages for the API or the models of one vendor, which may name
-// it. All other code outside this folder, except package irtest, is shared.
+// dialects lists the packages for the API or the models of one vendor; they may name
+// that vendor. All other code outside this folder, except package irtest, is shared.
 var dialects = []string{"internal/chat/", "internal/messages/", "internal/responses/", "internal/claude/"}
 
 // TestSharedCodeNamesNoProvider parses every file of the shared code except tests and

@@ -111,8 +111,9 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 	return r, nil
 }
 
-// parseTool decodes a tool, or the tools in a namespace. A tool of another type than
-// function and custom is kept as the caller wrote it, since only OpenAI can run it.
+// parseTool decodes a tool, or the tools in a namespace. For a tool of a type other than
+// function, custom and namespace, Hosted is the tool as the caller wrote it, since other
+// APIs have no equivalent.
 func parseTool(raw json.RawMessage, namespace string) ([]ir.ToolDef, error) {
 	var t tool
 	if err := json.Unmarshal(raw, &t); err != nil {
@@ -281,8 +282,9 @@ func parsePart(c *content) (ir.Part, error) {
 	return p, nil
 }
 
-// BuildRequest returns the body of a request with store false: the ledger, not the
-// provider, stores the conversation.
+// BuildRequest returns the body of a request, including the members in Extra. It sets
+// store to false: the ledger, not the provider, stores the conversation. It omits fields
+// of r that the API lacks.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"], o["store"] = r.Model, false

@@ -98,6 +98,7 @@ func (d *response) finish() string {
 }
 
 // ParseOutput decodes the output items of a stored response as one assistant message.
+// body needs no member but output. The errors are those of ParseResponse.
 func ParseOutput(body []byte) ([]ir.Message, error) {
 	r, err := ParseResponse(body)
 	if err != nil {
@@ -107,6 +108,7 @@ func ParseOutput(body []byte) ([]ir.Message, error) {
 }
 
 // parseOutput decodes one output item. From a message, it omits parts of unknown types.
+// It returns nil for an item of an unknown type.
 func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	var it item
 	if err := json.Unmarshal(raw, &it); err != nil {
@@ -124,7 +126,7 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 }
 
 // Frame holds the members of a response that come from its request, and the response's
-// id and time. If Request is nil, tool calls have no namespaces.
+// id and time. If Request is nil, tool calls keep the names that the provider returned.
 type Frame struct {
 	ID       string
 	Model    string // model name in the caller's request
@@ -233,8 +235,9 @@ func (f *Frame) item(p *ir.Part, n int, status string) ir.Obj {
 	return o
 }
 
-// customInput returns the text for a custom tool from the arguments of a provider that
-// supports functions only.
+// customInput returns the text for a custom tool: the member input of args, as a
+// provider that supports functions only returns them, or args itself if there is no such
+// member.
 func customInput(args string) string {
 	var d struct {
 		Input *string `json:"input"`
@@ -549,8 +552,9 @@ func (e *Encoder) beginCall(ev *ir.Event) []byte {
 	return b
 }
 
-// args returns the event for a piece of the open call's arguments. The text of a custom
-// tool is written when it is complete, since it is extracted from a JSON object.
+// args returns the event for a piece of the open call's arguments, or nil for those of
+// another call. The text of a custom tool is written when it is complete, since it is
+// extracted from a JSON object.
 func (e *Encoder) args(ev *ir.Event) []byte {
 	if e.open != "call" || e.index != ev.Index {
 		return nil

@@ -390,11 +390,11 @@ type Most struct {
 	Priced        bool // every candidate has a price
 }
 
-// Most returns the sums of the attempts and prices, and the highest limits, over all
-// candidates of a plan for the model, since an attempt that fails or loses a hedge may
-// also be billed. The input price of a candidate is its highest. A limit that is unknown
-// for a candidate counts as the value that is assumed for it; 0 in the result means that
-// value.
+// Most returns the number of attempts, the sums of the prices and the highest limits for
+// all candidates of a plan for the model, since an attempt that fails or loses a hedge
+// may also be billed. The input price of a candidate is its highest. A limit that is
+// unknown for a candidate counts as the value that is assumed for it; 0 in the result
+// means that value.
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
 	unknown := false // at least one candidate has no configured context limit

@@ -10,7 +10,8 @@ import (
 )
 
 // TestAddress shows that the path contains the deployment and the query the version,
-// escaped, and that the responses API has one address.
+// escaped, that the address of the responses API depends on neither, and that the path
+// of an API without a kind is used as it is.
 func TestAddress(t *testing.T) {
 	c := provider.Config{BaseURL: "https://x.openai.azure.com"}
 	if err := prepare(&c); err != nil || c.APIVersion != version {

@@ -108,8 +108,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 }
 
 // inference returns the member inferenceConfig: the maximum length of the answer, the
-// stop sequences and the sampling. It adds members that only some families of models
-// accept to more, and an effort to output.
+// stop sequences and the sampling. To more, it adds members that only some families of
+// models accept, and to output an effort.
 func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	sampling, limit := think(r, more, output)
 	c := ir.Obj{}
@@ -123,9 +123,10 @@ func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	return c
 }
 
-// think adds the thinking that the request requires to more and output, in the form of
-// the model's family. It returns whether the model then accepts sampling, and the limit
-// of the answer in tokens, thinking included.
+// think adds to more and output the members for the thinking that the request specifies,
+// in the form of the model's family. It returns whether the request may also specify
+// sampling, and the limit of the answer in tokens, thinking included; 0 means that there
+// is none.
 func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 	m, is := claude.Of(r.Model)
 	if !is {
@@ -157,8 +158,8 @@ func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 	return sampling, limit
 }
 
-// answerRoom is the number of tokens for the answer after thinking if the request has no
-// limit.
+// answerRoom is the number of tokens for the answer that are added to a thinking budget
+// if the request has no limit.
 const answerRoom = 4096
 
 // buildTools returns the tools. It omits tools that another provider runs.
@@ -196,7 +197,8 @@ type names map[string]int
 var unnamable = regexp.MustCompile(`[^A-Za-z0-9()\[\]-]+`)
 
 // name returns a unique name for a file, without its extension and with characters that
-// the API does not allow replaced by spaces. If nothing remains, the name is document.
+// the API does not allow replaced by spaces. If nothing remains, the name is document. A
+// name that is already used gets a number.
 func (n names) name(file string) string {
 	if i := strings.LastIndexByte(file, '.'); i > 0 {
 		file = file[:i]
@@ -211,7 +213,8 @@ func (n names) name(file string) string {
 }
 
 // buildBlocks returns the blocks for the parts of a message. It omits the parts for
-// which buildBlock returns false.
+// which buildBlock returns false, and adds a cache point after each part with
+// cache_control.
 func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 	for i := range parts {
 		p := &parts[i]
@@ -313,8 +316,9 @@ func finish(s string) string {
 	return s
 }
 
-// ParseResponse decodes a response. In this API a response has neither an id nor the
-// model's name. In of the usage includes the input tokens of the cache.
+// ParseResponse decodes a response. It omits blocks other than text, tool calls and
+// thinking. The result has neither an ID nor a Model, since this API's responses contain
+// neither. Usage.In includes the input tokens of the cache.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		Output struct {
@@ -377,8 +381,8 @@ type event struct {
 }
 
 // Event decodes one event, whose type is its name. It returns no events for a type
-// without an equivalent in the intermediate form, and an error for a tool call before
-// messageStart.
+// without an equivalent in the intermediate form, and an error for malformed JSON and
+// for a tool call before messageStart.
 func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -440,8 +444,8 @@ var exceptions = map[string]int{"throttlingException": 429, "validationException
 	"serviceUnavailableException": 503, "modelStreamErrorException": 424, "accessDeniedException": 403, "resourceNotFoundException": 404}
 
 // ParseFault decodes an error. kind is the header field x-amzn-errortype of a response,
-// or the :exception-type in a stream. In a stream status is 0, and the fault's status is
-// that of kind in exceptions, or 0 if kind is not listed there.
+// or the :exception-type or :error-code in a stream. In a stream status is 0, and the
+// fault's status is that of kind in exceptions, or 0 if kind is not listed there.
 func ParseFault(status int, kind string, body []byte) *ir.Fault {
 	var d struct {
 		Message  string `json:"message"`

@@ -80,9 +80,9 @@ func encode(t *testing.T, kind, name, payload string) []byte {
 	return b.Bytes()
 }
 
-// TestFrames shows that events have their type, that exceptions are returned as the
-// provider's errors, and that a truncated stream and JSON that is nested too deep are
-// errors.
+// TestFrames shows that an event's name is its :event-type, that exceptions and errors
+// are returned as an *ir.Fault, and that the end of the stream, a truncated event and
+// JSON that is nested too deep are errors.
 func TestFrames(t *testing.T) {
 	stream := append(encode(t, "event", "messageStart", `{"role":"assistant"}`), encode(t, "event", "messageStop", `{"stopReason":"end_turn"}`)...)
 	f := newFrames(bytes.NewReader(stream))

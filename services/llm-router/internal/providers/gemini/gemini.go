@@ -49,10 +49,11 @@ type content struct {
 // effortBudget maps each effort to a thinking budget in tokens.
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
-// BuildRequest returns the body of a request; the model is in the URL. Models from
-// generation 3 on require a thought signature on the first tool call of each turn. If
-// that call has no signature, for example because another model made it, it gets a
-// placeholder. Parts of an unknown type are an error.
+// BuildRequest returns the body of a request, including the members in Extra; the model
+// is in the URL. Fields of r that the API lacks are omitted. Models from generation 3 on
+// require a thought signature on the first tool call of each turn. If that call has no
+// signature, for example because another model made it, it gets a placeholder. Parts of
+// an unknown type are an error.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
@@ -176,8 +177,8 @@ func file(m *ir.Media) part {
 	return part{File: &blob{MIME: m.MIME, URI: uri}}
 }
 
-// call returns the part for a tool call. If sign is set and the call has no signature,
-// it gets the placeholder.
+// call returns the part for a tool call, and records the tool's name for result. If sign
+// is set and the call has no signature, it gets the placeholder.
 func (w *writer) call(p *ir.Part, sign bool) part {
 	name := ir.FlatName(p.Namespace, p.Name)
 	w.names[p.ID] = name
@@ -188,8 +189,10 @@ func (w *writer) call(p *ir.Part, sign bool) part {
 	return x
 }
 
-// result appends the result of a call. A text that is a JSON object is sent as an
-// object, unless the result is an error. Files follow as separate parts.
+// result appends the result of a call. Its text is sent as the member error if the
+// result is an error. Otherwise a text that is a JSON object is sent as that object,
+// unless it is nested too deep, and any other text as the member output. Files follow as
+// separate parts.
 func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
 	name := w.names[p.ID]
 	if name == "" {
@@ -312,7 +315,8 @@ func finish(s string) string {
 }
 
 // parse decodes a part. A call without an id gets the given one, and one without
-// arguments an empty object.
+// arguments an empty object. Inline data becomes an image, and a part of an unknown type
+// empty text.
 func parse(p *part, id string) ir.Part {
 	switch {
 	case p.Call != nil:
@@ -447,7 +451,8 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 }
 
 // ParseFault decodes an error (google.rpc.Status as JSON), either alone or as the first
-// item of a list. A retryDelay in its details becomes RetryMS.
+// item of a list. If status is 0, the fault's status is the code in the error. A
+// retryDelay in its details becomes RetryMS.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {
