@@ -276,7 +276,8 @@ func TestReserved(t *testing.T) {
 }
 
 // TestStreaming shows that another candidate is tried if a stream fails before its first
-// content, and that the call ends with the content received if it fails later.
+// content, and that the call fails if the stream fails later. The content that was
+// received until then is recorded.
 func TestStreaming(t *testing.T) {
 	whole := streams("", first, hello, stop, used, done)
 	for name, c := range map[string]struct {
@@ -318,8 +319,9 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// TestTranslated shows that a response of a provider with the chat API has its text and
-// its end in the messages API and in the responses API, as a document and as a stream.
+// TestTranslated shows that a response of a provider with the chat API is translated
+// into the messages API and into the responses API, with its text and its end, as a
+// document and as a stream.
 func TestTranslated(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}, "b": {streams("", first, hello, stop, used, done)}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -430,7 +432,7 @@ func TestFailed(t *testing.T) {
 }
 
 // TestPlanned shows that a call fails with the correct code, and names the member model,
-// if the provider is unknown or the name is not one of provider/model.
+// if the provider is unknown or the name does not have the form provider/model.
 func TestPlanned(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	for model, want := range map[string]string{"x/m": fault.ModelNotFound, "alias": fault.InvalidInput, "/m": fault.InvalidInput} {
@@ -474,9 +476,9 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestBrokenAttempt shows that a stream with a negative index is malformed, whatever the
-// provider's API, and that an attempt that panics fails alone: it is recorded, the next
-// candidate is tried, and the key that it probed can be used again.
+// TestBrokenAttempt shows that a stream with a negative index is malformed, in the chat
+// API and in Gemini's, and that an attempt that panics fails alone: it is recorded, the
+// next candidate is tried, and the key that it probed can be used again.
 func TestBrokenAttempt(t *testing.T) {
 	whole := streams("", first, hello, stop, used, done)
 	streamed := strings.TrimSuffix(question, "}") + `,"stream":true}`
@@ -540,7 +542,8 @@ func TestHiddenFailure(t *testing.T) {
 }
 
 // TestRaceBroken shows that a hedged call ends with the failure of the attempt whose
-// response had begun, without waiting for the other, which is cancelled and recorded.
+// response had begun, without waiting for a response to the other, which is cancelled
+// and recorded.
 func TestRaceBroken(t *testing.T) {
 	begun := make(chan struct{})
 	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -589,8 +592,8 @@ func TestUnknownBlock(t *testing.T) {
 	}
 }
 
-// TestImpossibleUsage shows that a usage with a negative or a huge amount is estimated
-// instead, so that no call has a negative cost.
+// TestImpossibleUsage shows that a usage with a negative or a huge amount is replaced by
+// an estimate, so that no call has a negative cost.
 func TestImpossibleUsage(t *testing.T) {
 	for _, usage := range []string{`{"prompt_tokens":-1000,"completion_tokens":5}`, `{"prompt_tokens":10,"completion_tokens":9223372036854775807}`, `{"prompt_tokens":10,"completion_tokens":-1}`, `{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":-7}}`} {
 		body := completion[:strings.Index(completion, `"usage":`)] + `"usage":` + usage + "}"

@@ -148,9 +148,9 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 }
 
 // flush applies the guard to the buffered text of a choice and returns the result as
-// events. It completes the choice's current lane; if the caller joins texts, text lanes
-// are completed only when end is set, all of them. blocked is the class of the content
-// if it is blocked, or "".
+// events. It completes the choice's current lane. If the caller joins texts, it
+// completes text lanes only when end is set, and then all of them. blocked is the class
+// of the content if it is blocked, or "".
 func (f *filter) flush(choice int, end bool) (out []ir.Event, blocked string) {
 	var over []lane
 	if l, ok := f.last[choice]; ok && (l.call >= 0 || !f.joined) {

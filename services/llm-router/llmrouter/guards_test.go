@@ -8,7 +8,8 @@ import (
 )
 
 // TestFilter shows that findings in a text in two pieces, and in arguments of tool calls
-// that are divided anywhere, are detected, and that arguments remain a valid document.
+// that are divided anywhere, are redacted and counted, and that arguments remain a valid
+// document.
 func TestFilter(t *testing.T) {
 	g := scan.Guard{}
 	if err := g.Add("email", scan.Redact); err != nil {

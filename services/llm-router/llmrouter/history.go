@@ -31,9 +31,10 @@ const maxHistory = 256
 
 // history inserts the conversation that r continues into r.Messages, after r's own
 // instructions and before its other messages. It returns an error that wraps
-// errNotStored if one of the earlier responses is not stored for the caller, or errUnread
-// if the ledger or the content cannot be read, and other errors if there are more than
-// maxHistory or if one cannot be translated.
+// errNotStored if one of the earlier responses is not stored for the caller, errUnread
+// if the ledger or the content cannot be read now, or contract.ErrEncrypted if the
+// content is encrypted. Other errors mean that there are more than maxHistory responses
+// or that one cannot be translated.
 func (c *call) history(ctx context.Context, r *ir.Request) error {
 	var before []ir.Message
 	at := c.args.Previous
@@ -106,10 +107,11 @@ func unread(err error) error {
 }
 
 // stored returns the input and output of one of the caller's responses as messages, and
-// the id of the response that this one continues, or "". It returns errNotStored if no
-// response with the id is stored for the caller, errUnread if the ledger or the content
-// cannot be read, and other errors if the content cannot be translated. It gives up
-// after three seconds.
+// the id of the response that this one continues, or "". Its error wraps errNotStored if
+// no response with the id is stored for the caller, errUnread if the ledger or the
+// content cannot be read now, or contract.ErrEncrypted if the content is encrypted.
+// Other errors mean that the content cannot be translated. It gives up after three
+// seconds.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -196,13 +198,14 @@ func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawM
 	}
 }
 
-// kindDelete is the kind of the call that deletes a stored response, which can then be
-// neither read nor continued.
+// kindDelete is the kind of the call that deletes a stored response. A deleted response
+// can be neither read nor continued.
 const kindDelete = "llm.delete_response"
 
 // deleteResponse records that one of the caller's responses is deleted. It fails with
-// fault.NotFound if no response with the id is stored or if it belongs to another
-// caller, and with unavailable if the ledger cannot be read.
+// fault.InvalidInput for malformed args, with fault.NotFound if no response with the id
+// is stored or if it belongs to another caller, and with contract.CodeUnavailable if the
+// ledger cannot be read.
 func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.Result {
 	var q struct {
 		ID string `json:"id"`

@@ -54,7 +54,8 @@ func (c *call) guarded(steps []ir.Event, seen scan.Seen) ([]ir.Event, error) {
 	return shown, nil
 }
 
-// play sends a complete answer to the caller, as a stream or as one document.
+// play sends a complete answer to the caller, as a stream or as one document, and
+// records its usage, its id and the document.
 func (a *attempt) play(steps []ir.Event) error {
 	out, media := a.c.out, typeJSON
 	var enc dialect.Encoder

@@ -80,7 +80,8 @@ func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *ato
 }
 
 // claim selects a as the attempt whose response is sent, with the head h, unless a is
-// already selected. It returns errLost if another attempt was selected before.
+// already selected. It keeps h and modifies it. It returns errLost if another attempt
+// was selected before.
 func (o *out) claim(a *attempt, h *llm.Head) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -124,9 +125,9 @@ func (o *out) begun() bool {
 }
 
 // write queues bytes for the caller, with the call's secrets redacted, to be sent within
-// maxGather or as soon as the window permits. It blocks while bytes are sent and the
-// window is full. It returns the first error of any frame. If the caller receives no
-// frames, the bytes are only collected for the cache.
+// maxGather or as soon as the window permits. It blocks while a frame waits for room in
+// the window. It returns the first error of any frame. If the caller receives no frames,
+// the bytes are only collected for the cache.
 func (o *out) write(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -25,8 +25,8 @@ import (
 )
 
 // TestRotation shows that keys are used in round-robin order, that a rate limit excludes
-// a key for one model and failures exclude it for all, and that the error contains the
-// time of the next try.
+// a key for one model and failures exclude it for all, and that the failure contains the
+// time to wait until a key may be usable again.
 func TestRotation(t *testing.T) {
 	now := time.Now()
 	r := newRotation([]string{"k1", "k2"}, route.Break{Failures: 1, OpenMS: 1000})

@@ -23,8 +23,9 @@ var actions = []string{"", Flag, Redact, Block}
 // policy require. Findings of a class without an action are ignored.
 type Guard map[string]string
 
-// Add makes the guard at least as strict as action for a class, a group of classes, or
-// "all". It returns an error if the class or the action is unknown.
+// Add makes the guard, which must not be nil, at least as strict as action for a class,
+// a group of classes, or "all". It returns an error if the class or the action is
+// unknown.
 func (g Guard) Add(what, action string) error {
 	if !slices.Contains(actions[1:], action) {
 		return fmt.Errorf("%q: want %s, %s or %s", action, Flag, Redact, Block)
@@ -58,9 +59,9 @@ func (s Seen) List(prefix string) []string {
 	return out
 }
 
-// Text applies the guard to one text and counts the findings in seen. If nothing is
-// redacted, out aliases text. blocked is the class of a finding that ends the call, or
-// "".
+// Text applies the guard to one text. In seen, which must not be nil, it counts the
+// findings of classes that have an action. If nothing is redacted, out aliases text.
+// blocked is the class of a finding that ends the call, or "".
 func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
 	return g.apply(find(text, 0), seen)
 }
@@ -134,7 +135,7 @@ func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 // be the beginning of a finding until the finding is complete or ruled out.
 type Stream struct {
 	held []byte
-	from int // number of bytes of held that are released: at most one, on which the next finding depends
+	from int // number of bytes at the beginning of held that were already returned: at most one, which shows whether a word begins after it
 }
 
 // Next adds a piece and returns the text that may be released, which may be empty or
@@ -163,8 +164,8 @@ func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 // blanks, in bytes.
 const numberMost = 2 * ibanMost
 
-// maxKey is the length, in bytes, from which the missing end of a private key is no
-// longer awaited.
+// maxKey is the length, in bytes, of a private key without an end from which Stream no
+// longer waits for the end.
 const maxKey = 16 << 10
 
 // safe returns the length of the beginning of t that cannot be part of an incomplete

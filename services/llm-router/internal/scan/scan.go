@@ -306,8 +306,8 @@ func token(t []byte) (class string, n int, open bool) {
 	return "", 0, false
 }
 
-// run returns the index after the bytes of t, from index from on, that are part of a
-// word or in also. The argument most limits their number.
+// run returns the index of the first byte of t, from index from on, that is neither part
+// of a word nor in also. It passes over at most most bytes.
 func run(t []byte, from, most int, also string) int {
 	k := from
 	for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {
@@ -390,8 +390,8 @@ func account(s, t []byte) (_ []byte, n int) {
 
 func capital(c byte) bool { return c >= 'A' && c <= 'Z' }
 
-// mod97 returns the remainder of the digits s after the digits with remainder rest (ISO
-// 7064). Letters stand for 10 to 35.
+// mod97 returns the remainder modulo 97 (ISO 7064) of a number that ends with the digits
+// s; rest is the remainder of the digits before them. Letters stand for 10 to 35.
 func mod97(rest int, s []byte) int {
 	for _, c := range s {
 		if c >= 'A' {

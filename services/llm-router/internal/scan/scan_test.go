@@ -149,8 +149,8 @@ func TestStreamLong(t *testing.T) {
 	}
 }
 
-// TestShortest shows that the shortest finding of each class with a minimum length is
-// found at the end of a text, whole and in pieces, and that a shorter one is not.
+// TestShortest shows that the shortest findings of several classes are found at the end
+// of a text, whole and in pieces, and that shorter texts of the same format are not.
 func TestShortest(t *testing.T) {
 	g := Guard{}
 	if err := g.Add("all", Redact); err != nil {
