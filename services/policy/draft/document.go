@@ -24,10 +24,11 @@ type Document struct {
 }
 
 // Read reads a policy document from a file or folder. A .tar.gz file, a .rego file, or a
-// folder of Rego and data is a bundle; a .json file with a member "scope" is an overlay;
-// any other .json file is ceilings, signed or not. Bundles get the precedence 500. Read
-// returns errors of the file system and of Build unchanged; an error about the content
-// of a .json file names the file. The content of a .tar.gz file is not checked.
+// folder of Rego and data is a bundle. Any other file must be a JSON object: with a
+// member "scope" it is an overlay, and otherwise ceilings, signed or not; Body is its
+// canonical form. Bundles get the precedence 500. Read returns errors of the file system
+// and of Build unchanged; an error about the content of a JSON file names the file. The
+// content of a .tar.gz file is not checked.
 func Read(path string) (*Document, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -67,7 +68,8 @@ func Read(path string) (*Document, error) {
 // Build packs the .rego, data.json and .manifest files of a folder, or a single Rego
 // file, into a bundle. The bundle is signed with the seed of an Ed25519 key, under the
 // key id kid; a nil seed leaves it unsigned. Files that end in _test.rego are left out.
-// The same files, kid and seed produce the same bytes.
+// The same files, kid and seed produce the same bytes. Build returns an error if there
+// are no such files, or if they do not form a bundle or do not parse.
 func Build(path, kid string, seed []byte) ([]byte, error) {
 	files, err := bundleFiles(path, false)
 	if err != nil {
@@ -76,8 +78,9 @@ func Build(path, kid string, seed []byte) ([]byte, error) {
 	return rego.Build(files, kid, seed)
 }
 
-// bundleFiles returns the files of a bundle by path relative to the folder. Rego tests
-// are included if tests is set.
+// bundleFiles returns the files of a bundle by path relative to the folder; a single
+// file has its base name. Rego tests are included if tests is set. It returns an error
+// if there are no files.
 func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

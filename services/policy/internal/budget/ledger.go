@@ -490,8 +490,8 @@ func (b *Ledger) Dump() (at uint64, lines []byte) {
 type View struct{ state limit.State }
 
 // Apply applies one budget_changed event. It returns an error if the data cannot be
-// decoded. Events of services other than policy change nothing, since they could forge
-// settlements.
+// decoded. Events of services other than policy change nothing; otherwise those services
+// could forge settlements.
 func (v *View) Apply(e *contract.Event) error {
 	var ev events.BudgetChanged
 	if err := contract.Decode(e.Data, &ev); err != nil || e.Service() != "policy" {

@@ -108,9 +108,9 @@ func outcomeOf(t *testing.T, log eventlog.Log, service, call string) eventlog.En
 	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
 }
 
-// TestNeverOverspent shows that no more is granted than the limit permits, with several
-// members that reserve concurrently and with lost acknowledgements, and that all members
-// and a View of the same events have the same dump.
+// TestNeverOverspent shows that as many calls are granted as the limit permits, although
+// several instances reserve concurrently and acknowledgements are lost, and that all
+// instances and a View of the same events have the same dump.
 func TestNeverOverspent(t *testing.T) {
 	bubble(t, 3, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		log.fail = 2

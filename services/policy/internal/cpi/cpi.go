@@ -251,8 +251,9 @@ func (c *checker) between() {
 	}
 }
 
-// limits checks that the limits are valid, and finds those that exceed a limit of the
-// ceilings on the same level, measure and window that includes their subject.
+// limits checks that the limits are valid, and finds those whose maximum is above that
+// of a limit in the ceilings with the same level, measure and window, for the same
+// subject or for every subject.
 func (c *checker) limits() {
 	if err := guard.CheckLimits(c.s.Limits); err != nil {
 		c.add("error", "structure", "limits", "%v", err)

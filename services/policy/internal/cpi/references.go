@@ -77,8 +77,8 @@ func (c *checker) references() {
 	}
 }
 
-// names returns the names in the documents of a stack that references looks up. The
-// value of a subject may be empty.
+// names returns the names in the documents of a stack, for the method references to look
+// up. The value of a subject may be empty.
 func (s *Stack) names() []named {
 	var out []named
 	add := func(layer, name, where, pointer, what string, values ...string) {
