@@ -33,8 +33,8 @@ const maxHistory = 256
 // instructions and before its other messages. It returns an error that wraps
 // errNotStored if one of the earlier responses is not stored for the caller, errUnread
 // if the ledger or the content cannot be read now, or contract.ErrEncrypted if the
-// content is encrypted. Other errors mean that there are more than maxHistory responses
-// or that one cannot be translated.
+// router cannot decrypt the content. Other errors mean that there are more than
+// maxHistory responses or that one cannot be translated.
 func (c *call) history(ctx context.Context, r *ir.Request) error {
 	var before []ir.Message
 	at := c.args.Previous
@@ -109,9 +109,9 @@ func unread(err error) error {
 // stored returns the input and output of one of the caller's responses as messages, and
 // the id of the response that this one continues, or "". Its error wraps errNotStored if
 // no response with the id is stored for the caller, errUnread if the ledger or the
-// content cannot be read now, or contract.ErrEncrypted if the content is encrypted.
-// Other errors mean that the content cannot be translated. It gives up after three
-// seconds.
+// content cannot be read now, or contract.ErrEncrypted if the router cannot decrypt the
+// content. Other errors mean that the content cannot be translated. It gives up after
+// three seconds.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

@@ -130,8 +130,8 @@ func (b *body) messages() (out []ir.Message, err error) {
 	return out, nil
 }
 
-// toolDefs returns the tools. For a tool of a type other than custom, which Anthropic
-// defines, Hosted is the tool as the caller wrote it, since other APIs have no
+// toolDefs returns the tools. For a tool of a type other than custom, all of which
+// Anthropic defines, Hosted is the tool as the caller wrote it, since other APIs have no
 // equivalent.
 func (b *body) toolDefs() (out []ir.ToolDef, err error) {
 	for i, raw := range b.tools {

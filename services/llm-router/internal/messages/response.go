@@ -356,7 +356,7 @@ func (e *Encoder) delta(b []byte, d ir.Obj) []byte {
 	return ir.AppendEvent(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
 }
 
-// Encode returns the bytes for one event, or nil if there are none yet. The API has one
+// Encode returns the bytes for one event, or nil if there are none. The API has one
 // answer per response, so events of answers after the first are ignored.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {

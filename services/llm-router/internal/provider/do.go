@@ -66,8 +66,8 @@ const (
 )
 
 // idle cancels a request if touch is not called within wait. Answer.Next calls touch
-// after each event of a stream, and pieces after each read that returns data of any
-// other body. A nil idle does nothing.
+// after each event of a stream, and pieces whenever it receives data of any other body.
+// A nil idle does nothing.
 type idle struct {
 	t    *time.Timer
 	wait time.Duration

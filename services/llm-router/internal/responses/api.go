@@ -7,9 +7,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// API describes OpenAI's responses API. It is the last choice for translated requests,
-// because the ledger and not the provider stores the conversations that the mesh
-// continues.
+// API describes OpenAI's responses API. It is the last choice for translated requests:
+// that it can store conversations is no advantage here, because the ledger stores those
+// that the mesh continues.
 var API = &dialect.API{
 	Name: "responses", Kind: llm.Responses, Path: dialect.To("/responses"),
 	Rank: 5, Build: BuildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) },

@@ -307,7 +307,8 @@ func token(t []byte) (class string, n int, open bool) {
 }
 
 // run returns the index of the first byte of t, from index from on, that is neither part
-// of a word nor in also. It passes over at most most bytes.
+// of a word nor in also. The argument most is the maximum number of bytes that it passes
+// over.
 func run(t []byte, from, most int, also string) int {
 	k := from
 	for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {

@@ -150,7 +150,8 @@ func TestStreamLong(t *testing.T) {
 }
 
 // TestShortest shows that the shortest findings of several classes are found at the end
-// of a text, whole and in pieces, and that shorter texts of the same format are not.
+// of a text, whole and in pieces, and that for some of the classes a text that is one
+// character shorter is not.
 func TestShortest(t *testing.T) {
 	g := Guard{}
 	if err := g.Add("all", Redact); err != nil {
