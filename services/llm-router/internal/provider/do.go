@@ -113,10 +113,10 @@ func milliseconds(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// Do sends one request and counts the bytes that it sends in c.Egress. A stream is
-// returned as soon as the response header is received; any other response is read in
-// full. Every error is a *Failure. Cancelling ctx cancels the request, even after Do has
-// returned a stream.
+// Do sends one request. c.Egress counts the bytes that are sent. A stream is returned as
+// soon as the response header is received; any other response is read in full. Every
+// error is a *Failure. Cancelling ctx cancels the request, even after Do has returned a
+// stream.
 func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	req, err := p.request(ctx, c)

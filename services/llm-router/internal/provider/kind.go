@@ -33,7 +33,7 @@ type Kind struct {
 	// URL returns the address of a request; model is escaped for a path. If it is nil,
 	// the address is BaseURL followed by the API's path.
 	URL func(c *Config, a *dialect.API, model string, stream bool) string
-	// Authorize adds credentials to a request, whose body is not attached yet; key is
+	// Authorize adds credentials to a request, to which body is not attached yet; key is
 	// the value of a secret. It is not called for a request without a key. nil means
 	// Bearer.
 	Authorize func(ctx context.Context, req *http.Request, c *Config, key string, body []byte) error
@@ -47,8 +47,8 @@ type Kind struct {
 	// name of the chat API's member that limits an answer. Translated requests to other
 	// kinds contain the older member max_tokens as well.
 	NewBounds bool
-	// RequestID is a response header field with the id of the request, in addition to
-	// X-Request-Id. It is empty if there is none.
+	// RequestID is the name of a response header field that contains the id of the
+	// request, in addition to X-Request-Id. It is empty if there is none.
 	RequestID string
 	// Passes lists the response header fields that are forwarded to callers, in lower
 	// case, in addition to commonPasses. An entry that ends with a hyphen is a prefix.
@@ -69,8 +69,8 @@ type Local struct {
 	Answer  func(id string, r *ir.Request) []ir.Event
 }
 
-// Registry holds the kinds of providers, in the order of their list, and the APIs that
-// they offer. It is immutable and safe for concurrent use.
+// Registry holds the kinds of providers, in the order in which NewRegistry received
+// them, and the APIs that they offer. It is immutable and safe for concurrent use.
 type Registry struct {
 	kinds  []Kind
 	apis   []*dialect.API // APIs of all kinds, without duplicates
@@ -123,8 +123,8 @@ func (r *Registry) API(name string) *dialect.API {
 	return nil
 }
 
-// Kinds returns the kinds in the order of the list. The caller must not modify the
-// slice.
+// Kinds returns the kinds in the order in which NewRegistry received them. The caller
+// must not modify the slice.
 func (r *Registry) Kinds() []Kind { return r.kinds }
 
 // kind returns the kind with a name, among the kinds that are reached over HTTP. If the

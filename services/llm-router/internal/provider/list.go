@@ -17,7 +17,8 @@ import (
 const maxList = 8 << 20
 
 // List returns the names of the models in the provider's list, or nil if its kind has no
-// list. The request counts in sent. Errors contain no key.
+// list. sent, which must not be nil, counts the bytes of the request. Errors contain no
+// key.
 func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string, error) {
 	if !p.kind.Lists {
 		return nil, nil
@@ -52,8 +53,8 @@ func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string
 	return models(body)
 }
 
-// models parses a list of models. OpenAI's and Anthropic's have a member data with ids,
-// Google's a member models with names.
+// models parses a list of models. OpenAI's and Anthropic's have a member data with ids;
+// Google's has a member models with names, whose prefix models/ is removed.
 func models(body []byte) (out []string, err error) {
 	if err := canon.CheckDepth(body); err != nil {
 		return nil, ErrDeep

@@ -57,8 +57,8 @@ const (
 // secretPrefix is the prefix of the names of provider keys in the vault.
 const secretPrefix = "llm."
 
-// New checks a configuration and sets its defaults. Errors begin with the invalid
-// member. All providers may share one client.
+// New returns the provider for a configuration, which it checks and completes with
+// defaults. Errors begin with the invalid member. All providers may share one client.
 func (r *Registry) New(c Config, client *http.Client) (*Provider, error) {
 	k, err := r.kind(c.Kind)
 	if err != nil {

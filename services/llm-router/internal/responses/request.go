@@ -55,7 +55,9 @@ type tool struct {
 }
 
 // ParseRequest decodes a request. Instructions become the first message. An error about
-// a member begins with its path; members that the dialect does not define are in Extra.
+// a member begins with its path. Members that the dialect does not define are in Extra;
+// defined ones without an equivalent in the intermediate form, such as include, are
+// dropped.
 func ParseRequest(body []byte) (*ir.Request, error) {
 	m, err := ir.Split(body)
 	if err != nil {
@@ -197,8 +199,8 @@ func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 }
 
 // parseItem decodes one item of an input as a message of its own. Its errors are
-// appended to the path of the item: they begin with ": " or with a member, as in ".role:
-// ".
+// appended to the path of the item: they begin with a colon, or with a dot and the name
+// of a member.
 func parseItem(it *item) (ir.Message, error) {
 	of := func(role string, p ir.Part) (ir.Message, error) {
 		return ir.Message{Role: role, Parts: []ir.Part{p}}, nil

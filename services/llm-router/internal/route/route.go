@@ -226,7 +226,8 @@ type Candidate struct {
 func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
 
 // Query holds the inputs of a plan other than the model's name. The caller supplies
-// Chance, a random number, and Latency, so that Plan is a pure function.
+// Chance, a random number, and Latency, which may be nil, so that Plan is a pure
+// function.
 type Query struct {
 	Session string
 	Tags    []string

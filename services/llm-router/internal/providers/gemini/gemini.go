@@ -376,8 +376,8 @@ func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	return out, nil
 }
 
-// Decoder decodes one stream, each event of which contains a part of the answer. Tool
-// calls without an id get one derived from CallID.
+// Decoder decodes one stream. Tool calls without an id get one derived from CallID,
+// which must be set before the first event.
 type Decoder struct {
 	CallID string
 	begun  bool
