@@ -27,7 +27,7 @@ type stream struct {
 	turns ir.Turns
 	sum   ir.Collect
 	held  []byte // bytes for the caller that precede the first content
-	size  int    // bytes kept in memory so far
+	size  int    // size of the decoded events so far, as counted for maxStreamed
 	shown bool   // this attempt is the one whose response is sent
 	ended bool   // the provider sent a finish reason
 }

@@ -310,7 +310,7 @@ type Encoder struct {
 	Model string // model name in the caller's request
 
 	begun   bool
-	open    string // type of the open block: text, thinking, tool_use
+	open    string // type of the open block: text, thinking, tool_use; empty = none is open
 	index   int    // index of the open block, or of the next one if none is open
 	call    int
 	used    ir.Usage

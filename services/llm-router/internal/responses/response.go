@@ -383,8 +383,8 @@ type Encoder struct {
 	seq    int
 	begun  bool
 	output []ir.Obj
-	open   string // type of the open item: message, reasoning, call
-	part   string // type of the open part of a message: text or refusal
+	open   string // type of the open item: message, reasoning, call; empty = none is open
+	part   string // type of the open part of a message: text or refusal; empty = none is open
 	text   string // text of the open part
 	call   ir.Part
 	index  int // index of the open call

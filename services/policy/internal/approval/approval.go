@@ -26,7 +26,7 @@ type Vote struct {
 	Roles    []string // roles that the approver holds now
 	Vote     string   // contract.Grant, Refuse or TimeOut
 	Reason   string
-	KID, Sig string // key and signature of a signed ballot, which the caller has verified
+	KID, Sig string // key and signature of a signed ballot, which the caller has verified; empty if the ballot is not signed
 }
 
 // Decide returns the approval to record for a vote, given the votes recorded before it.

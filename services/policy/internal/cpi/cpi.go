@@ -310,7 +310,8 @@ func subset(a, b []string) bool {
 // x applies to.
 func subsumes(y, x *Clause) bool { return covers(y.Kind, x.Kind) && subset(y.Conds, x.Conds) }
 
-// overlap reports whether some call could match both clauses.
+// overlap reports whether some call could match both clauses. It returns false only if
+// it is certain that none can.
 func overlap(y, x *Clause) bool {
 	if !meet(y.Kind, x.Kind) {
 		return false

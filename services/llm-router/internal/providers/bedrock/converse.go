@@ -277,7 +277,8 @@ func buildFile(p *ir.Part, files names) (b block, ok bool, err error) {
 	return block{Document: m}, true, nil
 }
 
-// format returns the API's name for the format of a file.
+// format returns the API's name for the format of a file of this media type, in most
+// cases its subtype.
 func format(mime string) string {
 	_, f, _ := strings.Cut(mime, "/")
 	switch f {
