@@ -164,8 +164,8 @@ func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 // blanks, in bytes.
 const numberMost = 2 * ibanMost
 
-// maxKey is the length, in bytes, of a private key without an end from which Stream no
-// longer waits for the end.
+// maxKey is the length, in bytes, at which Stream stops waiting for the missing end of a
+// private key.
 const maxKey = 16 << 10
 
 // safe returns the length of the beginning of t that cannot be part of an incomplete

@@ -317,8 +317,8 @@ func run(t []byte, from, most int, also string) int {
 	return k
 }
 
-// match returns the length of the token at the beginning of t, which has the prefix of
-// the form, or 0 if there is none. open is as for token.
+// match returns the length of the token at the beginning of t, or 0 if there is none. t
+// must begin with the prefix of the form. open is as for token.
 func (f *form) match(t []byte) (n int, open bool) {
 	k := run(t, len(f.prefix), f.most, f.also)
 	if k-len(f.prefix) < f.least || k < len(t) && word(t[k]) {
