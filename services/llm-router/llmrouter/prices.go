@@ -31,8 +31,8 @@ func (s *Service) sends() int64 {
 
 // publish records limits and prices, if they have changed, so that policy can compute
 // the maximum usage and cost of a request and compare it with budgets. It includes the
-// names in the routing table, the models in the price table, and the models in this
-// process, which cost nothing.
+// aliases, the virtual models, the models that have fallbacks, the models in the price
+// table, and the models in this process, which cost nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}
 	for _, l := range registry.Locals() {

@@ -190,8 +190,9 @@ func tenantPart(tenant string, n int) string {
 // maxNamed is the greatest number of existing names that a finding lists.
 const maxNamed = 8
 
-// suggestion returns the existing name that is most similar to value, or else a list of
-// existing names, as the end of a message. It returns "" if there are none.
+// suggestion returns, as the end of a message, the existing name that is most similar to
+// value or, if none is similar, the first maxNamed existing names and the number of the
+// others. It returns "" if there are none.
 func suggestion(value string, there []string) string {
 	best, at := "", len(value)/3+2
 	for _, x := range there {
