@@ -47,12 +47,12 @@ func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
 // Time returns the current time in the format of events.
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 
-// New returns a new event, which it does not append. If cause is not nil, the event
-// names cause as its cause and has cause's tenant, caller, origin, session, call, trace
-// context and correlation id; if cause has no correlation id, its event id takes that
-// place. Without a cause, the event has the Emitter's tenant and no caller. name is the
-// event's name without the service, key the last token of its subject. The event retains
-// data without copying it.
+// New returns a new event, which it does not append. If cause is not nil, New passes its
+// lamport to See, and the event names cause as its cause and has cause's tenant, caller,
+// origin, session, call, trace context and correlation id; if cause has no correlation
+// id, its event id takes that place. Without a cause, the event has the Emitter's tenant
+// and no caller. name is the event's name without the service, key the last token of its
+// subject. The event retains data without copying it.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}

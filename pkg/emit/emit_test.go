@@ -15,10 +15,10 @@ func emitter() *Emitter {
 	return &Emitter{Log: &memlog.Log{}, Tenant: "t", Source: "policy/policy-1", Now: func() time.Time { return time.Unix(1_700_000_000, 0) }}
 }
 
-// TestNew shows that an event has its cause's tenant, caller, session, call and
-// correlation id, that its lamport is greater than that of its cause, that an event
-// without a cause has the Emitter's tenant and no caller, and that See does not set the
-// clock back.
+// TestNew shows that an event has its cause's tenant, caller, origin, session, call,
+// trace context and correlation id, that its lamport is greater than that of its cause,
+// that an event without a cause has the Emitter's tenant and no caller, and that See
+// does not set the clock back.
 func TestNew(t *testing.T) {
 	m := emitter()
 	cause := &contract.Event{ID: "p-1", Tenant: "acme", Actor: "ann", Client: "sdk", Session: "s-1", CallID: "c-1", Origin: "gw1", Lamport: 41, TraceCtx: "00-a-b-01"}

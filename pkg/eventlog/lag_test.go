@@ -19,8 +19,8 @@ import (
 )
 
 // lagging is a NATS server without JetStream, on which responders stand in for a stream
-// of three replicas. Its entries are 1 to size; direct reads see only those up to lag,
-// as from a replica that has not received the newest ones.
+// with the given number of replicas. Its entries are 1 to size; direct reads see only
+// those up to lag, as from a replica that has not received the newest ones.
 type lagging struct {
 	size, lag, replicas int
 	direct, leader      atomic.Int64 // numbers of requests
@@ -91,8 +91,9 @@ func (s *lagging) fromReplica(m *nats.Msg) {
 }
 
 // TestLaggingReplica shows that Scan, First and Before find the newest entries although
-// every direct read is answered by a replica that lags, and that a stream with one
-// replica costs no request to the leader.
+// every direct read is answered by a replica that lags. Scan requests little more from
+// the leader than the entries that the replica lacks, and nothing if the stream has one
+// replica.
 func TestLaggingReplica(t *testing.T) {
 	for _, s := range []*lagging{
 		{size: 5, lag: 0, replicas: 3}, {size: 5, lag: 3, replicas: 3}, {size: 70, lag: 64, replicas: 3}, {size: 1, lag: 1, replicas: 3}, {size: 0, lag: 0, replicas: 3},

@@ -41,9 +41,9 @@ var (
 	ErrIDConflict = errors.New("ledger: id_conflict: another event holds this message id")
 	// ErrNotFound means that no entry matches.
 	ErrNotFound = errors.New("ledger: no such event")
-	// ErrUnavailable means that no attempt succeeded before the last permitted one or
-	// before ctx ended, for example because the server did not respond. Another attempt
-	// may succeed later; see Retry.
+	// ErrUnavailable means that every attempt failed, or that ctx ended before one
+	// succeeded, for example because the server did not respond. Another attempt may
+	// succeed later; see Retry.
 	ErrUnavailable = errors.New("ledger unavailable")
 )
 

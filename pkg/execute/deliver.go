@@ -92,9 +92,9 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	w.body = x.fetch(runCtx, &w.a.Call)
 	refused := guard.CheckIntent(&w.a, w.event.Tenant, w.event.Session, x.Service, x.Emit.Now(), x.Keys)
 	var h outcome.History
-	// An earlier delivery may have claimed the call. Its history is therefore read if
-	// this delivery is not the first. It is also read if the intent has expired, because
-	// the server may have lost the number of deliveries in a crash.
+	// An earlier delivery may have claimed the call. The history of the call is
+	// therefore read if this delivery is not the first. It is also read if the intent
+	// has expired, because the server may have lost the number of deliveries in a crash.
 	if w.tries > 1 || errors.Is(refused, guard.ErrExpired) {
 		if h, err = w.call.Look(ctx, x.Emit.Log, w.seq); err != nil {
 			return err
@@ -156,12 +156,13 @@ func (w *item) refuse(err error) error {
 	return err
 }
 
-// start claims the call and runs it, and returns the claim that it made and the result.
-// Work that was delivered too often is claimed but not run. If an earlier delivery
-// claimed the call, the result is unknown, except that a call that ReRunable permits is
-// run again. start returns a nil event and no error if there is nothing to record: the
-// call has an outcome, or policy ends it. It returns errRunning if another instance
-// claimed the call a short time ago.
+// start claims the call and runs it, and returns the claim and the result. Work that was
+// delivered too often is claimed but not run. If an earlier delivery claimed the call,
+// the returned claim has the id of the stored one but is not stored itself, and the
+// result is unknown, except that a call that ReRunable permits is run again. start
+// returns a nil event and no error if there is nothing to record: the call has an
+// outcome, or policy ends it. It returns errRunning if another instance claimed the call
+// a short time ago.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	if h.Claim == nil {

@@ -92,7 +92,8 @@ type Handler func(ctx context.Context, w *Work) Result
 type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error)
 
 // Executor runs the allowed calls whose intent names its service. The exported fields
-// are set before Run is called.
+// are set before Run is called. Secrets and ReRunable may be nil; ReRunable reports
+// whether a claimed call of a kind may be run again if no outcome of it was recorded.
 type Executor struct {
 	Service   string
 	Conn      *bus.Conn
@@ -127,8 +128,8 @@ var (
 )
 
 // grace is the time that running calls have to finish once Run's context has ended.
-// After it their contexts are cancelled, and those that do not succeed get the outcome
-// executor_stopped.
+// After it their contexts are cancelled, and those that do not succeed fail with the
+// error code executor_stopped.
 const grace = 5 * time.Second
 
 // stopAll cancels the contexts of all running calls with errStopped. It does not wait

@@ -27,7 +27,7 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 		slog.Warn("outcome superseded", "call", a.Call.ID)
 		err = nil
 	}
-	// The events that the handler appended with Work.Fact exist in this process only, so
+	// The events that the handler passed to Work.Fact exist only in this process, so
 	// another delivery could not record them. The work is therefore acknowledged only
 	// after they are stored or factPatience has passed.
 	patient, cancel := context.WithTimeout(ctx, factPatience)
@@ -61,10 +61,10 @@ func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Res
 }
 
 // commit stores a result's output, plain or encrypted as its handler requires, and sets
-// its digest in the effect. Of an output that the handler withholds, only the commitment
-// is recorded. The returned content is nil if there is no output, or if it is too large,
-// which makes the call fail. After an error, the output may or may not be stored; the
-// work must be delivered again.
+// OutputDigest of the effect to the output's commitment. An output that the handler
+// withholds is not stored; only its commitment is recorded. The returned content is nil
+// if there is no output, or if it is too large, which makes the call fail. After an
+// error, the output may or may not be stored; the work must be delivered again.
 func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect) (*contract.Content, error) {
 	if res.Output == nil {
 		return nil, nil

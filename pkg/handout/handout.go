@@ -143,9 +143,9 @@ func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 // Close records the outcome that a caller reports of a call, marked as attested by the
 // caller, and returns the reported effect. started is the claim of the call. Close
 // returns outcome.ErrSuperseded if the call already has an outcome and late is false.
-// late is true if the deadline has passed: Close then records the outcome unknown,
-// unless the call has one, and the code that called Close records the report as a
-// separate event.
+// late is true if the deadline has passed or is malformed: Close then records the
+// outcome unknown, unless the call has one, and the code that called Close must record
+// the report as a separate event.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
 	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage

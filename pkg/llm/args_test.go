@@ -33,7 +33,7 @@ func TestMost(t *testing.T) {
 }
 
 // TestAgrees checks that two summaries agree if and only if they are equal except for
-// the members that the gateway sets.
+// the members that the proposing service sets.
 func TestAgrees(t *testing.T) {
 	added := []string{"Beta", "Body", "Cache", "Capture", "Digest", "History"}
 	base := Args{Model: "m", Params: Raw(`{}`), In: 1000, Hold: 2000}

@@ -150,7 +150,8 @@ func or(a, b int64) int64 {
 }
 
 // Most returns upper bounds of the input and output tokens that a model with these
-// limits uses for the request. It replaces unknown limits by assumed values.
+// limits uses for the request. In place of unknown limits it uses assumed values, except
+// that an unknown context does not limit the input.
 func (a *Args) Most(l Limits) (in, out int64) {
 	in = a.In + a.Images*or(l.Image, unknownImage)
 	if a.Whole {

@@ -49,7 +49,7 @@ func TestPeek(t *testing.T) {
 }
 
 // TestFiles checks that images and files are recognized at several places of a request,
-// and that a request whose content readers could interpret differently is refused.
+// and that a request is refused if two readers could interpret its content differently.
 func TestFiles(t *testing.T) {
 	const file = `{"type":"im\u0061ge","source":{}}`
 	for messages, want := range map[string]string{

@@ -184,8 +184,8 @@ const (
 )
 
 // textEnd returns the index of the closing quote of the string whose first byte after
-// the opening quote is at i, or -1 if the string does not end or contains an invalid
-// byte or escape.
+// the opening quote is at i, or -1 if the string does not end or contains a control
+// character or an invalid escape. It accepts invalid UTF-8.
 func textEnd(doc []byte, i int) int {
 	for {
 		for len(doc)-i >= 8 { // skip eight bytes at a time that contain no quote, backslash or control character

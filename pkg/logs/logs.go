@@ -45,10 +45,11 @@ type Level struct {
 	handler slog.Handler
 }
 
-// Start makes w the log of the process (slog.Default), with the given initial level.
-// form creates its handler: JSON, Text or a similar function. Until ctx is done, each
-// SIGUSR1 changes the level by one step to more messages, and each SIGUSR2 to fewer,
-// between error and debug. Every change is logged, even at level error.
+// Start makes w the log of the process (slog.Default), with the given initial level, and
+// returns that Level, by which it can be changed. form creates the log's handler: JSON,
+// Text or a similar function. Until ctx is done, each SIGUSR1 changes the level by one
+// step to more messages, and each SIGUSR2 to fewer, between error and debug. Every
+// change is logged, even at level error.
 func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerOptions) slog.Handler, initial slog.Level) *Level {
 	l := &Level{}
 	l.at.Set(initial)

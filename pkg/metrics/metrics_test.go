@@ -57,8 +57,9 @@ func page(t *testing.T, r *Registry) map[string]float64 {
 }
 
 // TestFigures shows that metrics have the labels of their instance, that label values
-// come from closed sets, that names follow Prometheus's rules, and that Close removes an
-// instance's metrics.
+// outside a closed set, and event names beyond the first maxEvents, are counted as
+// Other, that names follow Prometheus's rules, and that Close removes an instance's
+// metrics.
 func TestFigures(t *testing.T) {
 	r := New("1.2.3", "go1")
 	a, b := r.Instance("policy", "policy-1"), r.Instance("policy", "policy-2")

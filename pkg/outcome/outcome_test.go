@@ -154,7 +154,7 @@ func TestClaim(t *testing.T) {
 }
 
 // TestRecord shows that the receipts of two instances form one chain, even if a cached
-// tip is stale, and that a call has one outcome.
+// tip is stale or the chain contains an invalid entry, and that a call has one outcome.
 func TestRecord(t *testing.T) {
 	log := &memlog.Log{}
 	m := emitter(log)

@@ -377,7 +377,8 @@ func (c *Pending) Outcome() <-chan Outcome { return c.ch }
 func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 
 // Allowed returns a channel that receives the event that allows a call which the caller
-// executes itself. Its intent may then be handed out.
+// executes itself, if that event is passed to Deliver. The intent in the event may then
+// be handed out. The variable Reader does not select such events.
 func (c *Pending) Allowed() <-chan *contract.Event { return c.allowed }
 
 // Started returns a channel that receives the claim of a call which the caller executes

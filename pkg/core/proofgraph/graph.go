@@ -59,7 +59,8 @@ var kinds = map[string]string{
 
 // Graph is the causal graph of one session. Its events are added in the order of the
 // ledger. Version 1, which evidence packs of releases before 0.5 use, has neither merge
-// decisions nor a checkpoint. A Graph must be used by one goroutine only.
+// decisions nor a checkpoint; later versions have both. A Graph must be used by one
+// goroutine only.
 type Graph struct {
 	Version int
 	Nodes   []Node

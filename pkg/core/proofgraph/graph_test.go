@@ -79,8 +79,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestClose shows that the parents of the checkpoint are the nodes without
-// children.
+// TestClose checks the node of a checkpoint, whose parents are the nodes without
+// children, and that a graph of version 1 has no such node.
 func TestClose(t *testing.T) {
 	g := script(t, 2, allowed+"v9 approval_recorded <p2 @c-2")
 	g.Close([]byte("text"), 42, 6, "s-1")
@@ -100,8 +100,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestLines shows that each node is one line of canonical JSON, which reads back with
-// the same id and digest.
+// TestLines shows that each node is one line of canonical JSON, which decodes to a node
+// with the same id and digest, and that the digest of a graph is that of its lines.
 func TestLines(t *testing.T) {
 	g := script(t, 2, allowed)
 	lines := strings.SplitAfter(string(Lines(g.Nodes)), "\n")

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestAttested shows that the service that hands out intents can record a caller's
-// report only with attested_by set, and that without it this service can record only the
-// statuses unknown and cancelled.
+// TestAttested shows that the gateway, which hands out intents, can record a caller's
+// report only with attested_by set, that without it the gateway can record only the
+// statuses unknown and cancelled, and that no other executor may set it.
 func TestAttested(t *testing.T) {
 	seed := sha256.Sum256([]byte("k"))
 	key, err := sign.NewKey(seed[:])

@@ -5,9 +5,11 @@ import (
 	"testing"
 )
 
-// TestNoSuchProof shows that no proof is computed if none exists for the arguments, and
-// that an empty proof does not verify for them. Consistency proofs with a hash too few
-// or too many do not verify either.
+// TestNoSuchProof shows that Inclusion and Consistency return an error if no proof
+// exists for the arguments, and that an empty proof does not verify for them. A
+// consistency proof from size 0, or between equal sizes, verifies only if it is empty
+// and has the right old root; one between other sizes does not verify with a hash too
+// few or too many.
 func TestNoSuchProof(t *testing.T) {
 	m := mem{}
 	var roots []Hash

@@ -71,8 +71,8 @@ func TestNoteText(t *testing.T) {
 	}
 }
 
-// TestNoteSignature shows that a note needs exactly one signature line, with the
-// name and the key of the log.
+// TestNoteSignature shows that a note needs exactly one signature line, with the name
+// and the key of the log. It also checks Extension and NoteText.
 func TestNoteSignature(t *testing.T) {
 	key, other := noteKey(t, 0), noteKey(t, 1)
 	c := &Checkpoint{Origin: "log", Size: 3, Root: LeafHash(nil)}

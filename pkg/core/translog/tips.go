@@ -94,8 +94,8 @@ const maxTipPath = 256
 
 // climb computes a root from the hash at, which is at the end of path, and the sibling
 // hashes in path; the bits of key determine on which side each sibling is. It returns
-// ErrProof for a path that is too long, or that ends in an empty subtree next to a
-// single key.
+// ErrProof for a path that is too long, or whose last sibling is an empty subtree
+// although at is not.
 func climb(key, at Hash, path []Hash) (Hash, error) {
 	if n := len(path); n > maxTipPath || n > 0 && path[n-1] == (Hash{}) && at != (Hash{}) {
 		return Hash{}, ErrProof // a subtree with a single key is a leaf, so its sibling cannot be empty

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTipsVectors compares the root of a small map with one that the test builds from
-// its leaves, and a key with its recorded value.
+// TestTipsVectors compares the roots of maps of no, one and two keys with hashes that
+// the test computes from their leaves, and a key with its recorded value.
 func TestTipsVectors(t *testing.T) {
 	if TipsRoot(nil) != (Hash{}) {
 		t.Error("the empty map's root is not 32 zero bytes")
@@ -44,8 +44,9 @@ func TestTipsVectors(t *testing.T) {
 	}
 }
 
-// tipPath returns the path of key in a map, whose sibling hashes tipsRoot computes, and
-// the leaf at its end. The leaf is nil if the path ends in an empty subtree.
+// tipPath returns the path of key in the map with these leaves, and the leaf at the end
+// of the path, or nil if the path ends in an empty subtree. depth is that of the subtree
+// whose leaves these are.
 func tipPath(leaves []TipLeaf, key Hash, depth int) (path []Hash, at *TipLeaf) {
 	if len(leaves) == 0 {
 		return nil, nil

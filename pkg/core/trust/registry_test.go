@@ -91,8 +91,8 @@ func TestForeignRoot(t *testing.T) {
 	}
 }
 
-// TestAt shows that a key is valid for its owner and its uses only, from its
-// publication until just before its revocation.
+// TestAt shows that a key is valid for its owner and its uses only, from its publication
+// until just before its first revocation. It also checks Publics and Has.
 func TestAt(t *testing.T) {
 	r, root, policy := registry(t)
 	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision, contract.UseReceipt), 9); err != nil {
@@ -157,8 +157,8 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// TestDump shows that the dump has one line per key, in order of publication and
-// then of key id.
+// TestDump shows that the dump has one line per key, with the Lamport times of its
+// publication and revocation, in order of publication and then of key id.
 func TestDump(t *testing.T) {
 	r, root, policy := registry(t)
 	if err := r.Apply(doc(root, key(t, "a"), "a", false, contract.UseSeal), 5); err != nil {

@@ -30,7 +30,8 @@ func Run(t *testing.T, open func(t *testing.T) eventlog.Log) {
 	}
 }
 
-// chain is the filter of a receipt chain, which matches the results of subject.
+// chain is the filter of the receipt chain of session s-1. It matches every subject that
+// the function subject returns.
 const chain = "evt.t.*.*.effect_recorded.s-1"
 
 func subject(svc string) string { return "evt.t." + svc + ".gw1.effect_recorded.s-1" }

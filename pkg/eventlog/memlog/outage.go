@@ -8,8 +8,8 @@ import (
 )
 
 // Outage is a ledger that cannot be read before the time Until: until then, Get and Last
-// return eventlog.ErrUnavailable. Its other methods are those of the embedded Log and do
-// not fail.
+// return eventlog.ErrUnavailable. The other methods are those of the embedded Log; the
+// outage does not affect them.
 type Outage struct {
 	eventlog.Log
 	Until time.Time
