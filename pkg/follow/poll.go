@@ -51,7 +51,8 @@ func (f *Follower) Poll(ctx context.Context) error {
 // Every.
 const maxRest = 8
 
-// answerWithin is the time without a delivery after which a pull request has failed.
+// answerWithin is the time without a delivery after which a pull request has failed,
+// unless Apply is under way.
 const answerWithin = 5 * time.Second
 
 // polled runs one round of a follower with Every. When ctx ends, it returns the error of

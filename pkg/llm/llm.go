@@ -100,8 +100,8 @@ func (a *Args) Canonical(c *canon.Codec) {
 	c.OptBool("whole", &a.Whole)
 }
 
-// Agrees reports whether a and b summarize the same request: all members are equal
-// except those that the proposing service sets.
+// Agrees reports whether the members of a and b that are computed from the request alone
+// are equal. In and Hold are compared without History.
 func (a *Args) Agrees(b *Args) bool { return bytes.Equal(a.said(), b.said()) }
 
 // said returns the canonical form of the members that are computed from the request

@@ -119,7 +119,8 @@ func (p *parts) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// Other is the label value for everything outside a closed set of values.
+// Other is the label value for every value outside a closed set, and for event names
+// beyond maxEvents.
 const Other = "other"
 
 // Closed sets of label values. Callers can choose any kind, and each label value costs

@@ -150,8 +150,8 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 	tip, err := r.tip(en, filter)
 	if err != nil {
 		// Some service appended an entry that is not a valid outcome. Entries cannot be
-		// removed, so the chain continues after it, with the receipt of the last valid
-		// outcome before it.
+		// removed, so the next outcome is stored after that entry, and its receipt
+		// follows that of the last valid outcome.
 		slog.Error("an entry of a receipt chain is refused", "session", cause.Session, "seq", en.Seq, "err", err)
 		if tip, err = r.tipBefore(ctx, filter, en.Seq, receipt.Genesis(cause.Tenant, cause.Session)); err != nil {
 			return fmt.Errorf("chain of session %s: %w", cause.Session, err)

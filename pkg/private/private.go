@@ -36,8 +36,8 @@ func Write(path string, b []byte) error {
 
 // Commit closes f, a file in the folder of path, and renames it to path, atomically and
 // durably: if the error is nil, the content and its name are synced to disk. It closes f
-// in every case, and leaves it under its old name after an error. It is for files that
-// are too large for Write.
+// in every case. After an error, f has its old name, or is renamed to path but its new
+// name may be lost in a power failure. Commit is for files that are too large for Write.
 func Commit(f *os.File, path string) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
@@ -72,7 +72,8 @@ func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
 // it only logs a warning, since the operator sets the modes there. If it cannot repair a
 // mode for another reason, it returns an error; in general, the file then belongs to
 // another user, who could change it. It also returns an error if it cannot read a folder
-// or a mode. A path that does not exist is skipped.
+// or a mode. Paths that do not exist, sockets, pipes and devices are skipped. For a
+// symbolic link, Check examines the target, but not the content of a target folder.
 func Check(paths ...string) error {
 	var bad []error
 	for _, root := range paths {

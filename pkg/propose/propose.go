@@ -272,8 +272,9 @@ func (c *Pending) Expects(e *contract.Event) bool {
 
 // Propose starts to append the proposal and returns without waiting for it or for the
 // call's outcome. It waits only until the arguments are stored, and returns an error if
-// they cannot be. If the proposal cannot be appended, the error is received once: by
-// Wait or from the channel of Failed. The caller must close the Pending.
+// they cannot be. The append continues if ctx ends. If the proposal cannot be appended,
+// the error is received once: by Wait or from the channel of Failed. The caller must
+// close the Pending.
 func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	args, err := p.Blobs.Commit(ctx, r.Args, "application/json")
 	if err != nil {
@@ -396,7 +397,8 @@ func (c *Pending) Stored() <-chan struct{} { return c.stored }
 // Cancel appends an event that requests the call's cancellation. It first waits until
 // the append of the proposal has ended, so that the request follows the proposal on the
 // ledger. If the proposal could not be recorded, Cancel does nothing and returns nil.
-// Its errors are those of ctx and of Emitter.Append.
+// Its errors are those of ctx and of Emitter.Append; in general, eventlog.ErrIDConflict
+// means that the cancellation was requested before.
 func (c *Pending) Cancel(ctx context.Context) error {
 	select {
 	case <-c.stored:

@@ -1,8 +1,9 @@
 // Package proofgraph builds the causal graph over the events of a session: for each
-// event, the events that it follows from. Builders that read the same events produce the
-// same bytes, so the digest of a graph identifies it, and evidence packs commit to that
-// digest. It imports only canon, contract, sign and the standard library. A new kind of
-// node needs a new version of the graph, because released packs must keep their digests.
+// event, the events that it follows from. Graphs of one version over the same events and
+// checkpoint have the same bytes, so the digest of a graph identifies it, and evidence
+// packs commit to that digest. The package imports only canon, contract, sign and the
+// standard library. A new kind of node needs a new version of the graph, because the
+// digests in existing packs must remain valid.
 package proofgraph
 
 import (
@@ -36,8 +37,8 @@ type Node struct {
 	Session   string   `json:"session"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names, as the canonical form requires.
 func (n *Node) Canonical(c *canon.Codec) {
 	c.Str("digest", &n.Digest)
 	c.Str("id", &n.ID)
@@ -103,10 +104,10 @@ func (g *Graph) Add(e *contract.Event, stored []byte) {
 	g.add(Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: int64(e.Lamport), Name: e.Name, Principal: e.Service(), Session: e.Session}, parents)
 }
 
-// Close appends the node of the checkpoint that covers the events added so far;
-// version 1 has no such node. text is the signed text of the checkpoint, size its
-// tree size, and lamport the greatest Lamport time of the events. The parents are
-// the nodes without children.
+// Close appends the node of the checkpoint that covers the events added so far; version
+// 1 has no such node. text is the signed text of the checkpoint, and size its tree size.
+// lamport is the greatest Lamport time of the events; the node has the next one. The
+// parents are the nodes without children.
 func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
 	if g.Version < 2 {
 		return

@@ -2,8 +2,8 @@
 // other package makes a contract.Receipt.
 //
 // The receipts of a session form a chain from Genesis, in which each receipt names the
-// digest of the one before. With the chain, a reader detects without the log if
-// receipts are reordered, or if one is removed that others follow. The functions are
+// digest of the one before. The chain lets a reader without the log detect that
+// receipts were reordered, or that any but the last ones were removed. The functions are
 // pure; time, key and the end of the chain are arguments. The rules about which service
 // may record which status are in checkSigner and checkAttested.
 package receipt

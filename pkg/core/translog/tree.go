@@ -2,11 +2,12 @@
 // the ledger's stored bytes with its proofs, the map of session tips, and C2SP
 // checkpoint notes with their cosignatures.
 //
-// The package computes hashes and verifies proofs; it stores nothing. Nodes is the
-// storage of its caller, which must return the hashes that Append passed to sink.
-// Leaves, inner nodes, tip leaves and tip nodes are hashed with the prefixes 0 to 3, so
-// that none can be presented as another. Tests compare the tree with the vectors of RFC
-// 6962's reference implementation, and verify every proof in trees of up to 65 leaves.
+// The package computes hashes and verifies proofs; it stores nothing. The caller
+// provides the storage as Nodes, which must return the hashes that Append passed to
+// sink. Leaves, inner nodes, tip leaves and tip nodes are hashed with the prefixes 0 to
+// 3, so that none can be presented as another. Tests compare the tree with the vectors
+// of RFC 6962's reference implementation, and verify every proof in trees of up to 65
+// leaves.
 package translog
 
 import (
