@@ -59,8 +59,8 @@ func (s *session) start(t *testing.T, e *contract.Event) {
 	}
 }
 
-// lookups passes to measure each function that reads a call's history, in order and on
-// one ledger. The functions check their results.
+// lookups passes to measure each operation that reads the history of a call or the end
+// of a receipt chain, in order and on one ledger. The operations check their results.
 func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())) {
 	t.Helper()
 	ctx := t.Context()
@@ -111,7 +111,7 @@ func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())
 	})
 }
 
-// TestCost shows that each function of lookups makes the same number of reads in a
+// TestCost shows that each operation of lookups makes the same number of reads in a
 // session of 10 calls as in one of 100,000, and reads at most 32 entries.
 func TestCost(t *testing.T) {
 	read := map[string][]int64{}

@@ -46,7 +46,8 @@ func (h *History) Service() string {
 }
 
 // Over reports whether nothing is left to do for the call's executor: an outcome is
-// recorded, or policy claimed the call with start_expired and records its outcome.
+// recorded, or policy claimed the call with start_expired and records its outcome. If
+// policy is the executor itself, only an outcome counts.
 func (h *History) Over(executor string) bool {
 	return h.Recorded || h.Claim != nil && h.Service() != executor
 }

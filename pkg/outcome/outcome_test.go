@@ -197,8 +197,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestUnderWay shows that a call is under way if another instance of the service claimed
-// it recently.
+// TestUnderWay shows that a call is under way if and only if another instance of the
+// service claimed it recently.
 func TestUnderWay(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {

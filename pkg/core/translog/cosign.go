@@ -36,9 +36,9 @@ func cosigned(text []byte, unix uint64) []byte {
 	return append(fmt.Appendf(nil, "cosignature/v1\ntime %d\n", unix), text...)
 }
 
-// NoteText returns a copy of the text before the first empty line of a signed note,
-// which its signatures cover, with its final newline. It returns nil if note has no
-// empty line and thus no signatures.
+// NoteText returns a copy of the part of a signed note that its signatures cover: the
+// text before the first empty line, with its final newline. It returns nil if note has
+// no empty line and thus no signatures.
 func NoteText(note []byte) []byte {
 	text, _, ok := bytes.Cut(note, []byte("\n\n"))
 	if !ok {

@@ -14,8 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Checkpoint is a signed tree head in the form of C2SP tlog-checkpoint. Extensions are
-// the lines after the root hash; those of this project have the form "name value".
+// Checkpoint is the content of a signed tree head in the form of C2SP tlog-checkpoint.
+// Extensions are the lines after the root hash; those of this project have the form
+// "name value".
 type Checkpoint struct {
 	Origin     string
 	Size       uint64

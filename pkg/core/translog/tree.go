@@ -208,9 +208,10 @@ func VerifyInclusion(index, size uint64, leaf Hash, proof []Hash, root Hash) err
 // level, and the index of the last node of that level (fn and sn in RFC 9162).
 type walk struct{ node, last uint64 }
 
-// up moves to the parent of the current node and the next proof hash, which may
-// be several levels higher. left reports whether the proof hash is the left
-// child. ok is false if the walk is at the root already.
+// up moves to the parent of the current node, which may be several levels higher if the
+// node is the last of its level and has no sibling there. left reports whether the next
+// proof hash, that of the sibling, is the left child. ok is false if the walk is at the
+// root already.
 func (w *walk) up() (left, ok bool) {
 	if w.last == 0 {
 		return false, false
