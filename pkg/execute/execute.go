@@ -41,7 +41,8 @@ type Work struct {
 	Instance string
 	Proposer string // service that proposed the call; one of its instances waits for the outcome
 	// Body returns the body that the caller sent in addition to the arguments, checked
-	// against its commitment.
+	// against its commitment. It returns an error if the call has no body, or if the
+	// body is not available within bodyWait.
 	Body func(ctx context.Context) ([]byte, error)
 	// Secret fetches a secret that the intent permits by a pattern such as "llm.*".
 	Secret func(ctx context.Context, name string) (string, error)

@@ -29,8 +29,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Follower reads the entries of a stream and applies them one after the other. The
-// exported fields are set before Run is called; the methods are safe for concurrent use.
+// Follower reads the entries of a stream and applies them one after the other. It is
+// created by New; its exported fields may be changed until Run is called. The methods
+// are safe for concurrent use.
 type Follower struct {
 	Conn     *bus.Conn
 	Stream   string

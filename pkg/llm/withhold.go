@@ -9,7 +9,8 @@ import (
 // Withhold removes the tools with any of the names from a request. It also removes
 // tool_choice and function_call if they name such a tool, and these two and
 // parallel_tool_calls if it removes every tool of the member tools or functions. Other
-// members are unchanged. Its error is that of Peek, or means that a tool cannot be
+// members are unchanged. Withhold does not change body, but returns body itself if there
+// is nothing to remove. Its error is that of Peek, or means that a tool cannot be
 // removed separately, such as a tool of a stored prompt.
 func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	p, err := read(kind, body)

@@ -196,7 +196,7 @@ func (r *Registry) Dump() []byte {
 }
 
 // Keys returns every key, revoked ones included, in order of publication and then of key
-// id. The caller owns the slice.
+// id. The caller owns the slice, but must not change the Uses of its elements.
 func (r *Registry) Keys() []Key {
 	var out []Key
 	for _, e := range r.keys {
