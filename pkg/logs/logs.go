@@ -45,8 +45,8 @@ type Level struct {
 	handler slog.Handler
 }
 
-// Start makes w the log of the process (slog.Default), with the given initial level, and
-// returns that Level, by which it can be changed. form creates the log's handler: JSON,
+// Start makes w the log of the process (slog.Default), with the given initial level. The
+// returned Level reports and changes the level. form creates the log's handler: JSON,
 // Text or a similar function. Until ctx is done, each SIGUSR1 changes the level by one
 // step to more messages, and each SIGUSR2 to fewer, between error and debug. Every
 // change is logged, even at level error.
