@@ -27,7 +27,7 @@ type Fault struct {
 type Frame struct {
 	Head *Head // in the first frame only
 	Data []byte
-	End  []byte // bytes after Data, sent only after the outcome is stored in the ledger
+	End  []byte // bytes after Data; the gateway sends them to the caller only after the outcome is stored in the ledger
 }
 
 // Append appends the encoded frame to b: the head as JSON and Data, each preceded by its

@@ -1,12 +1,12 @@
 // Package metrics collects the Prometheus metrics of a process and of the service
 // instances in it.
 //
-// Counters start at 0 with the process or instance and only increase; durations are in
-// seconds and sizes in bytes. The values of each label come from a bounded set, so that
-// callers cannot increase the number of series without limit. The package does not serve
-// the metrics: package admin and the gateway's API serve a Registry. Below pkg, only
-// this package imports Prometheus's library; a service registers metrics of its own with
-// Instance.
+// Counters start at 0 with the process or instance, except those that a service reads
+// from a view of the ledger, and only increase; durations are in seconds and sizes in
+// bytes. The values of each label come from a bounded set, so that callers cannot
+// increase the number of series without limit. The package does not serve the metrics:
+// package admin serves those of a Registry. Below pkg, only this package imports
+// Prometheus's library; a service registers metrics of its own with Instance.
 package metrics
 
 import (
