@@ -13,8 +13,8 @@ import (
 )
 
 // TestRunAgain shows that a call that an earlier delivery claimed is run again if
-// ReRunable permits it, and otherwise has the outcome unknown, also if only the append
-// of the second claim shows that there is a first one.
+// ReRunable permits it, and that otherwise its result is unknown, also if only the
+// append of the second claim shows that there is a first one.
 func TestRunAgain(t *testing.T) {
 	for _, rerunable := range []bool{true, false} {
 		for _, known := range []bool{true, false} {
