@@ -105,9 +105,9 @@ func (g *Graph) Add(e *contract.Event, stored []byte) {
 }
 
 // Close appends the node of the checkpoint that covers the events added so far; version
-// 1 has no such node. text is the signed text of the checkpoint, and size its tree size.
-// lamport is the greatest Lamport time of the events; the node has the next one. The
-// parents are the nodes without children.
+// 1 has no such node. text is the signed text of the checkpoint, size its tree size, and
+// lamport the value of its extension line "lamport"; the Lamport time of the node is the
+// next one. The parents are the nodes without children.
 func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
 	if g.Version < 2 {
 		return
