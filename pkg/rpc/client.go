@@ -81,8 +81,9 @@ func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r
 }
 
 // List sends a query whose response is a list, and calls each with its parts, in order,
-// as they arrive. If each returns an error, List ends the query and returns that error
-// unchanged. Other errors are those of Do; each may have been called before one occurs.
+// as they arrive. If each returns an error, List stops receiving, without notice to the
+// service, and returns that error unchanged. Other errors are those of Do; each may have
+// been called before one occurs.
 func List[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q, each func([]I) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	defer cancel()
@@ -120,7 +121,8 @@ func Collect[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q
 // Bytes sends a query whose response is bytes, and returns a reader for them once the
 // first bytes or the end of the response have arrived. Errors, also those of the reader,
 // are those of Do; io.EOF means that the response is complete. The query's deadline
-// applies to the whole response. The caller must close the reader, which ends the query.
+// applies to the whole response. The caller must close the reader, also before io.EOF if
+// it needs no more bytes; the service is not notified.
 func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	st, err := open(ctx, c, q.Info, req)
@@ -195,8 +197,8 @@ func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error)
 }
 
 // wrap converts the error of a query to an *Error with code timeout or unavailable. It
-// returns nil unchanged, and also an *Error, such as one that the service returned,
-// because its code and message are meant for the end user.
+// returns nil unchanged, and also an error that is or wraps an *Error, such as one that
+// the service returned, because its code and message are meant for the end user.
 func wrap(q query.Info, err error) error {
 	var own *Error
 	if err == nil || errors.As(err, &own) {
@@ -209,8 +211,8 @@ func wrap(q query.Info, err error) error {
 	return &Error{Code: code, Message: fmt.Sprintf("%s does not answer %s: %v", q.Service, q.Verb, err), Cause: err}
 }
 
-// CodeOf returns the code of a query's error: "" for nil, unavailable for an error that
-// is not an *Error.
+// CodeOf returns the code of a query's error: "" for nil, and unavailable for an error
+// that neither is nor wraps an *Error.
 func CodeOf(err error) string {
 	if err == nil {
 		return ""

@@ -107,7 +107,8 @@ func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 }
 
 // TestDo shows that a view is brought up to date before a query reads it, that the
-// response has the view's position, and that an error keeps its code.
+// response has the view's position, that each kind of failure has its code and message,
+// and that a timeout wraps its cause.
 func TestDo(t *testing.T) {
 	c, _, _ := pair(t)
 	r, err := rpc.Do(t.Context(), c, one, countRequest{2})
@@ -146,8 +147,9 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestList shows that all items of a list arrive, and that an error after some of them
-// is returned and not mistaken for the end of the list.
+// TestList shows that all items of a list arrive, JSON unchanged, that an error after
+// some of them is returned and not mistaken for the end of the list, and that List
+// returns the error of its callback.
 func TestList(t *testing.T) {
 	c, _, _ := pair(t)
 	for _, n := range []int64{0, 1, 7} {

@@ -34,10 +34,11 @@ type View interface {
 	Pending() uint64  // entries not applied yet
 }
 
-// Serve registers the handler of a query with one response. The handler runs in its own
-// goroutine, with a context that ends at the query's deadline. A request that cannot be
-// decoded fails with code invalid_input. If the handler returns an *Error, the caller
-// receives its code; for any other error it receives unavailable.
+// Serve registers the handler of a query with one response. Each query is handled in a
+// goroutine of its own, with a context that ends at the query's deadline. A request that
+// cannot be decoded fails with code invalid_input. If the error of the handler, or of
+// Server.Fresh, is or wraps an *Error, the query fails with its code, and otherwise with
+// unavailable.
 func Serve[Q, A any](s *Server, q query.Query[Q, A], h func(context.Context, *Q) (A, error)) {
 	handle(s, q.Info, func(ctx context.Context, req *Q, reply func(any) error) error {
 		doc, err := h(ctx, req)

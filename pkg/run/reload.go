@@ -142,8 +142,8 @@ func (l *Live) add(v *Env, s Service) (done func()) {
 	}
 }
 
-// follow completes a reload that is not yet recorded. It then reloads the configuration
-// if the file has changed or force is true.
+// follow first completes a reload that is not yet recorded; if that fails, it returns.
+// It then reloads the configuration if the file has changed or force is true.
 func (l *Live) follow(ctx context.Context, force bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -90,7 +90,7 @@ func (w *world) write(t *testing.T, text string) {
 	}
 }
 
-// facts returns the config_reloaded events on the ledger, each as its instance and
+// facts returns the config_reloaded events on the ledger, sorted, each as its source and
 // members.
 func (w *world) facts(t *testing.T) (out []string) {
 	t.Helper()
@@ -178,10 +178,9 @@ func TestReloadIsRecordedFirst(t *testing.T) {
 	}
 }
 
-// TestReloadIsCompleted shows that a configuration of which the ledger has, or may have,
-// an event is recorded for every instance and applied, although the file was changed
-// back meanwhile. The changed file is recorded and applied only after that. Each event
-// is stored once.
+// TestReloadIsCompleted shows that a reload of which an event was not acknowledged is
+// recorded for every instance and applied, although the file was changed back meanwhile.
+// The changed file is recorded and applied only after that. Each event is stored once.
 func TestReloadIsCompleted(t *testing.T) {
 	for name, failing := range map[string]func(eventlog.Log) eventlog.Log{
 		"not stored": func(l eventlog.Log) eventlog.Log { return deaf{l} },

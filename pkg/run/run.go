@@ -131,7 +131,7 @@ func (v *Env) Report(f func(context.Context) Health) {
 	v.health = append(v.health, f)
 }
 
-// ReportFollower registers the health of the view that f reads: it is OK once f has
+// ReportFollower registers the health of the view that f builds: it is OK once f has
 // caught up for the first time and check, if not nil, returns nil. Until f has caught
 // up, its progress is included in the start-up log of the instance.
 func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error) {

@@ -84,7 +84,7 @@ func (v *Env) connect(cfg *Config) {
 	v.Blobs = &blob.Store{Conn: v.Conn, Tenant: cfg.Tenant}
 	v.Box = transient.NewBox(v.Conn, cfg.Tenant, v.Service, v.Instance)
 	v.Queries = &rpc.Client{Box: v.Box, Live: v.live}
-	// The vault-broker rejects queries for content keys from all other services.
+	// The vault-broker accepts queries for content keys from these services only.
 	if slices.Contains(services.ContentReaders(), v.Service) {
 		v.Blobs.Keys = &contentkeys.Ring{Client: v.Queries}
 	}
@@ -194,9 +194,9 @@ func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	return in.service.Run(ctx, in.env, func() { in.takesWork.Store(true); close(in.started); ready() })
 }
 
-// prepare waits until the key registry is complete and has the instance's own key, and
-// the inbox receives. It returns the id of the signing key, or "" if there is none; ok
-// is false if ctx has ended.
+// prepare waits until the key registry is complete and has the root key and the
+// instance's own key, and the inbox receives. It returns the id of the signing key, or
+// "" if there is none; ok is false if ctx has ended.
 func (in *instance) prepare(ctx context.Context) (kid string, ok bool) {
 	// The key registry must be complete before the service verifies a signature, and the
 	// inbox must receive before the service sends a query.

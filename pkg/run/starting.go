@@ -106,7 +106,7 @@ func (s *Starting) Still() time.Duration {
 }
 
 // release returns free memory to the operating system, once, if no task is left. Views
-// that are rebuilt behind a long history leave much garbage, which the runtime would hold
+// that are rebuilt from a long ledger leave much garbage, which the runtime would hold
 // for minutes.
 func (s *Starting) release() {
 	if len(s.open("")) == 0 {

@@ -62,8 +62,8 @@ func (t *Trust) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	return t.reg.At(kid, owner, use, lamport)
 }
 
-// Current returns the newest key of owner for a use that is not revoked. The second
-// result is false if there is none.
+// Current returns the key that was published last among owner's keys for use that are
+// not revoked. The second result is false if there is none.
 func (t *Trust) Current(owner, use string) (contract.TrustKey, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

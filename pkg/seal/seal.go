@@ -22,7 +22,8 @@ func NewKey() (*Key, error) {
 	return FromSeed(seed)
 }
 
-// FromSeed returns the key with a given X25519 private key of 32 bytes.
+// FromSeed returns the key with a given X25519 private key of 32 bytes. It returns an
+// error for any other length.
 func FromSeed(seed []byte) (*Key, error) {
 	k, err := ecdh.X25519().NewPrivateKey(seed)
 	if err != nil {
@@ -50,8 +51,9 @@ func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	return b, nil
 }
 
-// To encrypts plain for the recipient whose public key, in base64, is public. It returns
-// an error if public is not a usable X25519 public key.
+// To encrypts plain for the recipient whose public key, in base64, is public. Only a
+// call of Open with the same info decrypts the result. To returns an error if public is
+// not a usable X25519 public key.
 func To(public, info string, plain []byte) ([]byte, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(public)
 	if err != nil {

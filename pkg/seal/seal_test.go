@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestOpen checks that a sealed value can be opened only unchanged, with the recipient's
-// key and the same info, and that sealing a value twice gives different results.
+// TestOpen checks that a sealed value does not contain the plain one, that it can be
+// opened only unchanged, with the recipient's key and the same info, and that sealing a
+// value twice gives different results.
 func TestOpen(t *testing.T) {
 	mine, err := NewKey()
 	if err != nil {

@@ -59,7 +59,7 @@ func PutInfo(tenant, name, callID string) string {
 const ReservedNames = "content-key"
 
 // ValidName reports whether s is a valid name of a secret: 1 to 64 characters of
-// [A-Za-z0-9._-], without the prefix ReservedNames in any case.
+// [A-Za-z0-9._-] that do not begin with ReservedNames in upper, lower or mixed case.
 func ValidName(s string) bool {
 	bad := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
@@ -79,8 +79,9 @@ const vaultBroker = "vault-broker"
 // secretInbox is the prefix of the ids of inboxes for sealed values.
 const secretInbox = "secret"
 
-// ValidInbox reports whether id is a valid id of an inbox for sealed values. Its prefix
-// keeps it distinct from the ids of all other streams.
+// ValidInbox reports whether id is a valid id of an inbox for sealed values: "secret-"
+// and up to 57 characters of [A-Za-z0-9_-]. The prefix keeps it distinct from the ids of
+// all other streams.
 func ValidInbox(id string) bool {
 	return strings.HasPrefix(id, secretInbox+"-") && len(id) <= 64 && contract.Token(id)
 }

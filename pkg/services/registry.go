@@ -20,8 +20,8 @@ const (
 // Verbs that the queries for several views share.
 const (
 	viewVerb = "view"
-	// KeysVerb is the verb of the query for the view of the key registry, which package
-	// run answers in every service.
+	// KeysVerb is the verb of the query for the view of the key registry. Package run
+	// answers this query in every service.
 	KeysVerb = "keys_view"
 )
 

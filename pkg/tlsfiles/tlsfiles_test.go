@@ -14,7 +14,7 @@ import (
 )
 
 // TestReload checks that new connections receive the current certificate of the files,
-// and that unusable files change nothing.
+// that unusable files change nothing, and that Open rejects a certificate without a key.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")

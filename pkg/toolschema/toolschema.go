@@ -38,8 +38,9 @@ const (
 )
 
 // Input returns "" if args match the tool's input schema, else a reason code:
-// contract.ReasonToolSchemaInvalid, ReasonArgsUnknownField if all violations are unknown
-// members, or ReasonSchemaViolation. digest is the digest of the tool document.
+// contract.ReasonToolSchemaInvalid if the schema does not compile,
+// ReasonArgsUnknownField if all violations are unknown members, or ReasonSchemaViolation
+// in all other cases. digest is the digest of the tool document.
 func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
 	return c.InputBy(Closed, digest, t, args)
 }
@@ -69,10 +70,10 @@ func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte)
 	return contract.ReasonSchemaViolation
 }
 
-// Where returns the JSON pointer of the first member of args that violates the tool's
-// input schema, and the keyword that it violates. For a missing or unknown member, the
-// pointer is that of the member. Both results are empty if args match or are not JSON,
-// or if the schema cannot be compiled.
+// Where returns the JSON pointer of one member of args that violates the tool's input
+// schema, and the keyword that it violates, additionalProperties for an unknown member.
+// For a missing or unknown member, the pointer is that of the member. Both results are
+// empty if args match or are not JSON, or if the schema cannot be compiled.
 func (c *Checker) Where(t *contract.Tool, args []byte) (pointer, keyword string) {
 	s, err := c.compile(contract.Digest(t)+" in", t.InputSchema, Closed)
 	if err != nil {

@@ -67,8 +67,8 @@ func (t *Tracer) Start(parent, name string, kind trace.SpanKind, attrs ...attrib
 	return span
 }
 
-// Context returns the W3C trace context of a span. If the span has none, it returns the
-// parameter otherwise.
+// Context returns the W3C trace context (traceparent) of a span, or its second argument
+// if the span has none.
 func Context(s trace.Span, otherwise string) string {
 	c := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), s), c)

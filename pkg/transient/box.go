@@ -74,10 +74,11 @@ type Question struct {
 	Deadline time.Time       `json:"deadline"`
 }
 
-// Handler handles a query. It sends the response by calling reply any number of times: a
-// []byte is sent as a binary frame, any other document as JSON. An At is not sent by
-// itself: it is added to the JSON frames that follow. If the handler returns an *Error,
-// the caller receives its code; any other error is sent with code unavailable.
+// Handler handles a query. It sends the response by calling reply any number of times,
+// from one goroutine at a time: a []byte is sent as a binary frame, any other document
+// as JSON. An At is not sent by itself: it is added to the JSON frames that follow. If
+// the handler's error is or wraps an *Error, the caller receives its code, and for any
+// other error the code unavailable.
 type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
 
 // Box is the inbox of an instance on the stream TRANSIENT, and the transport of its
@@ -168,8 +169,8 @@ func (b *Box) deliver(en eventlog.Entry) error {
 	return nil
 }
 
-// readFrame decodes a JSON frame. It limits the nesting depth as for requests, since any
-// service can send frames.
+// readFrame decodes a JSON frame. It rejects a frame that is nested too deeply
+// (canon.CheckDepth), since any service can send frames.
 func readFrame(b []byte, f *Frame) error {
 	if err := canon.CheckDepth(b); err != nil {
 		return err
@@ -374,7 +375,7 @@ func (s *Stream) push(f Frame) {
 	}
 }
 
-// ErrEnd is returned by Stream.Next after the last frame of a complete stream.
+// ErrEnd is returned by Stream.Next once, with the End frame of a complete stream.
 var ErrEnd = errors.New("end of stream")
 
 // Next waits for the next data or sealed frame and returns it. At the end of a complete
@@ -410,8 +411,8 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	}
 }
 
-// Wake returns a channel that receives a value when frames may have arrived. Try returns
-// such frames.
+// Wake returns a channel that receives a value after frames have arrived, one value for
+// any number of them. The receiver then calls Try until ok is false.
 func (s *Stream) Wake() <-chan struct{} { return s.wake }
 
 // Try is Next without waiting: ok is false and err is nil if no frame has arrived.
@@ -426,8 +427,8 @@ func (s *Stream) Try() (f Frame, ok bool, err error) {
 	return f, err == nil, err
 }
 
-// Received returns the number of numbered frames that Next and Try have processed, the
-// last frame included.
+// Received returns the number of numbered frames that Next and Try have processed,
+// including an End or Failed frame.
 func (s *Stream) Received() int64 { return s.n }
 
 // Close stops receiving. Frames that arrive later are dropped.

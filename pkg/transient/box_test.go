@@ -114,8 +114,9 @@ func TestFrom(t *testing.T) {
 
 // TestForeign shows that a stream accepts frames from its sender only, even if other
 // services send frames before it is open and between the frames of its sender; that
-// frames for streams that are not open are dropped; and that a forged query does not
-// make its handler respond into a stream of another service.
+// frames for streams that are not open are dropped; that a forged query does not make
+// its handler respond into a stream of another service; and that a query fails if its
+// sender is not among the callers of the verb.
 func TestForeign(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}, {Service: "evil", Slots: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

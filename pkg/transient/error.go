@@ -14,7 +14,7 @@ type Error struct {
 	Code    string // error code, listed in schemas/errors.json
 	Param   string // the member of the request that is invalid, or ""
 	Message string
-	Cause   error // underlying error if the service did not send the Error, else nil
+	Cause   error // underlying error, or nil; always nil if the service sent the Error
 }
 
 // Unwrap returns Cause.
@@ -28,8 +28,9 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// ErrorOf returns the *Error that err is or wraps. For any other error, such as one of a
-// view or of the bus, it returns an *Error with code unavailable and the same message.
+// ErrorOf returns the *Error that err, which must not be nil, is or wraps. For any other
+// error, such as one of a view or of the bus, it returns an *Error with code unavailable
+// and the same message.
 func ErrorOf(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {

@@ -37,8 +37,9 @@ type Declaration struct {
 type Origin struct {
 	RootKID string      // key id of the trust anchor
 	Keys    guard.KeyAt // looks up keys in the key registry as of the entries applied so far
-	// Open returns the bytes of a content. It returns contract.ErrErased or
-	// contract.ErrEncrypted if they cannot be read.
+	// Open returns the bytes of a content. It returns contract.ErrErased for an erased
+	// content, contract.ErrEncrypted for an encrypted one, and another error if the
+	// bytes cannot be read.
 	Open func(*contract.Content) ([]byte, error)
 	Dir  string // an empty folder for the view's files
 }
@@ -117,8 +118,9 @@ type Selection struct {
 	found map[string][]int // indexes of the views, by service and event
 }
 
-// Select returns a Selection of the given views. It returns an error if the filter of a
-// view's reader restricts more than service and event, such as a tenant or a session.
+// Select returns a Selection of the given views. It returns an error if a filter of a
+// view's reader is not a filter for events, or restricts more than service and event,
+// such as a tenant or a session.
 func Select(views []Declaration) (*Selection, error) {
 	for _, v := range views {
 		for _, f := range v.Reader.Filters {

@@ -18,8 +18,9 @@ func named(name string, filters ...string) Declaration {
 	return Declaration{View: services.View{Name: name}, Reader: bus.Reader{Filters: filters}}
 }
 
-// TestSelection shows that Of returns the views to which the server would deliver an
-// entry, and that Select rejects a filter that restricts more than service and event.
+// TestSelection shows that Of returns the views whose filters match an entry, also from
+// its cache, and that Select rejects a filter that is not one for events or that
+// restricts more than service and event.
 func TestSelection(t *testing.T) {
 	views := []Declaration{named("all", bus.Filter{}.String()), named("policy", bus.Filter{Service: "policy"}.String()),
 		named("outcomes", bus.Filters("", contract.EventEffectRecorded)...),

@@ -135,7 +135,8 @@ func readAllowed(path string) (allowList, error) {
 	return out, nil
 }
 
-// permits reports whether an entry names the function, and marks the entry as used.
+// permits reports whether an entry permits the function, and marks the first such entry
+// as used.
 func (l allowList) permits(name string) bool {
 	name = strings.TrimPrefix(name, module)
 	for _, e := range l {

@@ -1,8 +1,8 @@
 // Command dev rebuilds and tests the mesh while it is being changed. "dev mesh" runs a
 // mesh with one process per service; when source files change, it builds and restarts
-// only the services that they affect, on the existing ledger. "dev test" runs the tests
-// that a change affects. "make dev" and "make watch-test" run it from the root of the
-// repository.
+// only the services that the change affects, on the existing ledger. "dev test" runs the
+// tests that a change affects. "make dev" and "make watch-test" run it from the root of
+// the repository.
 package main
 
 import (

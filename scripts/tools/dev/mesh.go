@@ -139,7 +139,8 @@ func (m *mesh) start(name string, argv []string) error {
 	return nil
 }
 
-// copy prints each line of a process's output after the process's name.
+// copy prints each line of a process's output after the process's name. It discards the
+// output from the first line of more than 1 MiB on.
 func (m *mesh) copy(name string, r io.Reader) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 1<<20)

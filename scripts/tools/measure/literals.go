@@ -33,7 +33,7 @@ func (t *tree) isPrefix(_ *file, s string) bool { return t.prefixes[s] }
 // prefix matches a declaration of an id prefix in pkg/core/contract/ids.go.
 var prefix = regexp.MustCompile(`(?m)^\tID\w+ += "([a-z]+-)"`)
 
-// literals counts the string literals in code outside home for which the function is
+// literals counts the string literals in code outside home for which is(file, literal)
 // returns true. Import paths, struct tags and names of document fields do not count.
 func (t *tree) literals(kind string, is func(*file, string) bool) figure {
 	out := figure{name: "literals of " + kind + " outside their home"}
@@ -65,9 +65,9 @@ func (t *tree) literals(kind string, is func(*file, string) bool) figure {
 	return out
 }
 
-// isCode returns a function that reports whether a literal of a file is an error code: one
-// of schemas/errors.json, or any literal that is used as one. The latter finds codes that
-// are missing there.
+// isCode returns a function that reports whether a literal of a file is an error code:
+// one of schemas/errors.json, or any literal that is used as one, unless notCodes lists
+// it for the folder. The second rule finds codes that are missing in errors.json.
 func (t *tree) isCode() func(*file, string) bool {
 	var in *file
 	var used map[string]bool

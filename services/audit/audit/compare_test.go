@@ -10,7 +10,7 @@ import (
 
 // TestCompareUnread shows that a checkpoint file which cannot be read is an error, but
 // not a loss of the ledger, after which policy denies every call. A file whose content
-// is not a checkpoint of audit counts as a loss.
+// is not a checkpoint of audit counts as a loss. A missing file is no error.
 func TestCompareUnread(t *testing.T) {
 	s := &Service{Config: Config{Dir: t.TempDir()}, env: &run.Env{Trust: &run.Trust{}}}
 	if err := s.compare(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// TestDiffers checks that differs returns an error if the entry is missing or different,
-// also after an outage of one minute, and that the outage alone is no error.
+// TestDiffers checks that differs returns an error if the entry is missing, also after
+// an outage of one minute, or if it is different, and that the outage alone is no error.
 func TestDiffers(t *testing.T) {
 	c := &chronicle{}
 	for range 3 {

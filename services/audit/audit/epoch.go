@@ -128,10 +128,10 @@ func (s *Service) mute() error {
 	return muted(s.truncated, s.compared)
 }
 
-// muted returns the reason why no checkpoint may be signed, or nil. The reason is
-// truncated, the error for which audit raised an alarm, or errNotCompared until the
-// ledger has been compared with the last checkpoint. A new checkpoint would replace the
-// last one, which is the evidence of a loss.
+// muted returns the reason why no checkpoint may be signed, or nil. If truncated, the
+// error for which audit raised an alarm, is not nil, it is the reason. Otherwise the
+// reason is errNotCompared until the ledger has been compared with the last checkpoint.
+// A new checkpoint would replace the last one, which is the evidence of a loss.
 func muted(truncated error, compared bool) error {
 	if truncated == nil && !compared {
 		return errNotCompared

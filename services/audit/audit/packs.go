@@ -85,9 +85,10 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 }
 
 // source returns the content of a session's pack: the checkpoint, the trust and policy
-// events and the session's events that the checkpoint covers, and the objects that
-// stored adds for them. If q.From is not 0, it adds the checkpoint of that size and the
-// proof that the log extends it; without such a checkpoint the error is not-found.
+// events and the session's events that the checkpoint covers, and the objects to which
+// these events refer (see stored). If q.From is not 0, it adds the checkpoint of that
+// size and the proof that the log extends it; without such a checkpoint the error is
+// not-found.
 func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
@@ -131,8 +132,9 @@ func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
 }
 
 // stored reads the entries with the given sequences, as entriesNear does, and returns
-// each with its inclusion proof in the tree of the given size. It adds the objects to
-// which the entries refer to the map objects, except those that are encrypted or erased.
+// each with its inclusion proof in the tree of the given size. If an entry refers to an
+// object that is neither encrypted nor erased, stored puts the object into the map
+// objects under its commitment.
 func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {

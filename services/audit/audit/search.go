@@ -171,8 +171,9 @@ func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 	return out
 }
 
-// SearchQuery selects the events that have all the given terms, a map from facet to
-// value, and whose time and sequence are within the given bounds.
+// SearchQuery selects the newest events, at most Limit of them, that have all the given
+// terms, a map from facet to value, whose time is within Since and Until, and whose
+// sequence is less than Before. An empty or zero bound does not restrict the events.
 type SearchQuery struct {
 	Terms  map[string]string `json:"terms"`
 	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
@@ -183,10 +184,11 @@ type SearchQuery struct {
 
 // Search returns at most q.Limit sequences of matching events, newest first, and the
 // value of Before for the query that continues the search; 0 means that there are no
-// more. It compares times by the second, and includes eventlog.Disorder after Until, so
-// some results may be outside of Since and Until. The error is invalid_input for an
-// unknown facet or a malformed time. If no event is at or after Since, Search returns
-// nothing and does not check Until and the terms.
+// more. q.Limit must be at least 1. Without terms, the sequences of entries that are not
+// valid events match, too. Search compares times by the second, and includes
+// eventlog.Disorder after Until, so some results may be outside of Since and Until. The
+// error is invalid_input for an unknown facet or a malformed time. If no event is at or
+// after Since, Search returns nothing and does not check Until and the terms.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {

@@ -73,10 +73,10 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It is ready once the view has reached the end of the
-// ledger and the ledger was compared with the last checkpoint. If entries are missing, it
-// records an alarm, continues to respond to queries, and signs no checkpoints. If its
-// folder cannot be read, it returns an error. Once the root key has opened a new epoch after
-// such a loss, Run returns an error, so that the service restarts in that epoch.
+// ledger and the ledger was compared with the last checkpoint. If entries are missing,
+// it records an alarm, continues to respond to queries, and signs no checkpoints; once
+// the root key has opened a new epoch after such a loss, Run returns an error, so that
+// the service restarts in that epoch. If its folder cannot be read, it returns an error.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
@@ -218,7 +218,8 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 }
 
 // errLost is wrapped by the errors which mean that the ledger is not the one that audit
-// has seen. Policy denies every call after such an error, so a failed read is none.
+// has seen. Policy denies every call after such an error, so a failed read must not
+// count as one.
 var errLost = errors.New(events.LedgerTruncatedName)
 
 // compare compares the ledger with the last checkpoint, which is stored in a separate
@@ -266,10 +267,11 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 	return s.differs(ctx, pos)
 }
 
-// differs returns an error that wraps errLost unless the ledger's entry at pos is the one
-// from which the view was built, and another error if the tree cannot be read. It retries while the ledger does not respond, because audit reports an
-// error as a loss and policy then denies every call. If ctx is done first, differs
-// returns nil.
+// differs returns an error that wraps errLost unless the ledger's entry at pos is the
+// one from which the view was built, and another error if the tree cannot be read. It
+// retries while the ledger does not respond, because any other error of reading the
+// entry counts as a loss, after which policy denies every call. If ctx is done first,
+// differs returns nil.
 func (s *Service) differs(ctx context.Context, pos uint64) error {
 	var en eventlog.Entry
 	err := eventlog.Retry(ctx, func() (err error) {

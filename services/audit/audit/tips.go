@@ -153,7 +153,7 @@ func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 }
 
 // tipAt returns the session's entry in the map as of an earlier position. The entry's
-// Events is 0 if the session had no event at that position.
+// Events is 0 if the session had no event up to that position.
 func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
 	prefix := []byte(s.Tenant + "." + s.ID + "\x00")

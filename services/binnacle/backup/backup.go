@@ -248,8 +248,9 @@ type Bus func() (*bus.Conn, error)
 
 // Restore restores a backup into folders that do not exist yet and onto an empty NATS
 // server. It returns an error if a folder exists, the server has events, the backup is
-// incomplete, or the events that its newest checkpoint covers are not all there or do not
-// have the checkpoint's root. After an error, the folders and the server may be partly written.
+// incomplete, or the events that its newest checkpoint covers are not all there or do
+// not have the checkpoint's root. After an error, the folders and the server may be
+// partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -340,8 +341,8 @@ func writeFile(name string, r io.Reader) error {
 // restoreStreams publishes the messages in the folder spool, and creates the work
 // consumers at their recorded positions. When it has read as many events as the newest
 // checkpoint covers, it compares their root with that of the checkpoint; if there are
-// fewer, it returns an error. It stores that
-// checkpoint, if there is one, in audit's folder, so that audit continues from it.
+// fewer, it returns an error. It stores the newest checkpoint, if there is one, in
+// audit's folder, so that audit continues from it.
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
 	// The work consumers are created after the streams are restored, because they start
 	// at recorded positions.

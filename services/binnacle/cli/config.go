@@ -58,8 +58,8 @@ func (c *env) overrides() map[string]config.Flag {
 }
 
 // load reads the configuration of a program from a file, the environment and flags; nil
-// flags are those of the command line. It adds --data to flags. Its error has exit code
-// 2 and lists the problems that config.Load found.
+// flags are those of the command line. If --data is given, load adds it to flags. Its
+// error has exit code 2 and lists the problems that config.Load found.
 func (c *env) load(program, file string, flags map[string]config.Flag) (*config.Loaded, error) {
 	if flags == nil {
 		flags = c.overrides()

@@ -56,8 +56,9 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestConfigShow checks that config show lists members with their value and origin, and
-// shows no secret.
+// TestConfigShow checks that config show lists members with their value and origin,
+// shows no secret, and suggests a name for an unknown program, and that config schema
+// prints a JSON document.
 func TestConfigShow(t *testing.T) {
 	alone(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
