@@ -29,8 +29,8 @@ const (
 // gremlins counts a mutant that does not compile as killed. shim exits with 2 for a
 // failed build, which gremlins reports as not viable.
 //
-// gremlins tests a package main in the root of the module. shim tests the package in the
-// folder that it is started in.
+// For a package main, gremlins runs the tests in the root of the module. shim runs those
+// in the folder that it is started in.
 func shim(args []string) int {
 	real := os.Getenv(shimVar)
 	if len(args) == 0 || args[0] != "test" {

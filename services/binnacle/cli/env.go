@@ -141,8 +141,8 @@ func (c *env) printRaw(raw []byte, human func()) error {
 	return c.print(json.RawMessage(raw), human)
 }
 
-// table writes a document or, for the table format, one table with the rows that rows
-// adds.
+// table writes a document or, for the table format, one table, to which the function
+// rows adds the rows.
 func (c *env) table(doc any, columns []output.Column, rows func(g *output.Grid)) error {
 	g := output.Grid{Columns: columns}
 	rows(&g)

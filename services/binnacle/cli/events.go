@@ -33,7 +33,8 @@ func newEventsCmd(c *env) *cobra.Command {
 	)
 }
 
-// newEventListCmd returns the command events list or events tail, as verb names.
+// newEventListCmd returns the command events list or events tail. verb is "list" or
+// "tail".
 func newEventListCmd(c *env, verb, short, example string) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{

@@ -53,9 +53,10 @@ func distributeFlag(cmd *cobra.Command, to *string) {
 	directories(cmd, "distribute")
 }
 
-// distribute copies every service's keys, and the NATS server's configuration, to the
-// folders of the services below to. It does nothing if to is empty. The file that
-// BINNACLE_NATS_TLS_CA names, if any, is added to the ring first.
+// distribute copies the keys of every service and of provision, and the NATS server's
+// configuration, to those folders below to that have their names; it skips folders that
+// do not exist. It does nothing if to is empty. The file that BINNACLE_NATS_TLS_CA
+// names, if any, is added to the ring first.
 func distribute(ring *keyring.Ring, to string) error {
 	if to == "" {
 		return nil

@@ -72,7 +72,8 @@ var invocations = []invocation{
 }
 
 // TestJSON checks that with --json every verb prints only JSON on standard output, even
-// on failure, and exits with the same code as without.
+// on failure, and exits with the same code as without, and that no verb except token
+// admin prints the token.
 func TestJSON(t *testing.T) {
 	data, dir := t.TempDir(), t.TempDir()
 	m, err := mesh.Start(t.Context(), mesh.Config{Dir: data, Addr: "127.0.0.1:0", Noop: true})
@@ -163,8 +164,9 @@ func documents(text string) (n int, err error) {
 	}
 }
 
-// TestToken checks that help texts contain no token, and that an empty BINNACLE_TOKEN is
-// an error.
+// TestToken checks that help texts contain no secret of the environment, that an empty
+// BINNACLE_TOKEN is an error, and that DATA/admin.token is used if the variable is not
+// set.
 func TestToken(t *testing.T) {
 	t.Setenv("BINNACLE_TOKEN", "secret-of-mine")
 	t.Setenv("BINNACLE_APPROVAL_WEBHOOK", "http://hook.example/secret-of-mine")
