@@ -56,8 +56,8 @@ func (p *Process) ready(ctx context.Context) (bool, any) {
 	return doc.Ready, doc
 }
 
-// shownConfig returns the document of /config: the configuration file and its digest,
-// and for each member that the program reads its value, its origin, and whether it may
+// shownConfig returns the document of /config: the configuration file and its digest
+// and, for each member that the program reads, the value, its origin, and whether it may
 // change while the program runs. Private values are shown as Value.Shown returns them.
 func shownConfig(l *config.Loaded) any {
 	type member struct {

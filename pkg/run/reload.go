@@ -71,8 +71,8 @@ const (
 
 // Start sets the current configuration and, in a goroutine, reloads it until ctx ends:
 // on SIGHUP, and when a check at each /reload/interval finds that the file has changed.
-// If the interval is 0, there are no checks. Without a file or Load, nothing is
-// reloaded.
+// If the interval is 0, there are no checks, except while a reload is not recorded
+// completely. Without a file or Load, nothing is reloaded.
 func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 	l.mu.Lock()
 	l.now = now
@@ -102,7 +102,8 @@ func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 	}()
 }
 
-// interval returns the time until the next call of follow, or 0 if only SIGHUP causes it.
+// interval returns the time until the next call of follow, or 0 if only SIGHUP causes a
+// call.
 func (l *Live) interval() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,8 +227,8 @@ func (l *Live) record(ctx context.Context, r *reload) error {
 	return nil
 }
 
-// recordingOf returns the event of an instance, or a recording that needs none if the
-// instance reads no changed member.
+// recordingOf returns the recording of an instance. If the instance reads no changed
+// member, the recording has no event and counts as stored.
 func (r *reload) recordingOf(v *Env) *recording {
 	doc := contract.ConfigReloaded{Digest: r.next.Digest, Members: []string{}}
 	for _, x := range r.changed {

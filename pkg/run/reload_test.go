@@ -60,8 +60,8 @@ type world struct {
 	envs    []*Env
 }
 
-// newWorld writes text to a configuration file and starts the world's reloading with
-// it.
+// newWorld writes text to a configuration file and returns a world that has loaded the
+// file and reloads it.
 func newWorld(t *testing.T, text string) *world {
 	t.Helper()
 	before := slog.Default()
@@ -213,7 +213,7 @@ func TestReloadIsCompleted(t *testing.T) {
 }
 
 // TestReloadByItself shows that a change is applied at the next interval, and that
-// SIGHUP reloads the file.
+// SIGHUP reloads the file after the interval was set to 0.
 func TestReloadByItself(t *testing.T) {
 	w := newWorld(t, "reload: {interval: 5ms}\n")
 	becomes := func(level string) {

@@ -175,8 +175,9 @@ func (in *instance) fatal(ctx context.Context) error {
 }
 
 // serve waits until the instance can verify, sign and query, and then runs the service
-// until ctx ends. It returns the error of the service. If ctx ends before the service
-// runs, serve returns nil or the error of ctx. base ends later than ctx.
+// until ctx ends. It returns the error of the service, or that of seeLedger. If ctx ends
+// before the service runs, serve returns nil or the error of ctx. base ends later than
+// ctx.
 func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	kid, ok := in.prepare(ctx)
 	if !ok {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// StartPatience is the time without progress after which a start has failed. Starts that
-// progress have no time limit, since the time to rebuild a view grows with the ledger.
+// StartPatience is the time without progress after which a start counts as failed.
+// Starts that progress have no time limit, since the time to rebuild a view grows with
+// the ledger.
 const StartPatience = 30 * time.Second
 
 // startReports is the interval at which an instance logs what its start waits for.

@@ -50,8 +50,9 @@ type Service struct {
 	Views []View
 	// Content is true if it may fetch the tenants' content keys, and so decrypt content.
 	Content bool
-	// State is the name, below the mesh's folder of data, of its folder with data that must
-	// survive a restart. It is "" if losing its files loses no data.
+	// State is the name of the folder, below the mesh's folder of data, that holds its
+	// data. The data must survive a restart. State is "" for a service without such
+	// data.
 	State string
 	// Rebuilt is true if a restore makes the folder of State from the ledger and the newest
 	// checkpoint, so that a backup does not contain it.
@@ -80,8 +81,8 @@ type View struct {
 	// position in the first line. The response of any other view is one JSON object with
 	// the members name, position and dump.
 	Lines bool
-	// Optional is true for a view that may have no running instance: replay then reports
-	// it as not compared and does not fail.
+	// Optional is true for a view whose service need not run: if no instance runs,
+	// replay reports the view as not compared and does not fail.
 	Optional bool
 }
 

@@ -292,7 +292,8 @@ func address(subject string) (service, id string, ok bool) {
 // fromKey is the context key of the service that sent a query.
 type fromKey struct{}
 
-// From returns the service that sent the query that a handler serves with ctx, or "".
+// From returns the service that sent the query that a handler serves with ctx, or "" if
+// ctx is not that of a handler.
 func From(ctx context.Context) string { s, _ := ctx.Value(fromKey{}).(string); return s }
 
 // answer handles one query from the service from and sends its response. The query must

@@ -1,7 +1,8 @@
 // Command dead lists unreachable functions: those that neither a main function nor a
 // test reaches, and those that only tests reach. It compares both lists with an
-// allow-list, exits with 1 if a function is not on it, and prints entries that are no
-// longer needed. scripts/deadcode runs it from the root of the repository.
+// allow-list, exits with 1 if the allow-list does not permit a listed function, and
+// prints the entries of the allow-list that are no longer needed. scripts/deadcode runs
+// it from the root of the repository.
 package main
 
 import (

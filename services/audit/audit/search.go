@@ -35,8 +35,8 @@ const receiptFacet = "receipt"
 // they produced; search queries cannot use it.
 const outputFacet = "output"
 
-// commitmentKey returns the part of a commitment that the index contains, which has 128
-// bits.
+// commitmentKey returns the part of a commitment that the index contains: "sha256:" and
+// the first 128 bits in hex.
 func commitmentKey(commitment string) string {
 	return commitment[:min(len(commitment), len("sha256:")+32)]
 }
@@ -320,9 +320,9 @@ func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	return binary.BigEndian.Uint64(v)
 }
 
-// search passes at most r.Limit matching events to add, newest first; the limit is at
-// least 1 and at most 1000. The index contains times in seconds only, so search also
-// compares the exact times of the events.
+// search passes at most r.Limit matching events to add, newest first. A limit below 1
+// counts as 1, and one above 1000 as 1000. The index contains times in seconds only, so
+// search also compares the exact times of the events.
 func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(events.Found) error) error {
 	q := SearchQuery{Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
 	left := q.Limit

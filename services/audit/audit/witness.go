@@ -101,7 +101,8 @@ func (s *Service) at(size uint64) *point {
 }
 
 // witnessOf returns the name of the witness that signed line for a checkpoint. If no
-// witness signed it, the error is not-found.
+// witness signed it, the error is not-found. It returns another error if the witness's
+// key may not be used for cosignatures at the current Lamport time.
 func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 	for _, k := range env.Trust.Keys() {
 		name, ok := strings.CutPrefix(k.Owner, "witness:")

@@ -9,8 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newBreakGlassCmd returns the command break-glass, which permits the caller's escalated
-// calls to run without approval for a time and requires a later review.
+// newBreakGlassCmd returns the command break-glass, whose subcommands permit the
+// caller's escalated calls to run without approval for a time, review another person's
+// use of such a permission, and list the uses.
 func newBreakGlassCmd(c *env) *cobra.Command {
 	var openReason, reviewReason, verdict string
 	var ttl time.Duration

@@ -88,8 +88,9 @@ func wrongConfig(err error) error {
 }
 
 // readLLM reads the llm document that a configuration contains or refers to by file
-// name. For an inline document its errors have the full JSON pointer of the invalid
-// member, otherwise the file name.
+// name. Errors about an inline document begin with its JSON pointer in the configuration
+// file, which is followed by the pointer of the invalid member, if any; errors about a
+// file contain the file's name.
 func readLLM(d config.Document) (llmrouter.Config, error) {
 	doc, where, err := d.Read("/llm-router/document")
 	if err != nil {

@@ -55,7 +55,7 @@ const reconnect = 300 * time.Millisecond
 
 // runDevEvents prints events until ctx is done, first the earlier ones that the option
 // since selects. It reconnects when the connection is lost. It returns an error if the
-// mesh rejects the request or sends a line that is not JSON.
+// mesh rejects the request, or sends a line that is not JSON or is too long.
 func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 	t := devTail{c: c, since: o.since}
 	for waits := false; ; {

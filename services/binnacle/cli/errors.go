@@ -59,8 +59,8 @@ func fail(code int, format string, args ...any) error {
 }
 
 // end prints a command's error, unless it is nil or wraps errSilent, and returns the
-// exit code. For structured formats it also writes a printed error as a document, unless
-// output was already written.
+// exit code. In a structured format it also writes the error as a document to standard
+// output, unless output was already written.
 func (c *env) end(err error) int {
 	if err == nil {
 		return exitOK
