@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 )
 
-// Release is the version that the newest section of CHANGELOG.md describes.
+// Release is the newest version that has a section in CHANGELOG.md.
 const Release = "0.5.0"
 
 // commit is set at link time (-X), because the go command itself records the commit only

@@ -216,7 +216,7 @@ func generate(service string, files []string) ([]byte, error) {
 // or 0 if the name has none.
 func version(file string) int {
 	_, v, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json"), ".v")
-	n, _ := strconv.Atoi(v) // one reports a name without a version
+	n, _ := strconv.Atoi(v) // the function one returns an error for a name without a version
 	return n
 }
 

@@ -156,7 +156,7 @@ func runRestore(ctx context.Context, c *env, o *backupOptions) error {
 	defer file.Close()
 	stop := func() {}
 	r, err := backup.Restore(ctx, file, o.folders, mesh.Declarations(), func() (*bus.Conn, error) {
-		if o.nats == "" { // no restored folder need be in DATA
+		if o.nats == "" { // DATA may not exist yet, since flags may name other folders for everything that is restored
 			if err := private.Mkdir(c.data); err != nil {
 				return nil, err
 			}
