@@ -81,7 +81,7 @@ type parts struct {
 }
 
 // add adds an item and sends the collected items if they have reached partSize. A
-// json.RawMessage is sent unchanged.
+// json.RawMessage is sent unchanged, except that white space between tokens is removed.
 func (p *parts) add(item any) error {
 	raw, ok := item.(json.RawMessage)
 	if !ok {

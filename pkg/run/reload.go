@@ -44,7 +44,7 @@ type Live struct {
 
 	mu      sync.Mutex
 	now     *config.Loaded
-	tried   []byte // content of the file at the last attempt that succeeded or was rejected
+	tried   []byte // content of the file at Start, or at the last attempt that succeeded or was rejected
 	takers  map[*Env]Service
 	started *reload // reload that is not yet recorded completely, or nil
 }

@@ -26,9 +26,9 @@ import (
 
 // Serve runs one instance of a service until ctx ends or the instance fails, and calls
 // ready when the service accepts work. It retries until its streams exist, so services
-// may start in any order. It returns nil if ctx has ended and the instance has stopped
-// without an error, and a *bus.RunningError if running processes hold all slots of the
-// service.
+// may start in any order. It returns nil if the instance has stopped without an error,
+// in general because ctx has ended, and a *bus.RunningError if running processes hold
+// all slots of the service.
 func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	d := s.Declaration()
 	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)

@@ -137,9 +137,10 @@ func (b *Box) Run(ctx context.Context) error {
 	return b.follower.Run(ctx, last+1)
 }
 
-// deliver dispatches one message of the inbox: a query to its handler, in a goroutine
-// of its own, and any other frame to the open stream with its id. Invalid messages are
-// logged and dropped; the error is always nil.
+// deliver dispatches one message of the inbox: a query to its handler, in a goroutine of
+// its own, and any other frame to the open stream with its id. A frame without an open
+// stream, or from another service than the stream's sender, is dropped. Invalid messages
+// are logged and dropped; the error is always nil.
 func (b *Box) deliver(en eventlog.Entry) error {
 	var f Frame
 	from, id, ok := address(en.Subject)

@@ -19,7 +19,7 @@ import (
 
 // opened returns the newest epoch of the log, which the root key opened by an event on
 // the ledger, or epoch 1 if there is no such event. It returns an error if the ledger
-// cannot be read or the event's signature does not verify.
+// cannot be read, or if trust.VerifyEpoch rejects the event.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	filter := bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
 	en, err := s.env.Emit.Log.Last(ctx, filter)

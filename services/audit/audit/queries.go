@@ -345,7 +345,8 @@ func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (o
 }
 
 // tile returns the hashes of a tile in the layout of C2SP tlog-tiles: q.Width hashes
-// from index q.Index*256 on, at level 8*q.Level of the tree.
+// from index q.Index*256 on, at level 8*q.Level of the tree. The error is not-found if
+// the tree does not have all of them.
 func (s queries) tile(_ context.Context, q *events.TileRequest) ([]byte, error) {
 	pos, _ := s.view.Position()
 	if q.Level > 5 || q.Width == 0 || q.Width > 256 || q.Index > pos || q.Index*256+q.Width > pos>>(8*q.Level) {

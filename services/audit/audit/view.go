@@ -50,8 +50,9 @@ var (
 	dumped    = buckets[1:8] // buckets that Dump writes entry by entry
 )
 
-// OpenView opens or creates the view in dir. If its database cannot be opened, OpenView
-// renames the file and returns an empty view, which must be rebuilt from the ledger.
+// OpenView opens or creates the view in dir. A database with another layout is emptied,
+// and one that cannot be opened is renamed and replaced by an empty one. An empty view
+// must be rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -411,7 +412,8 @@ func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
 	return nil
 }
 
-// printable returns the key of an entry as text that sorts in the same order.
+// printable returns the key of an entry as text. A sequence or time has 20 decimal
+// digits; in a key of bEvents, a slash precedes it.
 func printable(bucket, k []byte) string {
 	switch string(bucket) {
 	case "receipts", "system", "alarms", "times":
