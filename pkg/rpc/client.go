@@ -42,7 +42,8 @@ type Frames interface {
 	Close()
 }
 
-// To returns a client whose queries go to one instance.
+// To returns a client whose queries go to the given instance. The client does not check
+// that the instance runs.
 func (c *Client) To(instance string) *Client {
 	return &Client{Box: c.Box, Send: c.Send, Live: func(context.Context, string) (string, error) { return instance, nil }}
 }

@@ -22,7 +22,7 @@ type mesh struct {
 	addr, nats, data, bin, ldflags string
 	services                       []string
 
-	mu    sync.Mutex // serializes lines on standard output
+	mu    sync.Mutex // serializes the lines that copy prints
 	procs map[string]*proc
 }
 

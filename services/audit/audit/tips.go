@@ -166,7 +166,7 @@ func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 			t.Receipts--
 		}
 	}
-	if t.Receipts < uint64(s.Receipts) { // the tip at that position is an earlier receipt
+	if t.Receipts < uint64(s.Receipts) { // the tip at that position is an earlier receipt or the chain's genesis
 		last = ""
 		for k, _ = c.Seek(append(bytes.Clone(prefix), key(size+1)...)); t.Receipts > 0; {
 			if k == nil {

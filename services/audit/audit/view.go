@@ -44,7 +44,7 @@ var (
 	bIDs      = []byte("ids")      // event id -> seq
 	bSystem   = []byte("system")   // sequence of a trust or policy event -> event name
 	bAlarms   = []byte("alarms")   // seq -> text of the alarm about the entry
-	bTimes    = []byte("times")    // second -> sequence of the first event in that second
+	bTimes    = []byte("times")    // second -> sequence of the first event in that second, if no event before it has a later time
 	bSearch   = []byte("search")   // facet=value\x00seq -> differences between consecutive sequences
 	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch, bTips, bRecent}
 	dumped    = buckets[1:8] // buckets that Dump writes entry by entry
