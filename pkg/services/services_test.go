@@ -70,7 +70,8 @@ func TestRegistry(t *testing.T) {
 
 // TestReleased shows that the registry has every name that a release has recorded.
 // Ledgers contain these names in subjects, intents, kinds and key documents, so none may
-// be removed.
+// be removed. It also shows that the lists of names are sorted, and that a gateway
+// expects every program except the gateway.
 func TestReleased(t *testing.T) {
 	for what, c := range map[string]struct{ have, want []string }{
 		"executors":          {Executors(), []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}},

@@ -71,7 +71,8 @@ func TestFormatOf(t *testing.T) {
 }
 
 // TestUsage checks that a wrong command line results in exit code 2 and an error that
-// names the mistake or the correct form.
+// names the mistake or the correct form, and that without a command the help is printed,
+// with exit code 2.
 func TestUsage(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for line, want := range map[string]string{
@@ -150,8 +151,9 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestEnvironment checks that a variable sets a flag's value if the command line does
-// not, and that the error about an invalid value names the variable.
+// TestEnvironment checks that a variable that is not empty sets a flag's value if the
+// command line does not, that the flag's help names the variable and still shows the
+// default, and that the error about an invalid value names the variable.
 func TestEnvironment(t *testing.T) {
 	for _, x := range []struct {
 		line, env, want string

@@ -21,8 +21,9 @@ func event(seq int, name, data string) string {
 	return fmt.Sprintf(`{"event":{"actor":"admin","callid":"c-ABCDEFGHIJKL","data":%s,"session":"s-1","source":"gateway/gw1","time":"2026-03-03T12:00:0%d.000Z","type":"dev.binnacle.gateway.%s.v1"},"seq":%d}`+"\n", data, seq, name, seq)
 }
 
-// TestDevEvents checks that dev events continues after the last event that it printed
-// when it has reconnected, and that it fails if the mesh rejects the request.
+// TestDevEvents checks that dev events prints a line for each event, that after a lost
+// connection it reports that it waits, reconnects and continues after the last event
+// that it printed, and that it fails if the mesh rejects the request.
 func TestDevEvents(t *testing.T) {
 	alone(t)
 	var mu sync.Mutex
