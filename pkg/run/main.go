@@ -154,7 +154,7 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 		return err
 	}
 	cfg.NKeySeed = []byte(nkey)
-	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // a service that signs nothing has no such file, nor has the gateway in key rings of old releases
+	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // a service that signs nothing has no such file; the gateway has none in key rings of old releases
 		cfg.SignSeed = func() ([]byte, error) { return keys.Seed(service + ".sign") }
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err

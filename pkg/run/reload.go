@@ -33,8 +33,8 @@ type Reloader interface {
 // changes. A reload applies all changes or none: if the file is invalid, or changes a
 // member that requires a restart, the running configuration is kept and the reason is
 // logged. Before a reload takes effect, an event config_reloaded is appended to the
-// ledger for every instance in the process that reads one of the changed members. If not
-// all of them can be appended, the others may be stored already; the reload is then
+// ledger for every instance in the process that reads one of the changed members. If one
+// of these events cannot be appended, others may be stored already; the reload is then
 // completed before the file is read again, so that the ledger names no configuration
 // that the process skipped. Live is safe for concurrent use.
 type Live struct {

@@ -123,8 +123,8 @@ func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 
 // bound returns the checkpoint to which a pack that needs at least size leaves is bound:
 // the newest one if k is 0, or else the newest one with at least k cosignatures. If no
-// checkpoint covers size leaves, the error is that of newest. If none of those that do
-// has k cosignatures, it is not-found.
+// checkpoint covers size leaves, the error is that of newest. If there are such
+// checkpoints, but none with k cosignatures, it is not-found.
 func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {

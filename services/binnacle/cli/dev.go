@@ -144,7 +144,8 @@ type devData struct {
 
 // print prints the events of a response until the response ends, and returns an error
 // for a line that is not JSON or is too long. A connection that breaks is not an error,
-// because the caller reconnects; a line that is incomplete then is not printed.
+// because the caller reconnects; print does not print the incomplete line with which
+// such a response ends.
 func (t *devTail) print(r io.Reader) error {
 	in := eventLines(r)
 	for in.Scan() {
