@@ -195,9 +195,10 @@ func TestWait(t *testing.T) {
 }
 
 // TestWaitWithFrames checks that a response is complete when its outcome and all its
-// frames have arrived, in any order, and broken if some frames do not arrive. The wait
-// also ends when the client disconnects, or when the ledger stops responding before the
-// first frame, but not when the ledger stops responding after it.
+// frames have arrived, whichever arrives first, and broken if the sink reports a lost
+// frame, or if frames are still missing lastFrames after the outcome. The wait also ends
+// when the client disconnects, or when the ledger stops responding before the first
+// frame, but not when the ledger stops responding after it.
 func TestWaitWithFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(src *source, f *frames, l *ledger)

@@ -60,7 +60,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// deadlines is a response writer that records the read deadline of its connection.
+// deadlines is a response writer that records the latest read deadline and the number of
+// deadlines that were set.
 type deadlines struct {
 	http.ResponseWriter
 	at  time.Time

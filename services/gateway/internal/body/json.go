@@ -45,9 +45,9 @@ func Into(c echo.Context, v any) ([]byte, error) {
 	return doc, Strict(doc, v)
 }
 
-// Strict decodes a canonical JSON object into the struct that v points to. It returns an
-// error for every document that strictjson.Decode rejects; the error names the wrong
-// member by its JSON pointer.
+// Strict decodes a canonical JSON object into the struct that v points to. If
+// strictjson.Decode rejects a member, the error (400) names the member by its JSON
+// pointer.
 func Strict(doc []byte, v any) error {
 	err := strictjson.Decode(doc, v)
 	var e *strictjson.Error
@@ -68,8 +68,8 @@ func duplicate(doc []byte) string {
 var errNotJSON = errors.New("not JSON")
 
 // duplicateIn reads one JSON value, whose pointer is at, and returns the pointer of the
-// first duplicate member in it, or "" if there is none. It returns errNotJSON if the
-// value is malformed before that member.
+// first duplicate member in it, or "" if there is none. It returns errNotJSON if it
+// reaches malformed JSON before a duplicate member.
 func duplicateIn(d *json.Decoder, at string) (string, error) {
 	open, err := d.Token()
 	if err != nil {
@@ -133,8 +133,8 @@ func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 const ArgsKey = "args at"
 
 // InBody returns err. If err is an *apierr.Error about a call's args, with a Pointer and
-// without a Param, InBody first sets its Param to the member of the body, or the path
-// parameter, that the wrong argument came from.
+// without a Param, InBody first sets its Param to what the wrong argument came from: the
+// member of the body, the path parameter, or the whole body (apierr.WholeBody).
 func InBody(c echo.Context, err error) error {
 	var e *apierr.Error
 	if !errors.As(err, &e) || e.Pointer == "" || e.Param != "" {

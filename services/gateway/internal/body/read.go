@@ -72,10 +72,10 @@ func Unread(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // Read reads the body of an actor's request within limits and within the budget b, and
-// stores it for Raw. The bytes of the body count in b until release is called, which the
-// caller must do exactly once. Unless opaque is set, Read checks the nesting depth of
-// the body as JSON. The error has status 400, 408, 413, 415 or 429; after an error
-// release is nil and the body does not count.
+// stores it for Raw and as the request's Body. The bytes of the body count in b until
+// release is called, which the caller must do exactly once. Unless opaque is set, Read
+// checks the nesting depth of the body as JSON. The error has status 400, 408, 413, 415
+// or 429; after an error release is nil and the body does not count.
 func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) (release func(), err error) {
 	held := &hold{b: b, limits: limits.orDefault(), actor: actor}
 	raw, err := read(c, held)

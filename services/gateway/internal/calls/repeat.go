@@ -101,10 +101,11 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 
 // sameModel reports whether a recorded call c to a language model, with the given args,
 // is the call that r proposes. It compares the summaries, except the capture mode, and
-// the requests themselves, by their digests if the mode was hashed. A request that was
-// erased, or recorded in mode off, cannot be compared and counts as equal: its response
-// was not stored in mode off either. sameModel returns false for a malformed summary, and
-// an error if a content cannot be read.
+// the digests of the requests themselves; the summary contains the digest of the
+// recorded request if the mode was hashed. A request that was erased, or recorded in
+// mode off, cannot be compared and counts as equal: its response was not stored in mode
+// off either. sameModel returns false if args are not a valid summary, and an error if
+// those of r are not, or if a content cannot be read.
 func (s *Runner) sameModel(ctx context.Context, c *contract.Call, args []byte, r propose.Request) (bool, error) {
 	now, err := ModelArgs(r.Args)
 	if err != nil {

@@ -32,9 +32,9 @@ type Maker struct {
 }
 
 // TimeoutHeader is the request header with the timeout of a call in seconds. The time
-// begins at the proposal or, for an escalated call, when the escalation is settled. A
-// call that has not started within that time does not start, and the executor of a call
-// that is running stops it. A caller that executes its call itself is not stopped.
+// begins at the proposal or, for an escalated call, at its approval. A call that has not
+// started within that time does not start, and a call that is still running then is
+// stopped by its executor. A caller that executes its call itself is not stopped.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
 // TimeoutOf returns the timeout of a request's call: the value of TimeoutHeader, 1 to
@@ -55,7 +55,7 @@ func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 // labels, Idempotency-Key and timeout. Names of sessions in the args are replaced by ids
 // (see sessions.Resolver.InArgs). Nothing is recorded yet. With an Idempotency-Key, the
 // proposal has the id of the call that the key identifies. An invalid header is an error
-// (400).
+// (400), except a malformed traceparent, which is ignored.
 func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *auth.Caller) (propose.Request, error) {
 	ctx, h := c.Request().Context(), c.Request().Header
 	in, err := s.Sessions.Of(ctx, who, h)

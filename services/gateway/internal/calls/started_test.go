@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// TestStartedDelivers checks that started delivers the outcome of a call that it finds on
-// the ledger, so that the call need not wait for the instance's reader.
+// TestStartedDelivers checks that started reports the claim and the outcome of a call
+// but not its proposal, and that it delivers an outcome that it finds on the ledger, so
+// that the wait for the call does not depend on the instance's reader.
 func TestStartedDelivers(t *testing.T) {
 	log := &memlog.Log{}
 	by := func(source string) *emit.Emitter {

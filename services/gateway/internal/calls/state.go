@@ -76,8 +76,8 @@ func (s *API) State(c echo.Context) error {
 }
 
 // fold sets the state of a call from its newest event. It returns the output if the call
-// succeeded and has one that was not withheld, or else nil. Other events than those below
-// do not change x.
+// succeeded and has one that was not withheld, or else nil. It does not change x unless
+// the event is an escalation, an ALLOW, an expiry of the start, a claim or an outcome.
 func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error) {
 	switch e.Name {
 	case contract.EventEscalated:

@@ -42,7 +42,7 @@ type ConformanceRequest struct {
 	Level   string          `json:"level,omitempty"`   // L1, L2 or L3; empty = L1
 	Profile string          `json:"profile,omitempty"` // synonym of level
 	Tool    string          `json:"tool,omitempty"`    // tool that the caller may call; empty = cmd.upper
-	Args    json.RawMessage `json:"args,omitempty"`    // arguments of the tool
+	Args    json.RawMessage `json:"args,omitempty"`    // arguments of the tool; absent = {}, or {"text":"conform"} if tool is absent too
 	Model   string          `json:"model,omitempty"`   // model that the caller may use; empty = demo/echo
 }
 

@@ -116,9 +116,10 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestTakeUp checks that the intent of a call that is approved later is handed out by
-// the call's id, and only to the caller that proposed it. A repeated hand-out is marked
-// as such. No hand-out takes place while the mesh is frozen, or after the outcome.
+// TestTakeUp checks that the intent of a call that is approved later can be requested by
+// the call's id, but only by the caller that proposed the call. A repeated hand-out is
+// marked as such. No hand-out takes place while the mesh is frozen, or after the
+// outcome.
 func TestTakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, l := newMesh(t)
