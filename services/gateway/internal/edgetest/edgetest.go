@@ -155,8 +155,8 @@ func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause 
 // All events of policy are delivered.
 var read = []string{contract.EventEffectRecorded, contract.EventToolRegistered, contract.EventToolRetired}
 
-// appended delivers an entry to the gateway as its readers do, and executes the call if
-// the entry is a proposal.
+// appended delivers an entry to the gateway if the gateway's readers would receive it,
+// and executes the call if the entry is a proposal.
 func (m *Mesh) appended(en eventlog.Entry) {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
@@ -252,7 +252,8 @@ func (m *Mesh) client() *rpc.Client {
 		}}
 }
 
-// response is the response to a query: one document, followed by the error end.
+// response is the response to a query: the document doc, unless it is nil, followed by
+// the error in the field end.
 type response struct {
 	doc json.RawMessage
 	end error
@@ -412,7 +413,8 @@ func (c *Call) Send(f llm.Frame) {
 	c.SendBytes(b)
 }
 
-// SendBytes sends bytes that need not be an encoded frame to the gateway.
+// SendBytes sends bytes to the gateway as one frame of the call's response, even if they
+// do not encode a frame.
 func (c *Call) SendBytes(b []byte) {
 	c.stream().put(&transient.Frame{Kind: transient.Data, Data: b}, nil)
 }
@@ -448,8 +450,8 @@ func (r *Response) errorMember(name string) string {
 	return v
 }
 
-// Do sends a request with a bearer token and headers of the form "Name: value", and
-// returns the response.
+// Do sends a request with a bearer token, unless it is "", and headers of the form
+// "Name: value", and returns the response.
 func (m *Mesh) Do(method, path, bearer, body string, headers ...string) *Response {
 	m.Helper()
 	return m.DoIn(context.Background(), method, path, bearer, body, headers...)

@@ -148,8 +148,8 @@ func (s *API) Ready(c echo.Context) error {
 }
 
 // readiness queries the health of all instances of the expected services concurrently.
-// The mesh is ready if each of these services, and the gateway, has a healthy instance,
-// and catalogLag returns "".
+// The mesh is ready if this gateway instance and at least one instance of each of these
+// services are healthy, and catalogLag returns "".
 func (s *API) readiness(ctx context.Context) Readiness {
 	r := Readiness{Ready: true, Durability: s.Durability, Instance: s.Instance, Services: map[string][]Dependency{}, Missing: []string{}}
 	var mu sync.Mutex

@@ -53,9 +53,9 @@ type KeyRequest struct {
 	Models       []string `json:"models,omitempty"` // patterns of model names; empty = every model
 	Tags         []string `json:"tags,omitempty"`
 	Budget       int64    `json:"budget_usd_micros,omitempty"` // 0 means unbounded
-	BudgetWindow string   `json:"budget_window,omitempty"`     // day, month or total
+	BudgetWindow string   `json:"budget_window,omitempty"`     // day, month or total; empty = total
 	Rate         int64    `json:"rate_calls,omitempty"`
-	RateWindow   string   `json:"rate_window,omitempty"` // second, minute or hour
+	RateWindow   string   `json:"rate_window,omitempty"` // second, minute or hour; empty = minute
 	Concurrent   int64    `json:"concurrent,omitempty"`
 	Cache        bool     `json:"cache,omitempty"`
 	TTLMS        int64    `json:"ttl_ms,omitempty"` // 0 means that the key does not expire

@@ -60,8 +60,8 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// TestCreateWithoutNews checks that a request to create a key returns the key after two
-// seconds even if the gateway has not received the key's event.
+// TestCreateWithoutNews checks that a request to create a key succeeds after two seconds
+// even if the gateway has not received the key's event.
 func TestCreateWithoutNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key")

@@ -89,8 +89,8 @@ func (s *API) Events(c echo.Context) error {
 	})
 }
 
-// Entries handles GET /api/v1/ledger. It streams the stored bytes of entries, one line
-// for each.
+// Entries handles GET /api/v1/ledger. It streams the stored bytes of the entries in the
+// range of the parameters from and to, one line for each entry.
 func (s *API) Entries(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -177,7 +177,7 @@ type Graph struct {
 }
 
 // ListSessions handles GET /api/v1/proofgraph/sessions. It responds with the sessions
-// that limit and offset select.
+// that limit and offset select, at most 1000.
 func (s *API) ListSessions(c echo.Context) error {
 	q, err := s.pageOf(c)
 	if err != nil {
@@ -251,8 +251,9 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	return q, nil
 }
 
-// Proof handles GET /api/v1/ledger/:seq/proof. It responds with the leaf hash of the
-// ledger entry with that sequence, its inclusion proof, and the checkpoint of the proof.
+// Proof handles GET /api/v1/ledger/:seq/proof. It responds with the leaf hash and the
+// inclusion proof of the ledger entry with the sequence seq, and with the checkpoint
+// that the proof leads to.
 func (s *API) Proof(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

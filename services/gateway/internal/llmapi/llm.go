@@ -45,7 +45,8 @@ type API struct {
 	// Open subscribes to the frames of a call that the service named by from sends.
 	// Frames that were sent before are not delivered.
 	Open func(call, from string) Frames
-	// Post sends a frame to an instance without waiting until it is stored.
+	// Post sends the frame with number n of the stream id to an instance, without
+	// waiting until the frame is stored.
 	Post func(to, id string, n int64, data []byte) error
 }
 
@@ -77,7 +78,8 @@ type ProviderResponse map[string]json.RawMessage
 // earlier with an equal request, the recorded output of that call is sent once the call
 // has ended. The error is 409 if that call had another request, or if the request is for
 // a stream, which cannot be sent again because its frames are not recorded. It is 410 if
-// the output was not stored, and 404 if a stored response has been deleted.
+// the output was not stored or was erased, and 404 if a stored response has been
+// deleted.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)

@@ -400,8 +400,9 @@ func TestRepeatNotStored(t *testing.T) {
 	}
 }
 
-// TestRepeatAfterReload checks that requests under one Idempotency-Key are compared
-// correctly if the capture mode has changed between them.
+// TestRepeatAfterReload checks that, under one Idempotency-Key, an equal request
+// succeeds and a different one is rejected, also if the capture mode has changed since
+// the first request.
 func TestRepeatAfterReload(t *testing.T) {
 	modes := []string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed}
 	for _, before := range modes {
@@ -429,8 +430,9 @@ func TestRepeatAfterReload(t *testing.T) {
 	}
 }
 
-// TestExpiry checks that the expiry of the caller's credential ends an open stream but
-// not a plain request, and that its revocation ends both.
+// TestExpiry checks that the expiry of the caller's credential ends an open stream and
+// cancels its call, but has no effect on a plain request, and that the revocation of the
+// credential ends both and cancels their calls.
 func TestExpiry(t *testing.T) {
 	for name, c := range map[string]struct {
 		body   string
