@@ -67,7 +67,8 @@ type TextContent struct {
 }
 
 // Execute handles POST /mcp/v1/execute of the HELM HTTP surface. It proposes a call of
-// the tool method with the args params, and responds with an ExecuteResponse.
+// the tool that the member method names, with the member params as args, and responds
+// with an ExecuteResponse if the call succeeds.
 func (s *API) Execute(c echo.Context) error {
 	var req ExecuteRequest
 	who, _, err := s.Gate.Into(c, &req)

@@ -96,10 +96,11 @@ func TestMCP(t *testing.T) {
 	}
 }
 
-// TestMCPProposesAll checks that every tools/call is proposed, whether the tool is listed
-// in the session or not: tools that were registered after the session opened, that are
-// not approved, or whose documents MCP does not permit. None of these is listed. A name
-// that is too long is an error of the call.
+// TestMCPProposesAll checks that every tools/call is proposed, whether the tool is
+// listed in the session or not: also if the tool was registered after the session
+// opened, is not approved, has a document that MCP does not permit, or is unknown. Tools
+// that are not approved or not permitted are not listed. A call with a name that is too
+// long is not proposed; its result is an error.
 func TestMCPProposesAll(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a", "tool.drifted")
 	register := func(kind, description, input string) {
@@ -132,8 +133,9 @@ func TestMCPProposesAll(t *testing.T) {
 	}
 }
 
-// TestMCPReferences checks that a call which names too many contents fails with the code
-// that the HTTP API returns for it, and not with one that suggests a retry.
+// TestMCPReferences checks that a call that names too many contents fails with the code
+// invalid_input, as over the HTTP API, and that a call that names a content fails with
+// the code unavailable if audit cannot be queried.
 func TestMCPReferences(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)

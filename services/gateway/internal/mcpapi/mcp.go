@@ -92,11 +92,11 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// mcpServer returns the server of one MCP session. It lists the approved packs in the
-// catalog at the time of the call of mcpServer. Every tools/call is passed to mcpCall,
-// because policy decides on the catalog at the time of the call: the list may have
-// changed since the session opened, and the attempt to call a tool that is not listed,
-// and its denial, belong on the ledger too.
+// mcpServer returns the server of one MCP session. The server lists the packs that are
+// approved when mcpServer is called. It passes every tools/call to mcpCall, because
+// policy decides by the catalog at the time of that call: the catalog may have changed
+// since the session opened, and the attempt to call a tool that is not listed, and its
+// denial, belong on the ledger too.
 func (s *API) mcpServer(id string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
 	for _, t := range packs.Approved(s.Tools) {
@@ -128,9 +128,9 @@ func (s *API) list(srv *mcp.Server, t *contract.Tool) (err error) {
 }
 
 // mcpCall proposes a tool call, waits for its outcome and returns its result. If the
-// call cannot be proposed, does not succeed or waits for approval, the result is that of
-// failed. An error in the session or in a header, or the end of ctx, is returned as an
-// error.
+// name or the arguments are invalid, the result is that of toolError; if the call cannot
+// be proposed, does not succeed or waits for approval, it is that of failed. An error in
+// the session or in a header, or the end of ctx, is returned as an error.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {

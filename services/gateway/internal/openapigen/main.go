@@ -211,7 +211,7 @@ func (op *operation) failures(out object) {
 	}
 	for status, name := range map[string]string{"400": "Invalid", "401": "Unauthenticated", "403": "Forbidden", "404": "Missing", "4XX": "Refused", "503": "Unavailable", "5XX": "Failed"} {
 		if status == "404" && !strings.Contains(op.path, "{") && op.then == plain && !op.calls() {
-			continue // the request names nothing that could be missing
+			continue // the path names nothing that could be missing; 4XX covers a 404 about something that a parameter or the body names, such as a session
 		}
 		out[status] = object{"$ref": "#/components/responses/" + kind + name}
 	}
