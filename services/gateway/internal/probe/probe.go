@@ -146,7 +146,8 @@ func (p *Probe) Unsteady() bool {
 }
 
 // settling is the time after a recovery during which the consumers may still elect
-// leaders. Unstarted is how long a call may remain unstarted during that time.
+// leaders. Unstarted is the time after which a wait checks whether the proposal of its
+// call is stored and, during settling, whether the call has started.
 const (
 	settling  = 15 * time.Second
 	Unstarted = 1500 * time.Millisecond

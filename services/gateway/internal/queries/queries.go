@@ -70,7 +70,7 @@ func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error
 // Lines responds to a request with the items that a query returns, as JSON lines, as
 // they arrive. An error before the first item is returned as Error converts it. A later
 // error aborts the connection, so that the response is not mistaken for a complete one.
-// If the client has disconnected, Lines returns nil.
+// If a line cannot be written because the client has disconnected, Lines returns nil.
 func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error {
 	open := false
 	begin := func() {

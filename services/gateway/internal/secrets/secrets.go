@@ -133,8 +133,9 @@ const (
 )
 
 // hold stores the value of a call for a request, unless a value of that call is held
-// already for another request. It returns an error if maxHeldValues values are held.
-// Otherwise the request must call drop or leave.
+// already for another request. It returns an error if no value of the call and
+// maxHeldValues values of other calls are held. Otherwise the request must call drop or
+// leave.
 func (h *heldValues) hold(call, session string, sealed []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
