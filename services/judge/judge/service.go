@@ -118,7 +118,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 func judgeSession(callID string) string { return contract.IDSession + "judge-" + callID }
 
 // judgement returns the output of the call in canonical form: the verdict, the rubric's
-// name, the model, the judged session, and the session of the nested call.
+// name, the model, the judged session, and the name of the nested call's session.
 func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdict) ([]byte, error) {
 	out, err := json.Marshal(struct {
 		verdict.Verdict

@@ -268,8 +268,8 @@ func (r *released) isNone() bool {
 	return r.none
 }
 
-// firstOf returns the first event on the ledger that matches filter, or nil if there is
-// none.
+// firstOf returns the first valid event on the ledger that matches filter, or nil if
+// there is none.
 func firstOf(ctx context.Context, log eventlog.Log, filter string) (*contract.Event, error) {
 	for en, err := range log.Scan(ctx, filter, 1) {
 		if err != nil {
