@@ -33,8 +33,9 @@ type Maker struct {
 
 // TimeoutHeader is the request header with the timeout of a call in seconds. The time
 // begins at the proposal or, for an escalated call, at its approval. A call that has not
-// started within that time does not start, and a call that is still running then is
-// stopped by its executor. A caller that executes its call itself is not stopped.
+// started within that time, or within policy's start window if that is shorter, does not
+// start. A call that is still running at the end of the timeout is stopped by its
+// executor. A caller that executes its call itself is not stopped.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
 // TimeoutOf returns the timeout of a request's call: the value of TimeoutHeader, 1 to

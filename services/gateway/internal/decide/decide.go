@@ -56,8 +56,9 @@ type API struct {
 type Lender interface {
 	// HandOut claims the call that e allows. If the error is nil, the claim is on the
 	// ledger. The error is handout.ErrClaimed if the call was claimed before,
-	// handout.ErrFrozen while the mesh is frozen, and guard.ErrExpired if the intent has
-	// expired. After another error the claim may or may not be on the ledger.
+	// guard.ErrExpired if the intent has expired, and handout.ErrFrozen while the mesh
+	// is frozen. After ErrFrozen or another error, the claim may or may not be on the
+	// ledger.
 	HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error
 	// Withholds returns the reason why no intent can be handed out now, such as
 	// handout.ErrFrozen, or nil.

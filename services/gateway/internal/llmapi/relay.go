@@ -23,11 +23,12 @@ import (
 // once the outcome is on the ledger. A stream is relayed as it arrives, but its end is
 // held back until the outcome is on the ledger. A complete response therefore implies
 // that the outcome and the receipt are durable. A call is cancelled if its client
-// disconnects, if its caller is suspended, or if the caller's credential is revoked; a
-// call with a stream is also cancelled if the credential expires. Unless it has an
-// Idempotency-Key, a call is also cancelled if the ledger stops responding before the
-// first frame, or if no executor starts the call after the ledger has recovered. Only
-// frames of the call's executor are received.
+// disconnects, or if the caller is suspended or the credential is revoked (see
+// auth.Gate.Watch); a call with a stream is also cancelled if the credential expires.
+// Unless it has an Idempotency-Key, a call is also cancelled if, before the first frame,
+// the ledger stops responding, the proposal is not stored in time, or no executor starts
+// the call after the ledger has recovered. Only frames of the call's executor are
+// received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")

@@ -86,8 +86,9 @@ func lamportOf(c echo.Context) (uint64, error) {
 
 // Identities handles GET /api/v1/identities. It responds with the principals and the
 // entries that give or end authority: those in force at the Lamport time in the
-// parameter at or, without the parameter, those of the whole history. The response also
-// contains all break-glass grants and the freeze in force now.
+// parameter at, whether or not they had expired by then, or, without the parameter,
+// those of the whole history. The response also contains all break-glass grants and the
+// freeze in force now.
 func (s *API) Identities(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -367,8 +367,8 @@ func (e *Encoder) Finish() []byte {
 }
 
 // ParseFault decodes the body of an error response or, with status 0, an error in a
-// stream. Some servers send a text instead of an object, or a number as code. Fields
-// that cannot be decoded are empty.
+// stream. Some servers send a text instead of an object, or a number as code. If the
+// body has any other form, only Status is set.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error json.RawMessage `json:"error"`

@@ -20,12 +20,12 @@ type Model struct {
 }
 
 // generation matches the family and the version in a name: opus, 4 and 6 in
-// claude-opus-4-6-v1. A date does not match.
+// claude-opus-4-6-v1. A date is not matched as a part of the version.
 var generation = regexp.MustCompile(`claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?(?:\D|$)`)
 
 // Of returns the members that the model with this name accepts. The name may have the
-// prefix and suffix of any provider. ok is false if the name is not that of a Claude
-// model. A name without a known generation is treated as the newest.
+// prefix and suffix of any provider. The second result is false if the name is not that
+// of a Claude model. A name without a known generation is treated as the newest.
 func Of(name string) (Model, bool) {
 	_, rest, ok := strings.Cut(name, "claude-")
 	if !ok {

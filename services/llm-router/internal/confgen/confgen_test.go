@@ -58,7 +58,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestKinds shows that the table contains every kind that can be configured.
+// TestKinds shows that the table contains exactly the kinds of providers that can be
+// configured.
 func TestKinds(t *testing.T) {
 	var b bytes.Buffer
 	kinds(&b)

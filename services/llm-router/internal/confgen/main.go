@@ -64,7 +64,8 @@ func main() {
 
 // walk writes a table row for each member of the struct type name. If the type of a
 // member is a struct in types, or a list of one, walk also writes the rows of its
-// members. at is the path of the object in the document.
+// members. at is the path of the object in the document, followed by a dot, or "" for
+// the document itself.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {

@@ -196,7 +196,7 @@ func (a *API) Fit(r *ir.Request) error {
 }
 
 // Request returns the body of a request, or the error of Fit or Build. As Fit does, it
-// may remove members of r.
+// may remove members of r.Extra.
 func (a *API) Request(r *ir.Request) ([]byte, error) {
 	if err := a.Fit(r); err != nil {
 		return nil, err

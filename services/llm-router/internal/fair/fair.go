@@ -29,8 +29,9 @@ type Gate struct {
 func New(n int) *Gate { return &Gate{free: n, waiting: map[string][]chan struct{}{}} }
 
 // Enter waits until the owner may run a request. It returns the error of ctx if ctx is
-// done before, or ErrFull if too many requests of the owner are queued. If Enter returns
-// nil, the caller must call Leave afterwards; after an error it must not.
+// done while the request is queued, or ErrFull if too many requests of the owner are
+// queued. If Enter returns nil, the caller must call Leave afterwards; after an error it
+// must not.
 func (g *Gate) Enter(ctx context.Context, owner string) error {
 	g.mu.Lock()
 	if g.free > 0 {

@@ -71,8 +71,9 @@ type Request struct {
 	Metadata         map[string]string
 	CacheKey         string // prompt_cache_key
 
-	// Extra holds members that the dialect does not define. Fit of the provider's API
-	// rejects or removes some of them; the others are sent to the provider unchanged.
+	// Extra holds the members that the caller's dialect did not decode. Fit of the
+	// provider's API rejects or removes some of them; the others are sent to the
+	// provider unchanged.
 	Extra map[string]json.RawMessage
 }
 
@@ -257,7 +258,7 @@ type Event struct {
 	LogProbs json.RawMessage
 }
 
-// Content reports whether the event contains output that a caller sees. The first
+// Content reports whether the event contains text or a part of a tool call. The first
 // attempt of a streamed call with such an event is the one whose response is sent.
 func (e *Event) Content() bool {
 	return e.Kind == Delta && e.Part.Text != "" || e.Kind == CallBegin || e.Kind == CallArgs
@@ -389,7 +390,7 @@ func (c *Collect) call(a *Answer, e *Event) {
 
 // Object returns a tool call's arguments as a JSON object, for APIs that accept nothing
 // else. Empty arguments become {}. A text that is not an object, or is nested too deep,
-// becomes the member input of one.
+// becomes an object with the text as the string member input.
 func Object(args string) json.RawMessage {
 	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && canon.CheckDepth([]byte(s)) == nil && json.Valid([]byte(s)) {
 		return json.RawMessage(s)

@@ -13,7 +13,7 @@ type Turns struct {
 	between *queue // the last queue, if it does not belong to a call
 }
 
-// queue holds the queued events of one call, or those between two calls.
+// queue holds the queued events of one tool call, or those between two tool calls.
 type queue struct{ events []Event }
 
 // Put adds the next event and returns the events that can be sent now, in order. It

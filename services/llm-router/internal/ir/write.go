@@ -37,7 +37,7 @@ func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (syst
 }
 
 // Document returns a new document with the members in r.Extra, which the caller's
-// dialect does not define. The dialect of the provider's API sets its own members
+// dialect did not decode. The dialect of the provider's API sets its own members
 // afterwards, and so replaces those of the same name.
 func (r *Request) Document() Obj {
 	o := Obj{}

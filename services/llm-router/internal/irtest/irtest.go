@@ -315,9 +315,9 @@ type Encoder interface {
 	Finish() []byte
 }
 
-// Encoded encodes Events, one short answer for each finish reason, an answer without
-// content and a stream without events, with a new encoder each time, and compares the
-// bytes with testdata/encoded.golden.
+// Encoded encodes Events, one short answer for each finish reason, including an unknown
+// and an empty one, an answer without content and a stream without events, with a new
+// encoder each time, and compares the bytes with testdata/encoded.golden.
 func Encoded(t *testing.T, encoder func() Encoder) {
 	var out []byte
 	write := func(events []ir.Event) {
