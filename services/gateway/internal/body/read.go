@@ -194,8 +194,8 @@ func (p *pace) set(t time.Time) {
 // handler runs.
 func (p *pace) end() { _ = p.rc.SetReadDeadline(time.Time{}) }
 
-// Budget counts the bytes of request bodies that a gateway holds in memory. The zero
-// value holds none. It is safe for concurrent use.
+// Budget counts the bytes of request bodies that a gateway holds in memory. The count of
+// the zero value is 0. It is safe for concurrent use.
 type Budget struct {
 	mu      sync.Mutex
 	all     int64
@@ -210,8 +210,9 @@ type hold struct {
 	n      int64
 }
 
-// take adds n bytes to the counts. It returns an error (429) if that exceeds the limit
-// of the caller or of the gateway. The bytes count until release in either case.
+// take adds n bytes to the counts. It returns an error (429) if the count of the caller
+// or that of the gateway then exceeds its limit. The bytes count until release in either
+// case.
 func (h *hold) take(n int) error {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()

@@ -44,7 +44,8 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 
 // State handles GET /api/v1/calls/{id}. It responds with a CallState to the actor of the
 // call and to holders of audit:read. For other callers, and for an unknown call, the
-// response is 404. If the call's output was erased, the response is 410.
+// response is 404. If the call's output was erased, the response is 410; if the output
+// or the state cannot be read now, it is 503.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {

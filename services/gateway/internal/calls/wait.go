@@ -41,10 +41,11 @@ type Runner struct {
 }
 
 // Propose begins to record the proposal of a call. If the probes show that the ledger
-// does not respond, it records nothing and returns an error at once. The proposal may
-// not be durable yet when Propose returns, and may still fail to be recorded (see
+// does not respond, Propose records nothing and returns an error at once. The proposal
+// may not be durable yet when Propose returns, and may still fail to be recorded (see
 // propose.Pending.Failed), but it is durable before an outcome is recorded. The error is
-// an *apierr.Error with status 413 or 503. The caller must close the pending call.
+// an *apierr.Error with status 413 or 503. If the error is nil, the caller must close
+// the pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
 	if s.Probe.Down() {
 		return nil, Silent(r, "nothing was proposed")
@@ -68,7 +69,7 @@ func (s *Runner) Wait(ctx context.Context, p *propose.Pending, t await.Terms, si
 }
 
 // WaitDecision waits for the decision on a call that its caller executes. Unlike Wait,
-// it does not end the wait because no executor has started the call: executors do not
+// it continues to wait if no executor has started the call, because executors do not
 // start such calls.
 func (s *Runner) WaitDecision(ctx context.Context, p *propose.Pending, t await.Terms) await.Result {
 	defer s.Probe.Watch()()
@@ -174,11 +175,12 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 	return out, output, err
 }
 
-// PointAt sets the place of the wrong argument in e, if it can be determined. If the
-// executor rejected the input, that is the argument that its error message names. If
-// policy denied the call because of the tool's schema, it is the argument that does not
-// match the tool's current schema, because the ledger holds only the reason code;
-// PointAt then adds the place to the message. Other errors are not changed.
+// PointAt sets the place of the wrong argument in e, if the place can be determined. If
+// the executor rejected the input, the wrong argument is the one that the executor's
+// error message names. If policy denied the call because of the tool's schema, the
+// ledger holds only the reason code; the wrong argument is then the one that does not
+// match the tool's current schema, and PointAt adds the place to the message. Other
+// errors are not changed.
 func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	if e.Code == contract.CodeInvalidInput {
 		e.PointBy(e.Message, r.Kind, r.Args)
@@ -221,8 +223,9 @@ func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bo
 	return false
 }
 
-// Silent returns the error (503) for a request while the ledger does not respond. what
-// is the part of the message that states what the caller can do or what was done.
+// Silent returns the error (503) for a request while the ledger does not respond. The
+// parameter what is the end of the error's message: what was done, or what the caller
+// can do.
 func Silent(r propose.Request, what string) *apierr.Error {
 	e := apierr.Unavailable("the ledger does not answer now; " + what)
 	e.Code, e.CallID, e.RetryAfter = contract.CodeLedgerUnavailable, r.ID, "5"

@@ -34,7 +34,7 @@ type OutcomeRequest struct {
 	ErrorCode    string          `json:"error_code,omitempty"`
 	ErrorMessage string          `json:"error_message,omitempty"`
 	Output       json.RawMessage `json:"output,omitempty"`
-	Usage        *ReportedUsage  `json:"usage,omitempty"` // the reserved amount counts as used for each amount that is absent or 0
+	Usage        *ReportedUsage  `json:"usage,omitempty"` // a measure that is absent or 0 is charged as reserved, and any other as reported but at most as reserved
 }
 
 // ReportedUsage is the usage of the effect as the caller reports it.

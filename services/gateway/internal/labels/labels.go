@@ -212,7 +212,7 @@ func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error)
 }
 
 // makers caches the session in which each call or content was made, and each session
-// under its own id. That session never changes.
+// under its own id. The session of a call or content never changes.
 type makers struct {
 	mu sync.Mutex
 	by map[string]string

@@ -52,9 +52,10 @@ type page struct {
 	limit, offset int64
 }
 
-// sessionOf returns the id of a session from its id or its name. The name is the one
-// that the principal in the parameter owner, or else the caller of the API, gave the
-// session. That caller must have scope audit:read.
+// sessionOf returns the id of the session that a request names by its id or by a name.
+// The name is the one that the principal in the query parameter owner gave the session
+// or, without that parameter, the caller of the request. The caller must have scope
+// audit:read.
 func (s *API) sessionOf(c echo.Context, session string) (string, error) {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {

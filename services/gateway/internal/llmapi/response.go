@@ -168,9 +168,10 @@ func (a *response) broken(err error) error {
 	return a.fail(e)
 }
 
-// revoked ends the response to a caller that was suspended, or whose credential became
-// invalid, during the wait, with the error that is the cause of allowed. It sends
-// nothing if the client has disconnected.
+// revoked ends the response if, during the wait, the caller was suspended or its
+// credential became invalid. The cause of the context allowed is then the error to send:
+// as an error event if the response has begun, and otherwise as the returned error.
+// revoked sends nothing if the client has disconnected.
 func (a *response) revoked(request, allowed context.Context) error {
 	var e *apierr.Error
 	switch {

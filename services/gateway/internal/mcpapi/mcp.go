@@ -195,7 +195,8 @@ func failed(err error) (*mcp.CallToolResult, error) {
 }
 
 // toolError returns a failed call as MCP specifies it for tools: a result with isError,
-// which the model receives and can react to. e may be nil.
+// which the model receives and can react to. If e is nil, the result contains no ids of
+// the call.
 func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
 	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
 	if e != nil {

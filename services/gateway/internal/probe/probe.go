@@ -63,7 +63,7 @@ func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 // try calls check with the timeout Within and reports whether it returned nil in time. It
 // does not call check if it cannot receive from idle within Every, and sends to idle when
 // check has returned. A request to a NATS server can outlast its context, because the
-// connection is locked while it is made again.
+// client locks the connection while it reconnects.
 func try(ctx context.Context, idle chan struct{}, check func(context.Context) error) bool {
 	select {
 	case <-idle: // a check that ends with its context does so a moment after try has returned

@@ -351,8 +351,8 @@ func (c *Collect) Add(e *Event) {
 	}
 }
 
-// answer returns the answer with an index, and creates those up to it. It returns nil if
-// the index is negative, or maxChoices or more.
+// answer returns the answer with the given index, after adding the missing answers up to
+// it. It returns nil if the index is negative, or maxChoices or more.
 func (c *Collect) answer(choice int) *Answer {
 	if choice < 0 || choice >= maxChoices {
 		return nil
@@ -376,8 +376,8 @@ func (c *Collect) say(a *Answer, e *Event) {
 	a.Parts = append(a.Parts, e.Part)
 }
 
-// call adds a part for a tool call and records its index, so that the arguments that
-// follow are appended to it.
+// call adds a part for a tool call and records the index of the part, so that the
+// arguments that follow are appended to it.
 func (c *Collect) call(a *Answer, e *Event) {
 	if c.calls == nil {
 		c.calls = map[[2]int]int{}

@@ -36,8 +36,8 @@ func (t *Turns) Put(e Event) []Event {
 	return nil
 }
 
-// place returns the queue for an event: that of its call, a new one for a new call, or
-// the one for events between two calls.
+// place returns the queue for an event: that of its tool call, a new one for a new tool
+// call, or the one for events between two tool calls.
 func (t *Turns) place(e *Event) *queue {
 	if e.Kind == CallArgs && t.calls[e.Index] != nil {
 		return t.calls[e.Index]
