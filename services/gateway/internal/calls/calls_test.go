@@ -264,7 +264,7 @@ func TestIdempotency(t *testing.T) {
 }
 
 // TestSameMoment checks that two simultaneous requests under one key make one call, and
-// that both receive its outcome, even if audit's index does not contain the call yet.
+// that both receive its outcome, although audit's index does not contain the call.
 func TestSameMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -340,8 +340,8 @@ func TestHeaders(t *testing.T) {
 }
 
 // TestJudgement checks that the name of the session to judge is resolved to its id, and
-// that the proposal to judge another principal's session contains a digest of the
-// requested id, so that policy can deny it.
+// that the proposal to judge another principal's session has Requested set, so that
+// policy can deny it.
 func TestJudgement(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "judge.score")
 	var c *edgetest.Call

@@ -457,8 +457,8 @@ func (m *Mesh) Do(method, path, bearer, body string, headers ...string) *Respons
 	return m.DoIn(context.Background(), method, path, bearer, body, headers...)
 }
 
-// DoIn is Do with the context of the request. To simulate a client that disconnects, the
-// test cancels ctx.
+// DoIn is like Do, with ctx as the context of the request. To simulate a client that
+// disconnects, the test cancels ctx.
 func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, headers ...string) *Response {
 	m.Helper()
 	var in io.Reader

@@ -170,9 +170,9 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestVerify checks that the verification of data that is not a pack fails, as the body
-// and as a file in a form, under the mesh's root or a given one, and that an invalid
-// root and a form without the file are rejected.
+// TestVerify checks that the verification of data that is not a pack fails, whether the
+// data is the body or a file in a form, and that the response names the mesh's root or
+// the requested one. An invalid root and a form without the file are rejected.
 func TestVerify(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)

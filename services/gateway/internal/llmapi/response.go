@@ -91,8 +91,8 @@ func (a *response) frame(t transient.Frame) error {
 	return nil
 }
 
-// begin sets the headers of the response from the call and from the first frame, and
-// returns them.
+// begin sets the headers of the response from the call, the verdict and the first frame,
+// and returns them.
 func (a *response) begin(verdict string) http.Header {
 	calls.Headers(a.c, a.r, verdict)
 	h := a.c.Response().Header()

@@ -10,8 +10,9 @@ import (
 
 // TestMCPSessions checks that the numbers of sessions of one caller and of all callers
 // are limited. At the limit, the caller's session that has been idle longest is closed
-// for a new one; if there is none, the new one is rejected. Sessions that are idle too
-// long or whose credential is invalid are removed.
+// for a new one; if there is none, the new one is rejected. A session accepts no other
+// credential. Sessions that are idle too long or whose credential is invalid are
+// removed.
 func TestMCPSessions(t *testing.T) {
 	server := func(string) *mcp.Server {
 		srv := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)

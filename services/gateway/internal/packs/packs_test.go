@@ -19,7 +19,8 @@ func register(m *edgetest.Mesh, kind, description string) {
 }
 
 // TestPacks checks that packs are listed and returned, and that a tool whose document
-// changed is not listed, and is returned only with unapproved=true.
+// changed is not listed. It is returned only with unapproved=true, which also returns a
+// tool that is not a pack.
 func TestPacks(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a", "llm.chat")
 	register(m, "tool.b", "as approved")
