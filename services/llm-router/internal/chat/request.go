@@ -397,8 +397,9 @@ func buildFormat(f *ir.Format) ir.Obj {
 	return ir.Obj{"type": f.Type, "json_schema": s}
 }
 
-// buildMessages returns the API's messages for one message of the intermediate form.
-// Each result of a tool call becomes a message of its own.
+// buildMessages returns the API's messages for one message of the intermediate form. The
+// text of each tool result becomes a message of its own; other parts of the results
+// follow in a user message.
 func buildMessages(m *ir.Message) []ir.Obj {
 	var out []ir.Obj
 	o := ir.Obj{"role": m.Role}

@@ -11,8 +11,9 @@ type Turn[B any] struct {
 
 // Alternate groups messages for an API in which user and assistant turns must alternate.
 // The function write converts their parts to blocks; Alternate returns its first error.
-// It returns the blocks of system messages separately, joins consecutive messages of one
-// role, and assigns tool results to the user. It omits messages without blocks.
+// It returns the blocks of system messages separately, omits messages without blocks,
+// assigns tool results to the user, and joins the messages of one role that are then
+// consecutive.
 func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (system []B, turns []Turn[B], err error) {
 	for i := range messages {
 		blocks, err := write(messages[i].Parts)
