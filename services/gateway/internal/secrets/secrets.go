@@ -50,7 +50,7 @@ type SecretRequest struct {
 
 // SecretResponse is the response of POST /api/v1/secrets: the output of the vault-broker.
 type SecretResponse struct {
-	Fingerprint string `json:"fingerprint"` // HMAC of the value under a key that only the vault-broker has
+	Fingerprint string `json:"fingerprint"` // "hmac-sha256:" and, in hex, the first 16 bytes of the HMAC of the value under a key that only the vault-broker has
 	Name        string `json:"name"`
 }
 
