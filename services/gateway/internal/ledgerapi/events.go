@@ -28,7 +28,7 @@ type Event struct {
 	CorrelationID   string    `json:"correlationid,omitempty"` // id of the first event in the sequence of causes
 	Data            EventData `json:"data"`
 	DataContentType string    `json:"datacontenttype"` // "application/json"
-	DataSchema      string    `json:"dataschema"`      // urn:binnacle:event:<service>:<event>:v<N>; <service> is mesh if several services record events of that name
+	DataSchema      string    `json:"dataschema"`      // urn:binnacle:event:<service>:<event>:v<N>; <service> is mesh if the schema belongs to the mesh as a whole
 	ID              string    `json:"id"`
 	Lamport         string    `json:"lamport"` // Lamport time in decimal digits
 	Origin          string    `json:"origin"`  // instance that waits for the outcome; "-" if none
