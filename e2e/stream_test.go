@@ -214,7 +214,7 @@ func erased(t *testing.T, m *harness.Mesh) {
 	}
 	eventually(t, "what was under the destroyed key is gone", 25*time.Second, func() bool {
 		status, body := ask("s-erase", first.ID)
-		return status == 400 && strings.Contains(body, "erased")
+		return status == 404 && strings.Contains(body, "erased")
 	})
 	if status, body := ask("s-erase", ""); status != 200 {
 		t.Fatalf("under the new key: %d %s", status, body)
