@@ -257,9 +257,15 @@ func crashContainer(t *testing.T, container string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("kill", "-9", strings.TrimSpace(string(pid))).CombinedOutput(); err != nil {
+	id := strings.TrimSpace(string(pid))
+	if out, err := exec.Command("kill", "-9", id).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	// Until the process has ended, its sockets accept connections.
+	eventually(t, "process "+id+" ends", 5*time.Second, func() bool {
+		stat, err := os.ReadFile("/proc/" + id + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 }
 
 // gatewayDies shows that new connections reach the other gateway after a gateway was
