@@ -259,8 +259,9 @@ func (r *reader) server(t *toolRead) []string {
 	return names
 }
 
-// allowed reads the tools to which an MCP server is restricted: a list of names, or an
-// object that contains one. An empty result means no restriction.
+// allowed reads the names of the tools to which an MCP server is restricted: a list of
+// names, or an object with the member tool_names; read_only is ignored. An empty result
+// means that the names are not restricted.
 func (r *reader) allowed() (out []string) {
 	names := func() {
 		if r.next() != '[' {

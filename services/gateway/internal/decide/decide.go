@@ -220,10 +220,12 @@ func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request
 	return s.Calls.Unended(ctx, p, r, res)
 }
 
-// claim claims, for its caller, the call that e proposed, and returns the event that
-// allows the call. If the error is nil, the claim is on the ledger. If the call was
-// claimed before, the results are those of resume. If the mesh is frozen, the intent has
-// expired or the claim cannot be recorded, the error has status 503.
+// claim hands the call that e proposed out to the caller that executes it: it records
+// the claim, and returns the event that allows the call. The bool is false, unless the
+// call was claimed before: then the results are those of resume, which returns true if
+// the intent was handed out before. If the error is nil, the claim is on the ledger. If
+// the mesh is frozen, the intent has expired or the claim cannot be recorded, the error
+// has status 503.
 func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, res *await.Result, async bool) (*contract.Event, bool, error) {
 	var a contract.Allowed
 	if err := contract.Decode(res.Event.Data, &a); err != nil {

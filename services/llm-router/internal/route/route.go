@@ -236,9 +236,9 @@ type Query struct {
 }
 
 // Plan returns the candidates for a model, in the order in which they are tried. want is
-// the model's name in the request. It returns none if neither the name nor a fallback
-// for it refers to a provider that has reports, or to a virtual model with a target that
-// fits the tags.
+// the model's name in the request; has reports whether a provider is configured. The
+// result is empty if neither want nor a fallback for it refers to a provider for which
+// has returns true, or to a virtual model with a target that fits the tags.
 func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Candidate {
 	out := t.resolve(want, q, nil, has)
 	name := want
@@ -391,11 +391,12 @@ type Most struct {
 	Priced        bool // every candidate has a price
 }
 
-// Most returns the number of attempts, the sums of the prices and the highest limits for
-// all candidates of a plan for the model, since an attempt that fails or loses a hedge
-// may also be billed. The input price of a candidate is its highest. A limit that is
-// unknown for a candidate counts as the value that is assumed for it; 0 in the result
-// means that value.
+// Most returns, over all candidates of a plan for the model, the number of attempts, the
+// sums of the prices and the highest limits, since an attempt that fails or loses a
+// hedge may also be billed. As the input price of a candidate it uses the highest of its
+// prices for uncached, cached and cache-written input. A limit that is unknown for a
+// candidate counts as the value that is assumed for it; 0 in the result means that
+// value.
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
 	unknown := false // at least one candidate has no configured context limit

@@ -27,7 +27,8 @@ type Known struct {
 	Actor, Session func(string) bool
 }
 
-// Reference is a comparison of a part of a bundle's input with a constant name.
+// Reference is a constant string that a bundle compares with a part of its input for
+// equality or inequality, or whose membership in that part it tests.
 type Reference struct {
 	At    string // place in the bundle, as file:line
 	Path  string // path in the input, such as input.actor
