@@ -1,6 +1,9 @@
 package bus
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Filter selects events of the ledger by the tokens of their subject,
 // evt.<tenant>.<service>.<origin>.<event>.<key>; see contract.Event.Subject. An empty
@@ -76,6 +79,11 @@ func Match(filter, subject string) bool {
 		}
 		filter, subject = fs, ss
 	}
+}
+
+// MatchAny reports whether a subject matches one of several NATS filters.
+func MatchAny(filters []string, subject string) bool {
+	return slices.ContainsFunc(filters, func(f string) bool { return Match(f, subject) })
 }
 
 // Filters returns one filter for each event name. The filters select the events of

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -62,7 +61,7 @@ func accepts(subject string, size int, filters []string) error {
 	if size > bus.MaxMessage {
 		return fmt.Errorf("an event of %d bytes, more than %d", size, bus.MaxMessage)
 	}
-	if !slices.ContainsFunc(filters, func(f string) bool { return bus.Match(f, subject) }) {
+	if !bus.MatchAny(filters, subject) {
 		return fmt.Errorf("subject %s is not one of %q", subject, filters)
 	}
 	return nil

@@ -18,7 +18,6 @@ import (
 	"errors"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -370,7 +369,7 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 
 // selects reports whether an entry with this subject is to be applied.
 func (f *Follower) selects(subject string) bool {
-	return !f.covered || slices.ContainsFunc(f.filters, func(filter string) bool { return bus.Match(filter, subject) })
+	return !f.covered || bus.MatchAny(f.filters, subject)
 }
 
 // begins reports whether d may be the first delivery after a reset, and returns the

@@ -70,25 +70,16 @@ func (f *Fold) rolesOf(subject string) []role {
 	roles, ok := f.roles[id]
 	if !ok {
 		for i := range f.works {
-			if matches(f.works[i].Filters, subject) {
+			if bus.MatchAny(f.works[i].Filters, subject) {
 				roles = append(roles, role{i, true})
 			}
-			if matches(f.works[i].Ends, subject) {
+			if bus.MatchAny(f.works[i].Ends, subject) {
 				roles = append(roles, role{i, false})
 			}
 		}
 		f.roles[id] = roles
 	}
 	return roles
-}
-
-func matches(filters []string, subject string) bool {
-	for _, f := range filters {
-		if bus.Match(f, subject) {
-			return true
-		}
-	}
-	return false
 }
 
 // From returns the sequence from which the consumer of work i, by its index in New, must

@@ -55,12 +55,10 @@ func rpc(m *edgetest.Mesh, bearer, session, method, params string) (result map[s
 	return doc.Result, r.Header().Get("Mcp-Session-Id"), r.Code
 }
 
-// TestMCP checks that tools can be listed and called over MCP. Failed calls return
-// results that a model can read, and so do calls of unknown tools, which are proposed
-// too. A session accepts no other credential, and ends when it is deleted.
-func TestMCP(t *testing.T) {
-	m := edgetest.New(t, gateway.Config{}, "tool.a")
-	who := m.Token("alice", token.Tools)
+// open initializes an MCP session of who, and checks that one tool is listed in it. It
+// returns the session's id.
+func open(t *testing.T, m *edgetest.Mesh, who string) string {
+	t.Helper()
 	_, session, status := rpc(m, who, "", "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
 	if status != 200 || session == "" {
 		t.Fatal(status)
@@ -69,6 +67,16 @@ func TestMCP(t *testing.T) {
 	if list, _, _ := rpc(m, who, session, "tools/list", `{}`); len(list["tools"].([]any)) != 1 {
 		t.Error(list)
 	}
+	return session
+}
+
+// TestMCP checks that tools can be listed and called over MCP. Failed calls return
+// results that a model can read, and so do calls of unknown tools, which are proposed
+// too. A session accepts no other credential, and ends when it is deleted.
+func TestMCP(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	who := m.Token("alice", token.Tools)
+	session := open(t, m, who)
 	var proposed *edgetest.Call
 	m.Execute = func(c *edgetest.Call) { proposed = c; c.Succeed(c.Args) }
 	r, _, _ := rpc(m, who, session, "tools/call", `{"name":"a","arguments":{"text":"x"}}`)
@@ -110,14 +118,7 @@ func TestMCPProposesAll(t *testing.T) {
 	register("tool.drifted", "another description", `{"type":"object"}`)
 	register("tool.list", "args that are not an object", `{"type":"array"}`)
 	who := m.Token("alice", token.Tools)
-	_, session, status := rpc(m, who, "", "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
-	if status != 200 || session == "" {
-		t.Fatal(status)
-	}
-	rpc(m, who, session, "notifications/initialized", "")
-	if list, _, _ := rpc(m, who, session, "tools/list", `{}`); len(list["tools"].([]any)) != 1 {
-		t.Error(list)
-	}
+	session := open(t, m, who)
 	m.Register("tool.late")
 	var proposed *edgetest.Call
 	m.Execute = func(c *edgetest.Call) { proposed = c; c.Deny(contract.ReasonPolicyViolation) }

@@ -239,9 +239,8 @@ func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 }
 
 // put records a response by an id. If the id is that of another principal's response,
-// the entry is marked as deleted, so that neither may use it. An entry that is marked as
-// deleted stays so, whoever gets a response with the id, until it is removed as one of
-// the oldest.
+// the entry is marked as deleted, so that neither may use it. Later responses with the id
+// do not change an entry that is marked as deleted; it is removed as one of the oldest.
 func (s *State) put(id string, a Answer) {
 	old, ok := s.ids[id]
 	if !ok {

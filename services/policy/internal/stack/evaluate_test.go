@@ -354,7 +354,7 @@ func TestEstimate(t *testing.T) {
 		{"a model of known price", echo(nil), &llm.Args{Model: "m", In: 10, Hold: 30}, func(a contract.Amounts) bool {
 			return a.Tokens == 2*(10+20) && a.USDMicros == 10*2+20*4+1 && a.EgressBytes > 0
 		}},
-		{"as many tokens as a request can ask for, at a price whose product is 2^64", echo(nil), &llm.Args{Model: "dear", In: 10, Hold: 10 + 1<<42}, func(a contract.Amounts) bool {
+		{"the greatest number of tokens of a request, at a price whose product is 2^64", echo(nil), &llm.Args{Model: "dear", In: 10, Hold: 10 + 1<<42}, func(a contract.Amounts) bool {
 			return a.Tokens == 10+1<<42 && a.USDMicros == 18446744073710
 		}},
 		{"more than a limit can hold", echo(nil), &llm.Args{Model: "dear", In: 10, Hold: canon.MaxInt}, func(a contract.Amounts) bool { return a.USDMicros == canon.MaxInt }},
