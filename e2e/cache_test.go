@@ -10,8 +10,9 @@ import (
 )
 
 // TestCache shows that a caller that opts in to caching receives the cached response to
-// an identical request, marked as cached in a header of the response and by the type of
-// the recorded effect, and that another caller does not receive it.
+// an identical request, and that another caller does not receive it. A response cached
+// as an object is still returned after the llm-router was killed, and one cached in
+// memory is not returned after its time to live.
 func TestCache(t *testing.T) {
 	for store, ttl := range map[string]int{"memory": 3000, "object": 60000} {
 		t.Run(store, func(t *testing.T) {

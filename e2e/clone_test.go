@@ -13,10 +13,9 @@ import (
 )
 
 // TestComposeFromClone shows that in a fresh clone of the repository, `docker compose
-// up` alone builds every image with the Dockerfile, creates the keys and starts the
-// mesh, on a machine whose containerd cannot be reached. If the machine lacks the base
-// image, it is made from the machine's Go distribution, under the name that the
-// Dockerfile uses. The module proxy is disabled.
+// up` alone builds every image, creates the keys and starts the mesh, without a module
+// proxy and without containerd. If the machine lacks the base image, the test makes it
+// from the machine's Go distribution.
 func TestComposeFromClone(t *testing.T) {
 	const base, project = "golang:1.26", "binnacle-e2e-clone"
 	dir := filepath.Join(t.TempDir(), "binnacle")

@@ -122,10 +122,10 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 	}
 }
 
-// TestSwappedPacks shows that a pack that is replaced on disk, in several ways, between
-// calls and during them, runs as it was registered, and that the effects name only its
-// digest. With one process per service, it also shows that a restarted session-runner
-// registers the new program, and that calls of the pack are then denied as drift.
+// TestSwappedPacks shows that a pack that is replaced on disk, between calls and during
+// them, runs as it was registered, and that all effects name the same digest. With one
+// process per service, it also shows that calls of the replaced pack are denied as drift
+// after a restart of the session-runner.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string

@@ -28,9 +28,8 @@ var configured = map[string]func(testing.TB, harness.Options) *harness.Mesh{"one
 
 // TestConfigured runs the mesh from one configuration file on three topologies. It
 // checks that each service reloads the settings that may change and records this, that
-// the gateway refuses an invalid file and continues, and that every process exports
-// metrics. Except on compose, it also checks the reported settings. Replay and our
-// verifier must accept the ledger, and the second verifier the pack of a session.
+// the gateway refuses an invalid file and continues, that every process exports metrics,
+// and that the ledger verifies. Except on compose, it also checks the reported settings.
 func TestConfigured(t *testing.T) {
 	for name, start := range configured {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +96,8 @@ func total(f *dto.MetricFamily, want ...string) (sum float64) {
 }
 
 // figures checks that every process can be scraped, that its metrics follow the rules
-// for names and units, that calls are counted, and that no label has a value that a
-// caller chose.
+// for names and units, that calls are counted, and that no metric has a label with a
+// value that a caller chose.
 func figures(t *testing.T, m *harness.Mesh, processes []string) {
 	t.Helper()
 	const calls = 10
@@ -181,7 +180,7 @@ func figures(t *testing.T, m *harness.Mesh, processes []string) {
 func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	t.Helper()
 	facts := func() []string {
-		out, err := m.CLI("events", "list", "--output", "jsonl")
+		out, err := m.Operator().CLI("events", "list", "--output", "jsonl")
 		if err != nil {
 			t.Fatal(err, out)
 		}
@@ -228,8 +227,8 @@ func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	bothVerify(t, m)
 }
 
-// bothVerify checks that our verifier accepts the whole ledger, and the second verifier
-// the pack of a session.
+// bothVerify checks that binnacle-verify accepts the whole ledger, and the second
+// verifier the pack of a session.
 func bothVerify(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	pack := filepath.Join(t.TempDir(), "ledger.tar")

@@ -20,7 +20,7 @@ import (
 
 // mutation changes the responses that the conformance runner receives.
 type mutation struct {
-	path   string // regular expression that matches "METHOD path"
+	path   string // regular expression for "METHOD path" of the requests whose responses are changed
 	change func(r *http.Response, body []byte) []byte
 }
 
@@ -61,7 +61,8 @@ func flip(at int) func(*http.Response, []byte) []byte {
 // mutations maps each gate of the conformance run to mutations of the responses; the
 // gate must fail for each of them.
 var mutations = map[string][]mutation{
-	"health":         {{"GET /readyz", status(503)}, {"GET /readyz", replace(`"ready":true`, `"ready":false`)}, {"GET /metrics", replace("# TYPE", "#")}},
+	"health":         {{"GET /readyz", status(503)}, {"GET /readyz", replace(`"ready":true`, `"ready":false`)}},
+	"metrics":        {{"GET /metrics", replace("# TYPE", "#")}},
 	"authentication": {{"GET /v1/models", status(200)}, {"POST /api/v1/packs", status(200)}, {"GET /helm/receipts", status(200)}, {"POST /mcp", status(200)}},
 	"models":         {{"GET /v1/models", replace(`"object":"list"`, `"object":"set"`)}, {"GET /v1/models", replace(`"data":\[.*\]`, `"data":[]`)}},
 	"chat":           {{"POST /v1/chat", without("X-Binnacle-Receipt-Id")}, {"POST /v1/chat", replace(`"finish_reason"`, `"reason"`)}},

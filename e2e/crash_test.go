@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,16 +15,53 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/e2e/history"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
+// crashHistory is the number of events on the ledger when TestCrash begins.
+// TestCrashReplicated begins with a tenth of it unless the flag is set, because each
+// restart of a replicated server then takes minutes.
+var crashHistory = flag.Int("history", 300_000, "number of events on the ledger when a crash test begins")
+
+// behind returns the options of a mesh with a history of the given number of events in
+// 1,000 sessions. start starts the mesh on which the history is based.
+func behind(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh, events int) harness.Options {
+	o := harness.Options{Noop: true, Dir: t.TempDir(), Within: 3 * time.Minute}
+	m := start(t, o)
+	if out, err := m.CLI("call", "noop", `{"n":1}`, "--session", "s-pattern"); err != nil {
+		t.Fatal(out, err)
+	}
+	m.StopAll()
+	began := time.Now()
+	if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: events, Sessions: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("wrote %d events in %v", events, time.Since(began).Round(time.Second))
+	return o
+}
+
+// crashOn starts a mesh with a history of the given number of events for a crash test.
+func crashOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh, events int) *crash {
+	c := &crash{t: t, m: start(t, behind(t, start, events)), acked: map[string]string{}}
+	l := c.ledger()
+	defer l.Conn.Close()
+	last, err := l.Last(t.Context(), "evt.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.from = last.Seq + 1
+	return c
+}
+
 // crash is the state of one crash test: the mesh, and the responses that callers have
 // received.
 type crash struct {
-	t *testing.T
-	m *harness.Mesh
+	t    *testing.T
+	m    *harness.Mesh
+	from uint64 // sequence of the first entry of the ledger after the history
 
 	mu     sync.Mutex
 	acked  map[string]string // status that the caller received, by call id; empty if it received the outcome as an error
@@ -32,11 +70,11 @@ type crash struct {
 }
 
 // TestCrash kills every service and NATS at random moments under load, and then some of
-// them at steps of single calls. It checks that afterwards no acknowledged call is
-// missing, every call has exactly one outcome, no effect lacks a decision, and the
-// ledger verifies.
+// them at steps of single calls, on a ledger with a long history. It checks that
+// afterwards no acknowledged call is missing, every call has exactly one outcome, and
+// the ledger verifies.
 func TestCrash(t *testing.T) {
-	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
+	c := crashOn(t, harness.Processes, *crashHistory)
 	// A pack that uses a secret makes vault-broker part of its calls.
 	if r, err := c.m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"crash-test-secret"}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
@@ -177,7 +215,7 @@ func (c *crash) await(session, event string) {
 	l := c.ledger()
 	defer l.Conn.Close()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+harness.SessionID("admin", session), 1) {
+		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+harness.SessionID("admin", session), c.from) {
 			if err != nil {
 				break
 			}
@@ -212,7 +250,7 @@ func (c *crash) settle() {
 
 func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[string]int) {
 	proposed, recorded = map[string]bool{}, map[string]int{}
-	for en, err := range l.Scan(c.t.Context(), "evt.>", 1) {
+	for en, err := range l.Scan(c.t.Context(), "evt.>", c.from) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -231,14 +269,14 @@ func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[st
 }
 
 // check compares the responses that callers received with the ledger, verifies an export
-// of the ledger, and runs replay.
+// of the ledger, runs replay, and checks that enough calls were acknowledged.
 func (c *crash) check() {
 	l := c.ledger()
 	defer l.Conn.Close()
 	status := map[string]string{}
 	outcomes := map[string]int{}
 	var twice atomic.Int32
-	for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.effect_recorded.>", 1) {
+	for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.effect_recorded.>", c.from) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -292,7 +330,7 @@ func (c *crash) check() {
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
 	least := 1000
 	if c.m.Name == "cluster" {
-		least = 300 // a cluster has only eight callers here, and no leader of the stream half of the time
+		least = 300 // on a cluster the test has only eight callers, and the stream has no leader for much of the time
 	}
 	if len(c.acked) < least {
 		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))

@@ -27,8 +27,9 @@ import (
 func TestDocument(t *testing.T) {
 	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true})
 	d := harness.Checked(t, m)
+	operator := m.OperatorToken
 	m = m.As(m.Token)
-	m.Addr = d.Addr
+	m.Addr, m.OperatorToken = d.Addr, operator
 	u := &user{t: t, m: m}
 
 	u.edge()
@@ -78,13 +79,14 @@ func allModels(t *testing.T) string {
 	return path
 }
 
-// user uses the operations of a gateway.
+// user sends the requests of TestDocument.
 type user struct {
 	t *testing.T
-	m *harness.Mesh // behind the proxy that checks the exchanges
+	m *harness.Mesh // its address is that of the proxy that checks the exchanges
 }
 
-// must sends a request that must have the status.
+// must sends a request and returns the response, which must have the given status.
+// header holds names and values of header fields in turn.
 func (u *user) must(status int, method, path, body string, header ...string) *harness.Response {
 	u.t.Helper()
 	h := map[string]string{"Content-Type": "application/json", "X-Binnacle-Session": "s-doc"}
@@ -123,11 +125,14 @@ func (u *user) until(path string) *harness.Response {
 	}
 }
 
-// as returns the user with another token.
+// as returns a user that sends its requests with the given token.
 func (u *user) as(token string) *user {
 	m := u.m.As(token)
 	return &user{u.t, m}
 }
+
+// operator returns a user that sends its requests with the operator's token.
+func (u *user) operator() *user { return u.as(u.m.OperatorToken) }
 
 // member returns a member of a JSON response, which must be a string.
 func (u *user) member(r *harness.Response, name string) string {
@@ -142,9 +147,10 @@ func (u *user) member(r *harness.Response, name string) string {
 }
 
 func (u *user) edge() {
-	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json", "/version"} {
+	for _, path := range []string{"/healthz", "/readyz", "/openapi.json", "/version"} {
 		u.get(path)
 	}
+	u.operator().get("/metrics")
 }
 
 func (u *user) calls() {
@@ -245,11 +251,16 @@ func (u *user) ledger() {
 	}
 	u.get("/api/v1/proofgraph/receipts/" + second.Prev)
 	u.get("/api/v1/proofgraph/receipts/" + strings.Replace(second.Prev, ":", "%3A", 1))
+	var tenants []struct{ Tenant string }
+	u.operator().get("/api/v1/tenants").JSON(u.t, &tenants)
+	u.operator().get("/api/v1/tenants/" + tenants[0].Tenant)
 	u.get("/api/v1/events?session=s-doc&type=effect_recorded&since=1h")
 	u.get("/api/v1/search?tool=cmd.upper&status=succeeded&limit=5")
-	stored := object.FindSubmatch(u.get("/api/v1/ledger").Body)
+	stored := object.FindSubmatch(u.get("/api/v1/events?session=s-doc").Body)
+	u.operator().get("/api/v1/ledger")
+	u.until("/api/v1/tenants/default/evidence")
 	if stored == nil {
-		u.t.Fatal("the ledger refers to no content object")
+		u.t.Fatal("the session refers to no content object")
 	}
 	u.get(fmt.Sprintf("/api/v1/contents/%s?size=%s", stored[1], stored[2]))
 	u.get(fmt.Sprintf("/api/v1/contents/%s?size=%s", url.QueryEscape(string(stored[1])), stored[2]))
@@ -262,7 +273,7 @@ func (u *user) ledger() {
 	r := u.must(200, "POST", "/api/v1/conformance/run", `{"level":"L1","model":"openai/m-good"}`, "X-Binnacle-Session", "")
 	u.get("/api/v1/conformance/reports/" + u.member(r, "report_id"))
 	for _, path := range []string{"audit", "gateway", "gateway-authority", "llm-router", "policy", "policy-budget", "policy-starts", "keys-policy"} {
-		u.get("/api/v1/views/" + path)
+		u.operator().get("/api/v1/views/" + path)
 	}
 }
 
@@ -300,9 +311,9 @@ func (u *user) tree() {
 	}
 	wg.Wait()
 	u.get("/log/checkpoint")
-	u.until("/log/tile/0/000")
-	u.get("/log/tile/0/000.p/12")
-	u.get("/log/tile/0/000.p%2F12")
+	u.operator().until("/log/tile/0/000")
+	u.operator().get("/log/tile/0/000.p/12")
+	u.operator().get("/log/tile/0/000.p%2F12")
 	u.get("/log/consistency?from=2&to=200")
 	u.get("/api/v1/ledger/7/proof")
 }
@@ -336,8 +347,8 @@ func (u *user) mcp() {
 	u.must(404, "POST", "/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, accept...)
 }
 
-// stream opens the stream of events at path, which must have the status 200, and closes
-// it.
+// stream opens the stream of events at path, checks that the response has the status
+// 200, and closes it.
 func (u *user) stream(path, session string) {
 	ctx, cancel := context.WithCancel(u.t.Context())
 	defer cancel()
@@ -358,7 +369,7 @@ func (u *user) stream(path, session string) {
 	}
 }
 
-// wrong sends requests that have errors as their responses.
+// wrong sends requests whose responses must be errors.
 func (u *user) wrong() {
 	u.as("no-token").must(401, "GET", "/api/v1/packs", "")
 	u.as("no-token").must(401, "POST", "/v1/messages", `{}`)

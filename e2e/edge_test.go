@@ -16,8 +16,8 @@ import (
 )
 
 // post sends a request with exactly this body to the mesh or to a provider. It returns
-// the response, whose body is closed at the end of the test, or nil if ctx was
-// cancelled.
+// the response, whose body is closed at the end of the test, or nil if the request
+// failed because ctx was cancelled.
 func post(ctx context.Context, t *testing.T, url string, header map[string]string, body string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
@@ -157,7 +157,8 @@ func TestFidelity(t *testing.T) {
 }
 
 // TestClientLeaves shows that if the client disconnects, the request to the provider is
-// cancelled at once, and the tokens received until then are charged.
+// cancelled at once, the call and the attempt are recorded as cancelled, and the tokens
+// of a stream that were received until then are charged.
 func TestClientLeaves(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "v1", "models": []any{map[string]any{"model": "openai/m-pace", "input": 1000000, "output": 2000000}}}})
 	for name, start := range harness.Topologies {

@@ -64,8 +64,8 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 				if status, body, got := ask(session, "openai/g-good", "ssn 078-05-1120", "", stream); status != 400 || got != "" || !strings.Contains(body, "content_blocked") || strings.Contains(body, "078") {
 					t.Errorf("block: %d %s %s", status, body, got)
 				}
-				// In a stream, the fixture sends each word of the prompt in a chunk of
-				// its own.
+				// In a stream, the test's provider sends each word of the prompt in a
+				// chunk of its own.
 				for _, model := range []string{"openai/g-good", "anthropic/g-good", "gemini/g-good"} {
 					if status, body, _ := ask(session, model, "call +49 30 901820 55 now", "", stream); status != 200 || strings.Contains(body, "901820") || !strings.Contains(body, "You said: call [redacted:phone] now") {
 						t.Errorf("%s: output redact: %d %s", model, status, body)
@@ -103,8 +103,8 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 					}
 				}
 			}
-			// If an overlay denies a kind, the tool with that name is removed from the
-			// request.
+			// If an overlay denies the kind client.upper, the tool upper is removed from
+			// the request.
 			overlay := filepath.Join(t.TempDir(), "o.json")
 			if err := os.WriteFile(overlay, []byte(`{"id":"no-upper","scope":"session","subject":"s-overlay","rules":[{"kinds":["client.upper"],"verdict":"DENY","reason_code":"DENY_X"}]}`), 0o644); err != nil {
 				t.Fatal(err)

@@ -18,8 +18,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestHostileRequests sends up to 10,000 random requests. Each must result in a typed
-// error or an outcome. Afterwards the mesh must serve calls, and the ledger must verify.
+// TestHostileRequests sends up to 10,000 random requests. Each must result in an outcome
+// or a typed error, whose status is 503 or 504 if it is 500 or above. Afterwards the
+// mesh must serve calls, and the ledger must verify.
 func TestHostileRequests(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	kinds := []string{"tool.noop", "tool.nоop", "tool.noop\u200b", "TOOL.NOOP", "tool.*", "tool.", ".", "policy.freeze ", "policy.vote", "policy.activate", "llm.chat", "vault.put", "judge.score",
@@ -74,10 +75,10 @@ func TestHostileRequests(t *testing.T) {
 	proves(t, m)
 }
 
-// TestForgedIntents connects to NATS with stolen identities: as a gateway that proposes
-// for another tenant, and as a policy service that publishes intents again, in another
-// tenant or session, or with the signature of another decision. It checks that only
-// calls that policy has decided are executed, and each only once.
+// TestForgedIntents publishes, with the stolen identities of policy and of a gateway,
+// repeated and forged intents and a proposal for another tenant. It checks that no call
+// starts twice, that no forged call starts, that the call of the other tenant is denied,
+// and that verification of the ledger fails.
 func TestForgedIntents(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	for i := range 2 {
@@ -178,7 +179,7 @@ func TestForgedIntents(t *testing.T) {
 
 // TestIdempotency shows that a retry with the same idempotency key does not execute the
 // call again, even if both requests are concurrent, and that other arguments with the
-// same key are rejected. The reference project executes the call again.
+// same key are rejected.
 func TestIdempotency(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	do := func(key, body string) *harness.Response {

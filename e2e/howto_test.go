@@ -31,8 +31,9 @@ import (
 // and is counted in notRun. A page must not have indented code blocks.
 type howto struct {
 	notRun int
-	// setup starts what the page requires. It returns the environment of the shell, and
-	// pairs of strings to replace in the page because they differ on this machine.
+	// setup prepares the page, for example by starting a mesh. It returns the
+	// environment of the shell, and pairs of strings to replace in the page because they
+	// differ on this machine.
 	setup func(t *testing.T, work string) (env []string, replace []string)
 }
 
@@ -48,6 +49,7 @@ var howtos = map[string]howto{
 	"llm.md":        {notRun: 0, setup: withProvider},
 	"processes.md":  {notRun: 0, setup: alone},
 	"replicated.md": {notRun: 0, setup: alone},
+	"tenants.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 }
 
@@ -81,7 +83,8 @@ var (
 	receipt = regexp.MustCompile(`(?m)^(receipt r-c-.*|\r?\[=*.*events/s)\n?`)
 )
 
-// readPage parses a page into steps, and counts the fences that are not run.
+// readPage parses a page into steps, and counts the fences that are not run. replace
+// holds pairs of a string and its replacement, which are applied to the page first.
 func readPage(t *testing.T, path string, replace []string) (steps []step, notRun int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -288,8 +291,8 @@ func alone(t *testing.T, _ string) ([]string, []string) {
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
 }
 
-// withGenerators is the setup for pages that generate clients: the packages of npm are
-// those that e2e/sdk/package.json pins, and are not downloaded again.
+// withGenerators is the setup for pages that generate clients: the commands use the npm
+// packages that are installed for e2e/sdk instead of downloading them.
 func withGenerators(t *testing.T, work string) ([]string, []string) {
 	modules := filepath.Join(sdkDir(t), "node_modules")
 	if err := os.Symlink(modules, filepath.Join(work, "node_modules")); err != nil {

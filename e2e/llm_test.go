@@ -23,7 +23,7 @@ func sdk(t *testing.T, m *harness.Mesh, program string) {
 }
 
 // TestSDKs shows that unmodified SDKs work with the mesh, with every provider's API
-// format.
+// format, and that no file of the mesh contains a provider's key.
 func TestSDKs(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// exposed returns those of the given files and folders, and of the files and folders
-// below them, that users other than the owner may read, write or enter. It omits files
-// inside the folder of the NATS server, which is private.
+// exposed returns the files and folders, among the given ones and everything below them,
+// that users other than the owner may read, write or enter, with their modes. It omits
+// files inside the folder of the NATS server, which is private.
 func exposed(t *testing.T, paths ...string) (out []string) {
 	t.Helper()
 	n := 0

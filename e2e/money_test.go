@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestVirtualKeys shows that the models, the scopes, the rate, the budget and the
-// lifetime of a virtual key are enforced, and that no file of the mesh contains the
-// key's value.
+// TestVirtualKeys shows that the models, the scopes, the rate, the budget, the lifetime
+// and the revocation of a virtual key are enforced, and that no file of the mesh
+// contains the key's value or a provider's key.
 func TestVirtualKeys(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
 	for name, start := range harness.Topologies {

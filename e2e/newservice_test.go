@@ -54,14 +54,13 @@ var newServicePlaces = []place{
 // names them.
 var newServiceCommands = []string{"scripts/modules fix", "make gen"}
 
-// generated matches the paths of the files that these commands write.
+// generated matches the paths of the files that the newServiceCommands write.
 var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.(mod|sum)|docs/reference/[a-zA-Z/-]+\.(json|md)|schemas/config/binnacle\.v1\.json|services/policy/policy/default\.rego)$`)
 
-// TestNewService adds an executor service to a copy of the repository by editing at most
-// four places, which CONTRIBUTING.md lists. It shows that a mesh built from the copy
-// executes a call of the service, whose receipt the service signs, that the session's
-// pack verifies, and that the ledger replays. The tests that compare lists with the
-// registry must pass, and fail if docker-compose.yaml is left unchanged.
+// TestNewService adds an executor service to a copy of the repository by editing the
+// places that CONTRIBUTING.md lists. It checks that a mesh built from the copy executes
+// a call of the service, and that the tests that compare lists with the registry pass,
+// but fail if docker-compose.yaml is left unchanged.
 func TestNewService(t *testing.T) {
 	if len(newServicePlaces) > 4 {
 		t.Fatalf("%d places", len(newServicePlaces))
@@ -119,8 +118,9 @@ func TestNewService(t *testing.T) {
 	callNewService(t, harness.One(t, harness.Options{Bin: filepath.Join(tree, "bin"), Packs: t.TempDir()}))
 }
 
-// checkTouched checks that the files that differ in the copy, as git lists them, are
-// those in newServicePlaces and generated.
+// checkTouched checks that every file that differs in the copy, as git lists them,
+// belongs to newServicePlaces or matches generated, and that every one of
+// newServicePlaces differs.
 func checkTouched(t *testing.T, status string) {
 	t.Helper()
 	touched := map[string]bool{}

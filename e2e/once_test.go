@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestRunsOnce shows that of audit, vault-broker and provision only one instance can
-// run. A second instance exits within six seconds and names the first one; an instance
-// that starts after the first was killed takes over.
+// TestRunsOnce shows that only one instance each of audit, vault-broker and provision
+// can run. A second instance exits within six seconds and names the first one; an
+// instance that starts after the first was killed takes over.
 func TestRunsOnce(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := func(name string, start func()) {

@@ -83,9 +83,9 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestProxyEmbedded shows that the proxy can run with a mesh in its own process, and
-// that the receipts of that mesh can be read with a token of the mesh, but not without
-// one.
+// TestProxyEmbedded shows that the proxy can run with a mesh in its own process, that
+// the receipts of that mesh can be read through it with a token of the mesh, but not
+// without one, and that the ledger cannot be read through it.
 func TestProxyEmbedded(t *testing.T) {
 	sdk := sdkDir(t)
 	llm, doc := harness.NewLLM(t)

@@ -114,24 +114,27 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	do(t, gateway, query.ViewQuery.Of("judge"), query.ViewRequest{}, contract.CodeQueryUnknown)
 	do(t, gateway, policy.BudgetViewQuery, policy.BudgetViewRequest{}, "")
 	do(t, gateway, policy.StartsViewQuery, policy.StartsViewRequest{}, "")
-	if calls := do(t, gateway, policy.ApprovalsQuery, policy.ApprovalsRequest{}, ""); len(calls) != 1 || calls[0].CallID != waiting {
-		t.Errorf("%+v", calls)
-	}
+	until(t, gateway, policy.ApprovalsQuery, policy.ApprovalsRequest{}, func(calls []policy.PendingCall) bool {
+		return len(calls) == 1 && calls[0].CallID == waiting
+	})
 	do(t, gateway, policy.ApprovalQuery, policy.ApprovalRequest{CallID: waiting}, "")
 	do(t, gateway, policy.ApprovalQuery, policy.ApprovalRequest{CallID: "c-none"}, contract.CodeNotFound)
 	do(t, gateway, policy.LimitsQuery, policy.LimitsRequest{}, "")
-	if keys := do(t, gateway, policy.KeysQuery, policy.KeysRequest{}, ""); len(keys) != 1 || keys[0].ID != "queries" {
-		t.Errorf("%+v", keys)
-	}
+	until(t, gateway, policy.KeysQuery, policy.KeysRequest{}, func(keys []policy.VirtualKey) bool {
+		return len(keys) == 1 && keys[0].ID == "queries"
+	})
 	do(t, gateway, policy.IdentitiesQuery, policy.IdentitiesRequest{At: 1}, "")
 	if ids := do(t, gateway, policy.IdentitiesQuery, policy.IdentitiesRequest{}, ""); len(ids.Identities) == 0 {
 		t.Error("no identities")
 	}
 	do(t, gateway, policy.PoliciesQuery, policy.PoliciesRequest{}, "")
-	do(t, gateway, llmrouter.ModelsQuery, llmrouter.ModelsRequest{}, "")
-	if stats := do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{}, ""); len(stats) != 1 || stats[0].Succeeded != 1 {
-		t.Errorf("%+v", stats)
+	if all := do(t, gateway, policy.TenantsQuery, policy.TenantsRequest{}, ""); len(all) != 1 || !all[0].Original {
+		t.Errorf("tenants %+v", all)
 	}
+	do(t, gateway, llmrouter.ModelsQuery, llmrouter.ModelsRequest{}, "")
+	until(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{}, func(stats []llmrouter.ModelStats) bool {
+		return len(stats) == 1 && stats[0].Succeeded == 1
+	})
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"model"}, From: "2026-01-01T00:00:00Z"}, "")
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"weather"}}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{From: "yesterday"}, contract.CodeInvalidInput)
@@ -147,7 +150,10 @@ func lists(t *testing.T, gateway *rpc.Client, session string) {
 	if all, err := rpc.Collect(ctx, gateway, audit.ReceiptsQuery, audit.ReceiptsRequest{Limit: 10}); err != nil || len(all) == 0 {
 		t.Error(len(all), err)
 	}
-	if lines, err := rpc.Collect(ctx, gateway, audit.ViewQuery, audit.ViewRequest{}); err != nil || len(lines) == 0 {
+	if lines, err := rpc.Collect(ctx, gateway.In(contract.CellTenant), audit.ViewQuery, audit.ViewRequest{}); err != nil || len(lines) == 0 {
+		t.Error(len(lines), err)
+	}
+	if lines, err := rpc.Collect(ctx, gateway, audit.TenantExportQuery, audit.TenantExportRequest{}); err != nil || len(lines) < 3 {
 		t.Error(len(lines), err)
 	}
 	found, err := rpc.Collect(ctx, gateway, audit.SearchQuery, audit.SearchRequest{Terms: map[string]string{"session": session}, Limit: 3})
@@ -183,6 +189,9 @@ func lists(t *testing.T, gateway *rpc.Client, session string) {
 // query is answered from one, and otherwise none; KeysViewQuery is exempt.
 func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code string) A {
 	t.Helper()
+	if q.Scope == query.OfCell {
+		c = c.In(contract.CellTenant)
+	}
 	r, err := rpc.Do(t.Context(), c, q, req)
 	if rpc.CodeOf(err) != code {
 		t.Errorf("%s.%s %+v: %v, want code %q", q.Service, q.Verb, req, err, code)
@@ -191,6 +200,22 @@ func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code 
 		t.Errorf("%s.%s: view %+v, want that of %q", q.Service, q.Verb, r.View, q.View)
 	}
 	return r.Value
+}
+
+// until repeats a query that is answered from a view until ok accepts the response,
+// since the view may not have applied the newest events yet. It fails the test after 20
+// seconds.
+func until[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, ok func(A) bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		a := do(t, c, q, req, "")
+		if ok(a) {
+			return
+		}
+		if t.Failed() || time.Now().After(end) {
+			t.Fatalf("%s.%s: %+v", q.Service, q.Verb, a)
+		}
+	}
 }
 
 type callAnswer struct {
@@ -324,8 +349,10 @@ func (w *queryWatch) take(msg *nats.Msg) {
 		w.open[id] = key
 		w.check(key, "request", q.Args)
 	case transient.Data:
-		w.seen[w.open[id]]++
-		w.check(w.open[id], "response", f.Data)
+		if key, known := w.open[id]; known { // else the query was sent before the subscription
+			w.seen[key]++
+			w.check(key, "response", f.Data)
+		}
 	case transient.Failed:
 		if _, known := contract.Codes[f.Code]; !known {
 			w.t.Errorf("%s fails with a code that is not in the registry: %s", w.open[id], msg.Data)
@@ -362,14 +389,26 @@ func (w *queryWatch) lacks(names ...string) {
 	}
 }
 
-// done fails the test for each query that has had no response.
+// done waits up to 20 seconds until every query has had a response. It fails the test for
+// each query that has not.
 func (w *queryWatch) done() {
-	time.Sleep(200 * time.Millisecond) // give the subscription time to receive the last messages
+	missing := w.missing()
+	for end := time.Now().Add(20 * time.Second); len(missing) > 0 && time.Now().Before(end); missing = w.missing() {
+		time.Sleep(50 * time.Millisecond)
+	}
+	for _, key := range missing {
+		w.t.Errorf("%s: no response was seen, so its schema is not tested", key)
+	}
+}
+
+// missing returns the keys of the queries that have had no response.
+func (w *queryWatch) missing() (keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key := range w.schemas {
 		if w.seen[key] == 0 {
-			w.t.Errorf("%s: no response was seen, so its schema is not tested", key)
+			keys = append(keys, key)
 		}
 	}
+	return keys
 }

@@ -184,7 +184,7 @@ func recoverOn(t *testing.T, l *lossy) {
 		t.Fatal(out, err)
 	}
 	if l.m.NATS != "" { // the other services are still running; only audit is restarted, once the epoch is on the ledger
-		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, l.m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, l.m.Operator(), "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the epoch is not on the ledger")
 			}

@@ -13,7 +13,8 @@ import (
 var unstartedLines = regexp.MustCompile(`view policy\.starts\s+at \d+\s+(\d+) lines  equal`)
 
 // TestReplayUnstarted shows that replay agrees with the live view of allowed, unstarted
-// calls, both while the view has some and after they have expired.
+// calls: while the view has one, after the call has expired, and after a restart of
+// policy.
 func TestReplayUnstarted(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.Kill("session-runner")

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,12 +13,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// TestCrashReplicated kills, under load, the leader of the ledger's stream, twice, and
-// then all three servers. It checks that no acknowledged call is lost and that, while a
-// new leader is elected, calls fail with 503 and Retry-After within two seconds. Calls
-// that have started are an exception: their callers receive the outcome.
+// TestCrashReplicated kills the leader of the ledger's stream twice, and then all three
+// servers, under load and on a ledger with a long history. It checks that no
+// acknowledged call is lost and that, while a new leader is elected, calls that have not
+// started fail with 503 and Retry-After within about two seconds.
 func TestCrashReplicated(t *testing.T) {
-	c := &crash{t: t, m: harness.Cluster(t, harness.Options{Noop: true}), acked: map[string]string{}}
+	events := *crashHistory / 10
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "history" {
+			events = *crashHistory
+		}
+	})
+	c := crashOn(t, harness.Cluster, events)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for w := range 8 {

@@ -26,7 +26,8 @@ func restoreUnder(t *testing.T, backup, data string) {
 	}
 }
 
-// open lists the entries of a folder that users other than the owner may access.
+// open lists the folders and regular files, of dir and everything below it, that users
+// other than the owner may access, with their modes.
 func open(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -154,10 +155,10 @@ func TestRestoredContentKeys(t *testing.T) {
 	}
 }
 
-// composeModes shows that on compose the volumes of keys, of audit and of the vault are
-// accessible only to the user as which the services run. Modes that were made more
-// permissive are reported when the service starts, and repaired if the service may
-// change them; the command init repairs volumes of keys.
+// composeModes shows that on compose only the user of the services can access the
+// volumes of keys, of audit and of the vault. More permissive modes are reported when
+// audit starts, and are then repaired in its own volume; the command init repairs
+// volumes of keys.
 func composeModes(t *testing.T, m *harness.Mesh) {
 	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the files of the NATS server are inside this volume
 		t.Errorf("the ledger's volume: %v %v", i.Mode(), err)

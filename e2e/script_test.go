@@ -21,7 +21,8 @@ func scripts(t *testing.T, m *harness.Mesh) {
 	t.Run("schemas", func(t *testing.T) { checkSchemas(t, m) })
 }
 
-// scriptsIn runs the scripts in a folder in parallel.
+// scriptsIn runs the scripts in the folder dir of testdata against m, in parallel. sdk
+// is the result of sdkDir.
 func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/" + dir,

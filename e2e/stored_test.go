@@ -62,7 +62,7 @@ func TestStoredOwner(t *testing.T) {
 	refused := func(what, token string, r made) {
 		t.Helper()
 		for _, addr := range []string{m.Addr, second} {
-			for range 2 { // twice, because there are two llm-routers
+			for range 2 { // twice, so that each of the two llm-routers may receive the request
 				for _, stream := range []string{"false", "true"} {
 					for _, go_on := range []string{`"previous_response_id":"` + r.id + `","input":"go on"`, `"input":[{"type":"item_reference","id":"` + r.item + `"},{"role":"user","content":"go on"}]`,
 						`"input":[{"id":"` + r.item + `"}]`, `"input":[{"type":"reasoning","id":"` + r.item + `","summary":[]},{"role":"user","content":"go on"}]`} {

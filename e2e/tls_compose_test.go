@@ -34,8 +34,8 @@ func (c composeTLS) gateways() []string {
 
 func (c composeTLS) nats() string { return c.m.ContainerAddr("nats", 1) + ":4222" }
 
-// serve waits until every listener presents a certificate for name to a client that
-// verifies it, and checks that plain text is rejected.
+// serve waits until every listener presents a certificate with the common name name to a
+// client that verifies it, and checks that plain text is rejected.
 func (c composeTLS) serve(name string) {
 	c.Helper()
 	for _, addr := range c.gateways() {

@@ -89,8 +89,8 @@ func TestTLS(t *testing.T) {
 }
 
 // TestListenTLS shows that the NATS listener of `up --nats-listen` uses TLS like a
-// separate server, and that a warning is logged if it listens on an address other than
-// loopback without TLS.
+// separate server, that the error for an unusable key file names the file, and that a
+// warning is logged for a listener without TLS unless its address is a loopback address.
 func TestListenTLS(t *testing.T) {
 	dir := t.TempDir()
 	addr := ports.Free(t)
@@ -185,11 +185,10 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// certificateOf returns the common name in the certificate that the server presents to a
-// client that trusts the mesh's certificate authority. host is the server name that the
-// client verifies; "" means the server's address. If nats is set, the server is a NATS
-// server. The error is that of the connection or of the handshake, or states that the
-// NATS server does not require TLS.
+// certificateOf returns the common name in the certificate that the server at addr
+// presents to a client that trusts the mesh's certificate authority. host is the server
+// name that the client verifies; "" means the host of addr. If nats is set, the server
+// is a NATS server, which must require TLS.
 func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) (string, error) {
 	t.Helper()
 	authority, err := os.ReadFile(m.Cert())
@@ -260,7 +259,7 @@ func say(t *testing.T, addr, text string) string {
 }
 
 // TestEmptyToken shows that a token variable that is set but empty causes an error, and
-// that the help text contains no token.
+// that neither help texts nor the error for an unknown flag contain the token.
 func TestEmptyToken(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	good := m.Token

@@ -5,12 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -18,8 +20,9 @@ import (
 )
 
 // TestTraces shows that one trace includes the client, the mesh and the provider, that
-// spans follow the GenAI conventions of OpenTelemetry, that at least five events of the
-// call have the trace context, and that /metrics has a counter for the model.
+// spans follow the GenAI conventions of OpenTelemetry, name the tenant and do not contain
+// the prompt, that at least five events of the call have the trace context, and that
+// /metrics has counters for the model.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}
@@ -63,6 +66,11 @@ func TestTraces(t *testing.T) {
 	for _, s := range []*otlp.Span{edge, decide, client} {
 		if hex.EncodeToString(s.TraceId) != id {
 			t.Errorf("span %s is in trace %x", s.Name, s.TraceId)
+		}
+		if !slices.ContainsFunc(s.Attributes, func(a *common.KeyValue) bool {
+			return a.Key == "binnacle.tenant" && a.Value.GetStringValue() == "default"
+		}) {
+			t.Errorf("span %s does not name the tenant", s.Name)
 		}
 	}
 	if hex.EncodeToString(edge.ParentSpanId) != "b7ad6b7169203331" || string(client.ParentSpanId) != string(edge.SpanId) || string(decide.ParentSpanId) != string(edge.SpanId) {

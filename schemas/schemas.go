@@ -1,7 +1,8 @@
-// Package schemas embeds the schemas of events and of queries: JSON Schema 2020-12,
-// one file per event and version, frozen by LOCK once released, and one file per
-// query. It also embeds the conformance tests for HTTP endpoints. It imports nothing
-// else of the mesh; add a schema as a file, and run `make gen`.
+// Package schemas embeds the schemas of events and of queries: JSON Schema 2020-12, one
+// file per event and version, frozen by LOCK once released, and one file per query. It
+// also embeds the conformance tests for HTTP endpoints. It imports nothing else of the
+// mesh. To add a schema, add a file and run `make gen`; for an event, run gen with -lock
+// first, which adds the file to LOCK.
 package schemas
 
 import "embed"
@@ -14,10 +15,9 @@ import "embed"
 //go:embed events
 var Events embed.FS
 
-// Queries holds queries/<service>/<verb>.json, each the schema of an object of request
-// and response, and queries/<service>/types.json, the types that a service's queries
-// share. Folder "mesh" holds the queries that several services answer. Members that
-// begin with x- are read by the generator: see schemas/gen.
+// Queries holds queries/<service>/<verb>.json, one schema for each query, and
+// queries/<service>/types.json, the types that a service's queries share. Folder "mesh"
+// holds the queries that several services answer. See schemas/gen for the format.
 //
 //go:embed queries
 var Queries embed.FS

@@ -8,6 +8,7 @@ mkdir -p "$logs"
 steps=()     # "NAME SECONDS COMMAND…"
 failed=()    # names of steps
 passed_n=0 failed_n=0
+: >"$logs/reasons"
 count='^ *--- '
 
 # step NAME SECONDS COMMAND…: adds a step. COMMAND is a function or a program; what
@@ -81,10 +82,24 @@ run_steps() {
 			failed+=("$name")
 			printf '        FAILED, %s; %s\n' "$(clock $spent)" "$log"
 			excerpt "$log"
+			reasons "$name" "$log" >>"$logs/reasons"
 			[ "$name" != build ] || break # the other steps would only say so again
 		fi
 	done
 	steps=()
+}
+
+# reasons NAME LOG: the failed tests of a step, each with the last lines that test files
+# printed before it. scripts/test prints them last, since CI keeps the end of its output.
+reasons() {
+	awk -v step="$1" '
+		/^ *--- (PASS|SKIP)/ { n = 0 }
+		/_test\.go:[0-9]+: |FAIL: testdata/ { line[n++ % 12] = $0 }
+		/^ *--- FAIL|^panic:/ {
+			print step ": " $0
+			for (i = n > 12 ? n - 12 : 0; i < n; i++) print substr(line[i % 12], 1, 400)
+			n = 0
+		}' "$2" | tail -60
 }
 
 # excerpt LOG: the part of a failed step's log that says why.

@@ -21,8 +21,9 @@ const (
 	drain   = 10 * time.Second       // time that open connections have to end at shutdown
 )
 
-// pool holds the known gateways, each with its state: ready, or not ready because its
-// last probe failed or it has refused a connection since. It is safe for concurrent use.
+// pool holds the known gateways and which of them are ready: those that were ready at
+// their last probe and to which no connection has failed since. It is safe for
+// concurrent use.
 type pool struct {
 	resolve func(context.Context) ([]string, error)
 	secure  atomic.Bool // probes try TLS before plain text
@@ -50,8 +51,9 @@ func (p *pool) watch(ctx context.Context) {
 	}
 }
 
-// round resolves and probes the gateways once. All gateways are probed concurrently, and
-// a change of state is logged.
+// round resolves and probes the gateways once. If the name cannot be resolved, it probes
+// the known addresses. All gateways are probed concurrently, and a change of state is
+// logged.
 func (p *pool) round(ctx context.Context) {
 	try, cancel := context.WithTimeout(ctx, patient)
 	addrs, err := p.resolve(try)
@@ -81,8 +83,9 @@ func (p *pool) round(ctx context.Context) {
 }
 
 // probe reports whether a gateway is ready, that is, whether it responds with a status
-// other than 503, which means that it is draining. probe first tries the protocol that
-// worked last, plain text or TLS, and then the other.
+// other than 503, the status of a gateway that is draining. It uses the protocol that
+// p.secure selects, plain text or TLS; if this fails, it changes p.secure and tries once
+// more.
 func (p *pool) probe(addr string) bool {
 	for range 2 {
 		secure := p.secure.Load()
@@ -119,16 +122,16 @@ func exchange(addr string, secure bool) string {
 	return line
 }
 
-// any reports whether a gateway was ready at its last probe and has not refused a
-// connection since.
+// any reports whether a gateway was ready at its last probe and no connection to it has
+// failed since.
 func (p *pool) any() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.ContainsFunc(p.all, func(a string) bool { return p.alive[a] })
 }
 
-// order lists the gateways to try for one connection: ready ones in round-robin order,
-// then the others.
+// order lists the gateways to try for one connection: the ready ones in round-robin
+// order, then those that are not ready.
 func (p *pool) order() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,8 +148,8 @@ func (p *pool) order() []string {
 	return append(good, rest...)
 }
 
-// failed marks a gateway that refused a connection as not ready until its next
-// successful probe.
+// failed marks a gateway to which a connection failed as not ready until a probe finds
+// it ready again. It ignores an address that is not known any more.
 func (p *pool) failed(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,9 +158,9 @@ func (p *pool) failed(addr string) {
 	}
 }
 
-// dial connects to the first gateway that accepts the connection, and marks those that
-// do not as not ready. If none does, it returns the error of the last attempt; if no
-// gateway is known, it returns an error.
+// dial connects to the first gateway that accepts the connection. It marks each gateway
+// to which the connection failed as not ready. If no gateway accepts the connection, it
+// returns the error of the last attempt; if no gateway is known, it returns an error.
 func (p *pool) dial() (net.Conn, error) {
 	err := errors.New("no gateway is known")
 	for _, a := range p.order() {
@@ -197,7 +200,8 @@ func serve(ctx context.Context, l net.Listener, p *pool) error {
 }
 
 // pass connects a client to a gateway of the pool, and copies between them until both
-// directions end, or one fails.
+// directions end, or one fails. It closes both connections. If no gateway accepts a
+// connection, it closes that of the client.
 func pass(client net.Conn, p *pool) {
 	defer client.Close()
 	server, err := p.dial()

@@ -39,7 +39,7 @@ func reload(s *server.Server, config string) {
 func filesOf(config string) (cert, key string) {
 	m, err := conf.ParseFile(config)
 	if err != nil {
-		return "", "" // the server logs the error
+		return "", "" // main prints the error that ConfigureOptions returns for the file
 	}
 	tls, _ := m["tls"].(map[string]any)
 	cert, _ = tls["cert_file"].(string)
@@ -47,7 +47,7 @@ func filesOf(config string) (cert, key string) {
 	return cert, key
 }
 
-// clientTLS returns what filesOf returns for the configuration file that the command
+// clientTLS returns the result of filesOf for the configuration file that the command
 // line names with -c or --config, or "" for both paths if it has neither flag.
 func clientTLS(args []string) (cert, key string) {
 	if i := slices.IndexFunc(args, func(a string) bool { return a == "-c" || a == "--config" }); i >= 0 && i+1 < len(args) {

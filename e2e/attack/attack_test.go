@@ -61,8 +61,8 @@ func options(t *testing.T, packs string) harness.Options {
 }
 
 // TestRunning attacks a mesh that is already running. The script e2e/attack/run passes
-// the mesh's address and state folder in ATTACK_ADDR and ATTACK_DATA; without them the
-// test does nothing. The attack on packs is omitted, because its packs must be
+// the mesh's address and state folder in ATTACK_ADDR and ATTACK_DATA; without an address
+// the test does nothing. The attack on packs is omitted, because its packs must be
 // registered when the mesh starts.
 func TestRunning(t *testing.T) {
 	addr, dir := os.Getenv("ATTACK_ADDR"), os.Getenv("ATTACK_DATA")

@@ -21,9 +21,9 @@ type handed struct {
 	Before     bool   `json:"handed_out_before"`
 }
 
-// decideAs requests an intent for tool.noop with the given token, to be reported within
-// the given time, and returns the response. It sets the session in header, which may be
-// nil.
+// decideAs requests an intent for tool.noop with the given token, whose outcome must be
+// reported within the given time, and returns the response. It sets the session in
+// header, which may be nil.
 func decideAs(t *testing.T, m *harness.Mesh, token, session string, within time.Duration, header map[string]string) handed {
 	t.Helper()
 	if header == nil {
@@ -92,7 +92,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	if got := effects(t, m, h); len(got) != 0 {
 		t.Fatalf("%d outcomes of attacks", len(got))
 	}
-	// Of sixteen concurrent, contradictory reports, exactly one becomes the outcome.
+	// Sixteen concurrent, contradictory reports result in exactly one outcome.
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	said := map[string]int{}
@@ -139,7 +139,11 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 	// judge.score and llm.chat. The time for its report must not be negative or more
 	// than a day.
 	for _, kind := range []string{"policy.freeze", "vault.put", "judge.score", "llm.chat"} {
-		r := as(t, m, m.Token, "POST", "/api/v1/decide", "", `{"kind":"`+kind+`","tool":"`+kind+`","args":{"reason":"x"},"report_within_ms":1000}`)
+		token := m.Token
+		if kind == "policy.freeze" {
+			token = m.OperatorToken
+		}
+		r := as(t, m, token, "POST", "/api/v1/decide", "", `{"kind":"`+kind+`","tool":"`+kind+`","args":{"reason":"x"},"report_within_ms":1000}`)
 		must(t, r, 403, "CALLER_EXECUTION_REFUSED")
 	}
 	must(t, as(t, m, owner, "POST", "/api/v1/decide", "", `{"kind":"tool.noop","tool":"noop","args":{},"report_within_ms":86400001}`), 400, "report_within_ms")

@@ -47,12 +47,12 @@ var _ = register("12.15 state of the mesh for outsiders", func(t *testing.T, m *
 	if status, body := outside(t, m, "/readyz", ""); status != 200 || strings.TrimSpace(body) != `{"ready":true}` {
 		t.Errorf("/readyz without a token: %d %s", status, body)
 	}
-	probe, other := mint(t, m, "probe-1215", "health:read"), mint(t, m, "other-1215", "tools:call")
+	probe, other := m.OperatorToken, mint(t, m, "other-1215", "tools:call", "health:read")
 	if status, body := outside(t, m, "/readyz", other); status != 200 || strings.TrimSpace(body) != `{"ready":true}` {
-		t.Errorf("/readyz without the scope: %d %s", status, body)
+		t.Errorf("/readyz for a tenant: %d %s", status, body)
 	}
 	if status, body := outside(t, m, "/readyz", probe); status != 200 || !strings.Contains(body, `"durability"`) || !strings.Contains(body, `"lag"`) {
-		t.Errorf("/readyz with health:read: %d %s", status, body)
+		t.Errorf("/readyz for an operator: %d %s", status, body)
 	}
 	for token, want := range map[string]int{"": 401, other: 403, probe: 200} {
 		if status, body := outside(t, m, "/metrics", token); status != want || want == 200 && !strings.Contains(body, "binnacle_lag_events") {
@@ -87,7 +87,7 @@ var _ = register("12.15 labels chosen by callers", func(t *testing.T, m *harness
 			}
 		}
 	}
-	_, body := outside(t, m, "/metrics", m.Token)
+	_, body := outside(t, m, "/metrics", m.OperatorToken)
 	if i := strings.Index(body, "evil"); i >= 0 {
 		t.Errorf("a caller's value is a label: %.300s", body[max(0, i-100):])
 	}
@@ -237,8 +237,9 @@ var _ = register("12.18 session outlives its credential", func(t *testing.T, m *
 // hostPaths matches paths below folders of the host; no error response may contain one.
 var hostPaths = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./-])(?:/work|/tmp|/home|/root|/var|/usr|/state|/data|/run|/proc|/packs|/etc)/[A-Za-z0-9_.-]+`)
 
-// The test sends invalid parameters and bodies to every route except GET /mcp. It checks
-// that no error response contains a path of the host, and that none has the status 500.
+// The test sends mostly invalid parameters and bodies to every route except GET /mcp. It
+// checks that no error response contains a path of the host, and that none has the
+// status 500.
 var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
 	if err != nil {

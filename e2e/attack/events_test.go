@@ -71,13 +71,11 @@ func (l *liar) event(base *contract.Event, name, id string, data []byte) *contra
 	return &e
 }
 
-// lies publishes, with the identity of every service except policy and the executor,
-// events that could start, approve or end the call of base and, except as the gateway,
-// one that could cancel it. It also checks that the server rejects events that name
-// policy, audit or the executor as their source, and checkpoints that are not from
-// audit. sample is an outcome of another call, used as the template of forged outcomes.
-// The receipt in a forged outcome names signer, or the publishing service if signer is
-// empty.
+// lies publishes forged events about the call of base with the identity of every service
+// except policy and the executor. It also checks that the server rejects events that
+// name policy, audit or the executor as their source, and checkpoints that are not from
+// audit. A forged outcome is a changed copy of sample, the outcome of another call. Its
+// receipt names signer, or the publishing service if signer is empty.
 func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.Recorded, executor, signer string) {
 	t.Helper()
 	call := base.CallID
@@ -153,7 +151,7 @@ func recordedOf(t *testing.T, m *harness.Mesh, session, call string) (out []cont
 }
 
 // named returns the first event of a session with this name and call id; an empty call
-// id matches any call.
+// id matches any call. The test fails if there is none.
 func named(t *testing.T, m *harness.Mesh, session, name, call string) *contract.Event {
 	t.Helper()
 	for _, e := range eventsOf(t, m, session) {
@@ -302,9 +300,9 @@ func forgedParent(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSummary shows that the router rejects a request if the summary on which policy
-// decides omits part of the request or names another model. The proposals with such
-// summaries are forged with the gateway's identity.
+// forgedSummary shows that the llm-router rejects a request if its summary in the
+// proposal, on which policy decides, omits part of the request or names another model.
+// The proposals are forged with the gateway's identity.
 func forgedSummary(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-summary", `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`)
 	if err != nil || r.Status != 200 {
@@ -314,7 +312,7 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, session, "call_proposed", r.Header.Get("X-Binnacle-Call-Id"))
 	l := &liar{t: t, conn: m.Connect(t, "gateway"), as: "gateway"}
 	for i, x := range []struct{ body, status, code string }{
-		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // an accurate summary, which shows that the forged proposal itself is accepted
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // the summary in the proposal describes this body, so the forged call must succeed
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"rm_rf"}}]}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":99}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/b","messages":[{"role":"user","content":"hi"}]}`, contract.Failed, "invalid_input"},

@@ -24,7 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// auditor signs packs with audit's key, as an insider could.
+// auditor signs evidence packs with audit's key, as an insider could.
 type auditor struct {
 	t    *testing.T
 	m    *harness.Mesh
@@ -108,7 +108,7 @@ func (a *auditor) source(session string, files map[string][]byte) *evidence.Sour
 }
 
 // rejected builds the pack of src and fails the test unless both verifiers reject it,
-// ours with an error that contains want.
+// binnacle-verify with output that contains want.
 func (a *auditor) rejected(what, want string, src *evidence.Source) {
 	a.t.Helper()
 	var b bytes.Buffer
@@ -118,9 +118,10 @@ func (a *auditor) rejected(what, want string, src *evidence.Source) {
 	a.judged(what, want, b.Bytes())
 }
 
-// judged verifies a pack with both verifiers, which must agree. want is a part of the
-// expected error of our verifier, or empty if the pack must verify. If there are args,
-// they are passed to our verifier, and the second one is not run.
+// judged verifies an evidence pack with binnacle-verify and with the verifier in
+// e2e/verifier, which must agree. want is a part of the expected output of
+// binnacle-verify, or "" if the pack must verify. If there are args, they are passed to
+// binnacle-verify, and the other verifier is not run.
 func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	a.t.Helper()
 	file := filepath.Join(a.t.TempDir(), "p.tar")
@@ -168,8 +169,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	src.Events = src.Events[:last]
 	src.Tip.Events, src.Tip.Receipts = int64(last), 1
 	a.rejected("without the last outcome, its end claimed", "map of tips does not hold this", src)
-	// A reader that kept an earlier checkpoint with a map of tips rejects a checkpoint
-	// without one.
+	// A reader that has stored an earlier checkpoint with a map of tips rejects a
+	// checkpoint without one.
 	src = a.source(session, files)
 	src.Events, src.Tip = src.Events[:last], nil
 	for i, line := range src.Head.Extensions {
@@ -191,8 +192,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 })
 
 // An insider with audit's key writes a log in which unsigned events have members that
-// their schema does not list, values of another type, or a schema that does not exist.
-// Either evidence.Build or both verifiers reject it.
+// their schema does not list, values of a wrong type, or a name without a schema. Either
+// evidence.Build or both verifiers reject it.
 var _ = register("12.E an event that its schema does not know", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-schema")
@@ -227,8 +228,8 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 	a.judged("a log of its own", "", b.Bytes())
 })
 
-// own replaces the log of src by one that contains only the system events and the
-// session's events in src.
+// own replaces the log of src, with its proofs, map of tips and checkpoint, by one that
+// contains only the system events and the session's events in src.
 func (a *auditor) own(src *evidence.Source) {
 	a.t.Helper()
 	nodes := map[[2]uint64]translog.Hash{}
@@ -271,7 +272,8 @@ func (a *auditor) own(src *evidence.Source) {
 	src.Checkpoint = src.Head.Sign(a.key)
 }
 
-// sessionIn returns the session id in the manifest of a pack.
+// sessionIn returns the session id in the manifest of an evidence pack. files holds the
+// files of the pack by name.
 func sessionIn(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	var m struct{ Session string }

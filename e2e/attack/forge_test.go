@@ -139,7 +139,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 		}
 	}
 	for _, x := range answered {
-		if got := s.first(x.id, 20*time.Second); got == "" || strings.Contains(got, "is not for") {
+		if got := s.first(x.id, 20*time.Second); got == "" || strings.Contains(got, x.verb+" is not for "+x.as) {
 			t.Errorf("%s may query %s of %s and got %q", x.as, x.verb, x.to, got)
 		}
 	}
@@ -150,8 +150,8 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	}
 })
 
-// newest polls for the newest event under a filter until ctx is done, and calls f for
-// each event that a poll finds and the poll before it did not.
+// newest polls for the newest event under a filter until ctx is done, and calls f with
+// each event that differs from the one found before.
 func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Event)) {
 	seen := ""
 	for ctx.Err() == nil {
@@ -171,7 +171,7 @@ func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Ev
 // In an earlier version, the receiver of a sealed value accepted the first value that it
 // received, from any service. Each identity other than the legitimate senders reads the
 // ledger while secrets are stored and used, and sends forged values, end frames and
-// errors to every inbox at which a secret is expected.
+// errors to the inboxes at which a secret is expected.
 var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	const value = "a-true-value-of-thirty-3-bytes-xx"
 	if m.NATS == "" {

@@ -402,8 +402,8 @@ func eventsOf(t *testing.T, m *harness.Mesh, id string) []*contract.Event {
 
 var _ = register("12.16 names and chains of others' sessions", func(t *testing.T, m *harness.Mesh) {
 	thief, owner := mint(t, m, "thief-1216", "tools:call", "llm:call", "judge:run", "policy:admin"), mint(t, m, "owner-1216", "tools:call", "llm:call")
-	// A denied call does not create a session; the session belongs to the caller of the
-	// first allowed call.
+	// A denied call of another caller does not affect the session of the same name that
+	// the owner creates.
 	must(t, as(t, m, thief, "POST", "/api/v1/packs/no.such", "s-mine-1216", "{}"), 403, "UNKNOWN_TOOL")
 	r := as(t, m, owner, "POST", "/api/v1/packs/noop", "s-mine-1216", "{}")
 	must(t, r, 200, `"session":"s-mine-1216"`)

@@ -46,9 +46,9 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 	}
 	r.JSON(t, &doc)
 
-	// Requests of the session itself are denied. So are requests that contain the id of
-	// the labelled call, of its receipt, of its decision or of its session, or the
-	// commitment of its output.
+	// Chat requests of the labelled session to a remote model are denied. So are those of
+	// other sessions whose text contains the id of the labelled call, of its receipt, of
+	// its decision or of its session, or the commitment of its output.
 	if got := chat("s-12l-secret", "remote/model", "sum it up"); !strings.Contains(got, denied) {
 		t.Errorf("the tainted session's own request: %s", got)
 	}

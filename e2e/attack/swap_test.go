@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// swapped lists packs of every tier, including a program and a script, that packFolder
-// copies into the mesh's folder before it starts.
+// swapped lists packs of every tier, of the tier process a program and a script, that
+// packFolder writes into the folder of packs before the mesh starts.
 var swapped = []struct{ name, file, tier string }{
 	{"swap-binary", "swap-binary", "process"},
 	{"swap-script", "swap-script", "process"},
@@ -19,7 +19,7 @@ var swapped = []struct{ name, file, tier string }{
 	{"swap-wasi", "swap-wasi.wasm", "wasi"},
 }
 
-// interpreter is the interpreter of the script pack.
+// interpreter is the file name of the script pack's interpreter.
 const interpreter = "swap-interpreter"
 
 // packFolder returns a new world-writable folder with the packs that attacks use,
@@ -73,11 +73,10 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// In this attack, a user with write access to the folder of packs replaces packs in
-// several ways after their digests were computed, during runs and between runs. The
-// registered program must run every time, under its digest. On compose the folder is one
-// of the host, mounted read-only into the session-runner; the packs in the image are
-// read-only.
+// A user with write access to the folder of packs replaces packs in several ways,
+// between runs and during them. The registered program must run every time, and the
+// effects must attest a single digest. On compose, the session-runner must not be able
+// to write its packs.
 var _ = register("12.8 packs replaced on disk", func(t *testing.T, m *harness.Mesh) {
 	dir := m.PackFolder()
 	if dir == "" {

@@ -72,7 +72,8 @@ func (r row) line() string {
 }
 
 // load calls f from n concurrent clients for the duration d. It returns the latencies of
-// the calls, sorted, and the calls per second, or the first error.
+// the calls, sorted, and the calls per second. If a call fails, load stops and returns
+// the error of a failed call.
 func load(n int, d time.Duration, f func(client int) error) (lat []time.Duration, rate float64, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -136,7 +137,7 @@ func TestBench(t *testing.T) {
 	parts := []struct {
 		name string
 		f    func(*testing.T)
-	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"stored", stored}}
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"stored", stored}, {"tenants", tenants}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
 	}
@@ -154,8 +155,8 @@ func TestBench(t *testing.T) {
 	fmt.Println("\nwritten to bench.json")
 }
 
-// topologies measures the start, an idle mesh, no-op calls and requests to a model on
-// several topologies and durability modes.
+// topologies measures no-op calls on several topologies and durability modes and, with
+// durability "process", also the start, an idle mesh and requests to a model.
 func topologies(t *testing.T) {
 	for _, c := range []struct {
 		name, durability string
@@ -301,8 +302,11 @@ func llmLatency(t *testing.T, m *harness.Mesh, llm *harness.LLM, name string) {
 
 // used returns the CPU time of all processes of a mesh since they started, in clock
 // ticks, and their resident memory in bytes.
-func used(t *testing.T, m *harness.Mesh) (ticks, rss int64) {
-	for _, p := range m.Names() {
+func used(t *testing.T, m *harness.Mesh) (ticks, rss int64) { return usedBy(t, m, m.Names()...) }
+
+// usedBy is like used, for some of the mesh's processes.
+func usedBy(t *testing.T, m *harness.Mesh, names ...string) (ticks, rss int64) {
+	for _, p := range names {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.PID(p)))
 		if err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ func TestComposeLongStart(t *testing.T) {
 	}
 	compose("stop")
 	// dir becomes the folder of a mesh in one process, with the keys of m and the ledger
-	// of its volume.
+	// in m's volume.
 	dir, ledger := t.TempDir(), m.Volume("ledger")
 	err := errors.Join(os.Symlink(filepath.Join(m.Dir, "keys"), filepath.Join(dir, "keys")), os.Symlink(ledger, filepath.Join(dir, "nats")),
 		os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))

@@ -28,9 +28,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// mock starts a provider that responds immediately, with JSON or with 20 chunks of 16
-// bytes. The model "pace" sends a chunk every 20 ms, and the model "slow" one per
-// second.
+// mock starts a provider that responds immediately, with JSON or with a stream of 20
+// chunks of 16 bytes of text. A stream of the model "pace" has 250 chunks, one every 20
+// ms, and one of the model "slow" has 600, one per second.
 func mock(t *testing.T) *httptest.Server {
 	answer := []byte(`{"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` + strings.Repeat("sixteen bytes ok", 20) + `","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
 	chunk := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
@@ -100,7 +100,7 @@ func edge(t *testing.T) {
 	type probe struct {
 		name    string
 		clients int
-		budget  string // budget of the mesh's own figure
+		budget  string // targets for the mesh's own figures; "" if there are none
 		body    func(w *rivalAt) []byte
 		first   bool
 	}
@@ -203,8 +203,8 @@ func streams(t *testing.T) {
 	open(t, m, w)
 }
 
-// fresh starts a new mesh whose provider is the mock at up, and returns it with the
-// secret of a virtual key that has a budget.
+// fresh starts a new mesh with env in its environment, whose provider is the mock at up,
+// and returns it with the secret of a virtual key that has a budget.
 func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	doc := filepath.Join(t.TempDir(), "llm.json")
 	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up + "/v1", "limit": 8192}},
@@ -224,8 +224,8 @@ func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	return m, strings.TrimSpace(out)
 }
 
-// timed sends one request and returns the time until the first byte of the response if
-// first is set, and otherwise until its end.
+// timed sends one request and returns the time until the first byte of the response body
+// if first is set, and otherwise until its end.
 func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, error) {
 	req, err := http.NewRequest(http.MethodPost, w.base+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {

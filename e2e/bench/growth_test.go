@@ -3,17 +3,22 @@
 package bench
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/e2e/bench/curve"
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/e2e/history"
 )
@@ -22,11 +27,24 @@ import (
 // of disk.
 var longest = flag.Int("history", 1_000_000, "events of the longest history that is measured; 10000000 for the longest that is of interest")
 
-// curveSessions is the number of sessions of the histories of different lengths.
+// curveSessions is the number of sessions in each of the histories that differ in
+// length.
 const curveSessions = 1000
 
-// growth measures how starts, memory and the first calls into old sessions depend on the
-// length of the history and on the number of sessions.
+// sessionEvents is the number of events of the histories with different numbers of
+// sessions, unless -history is smaller. It suffices for one call in each of 100,000
+// sessions.
+const sessionEvents = 400_000
+
+// record is the file to which growth writes its points, from which package curve draws
+// the pictures of docs/performance.md.
+var record = flag.String("record", "", "file to which the points of the growth curves are written")
+
+// points are the measured points of the growth curves.
+var points []curve.Point
+
+// growth measures how starts, memory, stored bytes and the first calls into old sessions
+// depend on the length of the history and on the number of sessions.
 func growth(t *testing.T) {
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -35,65 +53,166 @@ func growth(t *testing.T) {
 	add(row{Name: "load average before the growth rows", Durability: "none", Value: strings.Join(strings.Fields(string(load))[:3], " ")})
 	o := harness.Options{Noop: true, Dir: t.TempDir()}
 	harness.One(t, o).StopAll()
-	started(t, o, "start after a clean stop, empty", "").StopAll()
+	m, _, _ := launched(t, o, "start after a clean stop, empty", "")
+	m.StopAll()
 	for events := 10_000; events <= *longest; events *= 10 {
 		t.Run(fmt.Sprintf("%d events", events), func(t *testing.T) { behind(t, events, curveSessions) })
 	}
 	t.Run("ended sessions", ended)
-	for _, sessions := range []int{1, 100_000} {
-		events := min(*longest, 1_000_000)
+	for _, sessions := range []int{1, curveSessions, 100_000} {
+		events := min(*longest, sessionEvents)
 		t.Run(fmt.Sprintf("%d sessions", sessions), func(t *testing.T) { behind(t, events, min(sessions, events/history.PerCall)) })
 	}
 }
 
+// save writes the points that were measured so far to the file of the flag -record.
+func save(t *testing.T) {
+	if *record == "" {
+		return
+	}
+	b, err := json.MarshalIndent(points, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(*record, append(b, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// past describes a mesh on a ledger with a history of the given numbers of events and
+// sessions.
+type past struct {
+	o                harness.Options
+	events, sessions int
+}
+
+func (p *past) name(what string) string {
+	return fmt.Sprintf("%s, %d events, %d sessions", what, p.events, p.sessions)
+}
+
+// point adds a point to a growth curve.
+func (p *past) point(what, unit string, value float64) {
+	points = append(points, curve.Point{Measure: what, Events: p.events, Sessions: p.sessions, Unit: unit, Value: math.Round(value*100) / 100})
+}
+
+// start starts the mesh, and reports the time until it is ready and the CPU time that it
+// used until then.
+func (p *past) start(t *testing.T, what, budget string, flags ...string) *harness.Mesh {
+	o := p.o
+	o.Flags = flags
+	m, took, cpu := launched(t, o, p.name(what), budget)
+	p.point(what, "s", took)
+	p.point(what, "s of CPU", cpu)
+	return m
+}
+
+// memory reports the memory of a mesh ten seconds after its start, when memory that only
+// the start used has been returned to the operating system.
+func (p *past) memory(t *testing.T, m *harness.Mesh, what, budget string) {
+	time.Sleep(10 * time.Second)
+	_, rss := used(t, m)
+	add(row{Name: p.name(what), Durability: "process", Value: fmt.Sprintf("%d MiB RSS, %d MiB at most", rss>>20, peak(t, m)>>20), Budget: budget})
+	p.point(what, "MiB", float64(rss>>20))
+}
+
+// refolded is the number of events that refold appends after the last snapshot. It is
+// just below the number after which the services take a new snapshot.
+const refolded = 46_000
+
+// window is a little more than the deduplication window of the ledger's stream.
+const window = 5*time.Minute + 10*time.Second
+
 // behind measures a mesh on a ledger with one written history.
 func behind(t *testing.T, events, sessions int) {
-	o := harness.Options{Noop: true, Dir: t.TempDir(), Within: time.Hour}
-	name := func(what string) string { return fmt.Sprintf("%s, %d events, %d sessions", what, events, sessions) }
-	start := func(what, budget string) *harness.Mesh { return started(t, o, name(what), budget) }
-	m := harness.One(t, o)
+	p := &past{harness.Options{Noop: true, Dir: t.TempDir(), Within: time.Hour}, events, sessions}
+	m := harness.One(t, p.o)
 	noop := func(session string) time.Duration { return noopTime(t, m, session) }
 	noop("s-pattern")
 	m.StopAll()
 	began := time.Now()
-	if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: events, Sessions: sessions}); err != nil {
+	if _, err := history.Write(t.Context(), p.o.Dir, history.Shape{Events: events, Sessions: sessions}); err != nil {
 		t.Fatal(err)
 	}
+	written := time.Now()
 	t.Logf("history of %d events written in %v", events, time.Since(began).Round(time.Millisecond))
-	m = harness.One(t, o) // audit indexes the history and, within a second, signs a checkpoint over it
+	m = harness.One(t, p.o) // audit indexes the history and, within a second, signs a checkpoint over it
 	time.Sleep(3 * time.Second)
-	m.StopAll()
+	m.StopAll() // takes snapshots
 
-	m = start("start after a clean stop", "<= 1 s more than empty behind 1,000,000")
-	time.Sleep(10 * time.Second) // free memory is returned to the operating system within five seconds
-	_, rss := used(t, m)
-	add(row{Name: name("memory after that start"), Durability: "process", Value: fmt.Sprintf("%d MiB RSS, %d MiB at most", rss>>20, peak(t, m)>>20), Budget: "<= 300 MiB behind 422,000"})
-	firstCalls(name("first call into an active session"), min(sessions, 500), noop)
+	m = p.start(t, "start after a clean stop", "<= 1 s more than empty behind 1,000,000")
+	p.memory(t, m, "memory after a clean start", "<= 300 MiB behind 422,000")
+	firstCalls(p.name("first call into an active session"), min(sessions, 500), noop)
 	m.Kill("binnacle")
-	m = start("start after SIGKILL", "")
-	nats, audit := size(t, filepath.Join(o.Dir, "nats")), size(t, filepath.Join(o.Dir, "audit"))
-	add(row{Name: name("stored"), Durability: "process", Value: fmt.Sprintf("%d MiB in NATS, %d MiB in audit's folder", nats>>20, audit>>20)})
-	time.Sleep(3 * time.Second)
+	m = p.start(t, "start after SIGKILL", "")
+	p.stored(t)
 	m.StopAll()
-	m.LosePositions()
-	m = start("start without positions of consumers", "<= 30 s behind 635,000")
-	time.Sleep(3 * time.Second)
-	m.StopAll()
-	if err := os.RemoveAll(filepath.Join(o.Dir, "audit")); err != nil {
-		t.Fatal(err)
+	if events >= 1_000_000 {
+		// At each start, the server reads every message that was stored within its
+		// deduplication window. This start is therefore measured after that window.
+		time.Sleep(time.Until(written.Add(window)))
+		p.start(t, "start after a clean stop, history older than the deduplication window", "<= 1 s more than empty behind 1,000,000").StopAll()
 	}
-	start("start without audit's folder", "").StopAll()
+	t.Run("no snapshots", func(t *testing.T) {
+		m := p.start(t, "start after a clean stop, --no-snapshots", "", "--no-snapshots")
+		p.memory(t, m, "memory after a clean start, --no-snapshots", "")
+		m.Kill("binnacle")
+		p.start(t, "start after SIGKILL, --no-snapshots", "", "--no-snapshots").StopAll()
+	})
+	t.Run("no positions", func(t *testing.T) {
+		m.LosePositions()
+		m := p.start(t, "start without positions of consumers", "<= 30 s behind 635,000")
+		time.Sleep(3 * time.Second)
+		m.StopAll()
+	})
+	t.Run("no audit folder", func(t *testing.T) {
+		if err := os.RemoveAll(filepath.Join(p.o.Dir, "audit")); err != nil {
+			t.Fatal(err)
+		}
+		p.start(t, "start without audit's folder", "").StopAll()
+	})
+	t.Run("refolded", p.refold)
+	save(t)
 }
 
-// started starts a mesh and reports the time until it is ready, and the CPU time, which
-// depends less on other load.
-func started(t *testing.T, o harness.Options, name, budget string) *harness.Mesh {
+// refold measures the start after a SIGKILL many events after the last snapshot.
+func (p *past) refold(t *testing.T) {
+	m := harness.One(t, p.o)
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	for c := range 16 {
+		wg.Go(func() {
+			for calls.Add(1) <= refolded/history.PerCall {
+				if _, err := post("http://"+m.Addr+"/api/v1/packs/noop", m.Token, fmt.Sprintf("s-refold-%d", c), []byte(`{"n":1}`)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	time.Sleep(2 * time.Second) // wait until audit has indexed the events
+	m.Kill("binnacle")
+	p.start(t, "start after SIGKILL, 46,000 events after the last snapshot", "").StopAll()
+}
+
+// stored reports the disk space of the NATS server's folder and of audit's folder.
+func (p *past) stored(t *testing.T) {
+	nats, audit := size(t, filepath.Join(p.o.Dir, "nats")), size(t, filepath.Join(p.o.Dir, "audit"))
+	add(row{Name: p.name("stored"), Durability: "process", Value: fmt.Sprintf("%d MiB in NATS, %d MiB in audit's folder", nats>>20, audit>>20)})
+	p.point("stored in NATS", "MiB", float64(nats)/(1<<20))
+	p.point("stored in audit's folder", "MiB", float64(audit)/(1<<20))
+}
+
+// launched starts a mesh and reports the time until it is ready, and the CPU time, which
+// depends less on other load. It returns both, in seconds.
+func launched(t *testing.T, o harness.Options, name, budget string) (m *harness.Mesh, took, cpu float64) {
 	began := time.Now()
-	m := harness.One(t, o)
-	took := time.Since(began)
+	m = harness.One(t, o)
+	took = time.Since(began).Seconds()
 	ticks, _ := used(t, m)
-	add(row{Name: name, Durability: "process", Value: fmt.Sprintf("%.2f s, %.2f s of CPU", took.Seconds(), float64(ticks)/100), Budget: budget})
-	return m
+	cpu = float64(ticks) / 100
+	add(row{Name: name, Durability: "process", Value: fmt.Sprintf("%.2f s, %.2f s of CPU", took, cpu), Budget: budget})
+	return m, took, cpu
 }
 
 // ended measures the first calls into sessions whose last events are far back, after a

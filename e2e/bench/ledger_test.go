@@ -57,7 +57,7 @@ func ledgerPart(t *testing.T, request int) {
 		c := b.Connect(t, service)
 		f(c, eventlog.JetStream{Conn: c})
 	}
-	var mu sync.Mutex // guards book and chain
+	var mu sync.Mutex // guards book and chain, which hold the last sequences of two filters
 	var book, chain uint64
 	expect := func(log eventlog.JetStream, subject string, n int, filter string, last *uint64) {
 		mu.Lock()

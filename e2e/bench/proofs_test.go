@@ -86,7 +86,7 @@ func proofs(t *testing.T) {
 }
 
 func get(m *harness.Mesh, path string) ([]byte, error) {
-	r, err := m.Do(context.Background(), http.MethodGet, path, "", "")
+	r, err := m.Operator().Do(context.Background(), http.MethodGet, path, "", "")
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func get(m *harness.Mesh, path string) ([]byte, error) {
 	return r.Body, nil
 }
 
-var others int // number of calls that checkpointLag made, all of them before those of the long session
+var others int // number of calls that checkpointLag made before the calls of the long session
 
 // checkpointLag measures repeatedly, under the load of 64 clients, the age of the oldest
 // event that no checkpoint covers yet.

@@ -17,10 +17,9 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// rival measures, in the same run, the steps of a decision in the reference project: two
+// rival measures, for comparison, a decision that is recorded without a server: two
 // Ed25519 signatures, over the decision and the receipt, and an insert of the receipt
-// into an in-process SQLite file. The reference project has no server, no permissions
-// and no second reader.
+// into an in-process SQLite file.
 func rival(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {

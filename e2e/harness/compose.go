@@ -191,9 +191,9 @@ func (m *Mesh) Volume(name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// configureTLS writes certificates and certificate authorities to the paths that
-// config/README.md lists, and returns the environment variables that contain these
-// paths.
+// configureTLS writes certificates, keys and the certificate authority to the folders
+// that config/README.md lists for them. It returns the environment variables that
+// contain the paths of these files in the containers.
 func (m *Mesh) configureTLS() []string {
 	m.ca = certs.NewAuthority(m.T, m.Cert())
 	m.Recertify("first")
@@ -206,16 +206,17 @@ func (m *Mesh) configureTLS() []string {
 // tlsVariables lists the variables that enable TLS in the NATS server.
 var tlsVariables = []string{"BINNACLE_NATS_TLS_CERT=/config/tls.crt", "BINNACLE_NATS_TLS_KEY=/config/tls.key"}
 
-// recertify replaces the certificates by new ones for a host name, as a user of compose
-// would. The files are readable by user 65532, as which the services run.
+// recertify replaces the certificates by new ones with the common name name, as a user
+// of compose would. The files are readable by user 65532, as which the services run.
 func (m *Mesh) recertify(name string) {
 	for _, s := range []string{"gateway", "nats"} {
 		m.CertifyService(m.ca, s, name)
 	}
 }
 
-// CertifyService replaces the certificate and key of a service, gateway or nats, by new
-// ones that ca signs for a host name and for the service's name.
+// CertifyService replaces, on compose, the certificate and key of the service gateway or
+// nats by new ones. ca signs the certificate, which has the common name name and is
+// valid for 127.0.0.1, localhost and the service's name.
 func (m *Mesh) CertifyService(ca *certs.Authority, service, name string) {
 	m.T.Helper()
 	to, tmp := filepath.Join(m.Dir, "config", service), m.T.TempDir()
@@ -261,7 +262,7 @@ func (m *Mesh) ComposeCLI(args ...string) (string, error) {
 
 // compose runs one docker compose command, up to four times if it fails: the engine may
 // refuse to remove a network whose last container has just ended. If the last attempt
-// fails, so does the test.
+// fails, the test fails.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
 	var err error
@@ -275,9 +276,9 @@ func (m *Mesh) compose(args ...string) {
 }
 
 // ComposeShell builds the images and removes the remains of an earlier test. It returns
-// the name of the test's project, and the environment in which a shell can run `docker
-// compose` for it, with a configuration folder of the test. The project is removed at
-// the end of the test.
+// the name of the test's project, and the variables that a shell needs in its
+// environment to run `docker compose` for it, with a configuration folder of the test.
+// The project is removed at the end of the test.
 func ComposeShell(t testing.TB) (env []string, name string) {
 	t.Helper()
 	m := base(t, "compose", Options{})
@@ -314,7 +315,8 @@ func (m *Mesh) volumes() {
 	}
 }
 
-// Scale sets the number of instances of services, for example "policy=3".
+// Scale sets the number of instances of services, for example "policy=3", and waits
+// until they are healthy.
 func (m *Mesh) Scale(what ...string) {
 	args := []string{"up", "-d", "--wait"}
 	for _, w := range what {

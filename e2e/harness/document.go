@@ -133,7 +133,7 @@ func (d *Document) Operations() (ids []string) {
 }
 
 // Succeeded reports whether an exchange of the operation through the proxy had a
-// response below 400.
+// response with a status below 400.
 func (d *Document) Succeeded(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -141,7 +141,8 @@ func (d *Document) Succeeded(id string) bool {
 }
 
 // inspect checks a response of the gateway and, if its status is below 400, the request.
-// A violation fails the test; the returned error is that of reading the response.
+// The frames of an event stream are not checked. A violation fails the test; the
+// returned error is that of reading the response.
 func (d *Document) inspect(r *http.Response) error {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	var body []byte
@@ -233,7 +234,8 @@ func (d *Document) checkQuery(op map[string]any, r *http.Request) error {
 }
 
 // checkBody checks the content type of a body, and the content of JSON and NDJSON,
-// against x, which is the requestBody or response object at pointer in the document.
+// against x, which is the requestBody or response object at pointer in the document. It
+// accepts an empty body without a content type.
 func (d *Document) checkBody(x map[string]any, pointer, kind string, body []byte) error {
 	content, _ := x["content"].(map[string]any)
 	if len(content) == 0 || len(body) == 0 && kind == "" {

@@ -109,8 +109,8 @@ func moduleDirs(packages []string) ([]string, error) {
 }
 
 // compiled adds the entries in this machine's build cache for packages, and for a pack
-// that is compiled to WebAssembly, so that the image has to compile only what has
-// changed.
+// that is compiled to WebAssembly, so that a build in the image compiles only packages
+// that have changed.
 func (w *tree) compiled(t testing.TB, packages []string) error {
 	cache := goEnv(t, "GOCACHE")
 	for _, env := range [][]string{nil, {"GOOS=wasip1", "GOARCH=wasm"}} {
@@ -187,8 +187,9 @@ func (w *tree) command(name string) error {
 	return nil
 }
 
-// folder adds the files below dir under the path as. It omits files whose path ends in
-// an element of leave, and folders whose path does so with a slash appended.
+// folder adds the files below dir, or the file dir itself, under the path as. It omits
+// files whose path ends in an element of leave, and folders whose path does so with a
+// slash appended.
 func (w *tree) folder(dir, as string, leave ...string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

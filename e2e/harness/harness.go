@@ -32,7 +32,8 @@ import (
 // Services holds the names of the services that have a program, sorted.
 var Services = services.Names()
 
-// Root returns the root folder of the repository.
+// Root returns the root folder of the repository. It panics if the working directory is
+// outside the repository.
 func Root() string {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -78,11 +79,11 @@ type Options struct {
 	Power      bool
 	Containerd string
 	Packs      string        // folder of packs; empty = bin/packs or, on compose, the packs in the image
-	Webhook    string        // URL that is called for each call that waits for approval
-	TLS        bool          // HTTP and NATS use TLS with certificates of the test, for which Cert returns the authority
+	Webhook    string        // URL that is called for each call that waits for approval (One and Compose only)
+	TLS        bool          // TLS with certificates of the test, for which Cert returns the authority; on Cluster for HTTP only
 	Dir        string        // state folder; empty = a temporary folder of the test
-	Flags      []string      // additional flags for `binnacle up`
-	Config     string        // content of the configuration file, m.Config()
+	Flags      []string      // additional flags for `binnacle up` (One and OneUnready only)
+	Config     string        // content of the configuration file, whose path Config returns; empty = the file is not written
 	Mirror     bool          // run a mirror of the ledger (Processes and Compose only)
 	Bin        string        // folder of the built programs; empty = bin of the repository
 	Within     time.Duration // time within which the mesh becomes ready; 0 = one minute
@@ -93,11 +94,14 @@ type Mesh struct {
 	secrets bool // the secrets for the llm document have been stored in the vault
 	ca      *certs.Authority
 	T       testing.TB
-	Name    string // name of the topology
+	Name    string // name of the topology, or "running" for a mesh from Attach
 	Addr    string
 	Dir     string
 	Token   string
-	NATS    string // URLs of the NATS servers, separated by commas; empty for a mesh in one process and for one from Attach
+	// OperatorToken is the operator's token, for requests about the mesh as a whole. It is
+	// empty for a mesh of an earlier release whose cell is not open.
+	OperatorToken string
+	NATS          string // URLs of the NATS servers, separated by commas; empty for a mesh in one process and for one from Attach
 
 	admin map[string]string // address of the admin listener by process name; unused on compose
 	opts  Options
@@ -164,7 +168,7 @@ func One(t testing.TB, o Options) *Mesh {
 }
 
 // OneUnready is like One, but does not wait for /readyz, for a mesh that is not expected
-// to become ready. The administrator's token is that of an earlier start, or empty.
+// to become ready. The tokens are those of an earlier start, or empty.
 func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
 	argv := []string{m.bin("binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
@@ -190,19 +194,22 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 		argv = append(argv, "--policy", p)
 	}
 	m.Start("binnacle", append(argv, o.Flags...), nil)
-	m.readToken()
+	m.readTokens()
 	return m
 }
 
-// readToken reads the administrator's token, if the file exists.
-func (m *Mesh) readToken() {
-	if tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token")); err == nil {
-		m.Token = strings.TrimSpace(string(tok))
+// readTokens reads the tokens of the administrator and the operator. A token whose file
+// does not exist remains as it is.
+func (m *Mesh) readTokens() {
+	for name, to := range map[string]*string{"admin.token": &m.Token, "operator.token": &m.OperatorToken} {
+		if tok, err := os.ReadFile(filepath.Join(m.Dir, name)); err == nil {
+			*to = strings.TrimSpace(string(tok))
+		}
 	}
 }
 
-// Attach returns a mesh that is already running; the test does not stop it. addr is the
-// address of its gateway and dir its state folder.
+// Attach returns a mesh that is already running, once it is ready; the test does not
+// stop it. addr is the address of its gateway and dir its state folder.
 func Attach(t testing.TB, addr, dir string) *Mesh {
 	t.Helper()
 	m := &Mesh{T: t, Name: "running", Addr: addr, Dir: dir, procs: map[string]*Proc{}}
@@ -264,7 +271,7 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	for _, s := range Services {
 		m.StartService(s, s)
 	}
-	m.readToken()
+	m.readTokens()
 	return m
 }
 
@@ -310,7 +317,8 @@ func (m *Mesh) StartGateway(name string) string {
 	return m.Addr
 }
 
-// StartService starts an instance of a service, as a process with this name.
+// StartService starts an instance of a service, as a process with this name. It does not
+// wait until the instance is ready.
 func (m *Mesh) StartService(name, service string) {
 	durability := "process"
 	if m.Name == "cluster" {
@@ -367,8 +375,8 @@ func (m *Mesh) Configure(text string) {
 }
 
 // Admin returns the address of the admin listener of a process or, on compose, of the
-// service's first container. Elsewhere than on compose, the harness knows the address
-// only if Options.Config is set; otherwise the test fails.
+// service's first container. On other topologies, a process has an admin listener only
+// if Options.Config is set; if it has none, the test fails.
 func (m *Mesh) Admin(process string) string {
 	m.T.Helper()
 	if m.Name == "compose" {
@@ -383,6 +391,7 @@ func (m *Mesh) Admin(process string) string {
 }
 
 // Start starts a process of the mesh under a name by which other methods refer to it.
+// env is added to its environment.
 func (m *Mesh) Start(name string, argv, env []string) {
 	m.T.Helper()
 	if m.opts.Config != "" {
@@ -405,7 +414,8 @@ func (m *Mesh) Start(name string, argv, env []string) {
 	m.mu.Unlock()
 }
 
-// Signal sends a signal to a process.
+// Signal sends a signal to a process. It fails the test if the mesh has no process with
+// this name.
 func (m *Mesh) Signal(name string, s syscall.Signal) {
 	m.T.Helper()
 	m.mu.Lock()
@@ -477,7 +487,8 @@ func (m *Mesh) Runs(name string) bool {
 // self-signed.
 func (m *Mesh) Cert() string { return filepath.Join(m.Dir, "tls.crt") }
 
-// Recertify replaces the certificates of a mesh with TLS by new ones for a host name.
+// Recertify replaces the certificates of a mesh with TLS by new ones with the common
+// name name.
 func (m *Mesh) Recertify(name string) {
 	m.T.Helper()
 	if m.Name == "compose" {
@@ -507,7 +518,8 @@ func (m *Mesh) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 }
 
-// Names returns the names of the mesh's processes, sorted.
+// Names returns the names of the processes that were started since the last StopAll,
+// sorted.
 func (m *Mesh) Names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -560,8 +572,8 @@ func (m *Mesh) StopAll() {
 }
 
 // dump ends processes with SIGQUIT, so that they write the stacks of their goroutines to
-// the log. It omits NATS servers, and processes with the name of a service of which the
-// response of /readyz lists an instance as ready.
+// the log. It omits NATS servers, and each process whose name is that of a service with
+// an instance that the response of /readyz lists as ready.
 func (m *Mesh) dump(readyz string) {
 	var doc struct {
 		Services map[string][]struct {
@@ -581,8 +593,8 @@ func (m *Mesh) dump(readyz string) {
 	}
 }
 
-// WaitReady waits until /readyz succeeds, reads the administrator's token, and stores
-// the secrets of the llm document if that has not been done. If the mesh does not become
+// WaitReady waits until /readyz succeeds, reads the tokens, and stores the
+// secrets of the llm document if that has not been done. If the mesh does not become
 // ready within Options.Within, the test fails.
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
@@ -599,11 +611,9 @@ func (m *Mesh) WaitReady() {
 		b, _ := io.ReadAll(r.Body)
 		r.Body.Close()
 		if last = string(b); r.StatusCode == http.StatusOK {
-			tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token"))
-			if err != nil {
-				m.T.Fatal(err)
+			if m.readTokens(); m.Token == "" {
+				m.T.Fatalf("no administrator's token in %s", m.Dir)
 			}
-			m.Token = strings.TrimSpace(string(tok))
 			m.ready = time.Now()
 			m.putSecrets()
 			return
@@ -638,7 +648,7 @@ func (m *Mesh) putSecrets() {
 // Env returns the environment variables with which the binnacle command connects to the
 // mesh.
 func (m *Mesh) Env() []string {
-	env := []string{"BINNACLE_ADDR=" + strings.TrimPrefix(m.URL(), "http://"), "BINNACLE_CA=", "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
+	env := []string{"BINNACLE_ADDR=" + strings.TrimPrefix(m.URL(), "http://"), "BINNACLE_CA=", "BINNACLE_TOKEN=" + m.Token, "BINNACLE_OPERATOR_TOKEN=" + m.OperatorToken, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
 	if m.opts.TLS {
 		env = append(env, "BINNACLE_CA="+m.Cert())
 	}
@@ -670,7 +680,7 @@ func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 }
 
 // Connect connects to the mesh's NATS server with the identity of a service. The
-// connection is closed at the end of the test.
+// connection is closed at the end of the test. A mesh with TLS is not supported.
 func (m *Mesh) Connect(t testing.TB, service string) *bus.Conn {
 	t.Helper()
 	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
@@ -685,7 +695,7 @@ func (m *Mesh) Connect(t testing.TB, service string) *bus.Conn {
 	return c
 }
 
-// TokenFor returns a new token for an actor.
+// TokenFor returns a new token for an actor, with the given scopes.
 func (m *Mesh) TokenFor(actor string, scopes ...string) string {
 	m.T.Helper()
 	args := []string{"token", "create", "--actor", actor}
@@ -705,6 +715,17 @@ func (m *Mesh) As(token string) *Mesh {
 	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS, opts: Options{Bin: m.opts.Bin}}
 }
 
+// Operator returns a copy of the mesh that uses the operator's token for all requests and
+// commands, or m itself if there is none. The copy has no processes.
+func (m *Mesh) Operator() *Mesh {
+	if m.OperatorToken == "" {
+		return m
+	}
+	o := m.As(m.OperatorToken)
+	o.ca, o.opts.TLS = m.ca, m.opts.TLS
+	return o
+}
+
 // AgreedKey creates a virtual key that makes calls as actor, after actor has consented
 // to it. It returns the output of `binnacle key create`, to which args are added.
 func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
@@ -715,7 +736,8 @@ func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	return m.CLI(append([]string{"key", "create", id, "--actor", actor}, args...)...)
 }
 
-// SessionID returns the id of the session to which an actor has given a name.
+// SessionID returns the id of the session to which an actor of the tenant default has
+// given a name.
 func SessionID(actor, name string) string { return contract.SessionID("default", actor, name) }
 
 // Response is a received HTTP response with its whole body.

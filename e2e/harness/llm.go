@@ -22,13 +22,14 @@ import (
 //	garbage   a stream with a chunk that is not JSON
 //	limited   429 with Retry-After
 //	broken    500
+//	other     404
 type LLM struct {
 	*httptest.Server
 	Key string
 }
 
 // NewLLM starts the server. It returns the server and the path of an llm document that
-// lists it as the provider "fixture".
+// lists it as the provider "fixture" and declares the client tool upper.
 func NewLLM(t testing.TB) (*LLM, string) {
 	l := &LLM{Key: "sk-fixture-0123456789"}
 	mux := http.NewServeMux()

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// LosePositions deletes what the NATS server has stored of every consumer of the ledger,
-// as a damaged disk may. The server must not run. The mesh must be of the topology one or
-// processes.
+// LosePositions deletes the state of every consumer of the ledger from the files of the
+// NATS server, as a damaged disk may. The server must not be running. The mesh must be
+// of the topology one or processes.
 func (m *Mesh) LosePositions() {
 	m.T.Helper()
 	consumers, err := filepath.Glob(filepath.Join(m.Dir, "nats/jetstream/MESH/streams/EVENTS/obs/*"))

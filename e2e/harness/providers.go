@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Providers is a local server with the API of each provider, in the formats that their
-// documentation defines. It refuses some of the requests that they refuse. Its response
-// depends on the part of the model's name after the last hyphen:
+// Providers is a local server with the APIs of several providers, in the formats of their
+// documentation. It rejects some of the invalid requests that the providers reject. Its
+// response depends on the part of the model's name after the last hyphen:
 //
 //	good        text; if the request offers tools and has no results yet, a call of each
 //	braid       like good, with the chunks of the calls interleaved (chat API only)
@@ -117,8 +117,8 @@ func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	return p, path
 }
 
-// Flooded returns the number of bytes that the models flood and endless have written so
-// far.
+// Flooded returns the number of bytes of content that the models flood and endless have
+// written so far.
 func (p *Providers) Flooded() int64 { return p.flood.Load() }
 
 // Requests returns the received requests for a model ("provider/model") in order, or all
@@ -135,7 +135,7 @@ func (p *Providers) Requests(model string) []Seen {
 	return out
 }
 
-// SetKey changes the API key that the provider which uses this secret accepts.
+// SetKey changes the API key that the server accepts for the secret with the given name.
 func (p *Providers) SetKey(name, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,8 +148,8 @@ func (p *Providers) key(name string) string {
 	return p.Keys[name]
 }
 
-// see records a request and, later, the time at which its client disconnects. It returns
-// the index of the request in seen.
+// see records a request, and the time at which its client disconnects if that is before
+// the end of the response. It returns the index of the request in seen.
 func (p *Providers) see(r *http.Request, provider, model string, body []byte) (n int) {
 	p.mu.Lock()
 	n = len(p.seen)
@@ -288,7 +288,7 @@ func nested(w http.ResponseWriter, a *ask) {
 	_, _ = w.Write(doc)
 }
 
-// args returns the arguments of every tool call in the response.
+// args returns the arguments that each tool call in the response has.
 func (a *ask) args() string {
 	if a.behave() == "deepargs" {
 		const depth = 1 << 20
@@ -312,10 +312,10 @@ func (s sseOut) send(name string, doc any) {
 	s.w.(http.Flusher).Flush()
 }
 
-// stopAt is called before word i of a stream, counted from 0. Before word 2 it ends the
-// stream of the models fault and garbage, and panics for cut, which closes the
-// connection; for pace it waits 20 ms before each of the other words. It reports whether
-// the stream has ended, for pace because the client disconnected.
+// stopAt is called before word i of a stream, counted from 0, and reports whether the
+// stream has ended. Before word 2 it ends the streams of the models fault and garbage,
+// and panics for cut, which closes the connection. For pace it waits 20 ms before each
+// of the other words, and returns true if the client has disconnected.
 func (s sseOut) stopAt(a *ask, i int, fault func()) bool {
 	if i != 2 {
 		if a.behave() == "pace" {

@@ -1,8 +1,7 @@
 // Package history writes long ledgers for tests and benchmarks, in seconds instead of
-// hours of calls. The events have the form of those of real calls of tool.noop:
-// proposed, decided, started and recorded, with decisions and receipts that the mesh's
-// own keys sign, each receipt in its session's chain. Audit, replay and verifiers accept
-// them.
+// the hours that real calls would take. Each call has the four events of a real call of
+// tool.noop, with a decision and a receipt that the mesh's own keys sign, and each
+// receipt is in its session's chain. Audit, replay and verifiers accept the events.
 package history
 
 import (
@@ -13,14 +12,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
@@ -32,18 +28,18 @@ import (
 // PerCall is the number of events of one call.
 const PerCall = 4
 
-// SessionName returns the name of session n, from 0, of a written ledger. Its owner is
-// the actor of the call that served as the pattern.
+// SessionName returns the name of session n, from 0, of a written ledger. The session
+// belongs to the actor of the call that served as the pattern.
 func SessionName(n int) string { return fmt.Sprintf("s-history-%d", n) }
 
-// Shape is the shape of a history.
+// Shape describes a history: its length, its sessions and the order of their calls.
 type Shape struct {
 	Events     int  // minimum number of events; a history consists of whole calls
 	Sessions   int  // number of sessions, at least 1
 	Successive bool // each session ends before the next one begins; otherwise the calls are spread over the sessions in turn
 }
 
-// session returns the session of call i.
+// session returns the number of the session to which call i belongs, from 0.
 func (s Shape) session(i int) int {
 	if s.Successive {
 		return min(i*PerCall*s.Sessions/s.Events, s.Sessions-1)
@@ -51,12 +47,13 @@ func (s Shape) session(i int) int {
 	return i % s.Sessions
 }
 
-// Write appends a history of the given shape to the ledger of the mesh in one process
-// whose folder is dir, and returns the number appended; with an error, some of these may
-// not be stored. The mesh must be stopped. The last outcome on its ledger must be that of
-// a successful call of tool.noop, and its policies and tools must not have changed since:
-// that call is the pattern of all others. Write returns an error if a history was written
-// to the ledger before.
+// Write appends a history of the given shape to the ledger of the mesh whose folder is
+// dir, and returns the number appended; with an error, some of these may not be stored.
+// The server's files must be in dir/nats or, for a cluster of three servers, in
+// dir/nats-1 to dir/nats-3. The mesh and its servers must be stopped. The last outcome
+// on its ledger must be that of a successful call of tool.noop, and its policies and
+// tools must not have changed since: that call is the pattern of all others. Write
+// returns an error if a history was written to the ledger before.
 //
 // The events are stored without message ids, as the server no longer has those of
 // events older than its deduplication window. Consumers of work continue after the last
@@ -65,7 +62,7 @@ func Write(ctx context.Context, dir string, shape Shape) (events int, err error)
 	if shape.Sessions < 1 {
 		return 0, errors.New("history: want at least one session")
 	}
-	stop, js, err := open(dir)
+	stop, js, err := open(ctx, dir)
 	if err != nil {
 		return 0, fmt.Errorf("history: %w", err)
 	}
@@ -94,42 +91,6 @@ func Write(ctx context.Context, dir string, shape Shape) (events int, err error)
 	return events, skip(ctx, w.stream)
 }
 
-// open locks the folder and starts the server of its ledger with one user, who may
-// append under every service's subjects.
-func open(dir string) (stop func(), js jetstream.JetStream, err error) {
-	l, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := syscall.Flock(int(l.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("%s: a mesh runs on this folder", dir), l.Close())
-	}
-	secret := rand.Text()
-	s, err := embed.Start(fmt.Sprintf(`
-		server_name: binnacle
-		jetstream: { store_dir: %q, max_mem: 512M, max_file: 1T }
-		accounts: { SYS: {}, MESH: { jetstream: enabled, users: [{ user: history, password: %q }] } }
-		system_account: SYS`, filepath.Join(dir, "nats"), secret), nil)
-	if err != nil {
-		return nil, nil, errors.Join(err, l.Close())
-	}
-	stop = func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-		l.Close()
-	}
-	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo("history", secret))
-	if err == nil {
-		js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4096))
-	}
-	if err != nil {
-		stop()
-		return nil, nil, err
-	}
-	halt := stop
-	return func() { nc.Close(); halt() }, js, nil
-}
-
 // writer makes the events of calls after the pattern of one that the mesh recorded.
 type writer struct {
 	js      jetstream.JetStream
@@ -142,7 +103,7 @@ type writer struct {
 	tips           []receipt.Tip // end of each session's chain of receipts
 }
 
-// pattern holds the events of a recorded call and what it was decided from.
+// pattern holds the events of a recorded call and the inputs of its decision.
 type pattern struct {
 	proposed, allowed, started, recorded *contract.Event
 	call                                 contract.Call
@@ -181,8 +142,9 @@ func newWriter(ctx context.Context, js jetstream.JetStream, dir string) (*writer
 }
 
 // read reads the ledger backwards until it has the events of the last call that has an
-// outcome, and the definition of its tool. It returns an error if this call is not a
-// successful one of tool.noop, or if its decision does not follow from what was read.
+// outcome, and the definition of its tool. It returns an error if this call has not
+// succeeded at the session-runner with an output, or if its decision cannot be taken
+// again from the data that was read.
 func (w *writer) read(ctx context.Context, keys run.Keys) error {
 	p := &w.pattern
 	var allowed contract.Allowed
@@ -236,7 +198,7 @@ func (w *writer) read(ctx context.Context, keys run.Keys) error {
 }
 
 // readOutcome reads effect and output of the recorded call, which must have succeeded at
-// the session-runner.
+// the session-runner and must have an output.
 func (w *writer) readOutcome() error {
 	var rec contract.Recorded
 	if err := contract.Decode(w.pattern.recorded.Data, &rec); err != nil {
@@ -251,7 +213,8 @@ func (w *writer) readOutcome() error {
 	return err
 }
 
-// decided sets the inputs of decision d and returns an error if they do not lead to it.
+// decided sets the inputs of decision d, and returns an error if the decision that is
+// taken again from them differs.
 func (p *pattern) decided(keys run.Keys, d *contract.Decision) error {
 	raw, err := os.ReadFile(keys.Path("p0.json"))
 	if err != nil {
@@ -343,7 +306,7 @@ func (w *writer) append(e *contract.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.js.PublishAsync(e.Subject(), b)
+	_, err = w.js.PublishAsync(e.Subject(), b, jetstream.WithStallWait(time.Minute)) // the default of 200 ms is too short for a busy disk
 	return err
 }
 

@@ -1,11 +1,14 @@
-// A second verifier of evidence packs, written from
-// docs/reference/ledger-format.md with nothing but Node's standard library.
-// Usage: node verify.mjs --root k-… pack.tar…   (prints one JSON document each)
-//        node verify.mjs --root k-… --stdin     (packs one after the other, each
+// A second verifier of evidence packs, exported ledgers, archives and exports of tenants,
+// written from docs/reference/ledger-format.md with nothing but Node's standard library.
+// Usage: node verify.mjs --root k-… file…       (prints one JSON document each; an
+//        archive is given by its folder)
+//        node verify.mjs --root k-… --stdin     (files one after the other, each
 //        behind its length as 4 bytes, big endian)
 import { createHash, createPublicKey, verify as cryptoVerify } from 'node:crypto'
-import { readFileSync, readdirSync } from 'node:fs'
+import { readFileSync, readdirSync, statSync } from 'node:fs'
+import { basename, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
+import { gunzipSync } from 'node:zlib'
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 const sha = (...parts) => { const h = createHash('sha256'); for (const p of parts) h.update(p); return h.digest() }
@@ -133,7 +136,9 @@ class Registry {
       old.revoked ||= lamport
     } else {
       if (old) bad('published twice')
-      this.keys.set(k.kid, { pub, owner: k.owner, uses: k.uses, since: lamport, revoked: 0 })
+      // People and signers of bundles are of a tenant.
+      const owner = k.owner.replace(/^(approver|bundle):/, `$1:${k.tenant}/`)
+      this.keys.set(k.kid, { pub, owner, uses: k.uses, since: lamport, revoked: 0 })
     }
   }
   at(kid, owner, use, lamport) {
@@ -191,7 +196,7 @@ const token = /^[A-Za-z0-9_-]{1,128}$/
 const time = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 const envelope = { actor: 's', callid: 's?', causationid: 's?', client: 's', correlationid: 's?', data: 'o', datacontenttype: 's', dataschema: 's', id: 's', lamport: 's', origin: 's', session: 's?', source: 's', specversion: 's', subject: 's', target: 's?',
   tenant: 's', time: 's', traceparent: 's?', type: 's' }
-const shared = new Set(['allowed', 'approval_recorded', 'call_proposed', 'cancel_requested', 'config_reloaded', 'effect_recorded', 'effect_started', 'escalated', 'freeze_acknowledged', 'key_published', 'key_revoked', 'log_epoch_opened', 'policy_activated', 'secret_requested', 'start_expired',
+const shared = new Set(['allowed', 'approval_recorded', 'call_proposed', 'cancel_requested', 'cell_opened', 'config_reloaded', 'operator_delegated', 'operator_withdrawn', 'snapshot_rejected', 'tenant_created', 'tenant_quota_set', 'tenant_resumed', 'tenant_suspended', 'effect_recorded', 'effect_started', 'escalated', 'freeze_acknowledged', 'key_published', 'key_revoked', 'log_epoch_opened', 'policy_activated', 'secret_requested', 'start_expired',
   'tool_approved', 'tool_registered', 'tool_retired'])
 
 function event(bytes) {
@@ -308,7 +313,7 @@ function note(bytes, pubs) {
     tips = b64(tipLines[0][1].slice(2), 'checkpoint tips')
     need(tips.length === 32, 'checkpoint: tips')
   }
-  return { origin, text, size: Number(rows[1]), root, tips, lamport: lines.find(([name, value]) => name === 'lamport' && value !== null)?.[1] }
+  return { origin, text, size: Number(rows[1]), root, tips, lamport: lines.find(([name, value]) => name === 'lamport' && value !== null)?.[1], epoch: lines.find(([name, value]) => name === 'epoch' && value !== null)?.[1] ?? '' }
 }
 
 // lamportOf reads a checkpoint's first lamport line.
@@ -322,11 +327,14 @@ function lamportOf(head) {
 const bit = (key, depth) => (key[depth >> 3] >> (7 - (depth & 7))) & 1
 const u64 = (n) => { const b = Buffer.alloc(8); b.writeBigUInt64BE(BigInt(n)); return b }
 
+const tipKey = (tenant, session) => sha(Buffer.from(tenant), Buffer.from([0]), Buffer.from(session))
+const tipLeaf = (key, tip, receipts, events) => sha(Buffer.from([2]), key, tip, u64(receipts), u64(events))
+
 // tipRoot climbs from the leaf of a session to the root of the map.
 function tipRoot(tenant, session, tip, path) {
-  const key = sha(Buffer.from(tenant), Buffer.from([0]), Buffer.from(session))
+  const key = tipKey(tenant, session)
   need(path.length <= 256 && !(path.length > 0 && path[path.length - 1].every((b) => b === 0)), 'tip.json: path')
-  let at = sha(Buffer.from([2]), key, tip.digest, u64(tip.receipts), u64(tip.events))
+  let at = tipLeaf(key, tip.digest, tip.receipts, tip.events)
   for (let d = path.length - 1; d >= 0; d--) at = bit(key, d) ? sha(Buffer.from([3]), path[d], at) : sha(Buffer.from([3]), at, path[d])
   return at
 }
@@ -345,6 +353,240 @@ function endOf(m, head, file, tip, events, receipts) {
   return 'bound by checkpoint'
 }
 
+// --- the cell, its keys and policies -----------------------------------------
+
+const makers = { __proto__: null, cell_opened: 'provision', operator_delegated: 'provision', operator_withdrawn: 'provision', tenant_created: 'policy', tenant_quota_set: 'policy', tenant_resumed: 'policy', tenant_suspended: 'policy' }
+const aboutTenant = new Set(['tenant_created', 'tenant_quota_set', 'tenant_resumed', 'tenant_suspended'])
+const personal = (owner) => /^(approver|bundle):/.test(owner)
+const part = /^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$/
+const instant = (t) => time.test(t) && new Date(t).toISOString() === t
+
+// System is what the events outside of calls establish, applied in ledger order. form is
+// pack, ledger or export; tenant is that of a pack or export. first is the tenant in which
+// the ledger began.
+class System {
+  constructor(root, form, tenant = '') {
+    Object.assign(this, { form, tenant, reg: new Registry(root), policies: new Set(), first: '', opened: false, openedAt: 0, original: '', foreign: '', tenants: new Set(), budgets: new Set(), operators: new Map(), epochs: 1 })
+  }
+  get cell() { return this.opened ? '_cell' : this.first }
+  holder(tenant) {
+    if (!this.opened || tenant === this.original) return ''
+    return this.form !== 'ledger' || tenant === '_cell' || this.tenants.has(tenant) ? tenant : ''
+  }
+  activated(layer, digests, ...tenants) { return digests.split('+').every((d) => tenants.some((t) => this.policies.has(t + '/' + layer + d))) }
+  // ofPack refuses another tenant's event, once the cell is open.
+  ofPack(e) {
+    if (this.tenant === '' || e.tenant === this.tenant) return
+    this.foreign ||= `event ${e.id}: belongs to tenant ${e.tenant}`
+    if (this.opened) fail(this.foreign)
+  }
+  end() {
+    need(this.reg.keys.has(this.reg.root), 'the trusted root is not published here')
+    if (this.opened && this.foreign) fail(this.foreign)
+  }
+  // everyTenants tells whether a policy of the cell is in force for every tenant.
+  everyTenants(e) { return e.data.layer === 'p0' || e.data.layer === 'p1' && (e.data.source === 'config' || e.type.endsWith('.v1') || e.tenant === '_cell') }
+
+  apply(e, files) {
+    if (e.service === 'provision' && (e.name === 'key_published' || e.name === 'key_revoked')) return this.key(e)
+    if (e.service === 'policy' && e.name === 'policy_activated') return this.policy(e, files)
+    need(makers[e.name] === e.service && (this.form !== 'pack' || e.name === 'cell_opened'), `event ${e.id}: ${e.type} is not a system event`)
+    need(this.first === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
+    need(this.opened !== (e.name === 'cell_opened'), `event ${e.id}: opens a cell that is open, or needs one that is not`)
+    if (e.name === 'cell_opened') this.open(e)
+    else if (e.service === 'provision') this.operator(e)
+    else this.aboutTenant(e)
+  }
+  key(e) {
+    need(!!e.data.revoked === (e.name === 'key_revoked') && e.data.tenant === e.tenant, `event ${e.id}: does not say what its name says`)
+    if (personal(e.data.owner)) this.ofPack(e)
+    else need(this.cell === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
+    this.reg.apply(e.data, e.n)
+    if (e.name === 'key_published') this.first ||= e.tenant
+  }
+  policy(e, files) {
+    const body = open(e.data.bundle, files), policy = e.data.layer + e.data.digest
+    need(body === null || digest(body) === e.data.digest, `policy ${e.data.digest}: bundle does not match its digest`)
+    if (!this.opened) {
+      this.policies.add('/' + policy)
+      if (this.everyTenants(e) || e.tenant === '_cell') this.policies.add('_cell/' + policy)
+      else this.ofPack(e)
+    } else if (e.tenant === '_cell') this.policies.add('_cell/' + policy)
+    else {
+      need(e.data.layer !== 'p0', `event ${e.id}: ceilings of a tenant`)
+      this.policies.add(this.holder(e.tenant) + '/' + policy)
+      this.ofPack(e)
+    }
+  }
+  byRoot(e, domain) { need(signed(this.reg.at(e.data.signer_kid, 'provision', 'root', e.n), domain, e.data), `event ${e.id}: signature does not verify`) }
+  open(e) {
+    const d = e.data, reserved = d.tenant !== '' && (d.tenant.startsWith('_') || !token.test(d.tenant))
+    need(d.cell === '_cell' && d.log === e.tenant && !reserved && (e.tenant === '_cell' || d.tenant === e.tenant), `event ${e.id}: names other tenants than the ledger's`)
+    this.byRoot(e, 'binnacle cell v1')
+    this.first = e.tenant; this.opened = true; this.original = d.tenant
+    if (d.tenant) this.tenants.add(d.tenant)
+  }
+  operator(e) {
+    const d = e.data
+    need(instant(d.issued) && (!('not_after' in d) || instant(d.not_after)), `event ${e.id}: time`)
+    need(!!d.withdrawn === (e.name === 'operator_withdrawn') && d.principal !== '' && d.issued > (this.operators.get(d.principal) ?? ''), `event ${e.id}: is not newer, or does not say what its name says`)
+    this.byRoot(e, 'binnacle operator v1')
+    this.operators.set(d.principal, d.issued)
+  }
+  aboutTenant(e) {
+    const d = e.data
+    if (e.name !== 'tenant_created') return need(this.tenants.has(d.tenant), `event ${e.id}: tenant ${d.tenant} does not exist`)
+    const parts = [d.organization, d.project, d.environment]
+    need(parts.every((x) => part.test(x)) && parts.join('_') === d.tenant, `event ${e.id}: tenant ${d.tenant} is not made of its parts`)
+    need(d.organization !== this.original.split('_')[0] && !this.tenants.has(d.tenant), `event ${e.id}: tenant ${d.tenant} exists, or is of the original's organization`)
+    this.tenants.add(d.tenant)
+    this.budgets.add('_org-' + d.organization)
+  }
+
+  // take applies the event on line n of a ledger or export.
+  take(e, n) {
+    if (this.form === 'export') this.admit(e)
+    this.exists(e)
+    if (e.name === 'log_epoch_opened') {
+      need(e.service === 'provision' && e.data.tenant === e.tenant, `event ${e.id}: not the opening of a log epoch`)
+      this.byRoot(e, 'binnacle log epoch v1')
+      need(this.cell === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
+      this.epochs = Math.max(this.epochs, e.data.epoch)
+    } else if (['key_published', 'key_revoked', 'policy_activated'].includes(e.name) || makers[e.name]) {
+      this.apply(e, new Map())
+      if (e.name === 'cell_opened') this.openedAt = n
+    }
+  }
+  exists(e) {
+    if (!this.opened || e.tenant === '_cell' || this.tenants.has(e.tenant)) return
+    need(this.budgets.has(e.tenant), `event ${e.id}: tenant ${e.tenant} does not exist`)
+    need(e.service === 'policy' && !e.session && ['budget_changed', 'limits_set'].includes(e.name), `event ${e.id}: tenant ${e.tenant} is for a budget ledger only`)
+  }
+  // admit refuses what is neither the export's tenant's nor shared with it by the cell.
+  admit(e) {
+    if (e.tenant === this.tenant) return
+    const shared = { cell_opened: () => true, key_published: () => !personal(e.data.owner), key_revoked: () => !personal(e.data.owner), policy_activated: () => this.everyTenants(e) }[e.name] ?? (() => aboutTenant.has(e.name) && e.data.tenant === this.tenant)
+    need((this.cell === '' || e.tenant === this.cell) && shared(), `event ${e.id}: belongs to tenant ${e.tenant}; this export is of ${this.tenant} and the cell`)
+  }
+  // origin checks that the checkpoint is of this ledger's log.
+  origin(head) {
+    if (!this.opened) return
+    const log = `binnacle/${this.reg.root}/${this.first}`
+    need(head.origin === log || head.origin.startsWith(log + '/epoch-') && /^([2-9]|[1-9]\d{1,15})$/.test(head.origin.slice(log.length + 7)), 'checkpoint: is of another log')
+  }
+  // auditors lists the keys that may sign a checkpoint up to a lamport.
+  auditors(lamport) { return [...this.reg.keys.values()].filter((k) => k.owner === 'audit' && k.uses.includes('checkpoint') && k.since <= lamport && !(k.revoked && k.revoked <= lamport)).map((k) => k.pub) }
+}
+
+// --- the calls of a session --------------------------------------------------
+
+// governs tells whether calls of a kind govern the whole mesh.
+const governs = (kind) => kind.startsWith('tenant.') || kind === 'policy.freeze' || kind === 'policy.unfreeze'
+
+class Session {
+  constructor(sys, tenant, id) {
+    Object.assign(this, { sys, calls: new Map(), contents: [], decisions: [], receipts: [], events: 0, tip: { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${tenant}\n${id}`)), index: 0 } })
+  }
+  get open() { return [...this.calls.values()].filter((c) => !c.recorded).length }
+  get attested() { return this.receipts.filter((r) => r.attested_by === 'caller').length }
+
+  judged(c, d) {
+    const at = (what) => fail(`decision ${d.id}: ${what}`)
+    if (!signed(this.sys.reg.at(d.kid, 'policy', 'decision', d.lamport), 'binnacle decision v1', d)) at('signature does not verify')
+    if (digest(Buffer.from(canonical(d.facts))) !== d.facts_digest) at('facts')
+    if (digest(Buffer.from(canonical({ args_digest: d.args_digest, facts_digest: d.facts_digest, policies: d.policies, reason_code: d.reason_code, verdict: d.verdict }))) !== d.policy_decision_hash) at('policy_decision_hash')
+    if ((d.verdict === 'ALLOW') !== !!d.intent) at('an intent belongs to ALLOW and only to ALLOW')
+    if (d.intent && (d.intent.call_id !== d.call_id || d.intent.args_digest !== d.args_digest || d.intent.kind !== d.kind || d.intent.tool !== d.tool)) at('intent speaks of another call')
+    const p = c.proposed
+    if (d.call_id !== p.data.id || d.args_digest !== p.data.args.commitment || d.kind !== p.data.kind || d.tool !== p.data.tool) at('is about another call')
+    if (d.actor !== p.actor || d.client !== p.client || d.session !== (p.session ?? '') || d.tenant !== p.tenant) at('names another caller')
+    if (d.intent && (d.intent.executor === 'gateway') !== (p.data.report_within_ms ?? 0) > 0) at('the intent is for the caller, or not, otherwise than proposed')
+    const t = this.sys.holder(d.tenant), denied = d.verdict === 'DENY'
+    if (!denied && !(this.sys.activated('p0', d.policies.p0, '_cell') && this.sys.activated('p1', d.policies.p1, '_cell', t)) || d.policies.p2 && !this.sys.activated('p2', d.policies.p2, t, ...(denied ? [''] : []))) at('names a policy that was never activated')
+    this.decisions.push(d)
+    if (!c.escalated || d === c.escalated) return
+    for (const v of d.facts.approvals ?? []) {
+      const cast = c.votes.get(v.event_id)
+      if (!cast || cast.approver !== v.approver || cast.vote !== v.vote || canonical(cast.roles ?? []) !== canonical(v.roles ?? [])) at('counts a vote that is not recorded')
+    }
+    if (d.verdict === 'ALLOW' && !c.settled) at('allowed before the escalation was settled')
+  }
+
+  // next applies the session's next event.
+  next(e) {
+    const at = (what) => fail(`event ${e.id} (${e.name}): ${what}`)
+    this.events++
+    const d = e.data
+    let c = this.calls.get(e.callid)
+    if (e.name === 'call_proposed') {
+      if (c || d.id !== e.callid) at('proposed twice, or of another call')
+      this.calls.set(e.callid, { proposed: e, votes: new Map() })
+      this.contents.push(...contentsOf(d))
+      return
+    }
+    if (!c) at('its call was never proposed')
+    switch (e.name) {
+      case 'escalated':
+        if (e.service !== 'policy' || c.escalated || c.decision || c.recorded || d.decision.verdict !== 'ESCALATE' || canonical(d.call) !== canonical(c.proposed.data)) at('not the one escalation of this call')
+        c.escalated = d.decision
+        this.contents.push(...contentsOf(d.call))
+        this.judged(c, d.decision)
+        break
+      case 'approval_recorded':
+        if (e.service !== 'policy' || !c.escalated || c.settled || c.decision || c.recorded || d.call_id !== c.proposed.data.id) at('a vote on a call that does not wait for one')
+        c.votes.set(e.id, d)
+        c.settled = !!d.resolved
+        if (d.sig || d.kid) {
+          const ballot = { approver: d.approver, call_id: d.call_id, decision_digest: digest(Buffer.from(canonical(c.escalated))), kid: d.kid ?? '', ...(d.reason ? { reason: d.reason } : {}), tenant: d.tenant, vote: d.vote }
+          const pub = this.sys.reg.at(d.kid ?? '', `approver:${c.escalated.tenant}/${d.approver}`, 'approval', e.n)
+          if (!ed25519(pub, Buffer.from('binnacle approval v1\n' + canonical(ballot)), b64(d.sig ?? '', 'sig'))) at('the ballot does not verify')
+        }
+        break
+      case 'allowed':
+        if (e.service !== 'policy' || c.decision || c.recorded || canonical(d.call) !== canonical(c.proposed.data) || d.decision.verdict !== 'ALLOW' || d.decision.intent?.executor !== e.target) at('not the one decision on this call')
+        c.decision = d.decision
+        this.contents.push(...contentsOf(d.call))
+        this.judged(c, d.decision)
+        break
+      case 'effect_started':
+      case 'start_expired': {
+        if (!c.decision || c.started || c.recorded) at('started without a decision, or twice')
+        if (d.call_id !== c.proposed.data.id || d.decision_id !== c.decision.id || d.intent_id !== c.decision.intent.id) at('starts something else than was allowed')
+        if (e.service !== (e.name === 'start_expired' ? 'policy' : c.decision.intent.executor)) at('claimed by another')
+        if ((d.executed_by ?? '') !== (e.service === 'gateway' ? 'caller' : '')) at('executed_by is not whom the intent is for')
+        c.started = e
+        break
+      }
+      case 'effect_recorded': {
+        if (c.recorded || (d.decision && c.decision)) at('second outcome, or second decision')
+        if (d.decision) this.judged(c, d.decision)
+        const dec = d.decision ?? c.decision, r = d.receipt, f = d.effect
+        if (!dec) at('no decision for it')
+        if (r.id !== 'r-' + r.call_id || !signed(this.sys.reg.at(r.kid, r.executor, 'receipt', r.lamport), 'binnacle receipt v1', r)) at('receipt does not verify')
+        const output = d.output?.commitment ?? ''
+        if (r.effect_digest !== digest(Buffer.from(canonical(f))) || f.call_id !== r.call_id || f.status !== r.status || (f.output_digest ?? '') !== (r.output_digest ?? '') || (f.output_digest ?? '') !== output) at('effect and receipt disagree')
+        if (r.decision_id !== dec.id || r.decision_digest !== digest(Buffer.from(canonical(dec))) || r.verdict !== dec.verdict || r.reason_code !== dec.reason_code || r.call_id !== dec.call_id || r.args_digest !== dec.args_digest || r.session !== dec.session ||
+          r.tenant !== dec.tenant || f.tool !== dec.tool || f.input_digest !== dec.args_digest) at('decision and receipt disagree')
+        const lent = r.executor === 'gateway', by = r.attested_by ?? ''
+        if (by !== (f.attested_by ?? '') || (by === '' ? lent && !['unknown', 'cancelled'].includes(r.status) : by !== 'caller' || !lent || !['succeeded', 'failed', 'timed_out', 'cancelled'].includes(r.status))) at('attested_by is not what executor and status come to')
+        if (!dec.intent) { if (r.executor !== 'policy' || r.status !== 'denied' || r.intent_id) at('a call that was not allowed can only end denied, by policy') } else {
+          if (r.intent_id !== dec.intent.id) at('names another intent')
+          if (r.status === 'expired' ? r.executor !== 'policy' : r.executor !== dec.intent.executor || r.status === 'denied') at('signed by another than the intent allows')
+          if (!c.started || c.started.service !== e.service) at('outcome of an effect its recorder never claimed')
+        }
+        if (e.service !== r.executor) at('published by another than signed it')
+        if (r.prev !== this.tip.digest || r.index !== this.tip.index + 1) at('does not follow the chain')
+        if (!dec.intent && dec.verdict !== 'DENY') at('ends denied by a decision that does not deny')
+        this.tip = { digest: digest(Buffer.from(canonical(r))), index: r.index }
+        c.recorded = true
+        this.receipts.push(r)
+        if (d.output) this.contents.push(d.output)
+        break
+      }
+    }
+  }
+}
+
 // --- the pack ------------------------------------------------------------
 
 const known = new Set(['checkpoint', 'consistency.json', 'cosignatures', 'decisions.jsonl', 'events.jsonl', 'leaves.jsonl', 'proofgraph.jsonl', 'proofs.jsonl', 'receipts.jsonl', 'system.jsonl', 'tip.json'])
@@ -361,24 +603,15 @@ export function verify(pack, rootKID) {
 
   for (const p of rest) need(known.has(p) || p.startsWith('contents/'), `manifest.json: names ${p}, which no pack of this format has`)
 
-  // Keys and policies.
-  const reg = new Registry(rootKID), policies = new Set()
+  // Keys, policies and the cell.
+  need(!m.tenant.startsWith('_org-'), 'manifest.json: a pack of a budget ledger')
+  const sys = new System(rootKID, 'pack', m.tenant)
   const system = lines(get('system.jsonl'), 'system.jsonl')
-  for (const bytes of system) {
-    const e = event(bytes)
-    if (e.service === 'provision' && (e.name === 'key_published' || e.name === 'key_revoked')) {
-      need(!!e.data.revoked === (e.name === 'key_revoked') && e.data.tenant === e.tenant, `event ${e.id}: does not say what its name says`)
-      reg.apply(e.data, e.n)
-    } else if (e.service === 'policy' && e.name === 'policy_activated') {
-      const body = open(e.data.bundle, files)
-      need(body === null || digest(body) === e.data.digest, `policy ${e.data.digest}: bundle does not match its digest`)
-      policies.add(e.data.layer + e.data.digest)
-    } else fail(`event ${e.id}: ${e.type} is not a system event`)
-  }
-  need(reg.keys.has(rootKID), 'the trusted root is not published here')
+  for (const bytes of system) sys.apply(event(bytes), files)
+  sys.end()
 
   // Seals.
-  const audit = reg.at(m.kid, 'audit', 'manifest', m.lamport)
+  const audit = sys.reg.at(m.kid, 'audit', 'manifest', m.lamport)
   need(signed(audit, 'binnacle evidence manifest v1', m), 'manifest.json: signature does not verify')
   const env = read(get('attestation.dsse.json'), 'attestation.dsse.json')
   const statement = canonical({ _type: 'https://in-toto.io/Statement/v1', predicate: { session: m.session, tenant: m.tenant, tip_digest: m.tip_digest, tree_size: m.tree_size }, predicateType: 'urn:binnacle:evidence-pack:v1',
@@ -389,9 +622,10 @@ export function verify(pack, rootKID) {
   need(ed25519(audit, Buffer.from(`DSSEv1 ${type.length} ${type} ${Buffer.byteLength(statement)} ${statement}`), b64(dsse, 'attestation')), 'attestation.dsse.json: signature does not verify')
 
   // The log.
-  const pubs = [...reg.keys.values()].filter((k) => k.owner === 'audit' && k.uses.includes('checkpoint') && k.since <= m.lamport && !(k.revoked && k.revoked <= m.lamport)).map((k) => k.pub)
+  const pubs = sys.auditors(m.lamport)
   const head = note(get('checkpoint'), pubs)
   need(head.origin === m.origin && head.size === m.tree_size && head.root.toString('hex') === m.root_hash && lamportOf(head) === m.lamport, 'checkpoint: is not the one the manifest names')
+  sys.origin(head)
   let grown = 0
   if (files.has('consistency.json')) {
     const g = read(files.get('consistency.json'), 'consistency.json')
@@ -430,31 +664,8 @@ export function verify(pack, rootKID) {
 
   // The calls.
   const events = stored.map(event), ids = new Set()
-  const ballots = new Map(), calls = new Map(), contents = [], decisions = [], receipts = [], nodes = []
-  let tip = { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${m.tenant}\n${m.session}`)), index: 0 }, previous = ''
-  const activated = (layer, digests) => digests.split('+').every((d) => policies.has(layer + d))
-
-  const judged = (c, d) => {
-    const at = (what) => fail(`decision ${d.id}: ${what}`)
-    if (!signed(reg.at(d.kid, 'policy', 'decision', d.lamport), 'binnacle decision v1', d)) at('signature does not verify')
-    if (digest(Buffer.from(canonical(d.facts))) !== d.facts_digest) at('facts')
-    if (digest(Buffer.from(canonical({ args_digest: d.args_digest, facts_digest: d.facts_digest, policies: d.policies, reason_code: d.reason_code, verdict: d.verdict }))) !== d.policy_decision_hash) at('policy_decision_hash')
-    if ((d.verdict === 'ALLOW') !== !!d.intent) at('an intent belongs to ALLOW and only to ALLOW')
-    if (d.intent && (d.intent.call_id !== d.call_id || d.intent.args_digest !== d.args_digest || d.intent.kind !== d.kind || d.intent.tool !== d.tool)) at('intent speaks of another call')
-    const p = c.proposed
-    if (d.call_id !== p.data.id || d.args_digest !== p.data.args.commitment || d.kind !== p.data.kind || d.tool !== p.data.tool) at('is about another call')
-    if (d.actor !== p.actor || d.client !== p.client || d.session !== (p.session ?? '') || d.tenant !== p.tenant) at('names another caller')
-    if (d.intent && (d.intent.executor === 'gateway') !== (p.data.report_within_ms ?? 0) > 0) at('the intent is for the caller, or not, otherwise than proposed')
-    if (d.verdict !== 'DENY' && !(activated('p0', d.policies.p0) && activated('p1', d.policies.p1)) || d.policies.p2 && !activated('p2', d.policies.p2)) at('names a policy that was never activated')
-    decisions.push(d)
-    if (!c.escalated || d === c.escalated) return
-    for (const v of d.facts.approvals ?? []) {
-      const cast = c.votes.get(v.event_id)
-      if (!cast || cast.approver !== v.approver || cast.vote !== v.vote || canonical(cast.roles ?? []) !== canonical(v.roles ?? [])) at('counts a vote that is not recorded')
-    }
-    if (d.verdict === 'ALLOW' && !c.settled) at('allowed before the escalation was settled')
-  }
-
+  const ballots = new Map(), nodes = [], course = new Session(sys, m.tenant, m.session)
+  let previous = ''
   for (const e of events) {
     const at = (what) => fail(`event ${e.id} (${e.name}): ${what}`)
     if (e.tenant !== m.tenant || (e.session ?? '') !== m.session) at('belongs elsewhere')
@@ -468,79 +679,12 @@ export function verify(pack, rootKID) {
       ballots.delete(e.callid ?? '')
       if (kind === 'ATTESTATION') kind = 'MERGE_DECISION'
     }
-    const parents = sorted(led)
     nodes.push({ digest: digest(e.bytes), id: e.id, kind,
-      lamport: e.n, name: e.name, parents, principal: e.service, session: e.session ?? '' })
-    const d = e.data
-    let c = calls.get(e.callid)
-    if (e.name === 'call_proposed') {
-      if (c || d.id !== e.callid) at('proposed twice, or of another call')
-      calls.set(e.callid, { proposed: e, votes: new Map() })
-      contents.push(...contentsOf(d))
-      continue
-    }
-    if (!c) at('its call was never proposed')
-    switch (e.name) {
-      case 'escalated':
-        if (e.service !== 'policy' || c.escalated || c.decision || c.recorded || d.decision.verdict !== 'ESCALATE' || canonical(d.call) !== canonical(c.proposed.data)) at('not the one escalation of this call')
-        c.escalated = d.decision
-        contents.push(...contentsOf(d.call))
-        judged(c, d.decision)
-        break
-      case 'approval_recorded':
-        if (e.service !== 'policy' || !c.escalated || c.settled || c.decision || c.recorded || d.call_id !== c.proposed.data.id) at('a vote on a call that does not wait for one')
-        c.votes.set(e.id, d)
-        c.settled = !!d.resolved
-        if (d.sig || d.kid) {
-          const ballot = { approver: d.approver, call_id: d.call_id, decision_digest: digest(Buffer.from(canonical(c.escalated))), kid: d.kid ?? '', ...(d.reason ? { reason: d.reason } : {}), tenant: d.tenant, vote: d.vote }
-          const pub = reg.at(d.kid ?? '', 'approver:' + d.approver, 'approval', e.n)
-          if (!ed25519(pub, Buffer.from('binnacle approval v1\n' + canonical(ballot)), b64(d.sig ?? '', 'sig'))) at('the ballot does not verify')
-        }
-        break
-      case 'allowed':
-        if (e.service !== 'policy' || c.decision || c.recorded || canonical(d.call) !== canonical(c.proposed.data) || d.decision.verdict !== 'ALLOW' || d.decision.intent?.executor !== e.target) at('not the one decision on this call')
-        c.decision = d.decision
-        contents.push(...contentsOf(d.call))
-        judged(c, d.decision)
-        break
-      case 'effect_started':
-      case 'start_expired': {
-        if (!c.decision || c.started || c.recorded) at('started without a decision, or twice')
-        if (d.call_id !== c.proposed.data.id || d.decision_id !== c.decision.id || d.intent_id !== c.decision.intent.id) at('starts something else than was allowed')
-        if (e.service !== (e.name === 'start_expired' ? 'policy' : c.decision.intent.executor)) at('claimed by another')
-        if ((d.executed_by ?? '') !== (e.service === 'gateway' ? 'caller' : '')) at('executed_by is not whom the intent is for')
-        c.started = e
-        break
-      }
-      case 'effect_recorded': {
-        if (c.recorded || (d.decision && c.decision)) at('second outcome, or second decision')
-        if (d.decision) judged(c, d.decision)
-        const dec = d.decision ?? c.decision, r = d.receipt, f = d.effect
-        if (!dec) at('no decision for it')
-        if (r.id !== 'r-' + r.call_id || !signed(reg.at(r.kid, r.executor, 'receipt', r.lamport), 'binnacle receipt v1', r)) at('receipt does not verify')
-        const output = d.output?.commitment ?? ''
-        if (r.effect_digest !== digest(Buffer.from(canonical(f))) || f.call_id !== r.call_id || f.status !== r.status || (f.output_digest ?? '') !== (r.output_digest ?? '') || (f.output_digest ?? '') !== output) at('effect and receipt disagree')
-        if (r.decision_id !== dec.id || r.decision_digest !== digest(Buffer.from(canonical(dec))) || r.verdict !== dec.verdict || r.reason_code !== dec.reason_code || r.call_id !== dec.call_id || r.args_digest !== dec.args_digest || r.session !== dec.session ||
-          r.tenant !== dec.tenant || f.tool !== dec.tool || f.input_digest !== dec.args_digest) at('decision and receipt disagree')
-        const lent = r.executor === 'gateway', by = r.attested_by ?? ''
-        if (by !== (f.attested_by ?? '') || (by === '' ? lent && !['unknown', 'cancelled'].includes(r.status) : by !== 'caller' || !lent || !['succeeded', 'failed', 'timed_out', 'cancelled'].includes(r.status))) at('attested_by is not what executor and status come to')
-        if (!dec.intent) { if (r.executor !== 'policy' || r.status !== 'denied' || r.intent_id) at('a call that was not allowed can only end denied, by policy') } else {
-          if (r.intent_id !== dec.intent.id) at('names another intent')
-          if (r.status === 'expired' ? r.executor !== 'policy' : r.executor !== dec.intent.executor || r.status === 'denied') at('signed by another than the intent allows')
-          if (!c.started || c.started.service !== e.service) at('outcome of an effect its recorder never claimed')
-        }
-        if (e.service !== r.executor) at('published by another than signed it')
-        if (r.prev !== tip.digest || r.index !== tip.index + 1) at('does not follow the chain')
-        if (!dec.intent && dec.verdict !== 'DENY') at('ends denied by a decision that does not deny')
-        tip = { digest: digest(Buffer.from(canonical(r))), index: r.index }
-        previous = e.id
-        c.recorded = true
-        receipts.push(r)
-        if (d.output) contents.push(d.output)
-        break
-      }
-    }
+      lamport: e.n, name: e.name, parents: sorted(led), principal: e.service, session: e.session ?? '' })
+    course.next(e)
+    if (e.name === 'effect_recorded') previous = e.id
   }
+  const { contents, decisions, receipts, tip } = course
 
   if (head.tips !== null) {
     const before = new Set(nodes.flatMap((n) => n.parents))
@@ -556,13 +700,170 @@ export function verify(pack, rootKID) {
   const tipIs = endOf(m, head, files.get('tip.json'), tip, events.length, receipts.length)
   const erased = contents.filter((c) => open(c, files) === null).length
   for (const [p, b] of files) if (p.startsWith('contents/')) need(sha(b).toString('hex') === p.slice(9), `${p}: does not match its name`)
-  return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length, attested_by_callers: receipts.filter((r) => r.attested_by === 'caller').length,
-    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, grown_from: grown, redacted, tip: tipIs }
+  return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length, attested_by_callers: course.attested,
+    open_calls: course.open, erased, grown_from: grown, redacted, tip: tipIs }
 }
 
-function answer(file, pack, root) {
+// --- exported ledgers, archives and exports of tenants -----------------------
+
+// Tree is the frontier of a log: the roots of its complete subtrees, the largest first.
+class Tree {
+  constructor() { this.size = 0; this.roots = [] }
+  // add appends a complete subtree of 2^level leaves.
+  add(level, hash) {
+    need(level >= 0 && level < 53 && this.size % 2 ** level === 0 && Number.isSafeInteger(this.size + 2 ** level), `no subtree of level ${level} begins at leaf ${this.size}`)
+    for (let n = Math.floor(this.size / 2 ** level); n % 2 === 1; n = Math.floor(n / 2)) hash = sha(Buffer.from([1]), this.roots.pop(), hash)
+    this.roots.push(hash)
+    this.size += 2 ** level
+  }
+  get root() { return this.roots.length === 0 ? sha() : this.roots.reduceRight((right, left) => sha(Buffer.from([1]), left, right)) }
+}
+
+// mapRoot computes the root of a map of tips from its leaves.
+function mapRoot(leaves, depth = 0) {
+  if (leaves.length === 0) return Buffer.alloc(32)
+  if (leaves.length === 1) return leaves[0].leaf
+  const half = [[], []]
+  for (const l of leaves) half[bit(l.key, depth)].push(l)
+  return sha(Buffer.from([3]), mapRoot(half[0], depth + 1), mapRoot(half[1], depth + 1))
+}
+
+// Log is what the lines of a ledger or export establish.
+class Log {
+  constructor(root, form, tenant) {
+    this.sys = new System(root, form, tenant)
+    this.tree = new Tree()
+    this.events = []
+    this.sessions = new Map()
+  }
+  // line takes the stored bytes of the next event.
+  line(bytes, n) {
+    const e = event(bytes)
+    this.sys.take(e, n)
+    this.tree.add(0, leafOf(bytes))
+    if (e.session && (this.sys.form === 'ledger' || e.tenant === this.sys.tenant)) this.events.push([n, { ...e, bytes: null }])
+  }
+  // close verifies the checkpoint over all lines.
+  close(text) {
+    this.sys.end()
+    const head = note(Buffer.from(text), this.sys.auditors(Number.MAX_SAFE_INTEGER))
+    this.sys.origin(head)
+    need(this.sys.form !== 'ledger' || head.epoch === '' || head.epoch === String(this.sys.epochs), 'checkpoint: is of another log epoch')
+    need(head.size === this.tree.size && head.root.equals(this.tree.root), "the lines do not have the checkpoint's root")
+    return head
+  }
+  // follow checks the calls of all sessions.
+  follow() {
+    const ids = new Set()
+    for (const [n, e] of this.events) {
+      need(!ids.has(e.id), `event id ${e.id} occurs twice`)
+      ids.add(e.id)
+      const k = e.tenant + '\0' + e.session
+      if (!this.sessions.has(k)) this.sessions.set(k, new Session(this.sys, e.tenant, e.session))
+      const s = this.sessions.get(k)
+      if (e.name === 'allowed') need(!(this.sys.opened && n > this.sys.openedAt && e.data.decision.tenant !== '_cell' && governs(e.data.decision.kind)), `event ${e.id}: allows a tenant what only the cell may`)
+      s.next(e)
+      for (const c of s.contents.splice(0)) open(c, new Map())
+    }
+  }
+  get counts() {
+    const all = [...this.sessions.values()], sum = (f) => all.reduce((n, s) => n + f(s), 0)
+    return { sessions: all.length, receipts: sum((s) => s.receipts.length), attested_by_callers: sum((s) => s.attested), open_calls: sum((s) => s.open) }
+  }
+}
+
+// ledger verifies the lines of an exported ledger without its last one, and its trailer.
+function ledger(rows, trailer, root) {
+  shape(trailer, 'the last line', { binnacle_checkpoint: 's', cosignatures: 'l?' })
+  const log = new Log(root, 'ledger', '')
+  rows.forEach((bytes, n) => log.line(bytes, n))
+  const head = log.close(trailer.binnacle_checkpoint)
+  log.follow()
+  let tips = "attested by audit's manifest only"
+  if (head.tips !== null) {
+    const leaves = [...log.sessions].map(([k, s]) => { const [tenant, session] = k.split('\0'), key = tipKey(tenant, session); return { key, leaf: tipLeaf(key, Buffer.from(s.tip.digest.slice(7), 'hex'), s.receipts.length, s.events) } })
+    need(mapRoot(leaves).equals(head.tips), "the sessions do not have the checkpoint's map of tips")
+    tips = 'bound by checkpoint'
+  }
+  return { origin: head.origin, tree_size: head.size, root_hash: head.root.toString('hex'), ...log.counts, tips }
+}
+
+// exported verifies the lines of a tenant's export.
+function exported(rows, root) {
+  const h = read(rows[0], 'the first line')
+  shape(h, 'the first line', { binnacle_tenant_export: 's', checkpoint: 's', cosignatures: 'l?', events: 'i', kid: 's', lamport: 'i', sessions: 'i', sig: 's?', tenant: 's' })
+  need(h.binnacle_tenant_export === 'v1' && token.test(h.tenant) && !h.tenant.startsWith('_org-'), 'the first line: version, or tenant')
+  const log = new Log(root, 'export', h.tenant), ends = []
+  let events = 0
+  for (const [n, bytes] of rows.entries()) {
+    const is = (name) => bytes.subarray(0, name.length + 4).equals(Buffer.from(`{"${name}":`))
+    if (n === 0) continue
+    if (is('binnacle_session')) { ends.push(read(bytes, `line ${n + 1}`)); continue }
+    need(ends.length === 0, `line ${n + 1}: follows a session, and is none`)
+    if (is('binnacle_hidden')) {
+      const t = read(bytes, `line ${n + 1}`)
+      shape(t, `line ${n + 1}`, { binnacle_hidden: 's', level: 'i' })
+      need(/^[0-9a-f]{64}$/.test(t.binnacle_hidden), `line ${n + 1}: hash`)
+      log.tree.add(t.level, Buffer.from(t.binnacle_hidden, 'hex'))
+      continue
+    }
+    log.line(bytes, n)
+    events++
+  }
+  const head = log.close(h.checkpoint)
+  need(lamportOf(head) === h.lamport, "the first line: its lamport is not the checkpoint's")
+  need(signed(log.sys.reg.at(h.kid, 'audit', 'manifest', h.lamport), 'binnacle tenant export v1', h), 'the first line: signature does not verify')
+  need(head.tips !== null, 'the first line: the checkpoint commits to no map of tips')
+  need(h.events === events && h.sessions === ends.length, 'the first line: numbers')
+  log.follow()
+  let last = ''
+  for (const t of ends) {
+    shape(t, 'a session', { binnacle_session: 's', events: 'i', path: 'l', receipts: 'i', tip_digest: 's' })
+    const at = (ok, what) => need(ok, `session ${t.binnacle_session}: ${what}`)
+    at(Buffer.compare(Buffer.from(last), Buffer.from(t.binnacle_session)) < 0, 'not sorted and unique')
+    last = t.binnacle_session
+    const s = log.sessions.get(h.tenant + '\0' + t.binnacle_session)
+    at(s, 'has no events here')
+    at(/^sha256:[0-9a-f]{64}$/.test(t.tip_digest) && t.events >= 0 && t.receipts >= 0 && t.path.every((x) => /^[0-9a-f]{64}$/.test(x)), 'not a tip')
+    const tip = { digest: Buffer.from(t.tip_digest.slice(7), 'hex'), receipts: t.receipts, events: t.events }
+    at(tipRoot(h.tenant, t.binnacle_session, tip, t.path.map((x) => Buffer.from(x, 'hex'))).equals(head.tips), "the checkpoint's map of tips does not hold this")
+    at(t.tip_digest === s.tip.digest && t.events === s.events && t.receipts === s.receipts.length, 'goes on after what the export holds')
+  }
+  need(ends.length === log.sessions.size, 'sessions without their ends')
+  return { tenant: h.tenant, origin: head.origin, tree_size: head.size, root_hash: head.root.toString('hex'), events, hidden: head.size - events, ...log.counts, complete: 'each session bound by checkpoint, their number attested by audit only' }
+}
+
+// archive verifies the folder of an archive.
+function archive(dir, root) {
+  const ix = JSON.parse(utf8.decode(readFileSync(join(dir, 'archive.json')))), rows = []
+  shape(ix, 'archive.json', { format: 's', segment: 'i', checkpoint: 's', cosignatures: 'l?', segments: list({ file: 's', from: 'i', to: 'i', root: 's', sha256: 's' }) })
+  need(ix.format === 'binnacle-archive/v1' && ix.segment > 0 && Number.isInteger(Math.log2(ix.segment)), 'archive.json: format, or segment')
+  for (const [i, s] of (ix.segments ?? []).entries()) {
+    need(basename(s.file) === s.file && s.from === rows.length + 1 && s.to >= s.from && (s.to === s.from + ix.segment - 1 || i === ix.segments.length - 1 && s.to < s.from + ix.segment), `archive.json: segment ${i + 1}`)
+    const packed = readFileSync(join(dir, s.file)), tree = new Tree()
+    need(sha(packed).toString('hex') === s.sha256, `${s.file}: is not the file that the index names`)
+    for (const row of lines(gunzipSync(packed), s.file)) { rows.push(row); tree.add(0, leafOf(row)) }
+    need(rows.length === s.to && tree.root.toString('hex') === s.root.toLowerCase(), `${s.file}: does not hold the events that the log does`)
+  }
+  return ledger(rows, { binnacle_checkpoint: ix.checkpoint, ...(ix.cosignatures ? { cosignatures: ix.cosignatures } : {}) }, root)
+}
+
+// verifyFile verifies a file, which its first bytes distinguish, or an archive's folder.
+export function verifyFile(path, root) {
+  return statSync(path).isDirectory() ? archive(path, root) : verifyBytes(readFileSync(path), root)
+}
+
+function verifyBytes(bytes, root) {
+  if (bytes[0] !== 0x7b) return verify(bytes, root)
+  const rows = lines(bytes, 'the file')
+  need(rows.every((r) => r.length < 16 << 20), 'a line is too long')
+  if (rows[0].subarray(0, 26).equals(Buffer.from('{"binnacle_tenant_export":'))) return exported(rows, root)
+  return ledger(rows.slice(0, -1), read(rows[rows.length - 1], 'the last line'), root)
+}
+
+function answer(file, report) {
   let out
-  try { out = { file, ok: true, report: verify(pack, root) } } catch (e) { out = { file, ok: false, error: e.message } }
+  try { out = { file, ok: true, report: report() } } catch (e) { out = { file, ok: false, error: e.message } }
   console.log(JSON.stringify(out))
   if (!out.ok) process.exitCode = 1
 }
@@ -574,7 +875,7 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
     let held = Buffer.alloc(0), n = 0
     for await (const part of process.stdin) {
       held = Buffer.concat([held, part])
-      for (let size; held.length >= 4 && held.length >= 4 + (size = held.readUInt32BE(0)); held = held.subarray(4 + size)) answer(String(n++), held.subarray(4, 4 + size), root)
+      for (let size; held.length >= 4 && held.length >= 4 + (size = held.readUInt32BE(0)); held = held.subarray(4 + size)) answer(String(n++), () => verifyBytes(held.subarray(4, 4 + size), root))
     }
-  } else for (const file of args) answer(file, readFileSync(file), root)
+  } else for (const file of args) answer(file, () => verifyFile(file, root))
 }

@@ -3,13 +3,13 @@
 //
 //	GET /metrics     metrics in Prometheus's formats, see package metrics
 //	GET /healthz     200 while the process runs
-//	GET /readyz      200 or 503; a peer on this host also gets the parts of every instance
+//	GET /readyz      200 or 503; a peer on this host also receives the state of each part, such as a view
 //	GET /config      the effective configuration with the origin of each value; no secrets
 //	GET /log/level   {"level": "info"}
 //	PUT /log/level   sets the level; the body has the same form
 //
 // The first three paths need no credentials and are open to any peer: they name
-// services, instances and parts, and contain no data of calls. The other paths are
+// services, instances and parts, and contain no content of calls. The other paths are
 // restricted to peers on the same host. To keep web pages from using them through the
 // operator's browser, a request with an Origin header or with another host in its Host
 // header is rejected. The listener's default address is a loopback address. The
@@ -30,8 +30,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// Server holds the data that the listener serves. Its fields are set before its first
-// use; the path of a field that is nil returns 404.
+// Server holds the data that the listener serves. Its fields must be set before its
+// first use. The path of a field that is nil returns 404.
 type Server struct {
 	Metrics http.Handler
 	Ready   func(context.Context) (ready bool, doc any)
@@ -84,8 +84,9 @@ func (s *Server) Handler() http.Handler {
 	return m
 }
 
-// ready handles GET /readyz. A peer that is not on this host receives only whether the
-// process is ready, without the parts.
+// ready handles GET /readyz. The status is 200 if the process is ready, and 503 if it is
+// not. The body lists the state of each part of each instance; a peer that is not on
+// this host receives only whether the process is ready.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
 	defer cancel()

@@ -24,11 +24,8 @@ func server(t *testing.T) *Server {
 	}
 }
 
-// TestPeers shows that any peer can read metrics and health, that the details of
-// /readyz, the configuration and the log level are restricted to peers on the same host,
-// and that requests for the configuration and the log level are rejected if they have
-// another host in the Host header or an Origin header. It also checks that a valid level
-// is set and an invalid one is rejected.
+// TestPeers checks the response to each path for peers on this and on another host, for
+// several Host and Origin headers, and for valid and invalid log levels.
 func TestPeers(t *testing.T) {
 	s := server(t)
 	h := s.Handler()

@@ -46,7 +46,16 @@ var (
 	cache    = shelf{bus.Cache, "cache"}
 )
 
-// subject returns the subject of part n of an object.
+// In returns a Store for the content of the given tenant, and s itself if that is its
+// tenant.
+func (s *Store) In(tenant string) *Store {
+	if tenant == s.Tenant {
+		return s
+	}
+	return &Store{Keys: s.Keys, Conn: s.Conn, Tenant: tenant}
+}
+
+// subject returns the subject of part n of an object, counted from 0.
 func (s *Store) subject(at shelf, commitment string, n int) string {
 	return fmt.Sprintf("%s.%s.payloads.%s.%d", at.prefix, s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
 }
@@ -63,9 +72,9 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 }
 
 // Keep caches content, always as an object in the stream CACHE, which is not evidence.
-// The object expires after ttl, or after one second if ttl is shorter; if the stream is
-// full, it may be removed earlier. Kept reads it. The errors of Keep are those of
-// Commit.
+// The object expires after ttl, rounded down to whole seconds, but not before one
+// second; if the stream is full, it may be removed earlier. Kept reads it. The errors of
+// Keep are those of Commit.
 func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -75,9 +84,10 @@ func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl 
 	return c, s.put(ctx, cache, &c, object, jetstream.WithMsgTTL(max(ttl, time.Second)))
 }
 
-// Kept returns content that Keep stored, checked against its commitment. It returns
-// contract.ErrErased if the content has expired or was removed, and an error that wraps
-// ErrRead if it cannot be read.
+// Kept returns content that Keep stored. It returns contract.ErrErased if the content
+// has expired or was removed, an error that wraps ErrRead if it cannot be read,
+// ErrTooLarge if the size in the reference is negative or above MaxSize, and an error if
+// the content does not match its commitment.
 func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.object(ctx, cache, c)
 	if err != nil {
@@ -117,11 +127,12 @@ func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) err
 }
 
 // codeStoreFailed is the code of the JetStream API for a message that could not be
-// stored: its subject has a message already, the stream is full, or it is being closed.
+// stored, for example because its subject has a message already, or because the stream
+// is full.
 const codeStoreFailed = 10077
 
 // put publishes the parts of an object in order. A part of evidence that is stored
-// already is not an error.
+// already with the same bytes is not an error.
 func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object []byte, opts ...jetstream.PublishOpt) error {
 	for n := 0; n*chunk < len(object); n++ {
 		part := object[n*chunk : min((n+1)*chunk, len(object))]
@@ -137,9 +148,9 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 	return nil
 }
 
-// stored returns nil if part n of an object is stored with these bytes, and otherwise
-// refused, the error with which the server refused to store it, or the error of reading
-// it.
+// stored returns nil if part n of an object is stored with these bytes. Otherwise it
+// returns the error of reading the part, or an error that is or wraps refused, the error
+// with which the server refused to store the part.
 func (s *Store) stored(ctx context.Context, commitment string, n int, part []byte, refused error) error {
 	m, err := s.Conn.Fresh(ctx, evidence.stream, map[string]any{"last_by_subj": s.subject(evidence, commitment, n)})
 	switch {
@@ -153,8 +164,8 @@ func (s *Store) stored(ctx context.Context, commitment string, n int, part []byt
 	return nil
 }
 
-// ErrRead is wrapped by the error of a read that failed because the server did not
-// respond, or refused it. Whether the content is stored is then not known.
+// ErrRead is wrapped by the error of a read that failed, for example because the server
+// did not respond. Whether the content is stored is then unknown.
 var ErrRead = errors.New("read content")
 
 // Object returns the stored object. It returns nil and no error if the content is not
@@ -166,7 +177,7 @@ func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error)
 	return s.object(ctx, evidence, c)
 }
 
-// object reads the parts of an object, whose number follows from the size in the
+// object reads the parts of an object, until it has the size that follows from the
 // reference. It returns nil if a part is missing or the reference is not to an object.
 func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]byte, error) {
 	if c.Store != contract.StoreObject {
@@ -201,7 +212,7 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 // Open returns the content, decrypted and checked against its commitment. It returns
 // contract.ErrErased if the content is withheld, if its salt or its object was erased,
 // or if its content key was destroyed. It returns contract.ErrEncrypted if the content
-// is encrypted and the service has no content keys or does not know the algorithm. It
+// is encrypted and the service has no content keys or the algorithm is not A256GCM. It
 // also returns the errors of Object, those of Keys, and an error if the content is
 // malformed or does not match its commitment.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {

@@ -2,6 +2,7 @@ package blob_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -95,4 +96,47 @@ func TestPut(t *testing.T) {
 	if c, err := s.Commit(ctx, content, "text/plain"); err == nil {
 		t.Errorf("%s counts as stored in a full stream", c.Commitment)
 	}
+}
+
+// TestIn checks that the objects of one tenant are not found in the Store of another, and
+// that content is encrypted under the keys of the Store's tenant.
+func TestIn(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
+	one := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "one", Keys: tenantKeys{}}
+	two := one.In("two")
+	content := bytes.Repeat([]byte("content "), 10_000)
+	for _, commit := range []func(context.Context, []byte, string) (contract.Content, error){two.Commit, two.CommitSealed} {
+		c, err := commit(t.Context(), content, "text/plain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := one.Open(t.Context(), &c); !errors.Is(err, contract.ErrErased) {
+			t.Errorf("another tenant: %v", err)
+		}
+		if got, err := one.In("two").Open(t.Context(), &c); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	}
+	c, err := two.CommitSealed(t.Context(), []byte("inline"), "text/plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := one.Open(t.Context(), &c); err == nil {
+		t.Errorf("another tenant's key decrypts %q", got)
+	}
+	if two.In("two") != two {
+		t.Error("a Store of the same tenant is a new one")
+	}
+}
+
+// tenantKeys provides a key for each tenant, under one id.
+type tenantKeys struct{}
+
+func (k tenantKeys) Current(ctx context.Context, tenant string) (string, []byte, error) {
+	key, err := k.Key(ctx, tenant, "k")
+	return "k", key, err
+}
+
+func (tenantKeys) Key(_ context.Context, tenant, _ string) ([]byte, error) {
+	return bytes.Repeat([]byte(tenant[:1]), 32), nil
 }

@@ -12,11 +12,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Keys provides the tenant's content keys. Current returns the key for new content, Key
-// the one with the given id. Key returns contract.ErrErased for a destroyed key.
+// Keys provides the content keys of tenants. Key ids are unique within a tenant only.
 type Keys interface {
-	Current(ctx context.Context) (id string, key []byte, err error)
-	Key(ctx context.Context, id string) ([]byte, error)
+	// Current returns the tenant's key for new content.
+	Current(ctx context.Context, tenant string) (id string, key []byte, err error)
+	// Key returns the tenant's key with the given id. It returns contract.ErrErased for a
+	// destroyed key.
+	Key(ctx context.Context, tenant, id string) ([]byte, error)
 }
 
 const (
@@ -27,7 +29,7 @@ const (
 // Seal returns a reference to content encrypted under the tenant's current key, and the
 // object to be stored with Put. The object is nil if the ciphertext is inline in the
 // reference. Seal returns ErrTooLarge for content above MaxSize, and an error if the
-// service has no content keys or the current one cannot be fetched.
+// service has no content keys or the current one cannot be fetched or is not valid.
 func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
 		return contract.Content{}, nil, errors.New("this service holds no content keys")
@@ -35,7 +37,7 @@ func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (con
 	if len(content) > MaxSize {
 		return contract.Content{}, nil, ErrTooLarge
 	}
-	id, key, err := s.Keys.Current(ctx)
+	id, key, err := s.Keys.Current(ctx, s.Tenant)
 	if err != nil {
 		return contract.Content{}, nil, fmt.Errorf("content key: %w", err)
 	}
@@ -57,6 +59,7 @@ func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (con
 }
 
 // CommitSealed is like Commit, but encrypts the content under the tenant's current key.
+// Its errors are those of Seal and Put.
 func (s *Store) CommitSealed(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
 	c, object, err := s.Seal(ctx, content, mediaType)
 	if err != nil {
@@ -89,7 +92,7 @@ func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) 
 	if object == nil {
 		return nil, contract.ErrErased
 	}
-	key, err := s.Keys.Key(ctx, c.Encryption.KeyID)
+	key, err := s.Keys.Key(ctx, s.Tenant, c.Encryption.KeyID)
 	if err != nil {
 		return nil, err
 	}

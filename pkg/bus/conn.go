@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -24,10 +25,14 @@ type Dialer struct {
 }
 
 // Conn is the NATS connection of one service, under the service's own identity. It
-// reconnects until it is closed.
+// reconnects until it is closed. It is safe for concurrent use.
 type Conn struct {
 	NC *nats.Conn
 	JS jetstream.JetStream
+	// Ledger lists the volumes of the ledger that the connection reads and appends to.
+	// Connect sets it to one volume: the stream EVENTS from position 1 on. It may be
+	// changed before the first use of the connection.
+	Ledger Ledger
 	// Fatal receives the errors after which the service must stop: permission
 	// violations. Further errors are dropped while one is waiting to be received. The
 	// request that caused the violation only times out.
@@ -41,11 +46,23 @@ type Conn struct {
 	replicas map[string]replicas
 }
 
-// Connect connects under the identity of the nkey seed; name is for logs and errors. The
-// JetStream API is under $JS.API if provisioner is true, which is for the identities in
-// the accounts MESH and MIRROR; otherwise it is under APIPrefix, as in the accounts of
-// services. Connect succeeds even if the server is not reachable yet. It returns an
-// error if the seed, the URL or the CA file is invalid.
+// delays returns the delay of a connection before each attempt to reconnect: 100 to 150
+// ms, computed from its name and the time when it was made, so that connections spread
+// their attempts. A generator of random numbers that connections share would make runs of
+// the simulator differ.
+func delays(name string, made time.Time) func(attempt int) time.Duration {
+	return func(attempt int) time.Duration {
+		h := fnv.New32a()
+		fmt.Fprint(h, name, made.UnixNano(), attempt)
+		return 100*time.Millisecond + time.Duration(h.Sum32()%50)*time.Millisecond
+	}
+}
+
+// Connect connects to the NATS server of d under the identity of the nkey seed; name is
+// for logs and errors. provisioner is true for the identities in the accounts MESH and
+// MIRROR, where the JetStream API is under $JS.API; in the accounts of services it is
+// under APIPrefix. Connect succeeds even if the server is not reachable yet. It returns
+// an error if the seed, the URL or the CA file is invalid.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
 	if err != nil {
@@ -55,10 +72,10 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	if err != nil {
 		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
 	}
-	c := &Conn{made: time.Now(), Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
+	c := &Conn{Ledger: Ledger{{Events, 1}}, made: time.Now(), Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
 	opts := []nats.Option{
 		nats.Name(name), nats.Nkey(public, kp.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.Timeout(2 * time.Second),
+		nats.CustomReconnectDelay(delays(name, c.made)), nats.Timeout(2 * time.Second),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) || strings.Contains(err.Error(), "Permissions Violation") {
@@ -105,8 +122,8 @@ func (c *Conn) Epoch() (uint64, <-chan struct{}) {
 	return c.epoch, c.changed
 }
 
-// reconnected starts a new epoch and closes the channel that Epoch returned for the last
-// one.
+// reconnected counts a reconnection, and closes the channel that Epoch returned before
+// it.
 func (c *Conn) reconnected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +180,7 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 }
 
 // requestTimeout limits a request whose context has no deadline, and each request of
-// Provision and Mirror, since the response may be lost if a server fails.
+// Provision, LostWork and Mirror, since the response may be lost if a server fails.
 const requestTimeout = 5 * time.Second
 
 // bounded returns ctx if it has a deadline, and otherwise a context that ends after
@@ -175,8 +192,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// Tail returns a stream's last sequence. It repeats the request until it succeeds or ctx
-// is done.
+// Tail returns a stream's last sequence. It repeats the request until it succeeds, or
+// returns the error of ctx when ctx is done.
 func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
 	for warned := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, time.Second)
@@ -244,7 +261,7 @@ func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 	return c.NC.PublishRequest(c.prefix+".CONSUMER.MSG.NEXT."+stream+"."+consumer, inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n))
 }
 
-// ErrNotFound is returned when no message matches.
+// ErrNotFound is returned if a stream has no message that matches a request.
 var ErrNotFound = errors.New("no such message")
 
 // Fresh is like Get, but the result reflects every message that was acknowledged before
@@ -331,7 +348,8 @@ func (c *Conn) single(ctx context.Context, stream string) (bool, error) {
 	return info.Config.Replicas <= 1, nil
 }
 
-// replicas is the number of a stream's replicas, at an epoch of the connection.
+// replicas is the number of a stream's replicas, with the value of Conn.Epoch when it
+// was read.
 type replicas struct {
 	epoch uint64
 	n     int
@@ -362,9 +380,9 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 }
 
 // GetBatch reads up to n messages that match filter, from sequence seq on, with one
-// direct get request. It returns fewer if no more match or after 4 MiB. An empty result
-// means that no message matches. On a replicated stream, a replica may respond that does
-// not have the newest messages yet.
+// direct get request. It returns fewer if no more messages match, or if they exceed 4
+// MiB. An empty result means that no message matches. On a replicated stream, a replica
+// may respond that does not have the newest messages yet.
 func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -408,11 +426,11 @@ func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, 
 	}
 }
 
-// FreshBatch is like GetBatch, but reflects every message that was acknowledged before
-// the call. On a replicated stream, a replica that lags may have responded with fewer
-// messages than there are: if the batch has fewer than n, FreshBatch requests the next
-// message from the leader, and appends it. end reports that no further message matched;
-// if it is false, there may be more.
+// FreshBatch is like GetBatch, and also reports whether the end was reached: end is true
+// if no message after the batch matches, of those that were acknowledged before the
+// call. If end is false, there may be more. On a replicated stream, a replica that lags
+// may have responded with too few messages: if the batch has fewer than n, FreshBatch
+// requests the next message from the leader, and appends it.
 func (c *Conn) FreshBatch(ctx context.Context, stream, filter string, seq uint64, n int) (batch []*nats.Msg, end bool, err error) {
 	if batch, err = c.GetBatch(ctx, stream, filter, seq, n); err != nil || len(batch) >= n {
 		return batch, false, err

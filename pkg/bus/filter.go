@@ -59,7 +59,7 @@ func ParseFilter(subject string) (f Filter) {
 	return f
 }
 
-// EveryEvent is the filter of all events of the ledger, that of the zero Filter.
+// EveryEvent is the filter of all events of the ledger. It equals Filter{}.String().
 const EveryEvent = "evt.>"
 
 // Match reports whether a subject matches a NATS filter with the wildcards * and >. It
@@ -96,20 +96,36 @@ func Filters(service string, events ...string) []string {
 	return out
 }
 
-// Subjects of the streams TRANSIENT and CHECKPOINTS.
+// The functions below return the subjects and filters of the streams TRANSIENT,
+// SNAPSHOTS and CHECKPOINTS.
 
-// TransientSubject returns the subject under which a service sends frames with the given
-// id to an instance.
+// TransientSubject returns the subject under which a service sends messages with the
+// given id to an instance.
 func TransientSubject(tenant, service, to, id string) string {
 	return "tmp." + tenant + "." + service + "." + to + "." + id
 }
 
-// TransientFilter returns the filter of the frames that a service sends to any instance.
+// TransientFilter returns the filter of the messages that a service sends to any
+// instance on TRANSIENT.
 func TransientFilter(service string) string { return "tmp.*." + service + ".>" }
 
-// LogSubject returns the subject of a tenant's checkpoints or cosignatures. name is
+// SnapshotSubject returns the subject of a part of a snapshot. Each instance stores a
+// view's snapshots alternately under two names, so that the earlier one remains complete
+// while the next is stored. part is a number, or SnapshotHead for the signed
+// description.
+func SnapshotSubject(tenant, service, instance, view, name, part string) string {
+	return strings.Join([]string{"snap", tenant, service, instance, strings.ReplaceAll(view, ".", "_"), name, part}, ".")
+}
+
+// SnapshotHead is the last token of the subject of a snapshot's signed description.
+const SnapshotHead = "head"
+
+// SnapshotFilter returns the filter of the snapshots of a service.
+func SnapshotFilter(service string) string { return "snap.*." + service + ".>" }
+
+// LogSubject returns the subject of the checkpoints or cosignatures of a log. name is
 // CheckpointSubject, CosignatureSubject or "*".
-func LogSubject(tenant, name string) string { return "log." + tenant + "." + name }
+func LogSubject(log, name string) string { return "log." + log + "." + name }
 
 // Last tokens of the subjects of the stream CHECKPOINTS.
 const (

@@ -13,19 +13,24 @@ import (
 // SlotTTL is the time after which the lease of a slot expires if it is not renewed.
 const SlotTTL = 6 * time.Second
 
+// Events compress about 5 : 1, because the events of one call have content in common.
+// Cached content is not compressed because it soon expires.
+
 // streams returns the settings of all streams except the mirrors. The ledger and the
 // checkpoints deny the deletion of messages, and BLOBS refuses a second message under a
 // subject.
 func streams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		{Name: Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
-			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute},
+			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute, Compression: jetstream.S2Compression},
 		{Name: Checkpoints, Subjects: []string{"log.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
-			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute},
+			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute, Compression: jetstream.S2Compression},
 		{Name: Blobs, Subjects: []string{"blob.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
-			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true},
+			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true, Compression: jetstream.S2Compression},
 		{Name: Cache, Subjects: []string{"cache.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxBytes: 1 << 30, AllowMsgTTL: true, AllowDirect: true},
+		{Name: Snapshots, Subjects: []string{"snap.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+			MaxMsgsPerSubject: 1, AllowDirect: true, Compression: jetstream.S2Compression},
 		{Name: Transient, Subjects: []string{"tmp.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
 			MaxAge: time.Minute, MaxBytes: 256 << 20},
 		{Name: Slots, Subjects: []string{"slot.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
@@ -33,11 +38,12 @@ func streams(replicas int) []jetstream.StreamConfig {
 	}
 }
 
-// Provision creates missing streams and consumers, and changes the number of replicas of
-// existing streams. It changes existing consumers of readers to their declarations, and
-// does not change existing work consumers. js is a connection of the provisioning
-// identity. Provision returns an error if an existing stream differs in a setting that
-// must not change, such as its subjects or its limits. It may be called repeatedly.
+// Provision creates missing streams and consumers. It changes the number of replicas and
+// the compression of existing streams, and changes existing consumers of readers to
+// their declarations; existing work consumers do not change. js uses a connection of the
+// provisioning identity. Provision returns an error if an existing stream differs in a
+// setting that must not change, such as its subjects or its limits. It may be called
+// repeatedly.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -52,9 +58,11 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 	return nil
 }
 
-// provisionStream creates a stream, or changes the number of replicas of an existing
-// stream. It returns an error if the existing stream differs in a setting that
-// difference compares.
+// provisionStream creates a stream, or changes the number of replicas and the
+// compression of an existing stream. The server compresses a block of messages when the
+// block is full, so a change of the compression applies to blocks that become full
+// later. It returns an error if the existing stream differs in a setting that difference
+// compares.
 func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
 	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.Stream(ctx, want.Name)
@@ -70,12 +78,12 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	if name := difference(&have, &want); name != "" {
 		return fmt.Errorf("exists with another %s; a changed ledger is never taken over silently: restore the setting, or provision an empty server", name)
 	}
-	if have.Replicas == want.Replicas {
+	if have.Replicas == want.Replicas && have.Compression == want.Compression {
 		return nil
 	}
-	have.Replicas = want.Replicas
+	have.Replicas, have.Compression = want.Replicas, want.Compression
 	if _, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, have) }); err != nil {
-		return fmt.Errorf("to %d replicas: %w", want.Replicas, err)
+		return fmt.Errorf("to %d replicas and compression %s: %w", want.Replicas, want.Compression, err)
 	}
 	return nil
 }
@@ -116,7 +124,7 @@ func difference(have, want *jetstream.StreamConfig) string {
 }
 
 // provisionConsumers creates the missing consumers of a service: one for each Work, and
-// one for each reader and slot.
+// one for each reader and slot. It updates existing consumers of readers.
 func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration, replicas int) error {
 	for i := range d.Work {
 		if err := consumer(ctx, js, Events, d.Work[i].config(d.Service)); err != nil {
@@ -145,7 +153,7 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 
 // LostWork returns, by service, the declared work consumers that the server does not
 // have. It returns none if the ledger does not exist or no event was ever stored in it.
-// js is a connection of the provisioning identity.
+// js uses a connection of the provisioning identity.
 func LostWork(ctx context.Context, js jetstream.JetStream, decls []Declaration) (map[string][]Work, error) {
 	lost := map[string][]Work{}
 	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, Events) })

@@ -42,10 +42,10 @@ func (e *RunningError) Error() string {
 }
 
 // AcquireSlot leases the lowest free slot of the service. It waits until the streams are
-// provisioned and a slot is free. The lease of a dead process expires within SlotTTL; a
-// lease that is renewed while AcquireSlot waits belongs to a running process. If running
-// processes hold all slots, AcquireSlot returns a *RunningError. If ctx ends first, it
-// returns an error that wraps the one of ctx.
+// provisioned and a slot is free. A lease expires after SlotTTL unless it is renewed, so
+// the caller must run Keep. A lease that is renewed while AcquireSlot waits belongs to a
+// running process. If running processes hold all slots, AcquireSlot returns a
+// *RunningError. If ctx ends first, it returns an error that wraps the one of ctx.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {
@@ -134,7 +134,7 @@ func (s *Slot) take(ctx context.Context) error {
 }
 
 // put stores body as the message of the lease, on condition that the last message of the
-// slot has the sequence s.seq. It then updates s.seq.
+// slot has the sequence s.seq. If it succeeds, it updates s.seq.
 func (s *Slot) put(ctx context.Context, body string) error {
 	a, err := s.conn.JS.Publish(ctx, s.subject, []byte(body), jetstream.WithExpectLastSequencePerSubject(s.seq))
 	if err == nil {

@@ -4,8 +4,8 @@
 // owns the streams and belongs to the provisioning identity; the optional account MIRROR
 // owns copies of two of them. Every service has its own account, which imports only the
 // subjects that the service may use. The server resolves a client's reply subject within
-// that client's account. No stream is defined in a service's account, so no service can
-// make the server store a message on its behalf.
+// that client's account, so a client cannot have a response stored under a subject that
+// it may not use itself.
 package bus
 
 import (
@@ -17,13 +17,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Streams of the mesh.
+// Names of the mesh's streams. The comments state their subjects and content.
 const (
 	Events      = "EVENTS"      // evt.>, the ledger
 	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; in memory, so it must not be the only place of a fact
 	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads and their cosignatures
-	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
+	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second message under a subject
 	Cache       = "CACHE"       // cache.>, cached content, which expires; not evidence
+	Snapshots   = "SNAPSHOTS"   // snap.>, states of views to start from; not evidence
 	Slots       = "SLOTS"       // slot.>, instance leases
 )
 
@@ -34,7 +35,7 @@ const (
 	MirrorCheckpoints = "MIRROR_CHECKPOINTS"
 )
 
-// mirrorOf maps a mirror to its origin.
+// mirrorOf maps the name of a mirror to the name of the stream that it copies.
 var mirrorOf = map[string]string{MirrorEvents: Events, MirrorCheckpoints: Checkpoints}
 
 // mirrorDeliver is the subject prefix under which the server delivers messages to
@@ -100,9 +101,11 @@ func (d *Declaration) Instance(n int) string {
 // on TRANSIENT. Every instance has it.
 const Mailbox = "mailbox"
 
-// Trust is the reader of the events of provision, among them those that publish and
-// revoke keys. Every instance has it.
-var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
+// Trust is the reader of the events of provision, which include the events that publish
+// and revoke keys, and of the events by which policy creates and changes tenants. Every
+// instance has it.
+var Trust = Reader{Name: "trust", Stream: Events, Filters: append([]string{Filter{Service: "provision"}.String()},
+	Filters("policy", contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended)...)}
 
 // KeyFilters returns the filters of the events that publish and revoke keys.
 func KeyFilters() []string {
@@ -118,7 +121,7 @@ func FreezeFilters() []string {
 	return Filters("policy", contract.EventMeshFrozen, contract.EventMeshUnfrozen)
 }
 
-// readers returns the declared readers and those that every instance has.
+// readers returns the declared readers and the readers that every instance has.
 func (d *Declaration) readers() []Reader {
 	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}, Trust}, d.Readers...)
 }
@@ -147,8 +150,8 @@ func (r *Reader) consumerFilters(instance string) []string {
 // Consumer returns the name of a service's work consumer.
 func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 
-// AllowedFilter returns the filter of the events that allow calls to an executor: its
-// work.
+// AllowedFilter returns the filter of the events that allow calls to an executor. These
+// events are the executor's work.
 func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
 }
@@ -171,7 +174,7 @@ func AllowedInSession(tenant, executor, session string) string {
 }
 
 // Allows reports whether a subject has the event name that allows a call to the
-// executor. It does not check the service, which must be policy.
+// executor. It does not check that the service in the subject is policy.
 func Allows(subject, executor string) bool {
 	return strings.Contains(subject, "."+contract.EventAllowed+"_"+executor+".")
 }

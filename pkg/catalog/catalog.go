@@ -1,11 +1,14 @@
 // Package catalog provides the view of the tools of a mesh. The view is folded from the
 // events that register and retire an executor's tools, and from the approvals of changed
-// tools.
+// tools. Tools are registered for all tenants; a tenant may approve changed tools for
+// itself.
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,17 +22,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 )
 
-// Filters select the events from which the catalog is folded.
+// Filters select the events from which the catalog is built.
 var Filters = append(bus.Filters("", contract.EventToolRegistered, contract.EventToolRetired), bus.Filters("policy", contract.EventToolApproved)...)
 
-// Catalog is the view of the tools, by kind of call. It is safe for concurrent use. The
-// zero value is empty.
+// Catalog is the view of the tools, by kind of call. The tools, and the approvals of the
+// cell, are the same for every tenant; In returns them with the approvals of one tenant.
+// It is safe for concurrent use. The zero value is empty.
 type Catalog struct {
 	mu       sync.RWMutex
-	tools    map[string]entry  // by kind
-	first    map[string]string // by kind: the digest that was registered first
-	approved map[string]string // by kind: the approved digest
-	digest   string            // digest of the lines, computed when it is needed; empty after a change
+	tools    map[string]entry    // by kind
+	first    map[string]string   // by kind: digest of the tool document that was registered first
+	approved map[string]string   // by kind: digest of the tool document that was approved for the cell
+	own      map[string]*overlay // by tenant
+	digest   string              // digest of the lines, computed when it is needed; empty after a change
 }
 
 type entry struct {
@@ -37,18 +42,31 @@ type entry struct {
 	digest string
 }
 
+// overlay holds the approvals of one tenant, which is not the cell's.
+type overlay struct {
+	approved map[string]string // by kind: digest of the approved tool document
+	base     string            // result of Catalog.Digest for which digest was computed
+	digest   string            // result of Tools.Digest; empty before it is needed
+}
+
 // Apply applies one event to the view, and ignores events with other names than those of
-// Filters. It also ignores an approval by a service other than policy, a registration or
-// retirement by a service other than the tool's executor, and one of a kind that another
-// executor has registered and not retired. A malformed registration or retirement has no
-// effect, because any service can store one. The error is that of a malformed approval by
-// policy.
-func (c *Catalog) Apply(e *contract.Event) error {
+// Filters. cell is the tenant of the mesh's own events when e was stored. A registration
+// or retirement in another tenant has no effect, and neither has one by a service other
+// than the tool's executor, or one of a kind that another executor has registered and not
+// retired. An approval in the cell's tenant is one for all tenants, and an approval in
+// another tenant is one for that tenant; an approval by a service other than policy has
+// no effect. A malformed registration or retirement has no effect, because any service
+// can store one. The error is that of a malformed approval by policy.
+func (c *Catalog) Apply(cell string, e *contract.Event) error {
 	switch e.Name {
 	case contract.EventToolApproved:
-		return c.approve(e)
+		return c.approve(cell, e)
 	case contract.EventToolRegistered, contract.EventToolRetired:
 	default:
+		return nil
+	}
+	if e.Tenant != cell {
+		slog.Warn("a tool document in another tenant than the cell's is ignored", "event", e.ID, "tenant", e.Tenant)
 		return nil
 	}
 	var t contract.Tool
@@ -81,7 +99,7 @@ func (c *Catalog) Apply(e *contract.Event) error {
 
 // approve applies an approval of a tool document. It ignores an approval by a service
 // other than policy.
-func (c *Catalog) approve(e *contract.Event) error {
+func (c *Catalog) approve(cell string, e *contract.Event) error {
 	if e.Service() != "policy" {
 		return nil
 	}
@@ -91,6 +109,18 @@ func (c *Catalog) approve(e *contract.Event) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if e.Tenant != cell {
+		o := c.own[e.Tenant]
+		if o == nil {
+			if c.own == nil {
+				c.own = map[string]*overlay{}
+			}
+			o = &overlay{approved: map[string]string{}}
+			c.own[e.Tenant] = o
+		}
+		o.approved[a.Kind], o.digest = a.Digest, ""
+		return nil
+	}
 	if c.approved == nil {
 		c.approved = map[string]string{}
 	}
@@ -99,40 +129,9 @@ func (c *Catalog) approve(e *contract.Event) error {
 	return nil
 }
 
-// Approved returns the digest of the tool document under which the kind may be called:
-// the approved digest and true if policy approved one, otherwise the digest that was
-// registered first and false. The digest is "" if there is neither.
-func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if d := c.approved[kind]; d != "" {
-		return d, true
-	}
-	return c.first[kind], false
-}
-
-// Drifted reports whether digest, which is the digest of the tool document t, differs
-// from the one that Approved returns for its kind. Policy's own kinds never drift,
-// because a changed document is approved by calling one of them.
-func (c *Catalog) Drifted(t *contract.Tool, digest string) bool {
-	d, _ := c.Approved(t.Kind)
-	return t.Executor != "policy" && d != digest
-}
-
-// Lookup returns the tool of a kind and the digest of its document, or nil and "none".
-// The caller must not change the tool.
-func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	e, ok := c.tools[kind]
-	if !ok {
-		return nil, "none"
-	}
-	return &e.tool, e.digest
-}
-
-// Digest returns the digest of Dump. It identifies the registered tools with their first
-// and approved digests.
+// Digest returns the digest of the lines of Dump about the registered tools. It
+// identifies them with their first and approved digests, without the approvals of single
+// tenants.
 func (c *Catalog) Digest() string {
 	c.mu.RLock()
 	d := c.digest
@@ -149,7 +148,7 @@ func (c *Catalog) Digest() string {
 }
 
 // Tools returns the registered tools, sorted by kind. The caller owns the slice, but
-// must not change what its elements refer to.
+// must not change the values to which its elements refer.
 func (c *Catalog) Tools() []contract.Tool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -161,23 +160,24 @@ func (c *Catalog) Tools() []contract.Tool {
 	return out
 }
 
-// Dump returns the canonical form of the registered tools: one JSON line per tool, with
-// its digest and its first and approved digests, sorted by kind.
+// Dump returns the canonical form of the view. It has one JSON line per registered tool,
+// sorted by kind, with the digest of its document, the digest of the kind's first
+// document and, if policy approved a document of the kind for the cell, its digest. A
+// line for each approval of a tenant follows, sorted by tenant and kind.
 func (c *Catalog) Dump() []byte {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.lines()
+	b := c.lines()
+	for _, tenant := range slices.Sorted(maps.Keys(c.own)) {
+		b = c.own[tenant].lines(b, tenant)
+	}
+	return b
 }
 
-// lines returns the dump. The caller holds c.mu.
+// lines returns the lines of Dump about the registered tools. The caller holds c.mu.
 func (c *Catalog) lines() []byte {
-	kinds := make([]string, 0, len(c.tools))
-	for k := range c.tools {
-		kinds = append(kinds, k)
-	}
-	slices.Sort(kinds)
 	var b []byte
-	for _, k := range kinds {
+	for _, k := range slices.Sorted(maps.Keys(c.tools)) {
 		e := c.tools[k]
 		w := canon.Object(b)
 		if d := c.approved[k]; d != "" {
@@ -191,45 +191,132 @@ func (c *Catalog) lines() []byte {
 	return b
 }
 
-// Register records tools as the complete list of an executor's tools. It appends an
-// event for each new, changed and removed tool, and none for an unchanged one, so it may
-// be repeated. While the ledger is unavailable, Register tries again until ctx ends; it
-// then returns the error of ctx. After another error, some of the events may be stored.
-func Register(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
-	return eventlog.Retry(ctx, func() error { return registerAll(ctx, m, service, tools) })
+// lines appends a line for each approval, sorted by kind, with the tenant unless it is
+// empty. The caller holds Catalog.mu.
+func (o *overlay) lines(b []byte, tenant string) []byte {
+	for _, kind := range slices.Sorted(maps.Keys(o.approved)) {
+		w := canon.Object(b)
+		w.Str("approved", o.approved[kind])
+		w.Str("kind", kind)
+		if tenant != "" {
+			w.Str("tenant", tenant)
+		}
+		b = append(w.End(), '\n')
+	}
+	return b
 }
 
-// registerAll makes one attempt at Register.
-func registerAll(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
+// Tools is the catalog of one tenant: the tools of the cell, with the approvals of the
+// tenant. It reflects every event that is applied to the Catalog. It is safe for
+// concurrent use.
+type Tools struct {
+	*Catalog
+	tenant string
+}
+
+// In returns the catalog of a tenant.
+func (c *Catalog) In(tenant string) Tools { return Tools{c, tenant} }
+
+// Approved returns the digest of the tool document that counts as approved for the kind:
+// the one that policy approved for the tenant or, if there is none, for the cell, and
+// true; otherwise the digest that was registered first and false. The digest is "" if
+// there is none of these.
+func (t Tools) Approved(kind string) (digest string, explicit bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if o := t.own[t.tenant]; o != nil && o.approved[kind] != "" {
+		return o.approved[kind], true
+	}
+	if d := t.approved[kind]; d != "" {
+		return d, true
+	}
+	return t.first[kind], false
+}
+
+// Drifted reports whether digest, which is the digest of the tool document d, differs
+// from the one that Approved returns for its kind. Policy's own kinds never drift,
+// because a changed document is approved by calling one of them.
+func (t Tools) Drifted(d *contract.Tool, digest string) bool {
+	approved, _ := t.Approved(d.Kind)
+	return d.Executor != "policy" && approved != digest
+}
+
+// Digest returns a digest of the registered tools with their first and approved digests,
+// which also identifies the approvals of the tenant. It is that of Catalog.Digest if the
+// tenant has none.
+func (t Tools) Digest() string {
+	base := t.Catalog.Digest()
+	t.mu.RLock()
+	o := t.own[t.tenant]
+	digest := base
+	if o != nil {
+		if digest = o.digest; o.base != base {
+			digest = ""
+		}
+	}
+	t.mu.RUnlock()
+	if digest != "" {
+		return digest
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.base, o.digest = base, sign.Digest(o.lines([]byte(base), ""))
+	return o.digest
+}
+
+// Lookup returns the tool of a kind and the digest of its document, or nil and "none".
+// The caller must not change the tool.
+func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e, ok := c.tools[kind]
+	if !ok {
+		return nil, "none"
+	}
+	return &e.tool, e.digest
+}
+
+// Register records tools as the complete list of an executor's tools, in the cell that
+// at returns. It appends an event for each new, changed and removed tool, and none for
+// an unchanged one, so it may be repeated. While the ledger is unavailable, Register
+// tries again until ctx ends; it then returns the error of ctx. After an error, some of
+// the events may be stored.
+func Register(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, tools []contract.Tool) error {
+	return eventlog.Retry(ctx, func() error { return registerAll(ctx, m, at, service, tools) })
+}
+
+// registerAll registers tools like Register, without retries.
+func registerAll(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, tools []contract.Tool) error {
 	offered := map[string]bool{}
 	for i := range tools {
 		t := &tools[i]
 		offered[Key(t.Kind)] = true
-		if err := register(ctx, m, service, t, contract.EventToolRegistered); err != nil {
+		if err := register(ctx, m, at, service, t, contract.EventToolRegistered); err != nil {
 			return err
 		}
 	}
-	var have Catalog
-	var events []eventlog.Entry
-	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
-		for en, err := range m.Log.Scan(ctx, bus.Filter{Tenant: m.Tenant, Service: service, Event: name}.String(), 1) {
-			if err != nil {
-				return err
-			}
-			events = append(events, en)
-		}
+	cell, err := at(ctx)
+	if err != nil {
+		return err
 	}
-	slices.SortFunc(events, func(a, b eventlog.Entry) int { return int(a.Seq) - int(b.Seq) })
-	for _, en := range events {
-		if e, err := eventlog.Open(en, bus.Filter{Tenant: m.Tenant, Service: service}.String()); err == nil {
-			if err := have.Apply(e); err != nil {
-				return err
-			}
+	var have Catalog
+	var events []handle.Stored
+	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
+		named, err := cell.History(ctx, m.Log, bus.Filter{Service: service, Event: name})
+		if err != nil {
+			return err
+		}
+		events = append(events, named...)
+	}
+	slices.SortFunc(events, func(a, b handle.Stored) int { return cmp.Compare(a.Seq, b.Seq) })
+	for _, e := range events {
+		if err := have.Apply(e.Tenant, e.Event); err != nil { // each is in the tenant that was the cell's
+			return err
 		}
 	}
 	for _, t := range have.Tools() {
 		if !offered[Key(t.Kind)] {
-			if err := register(ctx, m, service, &t, contract.EventToolRetired); err != nil {
+			if err := register(ctx, m, at, service, &t, contract.EventToolRetired); err != nil {
 				return err
 			}
 		}
@@ -239,16 +326,17 @@ func registerAll(ctx context.Context, m *emit.Emitter, service string, tools []c
 
 // register appends an event of this name for a tool, unless the last event of the tool
 // has the same name and document.
-func register(ctx context.Context, m *emit.Emitter, service string, t *contract.Tool, name string) error {
+func register(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, t *contract.Tool, name string) error {
 	key, body := Key(t.Kind), contract.Bytes(t)
-	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, service, key), func(h []*contract.Event) (*contract.Event, error) {
+	_, err := handle.DoCell(ctx, m.Log, at, service, key, func(h []*contract.Event) (*contract.Event, error) {
 		if n := len(h); n > 0 && h[n-1].Name == name && string(h[n-1].Data) == string(body) {
 			return nil, nil
 		}
-		return m.New(name, key, body, nil), nil
+		return m.New(name, key, body, nil), nil // DoCell sets the tenant
 	})
 	return err
 }
 
-// Key returns the aggregate key of the registration of a kind's tool.
+// Key returns the aggregate key of the events that register and retire the tool of a
+// kind.
 func Key(kind string) string { return "tool-" + strings.ReplaceAll(kind, ".", "-") }

@@ -3,14 +3,18 @@ package catalog
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 )
 
 func tool(executor, kind, description string) contract.Tool {
@@ -18,14 +22,17 @@ func tool(executor, kind, description string) contract.Tool {
 		InputSchema: []byte(`{"type":"object"}`), OutputSchema: []byte(`{"type":"object"}`)}
 }
 
+// cell is the cell's tenant in the tests.
+const cell = "t"
+
 func event(service, name string, data []byte) *contract.Event {
-	return &contract.Event{Source: service + "/" + service + "-1", Name: name, Data: data}
+	return &contract.Event{Tenant: cell, Source: service + "/" + service + "-1", Name: name, Data: data}
 }
 
 func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Tool) {
 	t.Helper()
 	for i := range tools {
-		if err := c.Apply(event(service, name, contract.Bytes(&tools[i]))); err != nil {
+		if err := c.Apply(cell, event(service, name, contract.Bytes(&tools[i]))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,43 +55,43 @@ func TestOwners(t *testing.T) {
 		t.Errorf("%+v %s", got, digest)
 	}
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired, contract.EventToolApproved} {
-		if err := c.Apply(event("judge", name, []byte(`{"kind":1}`))); err != nil || len(c.Tools()) != 1 {
+		if err := c.Apply(cell, event("judge", name, []byte(`{"kind":1}`))); err != nil || len(c.Tools()) != 1 {
 			t.Errorf("malformed %s of another service: %v, %d tools", name, err, len(c.Tools()))
 		}
 	}
-	if err := c.Apply(event("policy", contract.EventToolApproved, []byte(`{"kind":1}`))); err == nil {
+	if err := c.Apply(cell, event("policy", contract.EventToolApproved, []byte(`{"kind":1}`))); err == nil {
 		t.Error("a malformed approval of policy is no error")
 	}
-	if err := c.Apply(event("policy", contract.EventAllowed, []byte(`not read`))); err != nil {
+	if err := c.Apply(cell, event("policy", contract.EventAllowed, []byte(`not read`))); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDrift checks that the first registered document may be called until policy
-// approves another, that the approval of another service has no effect, and that an
-// approval remains in force after retirement. A registration and an approval each change
-// the digest of the catalog.
+// TestDrift checks that a document other than the first registered one counts as drift
+// until policy approves it, that the approval of another service has no effect, and that
+// an approval remains in force after retirement. A registration and an approval each
+// change the digest of the catalog.
 func TestDrift(t *testing.T) {
 	var c Catalog
 	one, two := tool("session-runner", "tool.echo", "one"), tool("session-runner", "tool.echo", "two")
 	apply(t, &c, "session-runner", contract.EventToolRegistered, one)
 	first := c.Digest()
-	if c.Drifted(&one, contract.Digest(&one)) {
+	if c.In(cell).Drifted(&one, contract.Digest(&one)) {
 		t.Error("the first document counts as drift")
 	}
 	apply(t, &c, "session-runner", contract.EventToolRegistered, two)
 	changed := c.Digest()
-	if !c.Drifted(&two, contract.Digest(&two)) || changed == first || strings.Contains(string(c.Dump()), "approved") {
+	if !c.In(cell).Drifted(&two, contract.Digest(&two)) || changed == first || strings.Contains(string(c.Dump()), "approved") {
 		t.Errorf("a changed document does not count as drift: %s", c.Dump())
 	}
 	approval := contract.Bytes(&contract.ToolApproved{Kind: one.Kind, Digest: contract.Digest(&two)})
-	if err := c.Apply(event("gateway", contract.EventToolApproved, approval)); err != nil || !c.Drifted(&two, contract.Digest(&two)) {
+	if err := c.Apply(cell, event("gateway", contract.EventToolApproved, approval)); err != nil || !c.In(cell).Drifted(&two, contract.Digest(&two)) {
 		t.Error("the gateway approves a tool:", err)
 	}
-	if err := c.Apply(event("policy", contract.EventToolApproved, approval)); err != nil || c.Drifted(&two, contract.Digest(&two)) || c.Digest() == changed {
+	if err := c.Apply(cell, event("policy", contract.EventToolApproved, approval)); err != nil || c.In(cell).Drifted(&two, contract.Digest(&two)) || c.Digest() == changed {
 		t.Error("an approved document counts as drift:", err)
 	}
-	if d, explicit := c.Approved(one.Kind); d != contract.Digest(&two) || !explicit || !strings.HasPrefix(string(c.Dump()), `{"approved":"`+d+`",`) {
+	if d, explicit := c.In(cell).Approved(one.Kind); d != contract.Digest(&two) || !explicit || !strings.HasPrefix(string(c.Dump()), `{"approved":"`+d+`",`) {
 		t.Errorf("%s %v %s", d, explicit, c.Dump())
 	}
 	apply(t, &c, "session-runner", contract.EventToolRetired, two)
@@ -92,8 +99,125 @@ func TestDrift(t *testing.T) {
 		t.Error("a retired tool is listed")
 	}
 	apply(t, &c, "session-runner", contract.EventToolRegistered, one) // the approval remains in force after retirement
-	if !c.Drifted(&one, contract.Digest(&one)) {
+	if !c.In(cell).Drifted(&one, contract.Digest(&one)) {
 		t.Error("after a retirement the first document may be called again")
+	}
+}
+
+// TestTenants checks that a tool document in another tenant than the cell's has no effect,
+// that an approval of a tenant changes the catalog of that tenant only and takes
+// precedence over the cell's, and that the digests of a tenant's catalog and of the dump
+// depend on the approvals and not on their order.
+func TestTenants(t *testing.T) {
+	one, two, three := tool("session-runner", "tool.echo", "one"), tool("session-runner", "tool.echo", "two"), tool("session-runner", "tool.echo", "three")
+	other := tool("session-runner", "tool.other", "one")
+	in := func(c *Catalog, tenant, service, name string, doc []byte) {
+		t.Helper()
+		e := event(service, name, doc)
+		e.Tenant = tenant
+		if err := c.Apply(cell, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	approve := func(c *Catalog, tenant string, d *contract.Tool) {
+		t.Helper()
+		in(c, tenant, "policy", contract.EventToolApproved, contract.Bytes(&contract.ToolApproved{Kind: d.Kind, Digest: contract.Digest(d)}))
+	}
+	var c Catalog
+	in(&c, "u", "session-runner", contract.EventToolRegistered, contract.Bytes(&one))
+	if len(c.Tools()) != 0 {
+		t.Error("a registration in another tenant than the cell's has an effect")
+	}
+	apply(t, &c, "session-runner", contract.EventToolRegistered, one, two, other)
+	in(&c, "u", "session-runner", contract.EventToolRetired, contract.Bytes(&two))
+	if len(c.Tools()) != 2 {
+		t.Error("a retirement in another tenant than the cell's has an effect")
+	}
+	base, before := c.Digest(), c.In("v").Digest()
+	approve(&c, "u", &two)
+	if c.In("u").Drifted(&two, contract.Digest(&two)) || !c.In("v").Drifted(&two, contract.Digest(&two)) || !c.In(cell).Drifted(&two, contract.Digest(&two)) {
+		t.Error("the approval in u does not apply to u alone")
+	}
+	u := c.In("u").Digest()
+	if before != base || c.In("v").Digest() != base || u == base {
+		t.Errorf("digests: %s, v %s, u %s", base, before, u)
+	}
+	approve(&c, cell, &three)
+	if d, explicit := c.In("v").Approved(one.Kind); d != contract.Digest(&three) || !explicit {
+		t.Error("v does not have the cell's approval:", d, explicit)
+	}
+	if d, explicit := c.In("u").Approved(one.Kind); d != contract.Digest(&two) || !explicit {
+		t.Error("u does not have its own approval:", d, explicit)
+	}
+	if c.In("v").Digest() != c.Digest() || c.Digest() == base || c.In("u").Digest() == u {
+		t.Error("the approval of the cell does not change the digests")
+	}
+	if d := string(c.Dump()); !strings.HasSuffix(d, "}\n"+`{"approved":"`+contract.Digest(&two)+`","kind":"tool.echo","tenant":"u"}`+"\n") {
+		t.Error(d)
+	}
+	approve(&c, "u", &other)
+	approve(&c, "a", &other)
+	var again Catalog
+	approve(&again, "a", &other)
+	approve(&again, "u", &other)
+	approve(&again, cell, &three)
+	approve(&again, "u", &two)
+	apply(t, &again, "session-runner", contract.EventToolRegistered, other, one, two)
+	if !bytes.Equal(c.Dump(), again.Dump()) || c.In("u").Digest() != again.In("u").Digest() {
+		t.Errorf("the dump depends on the order of the approvals:\n%s%s", c.Dump(), again.Dump())
+	}
+}
+
+// TestOpened checks that, for a View, the tenant of the first root key is the cell's, that
+// the tools of that tenant remain in the View when the cell is opened, and that tools are
+// registered in contract.CellTenant only from then on. A cell_opened that no root key
+// signed has no effect.
+func TestOpened(t *testing.T) {
+	root, err := sign.NewKey(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := View{Keys: func(kid, _, use string, _ uint64) ([]byte, error) {
+		if kid != root.KID || use != contract.UseRoot {
+			return nil, errors.New("no root key")
+		}
+		return root.Public(), nil
+	}}
+	a, b, x := tool("session-runner", "tool.a", "one"), tool("session-runner", "tool.b", "one"), tool("session-runner", "tool.x", "one")
+	do := func(tenant, service, name string, doc []byte) {
+		t.Helper()
+		e := event(service, name, doc)
+		if e.Tenant = tenant; v.Apply(e) != nil {
+			t.Fatal(name)
+		}
+	}
+	kinds := func() string {
+		var out []string
+		for _, t := range v.Tools() {
+			out = append(out, t.Kind)
+		}
+		return strings.Join(out, " ")
+	}
+	do(cell, "session-runner", contract.EventToolRegistered, contract.Bytes(&x)) // before the first key
+	do(cell, "provision", contract.EventKeyPublished, nil)
+	do(cell, "session-runner", contract.EventToolRegistered, contract.Bytes(&a))
+	do("u", "session-runner", contract.EventToolRegistered, contract.Bytes(&x))
+	opened := &contract.CellOpened{Cell: contract.CellTenant, Log: cell, SignerKID: root.KID, Tenant: cell}
+	do(cell, "provision", contract.EventCellOpened, contract.Bytes(opened))
+	do(contract.CellTenant, "session-runner", contract.EventToolRegistered, contract.Bytes(&x))
+	if kinds() != "tool.a" {
+		t.Error("wrong kinds before the cell is opened:", kinds())
+	}
+	opened.Sig = root.Sign(sign.DomainCell, contract.Bytes(opened))
+	do(cell, "provision", contract.EventCellOpened, contract.Bytes(opened))
+	do(cell, "session-runner", contract.EventToolRegistered, contract.Bytes(&x))
+	do(contract.CellTenant, "session-runner", contract.EventToolRegistered, contract.Bytes(&b))
+	if kinds() != "tool.a tool.b" {
+		t.Error("wrong kinds after the cell was opened:", kinds())
+	}
+	do(contract.CellTenant, "session-runner", contract.EventToolRetired, contract.Bytes(&a))
+	if kinds() != "tool.b" {
+		t.Error("wrong kinds after a retirement:", kinds())
 	}
 }
 
@@ -120,6 +244,7 @@ func TestDump(t *testing.T) {
 func TestRegister(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}
+	at := func(context.Context) (handle.Cell, error) { return handle.Cell{Tenant: "t"}, nil }
 	names := func() (out []string) {
 		for en, err := range log.Scan(context.Background(), ">", 1) {
 			if err != nil {
@@ -148,11 +273,37 @@ func TestRegister(t *testing.T) {
 		{[]contract.Tool{b}, []string{"tool_retired tool-tool-a"}},
 	} {
 		before := len(names())
-		if err := Register(t.Context(), m, "session-runner", step.tools); err != nil {
+		if err := Register(t.Context(), m, at, "session-runner", step.tools); err != nil {
 			t.Fatal(err)
 		}
 		if got := names()[before:]; strings.Join(got, ",") != strings.Join(step.adds, ",") {
 			t.Errorf("step %d records %q, want %q", i, got, step.adds)
 		}
+	}
+}
+
+// TestRegisterOpened checks that the registry of the original tenant is continued after
+// cell_opened: an unchanged tool is not registered again, and a removed one is retired,
+// both in the cell's tenant.
+func TestRegisterOpened(t *testing.T) {
+	log := &memlog.Log{}
+	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}
+	a, b := tool("session-runner", "tool.a", "one"), tool("session-runner", "tool.b", "one")
+	now := handle.Cell{Tenant: "t"}
+	at := func(context.Context) (handle.Cell, error) { return now, nil }
+	if err := Register(t.Context(), m, at, "session-runner", []contract.Tool{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	now = handle.Cell{Tenant: contract.CellTenant, Original: "t", Opened: 3}
+	for range 2 {
+		if err := Register(t.Context(), m, at, "session-runner", []contract.Tool{a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if log.Size() != 3 {
+		t.Errorf("%d events", log.Size())
+	}
+	if _, err := log.Last(t.Context(), bus.Filter{Tenant: contract.CellTenant, Service: "session-runner", Event: contract.EventToolRetired, Key: Key("tool.b")}.String()); err != nil {
+		t.Error(err)
 	}
 }

@@ -21,6 +21,7 @@ type Config struct {
 	Keys          string        `json:"keys"`
 	Tenant        string        `json:"tenant"`
 	Durability    string        `json:"durability"`
+	Snapshots     bool          `json:"snapshots"`
 	Log           Log           `json:"log"`
 	Admin         Admin         `json:"admin"`
 	Reload        Reload        `json:"reload"`

@@ -296,7 +296,7 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%s: %d %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "12", "1K", "1mb", "-1B", "1.5GB", "9999999TiB", "GB", "1GBB"} {
+	for _, text := range []string{"", "12", "1K", "1mb", "-1B", "1.5GB", "9999999TiB", "GB", "1GBB", "+5GB", "-0B"} {
 		if got, err := ParseSize(text); err == nil {
 			t.Errorf("%q is %d", text, got)
 		}

@@ -20,16 +20,16 @@ type Kind struct {
 	schema map[string]any // JSON Schema
 	// check returns "" if v is valid, or else a message with the expected form.
 	check func(v any) string
-	// read parses the text of a variable or flag. If it is nil, the text itself is the
-	// value.
+	// read parses the text of a variable, a flag or a default. If it is nil, the text
+	// itself is the value.
 	read func(text string) (any, error)
 	// paths returns v with each path in it replaced by resolve(path). It is nil for
 	// kinds that hold no path.
 	paths func(v any, resolve func(string) string) any
 }
 
-// text returns a check that accepts the strings for which ok is true, and returns the
-// message want for any other value.
+// text returns a check that accepts the strings for which ok returns true, and returns
+// the message want for any other value.
 func text(want string, ok func(string) bool) func(any) string {
 	return func(v any) string {
 		if s, is := v.(string); is && ok(s) {

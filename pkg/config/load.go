@@ -23,8 +23,8 @@ type Problem struct {
 	File    string // path of the file; "" if the value is not from a file
 	Line    int    // line in the file, counted from 1; 0 if unknown
 	Pointer string // JSON pointer of the member (RFC 6901); "" for the whole document
-	Value   string // the invalid value as text; "" if there is none, if it may hold a secret, or if it is from a file and longer than 80 bytes
-	Message string // what is wrong, or the expected form of the value
+	Value   string // the member's invalid value as text; "" for other errors, if it may hold a secret, or if it is from a file and longer than 80 bytes
+	Message string // the fault, or the expected form of the value
 }
 
 // Error implements error. Its form is FILE:LINE: POINTER: "VALUE": MESSAGE. Empty parts
@@ -100,7 +100,7 @@ func (v *Value) Text() string {
 }
 
 // Shown returns the value for a listing, or nil if it is unset. For a private value it
-// returns Text, which leaves out user, path and query.
+// returns Text, which leaves out user, path, query and fragment.
 func (v *Value) Shown() any {
 	if v.Private && v.Value != nil {
 		return v.Text()
@@ -320,7 +320,7 @@ func (f *document) digest() string {
 }
 
 // readFile reads and checks a file. Relative paths in it are resolved against the file's
-// folder. For the path "" it returns an empty document. Its errors are those that Load
+// folder. For the path "" it returns an empty document. It returns the errors that Load
 // documents for the file.
 func readFile(path string) (*document, error) {
 	f := &document{path: path, tree: map[string]any{}, leaves: map[string]any{}}
@@ -370,7 +370,7 @@ func placed(err error, path string) error {
 
 // visit calls yield for each member below tree that is in Settings and not null, with a
 // *Problem if its value is invalid. It also calls yield, with a *Problem only, for each
-// unknown member and for each section that is not an object.
+// unknown member and for each section that is neither an object nor null.
 func (f *document) visit(tree map[string]any, at string, yield func(*Setting, any, *Problem)) {
 	for name, v := range tree {
 		pointer := at + "/" + strictjson.Token(name)

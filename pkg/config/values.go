@@ -43,7 +43,7 @@ func ParseSize(s string) (Size, error) {
 	digits := strings.TrimRight(s, "BkKMGTi")
 	n, err := strconv.ParseInt(digits, 10, 64)
 	unit := units[s[len(digits):]]
-	if err != nil || n < 0 || unit == 0 || n > (1<<63-1)/unit {
+	if err != nil || strings.ContainsAny(digits, "+-") || unit == 0 || n > (1<<63-1)/unit {
 		return 0, errors.New("want a size with a unit, such as 64MiB")
 	}
 	return Size(n * unit), nil

@@ -19,7 +19,8 @@ const maxDepth = 64
 // JSON form to, and returns the line of each JSON pointer in it. It accepts only the
 // JSON data model: member names are strings and unique, and anchors, aliases, tags of
 // other types and further documents are errors; so is nesting deeper than maxDepth. JSON
-// files are accepted, since JSON is YAML. An empty document is an empty object.
+// files are accepted, since JSON is YAML. An empty document or null is an empty object;
+// any other value that is not an object is an error.
 func readYAML(r io.Reader) (doc map[string]any, lines map[string]int, err error) {
 	d := yaml.NewDecoder(r)
 	var root yaml.Node

@@ -22,19 +22,37 @@ import (
 // Its fields are set before its first use. It is safe for concurrent use.
 type Emitter struct {
 	Log    eventlog.Log
-	Tenant string
+	Tenant string // tenant of events without a cause
 	Source string // service "/" instance
 	Now    func() time.Time
 
 	lamport atomic.Uint64
+	shared  *atomic.Uint64 // clock of the Emitter that In was called on; nil if the clock is lamport
+}
+
+// In returns an Emitter that differs from m only in its tenant, which is the given one.
+// Both have the same Lamport clock. It returns m itself if that is m's tenant.
+func (m *Emitter) In(tenant string) *Emitter {
+	if tenant == m.Tenant {
+		return m
+	}
+	return &Emitter{Log: m.Log, Tenant: tenant, Source: m.Source, Now: m.Now, shared: m.clock()}
+}
+
+// clock returns the Lamport clock, which all Emitters of an instance share.
+func (m *Emitter) clock() *atomic.Uint64 {
+	if m.shared != nil {
+		return m.shared
+	}
+	return &m.lamport
 }
 
 // See advances the Lamport clock to at least l. Readers of the ledger call it for the
 // events that they process, so that later events of the instance have a greater lamport.
 func (m *Emitter) See(l uint64) {
-	for {
-		old := m.lamport.Load()
-		if l <= old || m.lamport.CompareAndSwap(old, l) {
+	for clock := m.clock(); ; {
+		old := clock.Load()
+		if l <= old || clock.CompareAndSwap(old, l) {
 			return
 		}
 	}
@@ -42,7 +60,7 @@ func (m *Emitter) See(l uint64) {
 
 // Tick advances the Lamport clock and returns its new value, which is greater than every
 // value that Tick returned or See received.
-func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
+func (m *Emitter) Tick() uint64 { return m.clock().Add(1) }
 
 // Time returns the current time in the format of events.
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
@@ -60,8 +78,8 @@ func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *con
 		m.See(cause.Lamport)
 		e.Actor, e.Client, e.Session, e.CallID = cause.Actor, cause.Client, cause.Session, cause.CallID
 		e.Tenant, e.Origin, e.Cause, e.TraceCtx = cause.Tenant, cause.Origin, cause.ID, cause.TraceCtx
-		// The first event of a causal chain has no correlation id; its event id becomes
-		// that of the events after it.
+		// An event without a cause has no correlation id; its event id becomes the
+		// correlation id of the events that follow from it.
 		if e.Correl = cause.Correl; e.Correl == "" {
 			e.Correl = cause.ID
 		}

@@ -36,9 +36,31 @@ func TestNew(t *testing.T) {
 	if e := m.New(contract.EventAllowed, "s-1", nil, nil); e.Tenant != "t" || e.Actor != "-" || e.Client != "-" || e.Origin != "-" || e.Cause != "" || e.Lamport != 44 {
 		t.Errorf("without a cause: %+v", e)
 	}
-	m.See(10) // a lower value does not set the clock back
+	m.See(10) // a lower value does not set the Lamport clock back
 	if l := m.Tick(); l != 45 {
 		t.Errorf("lamport %d after 45 events", l)
+	}
+}
+
+// TestIn shows that the Emitters of two tenants share one Lamport clock, that an event
+// without a cause has the tenant of its Emitter, and that an event with a cause has that
+// of its cause.
+func TestIn(t *testing.T) {
+	m := emitter()
+	a := m.In("a")
+	a.See(41)
+	if l := m.Tick(); l != 42 {
+		t.Errorf("lamport %d after 41 in another tenant", l)
+	}
+	e := a.In("b").New(contract.EventStartExpired, "s-1", nil, nil)
+	if e.Tenant != "b" || e.Lamport != 43 || e.Source != m.Source || e.Time != m.Time() {
+		t.Errorf("%+v", e)
+	}
+	if e := a.New(contract.EventAllowed, "s-1", nil, &contract.Event{ID: "p-1", Tenant: "b"}); e.Tenant != "b" || e.Lamport != 44 {
+		t.Errorf("with a cause: %+v", e)
+	}
+	if a.In("a") != a || m.In("t") != m {
+		t.Error("an Emitter of the same tenant is a new one")
 	}
 }
 

@@ -17,10 +17,9 @@ const (
 // Before returns the newest entry that matches filter, has a sequence lower than before,
 // and for which match returns true. If before is 0, the search begins with the newest
 // entry. Before returns ErrNotFound if there is no such entry; it returns errors of l
-// unchanged. A stream cannot be read backwards, so Before scans disjoint windows from
-// the newest to the oldest, each larger than the previous one by a constant factor. The
-// number of entries that it reads therefore grows with the distance to the entry that it
-// finds, and not with the number of older entries.
+// unchanged. A stream cannot be read backwards, so Before scans windows of growing size
+// from the newest to the oldest; the number of entries that it reads depends on the
+// distance to the entry that it finds, and not on the number of older entries.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// JetStream implements Log on the stream EVENTS.
+// JetStream implements Log on the volumes of Conn.Ledger. It appends to the last one.
 type JetStream struct{ Conn *bus.Conn }
 
 // attempts is the maximum number of attempts of one append, and attemptTimeout the
@@ -75,6 +75,9 @@ func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []b
 
 // AppendExpect implements Log.
 func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	if expect < l.Conn.Ledger.Open().First {
+		expect = 0 // the last match is in an earlier volume, which no longer changes, so the open volume must have no match
+	}
 	ack, err := l.publish(ctx, subject, id, data, jetstream.WithExpectLastSequenceForSubject(expect, filter))
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) {
@@ -99,10 +102,10 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 }
 
 // publish sends the request until the server stores the message or rejects it for good,
-// but at most attempts times. The message id makes that safe: within the stream's
-// duplicate window, the server stores one message per id. If the server rejects the
-// message for good, the error is the server's *jetstream.APIError; any other error wraps
-// ErrUnavailable.
+// but at most attempts times and not after ctx has ended. The message id makes that
+// safe: within the stream's duplicate window, the server stores one message per id. If
+// the server rejects the message for good, the error is the server's
+// *jetstream.APIError; any other error wraps ErrUnavailable.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error
 	for i := range attempts {
@@ -137,13 +140,13 @@ func entry(m *nats.Msg) (Entry, error) {
 	return Entry{Seq: seq, Subject: m.Header.Get(jetstream.SubjectHeader), Data: m.Data}, err
 }
 
-// get reads one entry, with up to three attempts. It returns ErrNotFound if none
-// matches, and an error that wraps ErrUnavailable if no attempt succeeds.
-func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
+// get reads one entry of a volume, with up to three attempts. It returns ErrNotFound if
+// none matches, and an error that wraps ErrUnavailable if no attempt succeeds.
+func (l JetStream) get(ctx context.Context, v bus.Volume, req map[string]any) (Entry, error) {
 	var last error
 	for range 3 {
 		try, cancel := context.WithTimeout(ctx, attemptTimeout)
-		m, err := l.Conn.Fresh(try, bus.Events, req)
+		m, err := l.Conn.Fresh(try, v.Stream, req)
 		cancel()
 		if errors.Is(err, bus.ErrNotFound) {
 			return Entry{}, ErrNotFound
@@ -161,12 +164,19 @@ func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
 
 // Last implements Log.
 func (l JetStream) Last(ctx context.Context, filter string) (Entry, error) {
-	return l.get(ctx, map[string]any{"last_by_subj": filter})
+	for v := l.Conn.Ledger.Open(); ; {
+		en, err := l.get(ctx, v, map[string]any{"last_by_subj": filter})
+		before, ok := l.Conn.Ledger.Before(v.First)
+		if !errors.Is(err, ErrNotFound) || !ok {
+			return en, err
+		}
+		v = before
+	}
 }
 
 // Get implements Log.
 func (l JetStream) Get(ctx context.Context, seq uint64) (Entry, error) {
-	return l.get(ctx, map[string]any{"seq": seq})
+	return l.get(ctx, l.Conn.Ledger.At(seq), map[string]any{"seq": seq})
 }
 
 // scanBatch is the number of entries that Scan requests at once, after a smaller first
@@ -177,8 +187,8 @@ const scanBatch = 1024
 func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		seq, size := max(from, 1), 64
-		for {
-			batch, end, err := l.batch(ctx, filter, seq, size)
+		for v := l.Conn.Ledger.At(seq); ; {
+			batch, end, err := l.batch(ctx, v, filter, seq, size)
 			if err != nil {
 				yield(Entry{}, err)
 				return
@@ -191,21 +201,25 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 				seq = en.Seq + 1
 			}
 			if end {
-				return
+				next, more := l.Conn.Ledger.After(v.First)
+				if !more {
+					return
+				}
+				v, seq = next, next.First
 			}
 			size = scanBatch
 		}
 	}
 }
 
-// batch reads up to n entries that match filter, from sequence seq on, with up to three
-// attempts. end reports that no further entry matched. If no attempt succeeds, batch
-// returns an error that wraps ErrUnavailable.
-func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) (batch []*nats.Msg, end bool, err error) {
+// batch reads up to n entries of a volume that match filter, from sequence seq on, with
+// up to three attempts. end reports that no further entry matched. If no attempt
+// succeeds, batch returns an error that wraps ErrUnavailable.
+func (l JetStream) batch(ctx context.Context, v bus.Volume, filter string, seq uint64, n int) (batch []*nats.Msg, end bool, err error) {
 	var last error
 	for range 3 {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
-		batch, end, err := l.Conn.FreshBatch(try, bus.Events, filter, seq, n)
+		batch, end, err := l.Conn.FreshBatch(try, v.Stream, filter, seq, n)
 		cancel()
 		if err == nil {
 			return batch, end, nil

@@ -19,7 +19,7 @@ import (
 )
 
 // lagging is a NATS server without JetStream, on which responders stand in for a stream
-// with the given number of replicas. Its entries are 1 to size; direct reads see only
+// with the given number of replicas. Its entries are 1 to size; direct reads return only
 // those up to lag, as from a replica that has not received the newest ones.
 type lagging struct {
 	size, lag, replicas int

@@ -25,7 +25,7 @@ import (
 
 // Entry is one stored message of the ledger. Its Data must not be changed.
 type Entry struct {
-	Seq     uint64 // stream sequence, from 1
+	Seq     uint64 // position in the ledger, from 1: the index of its leaf in the log plus one, and its sequence in the stream
 	Subject string
 	Data    []byte // the stored bytes
 }
@@ -97,8 +97,8 @@ type Log interface {
 	Get(ctx context.Context, seq uint64) (Entry, error)
 	// Scan yields the entries that match filter in order, from sequence from to the end
 	// of the ledger: it omits no entry whose append returned before the scan began, and
-	// may include entries that are appended during the scan. An error is yielded once, as
-	// the last pair. Scan is for rare and short reads; views use package follow.
+	// may include entries that are appended during the scan. An error is yielded once,
+	// as the last pair. Views use package follow instead.
 	Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error]
 }
 

@@ -52,7 +52,7 @@ func TestOpen(t *testing.T) {
 		name, subject string
 		data          []byte
 		filters       []string
-		err           string // "": it is accepted
+		err           string // part of the expected error; empty = the entry is accepted
 	}{
 		{"the requested event", good.Subject(), stored, []string{filter}, ""},
 		{"the second filter", good.Subject(), stored, []string{"evt.t.audit.>", filter}, ""},

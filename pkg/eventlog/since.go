@@ -31,7 +31,7 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	}
 	t = t.Add(-Disorder)
 	// Every event with a sequence below lo is older than the time that the caller
-	// passed, which is now t plus Disorder; those from high on may be newer.
+	// passed, t + Disorder. An event from high on may be newer.
 	lo, high := uint64(1), newest.Seq+1
 	for lo < high {
 		mid := lo + (high-lo)/2

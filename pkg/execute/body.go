@@ -22,7 +22,7 @@ type bodyReader = func(ctx context.Context) ([]byte, error)
 // fetch starts to read the body of a call from the object store while the decision is
 // checked and the call is claimed, to save time; reading has no effect. It returns nil
 // if the call has no body in the object store.
-func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
+func (x *Executor) fetch(ctx context.Context, tenant string, c *contract.Call) bodyReader {
 	if c.Body == nil || c.Body.Store != contract.StoreObject {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		body, err = x.body(ctx, "", "", c)
+		body, err = x.body(ctx, tenant, "", "", c)
 	}()
 	return func(ctx context.Context) ([]byte, error) {
 		select {
@@ -43,10 +43,11 @@ func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	}
 }
 
-// body returns a call's body: from the call or the store if it is stored, or else from
-// the instance of service that proposed the call. The bytes are checked against the
-// commitment in the call. It waits at most bodyWait.
-func (x *Executor) body(ctx context.Context, service, instance string, c *contract.Call) ([]byte, error) {
+// body returns the body of a call of the given tenant. A withheld body is requested from
+// instance, the instance of service that proposed the call; any other is read from the
+// call or from the object store. The bytes are checked against the commitment in the
+// call. body waits at most bodyWait, and returns an error if the call has no body.
+func (x *Executor) body(ctx context.Context, tenant, service, instance string, c *contract.Call) ([]byte, error) {
 	if c.Body == nil {
 		return nil, errors.New("the call has no body")
 	}
@@ -54,14 +55,14 @@ func (x *Executor) body(ctx context.Context, service, instance string, c *contra
 	defer cancel()
 	if c.Body.Store != contract.StoreWithheld {
 		for {
-			b, err := x.Blobs.Open(ctx, c.Body)
+			b, err := x.Blobs.In(tenant).Open(ctx, c.Body)
 			if !errors.Is(err, contract.ErrErased) || ctx.Err() != nil {
 				return b, err
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	in, err := rpc.Bytes(ctx, (&rpc.Client{Box: x.Box}).To(instance), query.BodyQuery.Of(service), query.BodyRequest{CallID: c.ID})
+	in, err := rpc.Bytes(ctx, (&rpc.Client{Box: x.Box}).In(tenant).To(instance), query.BodyQuery.Of(service), query.BodyRequest{CallID: c.ID})
 	if err != nil {
 		return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
 	}

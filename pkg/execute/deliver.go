@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// maxDeliver is the number of deliveries of an allowed event in which its call may be
-// claimed and run. At the next delivery, an unclaimed call with a valid intent is
+// maxDeliver is the number of the last delivery of an allowed event at which its call
+// may be claimed and run. At a later delivery, an unclaimed call with a valid intent is
 // recorded as dead_lettered.
 const maxDeliver = 8
 
@@ -26,6 +26,11 @@ var (
 	errRunning = errors.New("a second delivery of what runs already")
 )
 
+// errNoTenant is the error with which Executor.one refuses work of a tenant that is not
+// known. The event that creates the tenant may not have arrived in this instance yet, so
+// the work is delivered again, as with a key that is not known.
+var errNoTenant = errors.New("no such tenant")
+
 // process handles one delivery and responds to the server: Ack if the work is done, Nak
 // to have it delivered again, or Term if it can never be done.
 func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
@@ -34,7 +39,7 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 	case err == nil:
 		d.Ack()
 	case errors.Is(err, errRunning):
-		d.Nak(5 * time.Second) // not acked: if this process dies, it must be delivered again
+		d.Nak(5 * time.Second) // another delivery runs the call; if its process dies, the work must be delivered again
 	case errors.Is(err, errPoison):
 		slog.Error("work refused for good", "subject", d.Subject, "err", err)
 		d.Term()
@@ -73,9 +78,10 @@ func (x *Executor) open(d *consumer.Delivery) (*item, error) {
 	return w, nil
 }
 
-// one processes one allowed event. It returns nil if there is nothing left to do because
-// the call has an outcome or policy ends it, errRunning or errPoison for process, or an
-// error after which the work is to be delivered again.
+// one processes one allowed event. It returns nil if the outcome is recorded, or if
+// there is nothing left to do because the call had an outcome already or policy ends it.
+// Otherwise it returns errRunning or errPoison for process, or an error after which the
+// work is to be delivered again.
 func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	w, err := x.open(d)
 	if err != nil {
@@ -89,8 +95,11 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	}
 	defer x.leave(w.event.CallID)
 
-	w.body = x.fetch(runCtx, &w.a.Call)
+	w.body = x.fetch(runCtx, w.event.Tenant, &w.a.Call)
 	refused := guard.CheckIntent(&w.a, w.event.Tenant, w.event.Session, x.Service, x.Emit.Now(), x.Keys)
+	if exists, _ := x.tenant(w.event.Tenant); !exists && refused == nil {
+		refused = errNoTenant
+	}
 	var h outcome.History
 	// An earlier delivery may have claimed the call. The history of the call is
 	// therefore read if this delivery is not the first. It is also read if the intent
@@ -114,6 +123,14 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 		return err
 	}
 	return x.finish(ctx, started, &w.a, res)
+}
+
+// tenant returns the result of x.Tenants, or its default.
+func (x *Executor) tenant(id string) (exists, suspended bool) {
+	if x.Tenants == nil {
+		return true, false
+	}
+	return x.Tenants(id)
 }
 
 // excused reports whether processing continues although the intent was rejected: the
@@ -159,10 +176,9 @@ func (w *item) refuse(err error) error {
 // start claims the call and runs it, and returns the claim and the result. Work that was
 // delivered too often is claimed but not run. If an earlier delivery claimed the call,
 // the returned claim has the id of the stored one but is not stored itself, and the
-// result is unknown, except that a call that ReRunable permits is run again. start
-// returns a nil event and no error if there is nothing to record: the call has an
-// outcome, or policy ends it. It returns errRunning if another instance claimed the call
-// a short time ago.
+// result is unknown, except that a call that ReRunable permits is run again. A nil event
+// without an error means that there is nothing to record: the call has an outcome, or
+// policy ends it.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	if h.Claim == nil {
@@ -186,12 +202,12 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		} else if w.dead() {
 			return claim, Result{Status: contract.DeadLettered, ErrorCode: contract.CodeDeadLettered, ErrorMessage: "handed back too often"}, nil
 		} else {
-			return claim, x.run(ctx, claim, &w.a, w.body), nil
+			return claim, x.run(ctx, claim, w), nil
 		}
 	}
 	x.Emit.See(h.Claim.Lamport) // another instance may have recorded the claim, and the outcome's lamport must be greater
 	if x.ReRunable != nil && x.ReRunable(w.a.Call.Kind) {
-		return claim, x.run(ctx, claim, &w.a, w.body), nil
+		return claim, x.run(ctx, claim, w), nil
 	}
 	return claim, Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost,
 		ErrorMessage: "the executor that started this call (" + h.ClaimedBy() + ") did not record how it ended"}, nil

@@ -13,36 +13,39 @@ import (
 )
 
 // run executes a claimed call: it prepares the Work, calls the handler and validates the
-// handler's output. It always returns a result: frozen if a freeze withholds the call,
-// and a failure if the handler panics, with error code internal unless ctx has ended.
-func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
-	if x.withheld(a) {
-		return frozen
+// handler's output. It always returns a result: that of withheld if the call must not
+// start, and a failure if the handler panics, with error code internal unless ctx has
+// ended.
+func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res Result) {
+	a := &d.a
+	if why := x.withheld(claim.Tenant, a); why != nil {
+		return *why
 	}
 	began := x.Emit.Now()
 	ctx, stop := within(ctx, a)
 	defer stop()
-	w := x.workOf(claim, a, body)
+	w := x.workOf(claim, d)
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("handler panicked", "call", a.Call.ID, "panic", w.Redactor().String(fmt.Sprint(p)))
 			res = Fail(contract.CodeInternal, "the handler panicked; see the service's log")
 		}
 		interrupted(ctx, &res)
+		res.sent, res.facts = w.frames, w.facts // also after a panic: the frames were sent, and the facts are awaited
 		if res.Usage == nil {
 			res.Usage = &contract.Usage{}
 		}
 		res.Usage.WallMS = x.Emit.Now().Sub(began).Milliseconds()
 	}()
 	tool := x.tool(a.Call.Kind)
-	if w.Args, res = x.args(ctx, a, tool); res.ErrorCode != "" {
+	if w.Args, res = x.args(ctx, claim.Tenant, a, tool); res.ErrorCode != "" {
 		return res
 	}
-	if res = x.named(ctx, w, a); res.ErrorCode != "" {
+	if res = x.named(ctx, w, d); res.ErrorCode != "" {
 		return res
 	}
-	if x.withheld(a) { // a freeze may have begun while arguments and secrets were fetched
-		return frozen
+	if why := x.withheld(claim.Tenant, a); why != nil { // a freeze may have begun while arguments and secrets were fetched
+		return *why
 	}
 	res = w.redacted(x.Handler(ctx, w))
 	if res.Usage == nil {
@@ -54,17 +57,26 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 				Usage: res.Usage, Attestation: res.Attestation}
 		}
 	}
-	res.sent, res.facts = w.frames, w.facts
 	return res
 }
 
-// frozen is the result of a call that was not started because of a freeze.
-var frozen = Result{Status: contract.Cancelled, ErrorCode: contract.CodeSystemFrozen, ErrorMessage: "the mesh was frozen before the effect started"}
+// Results of calls that were not started because of a freeze or a suspension.
+var (
+	frozen    = Result{Status: contract.Cancelled, ErrorCode: contract.CodeSystemFrozen, ErrorMessage: "the mesh was frozen before the effect started"}
+	suspended = Result{Status: contract.Cancelled, ErrorCode: contract.CodeTenantSuspended, ErrorMessage: "the tenant was suspended before the effect started"}
+)
 
-// withheld reports whether a freeze prevents the call from starting. The call that ends
-// the freeze is exempt.
-func (x *Executor) withheld(a *contract.Allowed) bool {
-	return x.frozen.On() && a.Call.Kind != guard.KindUnfreeze
+// withheld returns the result of a call that must not start, because of a freeze or
+// because its tenant is suspended, and nil if it may start. The call that ends the freeze
+// is exempt from the freeze. The caller must not change the result.
+func (x *Executor) withheld(tenant string, a *contract.Allowed) *Result {
+	if x.frozen.On() && a.Call.Kind != guard.KindUnfreeze {
+		return &frozen
+	}
+	if _, stopped := x.tenant(tenant); stopped {
+		return &suspended
+	}
+	return nil
 }
 
 // within returns ctx with the intent's deadline or, if the intent has none, with the
@@ -100,22 +112,25 @@ func interrupted(ctx context.Context, res *Result) {
 }
 
 // workOf returns the Work of a call, without Args and Secrets, which run adds.
-func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyReader) *Work {
+func (x *Executor) workOf(claim *contract.Event, d *item) *Work {
+	a := &d.a
 	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance, Proposer: proposerOf(a.Decision.Facts)}
 	w.Frame = func(data []byte) error {
 		w.frames++
-		return x.Box.Post(claim.Origin, a.Call.ID, w.frames, data)
+		return x.Box.In(claim.Tenant).Post(claim.Origin, a.Call.ID, w.frames, data)
 	}
 	w.Fact = func(name string, data []byte) { w.facts = append(w.facts, x.fact(w, name, data)) }
 	// A body outside the object store is read only if the handler requests it.
-	if w.Body = body; body == nil {
-		w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, w.Proposer, claim.Origin, &a.Call) }
+	if w.Body = d.body; d.body == nil {
+		w.Body = func(ctx context.Context) ([]byte, error) {
+			return x.body(ctx, claim.Tenant, w.Proposer, claim.Origin, &a.Call)
+		}
 	}
 	w.Secret = func(ctx context.Context, name string) (string, error) {
 		if x.Secrets == nil {
 			return "", errors.New("executor " + x.Service + " cannot receive secrets")
 		}
-		m, err := x.Secrets(ctx, claim, a, []string{name})
+		m, err := x.Secrets(ctx, claim, a, d.seq, []string{name})
 		w.Hide(name, m[name])
 		return m[name], err
 	}
@@ -137,10 +152,11 @@ func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context)
 	return func(context.Context) (uint64, error) { return 0, err }
 }
 
-// args returns a call's arguments, with the defaults of its tool's input schema filled
-// in. If the result has an error code, the call cannot run.
-func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract.Tool) ([]byte, Result) {
-	args, err := x.Blobs.Open(ctx, &a.Call.Args)
+// args returns the arguments of a call of the given tenant, with the defaults of the
+// tool's input schema filled in; tool is nil if the service does not offer the tool. If
+// the result has an error code, the call cannot run.
+func (x *Executor) args(ctx context.Context, tenant string, a *contract.Allowed, tool *contract.Tool) ([]byte, Result) {
+	args, err := x.Blobs.In(tenant).Open(ctx, &a.Call.Args)
 	if err == nil {
 		err = canon.CheckDepth(args) // any service can record arguments, so their depth is untrusted
 	}
@@ -164,9 +180,9 @@ func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract
 // named fetches the secrets that the intent permits by name; secrets permitted by a
 // pattern are fetched when the handler calls Work.Secret. If the result has an error
 // code, the call cannot run.
-func (x *Executor) named(ctx context.Context, w *Work, a *contract.Allowed) Result {
+func (x *Executor) named(ctx context.Context, w *Work, d *item) Result {
 	var names []string
-	for _, g := range a.Decision.Intent.Secrets {
+	for _, g := range d.a.Decision.Intent.Secrets {
 		if !g.Pattern() {
 			names = append(names, g.Name)
 		}
@@ -178,7 +194,7 @@ func (x *Executor) named(ctx context.Context, w *Work, a *contract.Allowed) Resu
 		return Fail(contract.CodeSecretsUnsupported, "executor %s cannot receive secrets", x.Service)
 	}
 	var err error
-	if w.Secrets, err = x.Secrets(ctx, w.Event, a, names); err != nil {
+	if w.Secrets, err = x.Secrets(ctx, w.Event, &d.a, d.seq, names); err != nil {
 		return Fail(contract.EventSecretRefused, "%v", err)
 	}
 	for name, v := range w.Secrets {

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
@@ -46,7 +48,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 // TestWithin shows that the intent's deadline applies, or the call's if the intent has
-// none.
+// none, and that there is no deadline if both are empty.
 func TestWithin(t *testing.T) {
 	at := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 	for _, c := range []struct {
@@ -125,7 +127,8 @@ func TestEnter(t *testing.T) {
 }
 
 // TestProposerOf shows that the proposer is found in canonical facts even if other
-// strings in them contain the same text.
+// strings in them contain the same text, and that the result is "" for facts without
+// one.
 func TestProposerOf(t *testing.T) {
 	for facts, want := range map[string]string{
 		`{"proposer":"gateway"}`: "gateway", `{"kind":"x","proposer":"judge","session":"s"}`: "judge", `{}`: "", ``: "",
@@ -134,5 +137,24 @@ func TestProposerOf(t *testing.T) {
 		if got := proposerOf(contract.Raw(facts)); got != want {
 			t.Errorf("%s: %q, want %q", facts, got, want)
 		}
+	}
+}
+
+// TestPanic shows that after a panic of the handler the result is a failure with the
+// number of the frames that it sent and the facts that it recorded.
+func TestPanic(t *testing.T) {
+	x := &Executor{Emit: &emit.Emitter{Now: time.Now}, Blobs: &blob.Store{}, Handler: func(_ context.Context, w *Work) Result {
+		w.frames = 3
+		w.facts = append(w.facts, func(context.Context) (uint64, error) { return 1, nil })
+		panic("broken")
+	}}
+	args, err := (&blob.Store{}).Commit(t.Context(), []byte(`{}`), "application/json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &item{a: contract.Allowed{Call: contract.Call{ID: "c-1", Kind: "tool.x", Args: args}, Decision: contract.Decision{Intent: &contract.ExecutionIntent{}}}}
+	res := x.run(t.Context(), &contract.Event{}, d)
+	if res.ErrorCode != contract.CodeInternal || res.sent != 3 || len(res.facts) != 1 || res.Usage == nil {
+		t.Errorf("%+v", res)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/freeze"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
@@ -39,20 +40,23 @@ type Work struct {
 	Args     []byte            // JSON, with the defaults of the tool's input schema filled in
 	Secrets  map[string]string // values by name, of the secrets that the intent permits by name
 	Instance string
-	Proposer string // service that proposed the call; one of its instances waits for the outcome
+	Proposer string // service that proposed the call
 	// Body returns the body that the caller sent in addition to the arguments, checked
 	// against its commitment. It returns an error if the call has no body, or if the
 	// body is not available within bodyWait.
 	Body func(ctx context.Context) ([]byte, error)
-	// Secret fetches a secret that the intent permits by a pattern such as "llm.*".
+	// Secret fetches a secret that the intent permits by a pattern such as "llm.*", and
+	// passes its value to Hide. Its error is that of Executor.Secrets; it also returns
+	// an error if Executor.Secrets is nil.
 	Secret func(ctx context.Context, name string) (string, error)
 	// Frame sends one live frame to the instance that waits for the call. Frames may be
 	// lost; they are numbered, and the outcome contains how many were sent, so that the
 	// receiver detects loss. Frame must not be called concurrently.
 	Frame func(data []byte) error
-	// Fact starts to append an event about the running call, caused by its claim. The
-	// call's work is acknowledged only after waiting for the append. Fact must not be
-	// called concurrently.
+	// Fact starts to append an event with a name and JSON data about the running call,
+	// caused by its claim. The call's secrets are removed from the data. Before the
+	// call's work is acknowledged, the executor waits for the append, for a limited
+	// time. Fact must not be called concurrently.
 	Fact func(name string, data []byte)
 
 	frames int64 // number of frames sent
@@ -67,7 +71,7 @@ type Result struct {
 	ErrorCode    string
 	ErrorMessage string
 	EffectType   string
-	Output       []byte // canonical JSON, or nil
+	Output       []byte // JSON; nil = no output
 	Encrypt      bool   // record the output encrypted under the tenant's content key
 	Withhold     bool   // record the output's commitment only
 	Artifacts    []string
@@ -89,12 +93,14 @@ func Fail(code, format string, args ...any) Result {
 type Handler func(ctx context.Context, w *Work) Result
 
 // Secrets fetches the named secrets, which the intent of a started call permits, and
-// returns them by name. It is nil for executors that receive no secrets.
-type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error)
+// returns them by name. allowed is the ledger sequence of the event that allows the
+// call. Executor.Secrets is nil if the executor receives no secrets.
+type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error)
 
 // Executor runs the allowed calls whose intent names its service. The exported fields
-// are set before Run is called. Secrets and ReRunable may be nil; ReRunable reports
-// whether a claimed call of a kind may be run again if no outcome of it was recorded.
+// are set before Run is called. Secrets may be nil. ReRunable reports whether a claimed
+// call of a kind may be run again if no outcome of it was recorded; if it is nil, none
+// may.
 type Executor struct {
 	Service   string
 	Conn      *bus.Conn
@@ -107,8 +113,17 @@ type Executor struct {
 	Handler   Handler
 	Secrets   Secrets
 	Limit     int             // maximum number of concurrent calls
-	Tools     []contract.Tool // tools that are offered; outputs must match their output schemas
+	Tools     []contract.Tool // tools that the executor offers; outputs must match their output schemas
 	ReRunable func(kind string) bool
+	// Tenants reports whether a tenant exists and whether it is suspended, according to
+	// the part of the ledger that this instance has read. A call of a tenant that does
+	// not exist is refused like one with a bad intent; a call of a suspended tenant is
+	// claimed and recorded as cancelled. If it is nil, every tenant exists and none is
+	// suspended.
+	Tenants func(id string) (exists, suspended bool)
+	// Cell returns the current state of the cell, whose events freeze the mesh; see
+	// freeze.State.
+	Cell func(context.Context) (handle.Cell, error)
 
 	mu      sync.Mutex
 	running map[string]running
@@ -119,7 +134,7 @@ type Executor struct {
 // running is a call that runs in this process.
 type running struct {
 	stop     context.CancelCauseFunc
-	proposer string // the only service that may cancel it
+	proposer string // service that proposed the call; only this service may cancel it
 }
 
 // Causes with which the context of a running call is cancelled; see interrupted.
@@ -129,7 +144,7 @@ var (
 )
 
 // grace is the time that running calls have to finish once Run's context has ended.
-// After it their contexts are cancelled, and those that do not succeed fail with the
+// After it their contexts are cancelled, and the calls that do not succeed fail with the
 // error code executor_stopped.
 const grace = 5 * time.Second
 
@@ -151,7 +166,7 @@ func (x *Executor) Run(ctx context.Context) error {
 	if err != nil {
 		return nil // ctx ended
 	}
-	x.frozen.Emit, x.frozen.Instance = x.Emit, x.Instance
+	x.frozen.Emit, x.frozen.Instance, x.frozen.Cell = x.Emit, x.Instance, x.Cell
 	if err := x.frozen.Load(ctx); err != nil {
 		return err
 	}
@@ -161,7 +176,8 @@ func (x *Executor) Run(ctx context.Context) error {
 	controlled, release := context.WithCancel(context.WithoutCancel(ctx)) // cancellations and freezes are received until the last call has ended
 	defer release()
 	wg.Go(func() { _ = control.Run(controlled, last+1) })
-	// When ctx ends, running calls have the time grace to finish; the rest are stopped.
+	// When ctx ends, running calls have the time grace to finish; then stopAll cancels
+	// their contexts.
 	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-controlled.Done():
@@ -174,7 +190,9 @@ func (x *Executor) Run(ctx context.Context) error {
 
 // control processes an event of the control reader: a freeze, its end, or a
 // cancellation. A cancellation counts only if the service that proposed the call
-// recorded it, because any service can append such an event. The error is always nil.
+// recorded it, because any service can append such an event. Invalid events, and
+// cancellations of calls that this process does not run, are ignored. The error is
+// always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	e, err := eventlog.Open(en, bus.Control.Filters...)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // an outcome of the call, this one or an earlier one.
 func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contract.Allowed, res Result) error {
 	eff := x.effect(started, a, &res)
-	out, err := x.commit(ctx, &res, &eff)
+	out, err := x.commit(ctx, started.Tenant, &res, &eff)
 	if err != nil {
 		return err
 	}
@@ -60,12 +60,13 @@ func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Res
 	return eff
 }
 
-// commit stores a result's output, plain or encrypted as its handler requires, and sets
-// OutputDigest of the effect to the output's commitment. An output that the handler
-// withholds is not stored; only its commitment is recorded. The returned content is nil
-// if there is no output, or if it is too large, which makes the call fail. After an
-// error, the output may or may not be stored; the work must be delivered again.
-func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect) (*contract.Content, error) {
+// commit stores a result's output for the given tenant, plain or encrypted as its
+// handler requires, and sets OutputDigest of the effect to the output's commitment. An
+// output that the handler withholds is not stored; only its commitment is recorded. The
+// returned content is nil if there is no output, or if it is too large, which makes the
+// call fail. After an error, the output may or may not be stored; the work must be
+// delivered again.
+func (x *Executor) commit(ctx context.Context, tenant string, res *Result, eff *contract.Effect) (*contract.Content, error) {
 	if res.Output == nil {
 		return nil, nil
 	}
@@ -74,9 +75,10 @@ func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect
 		eff.OutputDigest = c.Commitment
 		return &c, nil
 	}
-	store := x.Blobs.Commit
+	blobs := x.Blobs.In(tenant)
+	store := blobs.Commit
 	if res.Encrypt {
-		store = x.Blobs.CommitSealed
+		store = blobs.CommitSealed
 	}
 	c, err := store(ctx, res.Output, "application/json")
 	if errors.Is(err, blob.ErrTooLarge) {

@@ -16,17 +16,18 @@ func New(env *run.Env, limit int, tools []contract.Tool, h Handler) *Executor {
 	w := bus.ExecutorWork(env.Service)
 	env.ReportWork(w.Consumer(env.Service))
 	return &Executor{Service: env.Service, Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At,
+		Tenants: env.Cell.Check, Cell: env.Cell.Now,
 		Blobs: env.Blobs, Box: env.Box, Instance: env.Instance, Handler: counted(env, h), Limit: limit, Tools: tools}
 }
 
-// counted returns a handler that calls h and records its status and duration in the
-// instance's metrics.
+// counted returns a handler that calls h and, unless h panics, records the status of its
+// result and its duration in the instance's metrics.
 func counted(env *run.Env, h Handler) Handler {
 	return func(ctx context.Context, w *Work) Result {
 		began := time.Now()
 		r := h(ctx, w)
 		status := r.Status
-		if status == "" { // the default that Result documents
+		if status == "" { // empty means the default; see Result
 			if status = contract.Succeeded; r.ErrorCode != "" {
 				status = contract.Failed
 			}

@@ -5,10 +5,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 )
 
-// Hide adds a secret value to those that are removed from the call's result and facts
-// before they are recorded; see Redactor. The executor adds each value that it fetches.
-// A handler that uses a value from an earlier call must add it before use. Hide is safe
-// for concurrent use.
+// Hide adds a secret value, which is then replaced by "[secret:NAME]" in the call's
+// result and facts before these are recorded; see Redactor. The executor adds each value
+// that it fetches. A handler that uses a value from an earlier call must add it before
+// use. Hide is safe for concurrent use.
 func (w *Work) Hide(name, value string) {
 	for {
 		old := w.hidden.Load()

@@ -16,8 +16,11 @@ package follow
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +32,8 @@ import (
 )
 
 // Follower reads the entries of a stream and applies them one after the other. It is
-// created by New; its exported fields may be changed until Run is called. The methods
-// are safe for concurrent use.
+// created by New; its exported fields may be changed until Run is called. Run must not
+// be called concurrently; the other methods are safe for concurrent use.
 type Follower struct {
 	Conn     *bus.Conn
 	Stream   string
@@ -48,18 +51,20 @@ type Follower struct {
 	// and less often while there are none, instead of receiving each one as it is
 	// stored; see Poll.
 	Every time.Duration
-	// Restart, if not nil, returns the sequence to continue from after a reconnection.
-	// It is for streams that do not survive a restart of the server.
+	// Restart, if not nil, returns the sequence to continue from after a reconnection;
+	// after an error it is called again. It is for streams that do not survive a restart
+	// of the server.
 	Restart func(context.Context) (uint64, error)
 
-	filters  []string // of the entries that are applied
-	covered  bool     // the consumer delivers other entries as well, which are dropped
+	filters  []string    // subject filters that select the entries to apply
+	covered  bool        // the consumer delivers other entries as well, which are dropped
+	ended    atomic.Bool // Run has returned
 	position atomic.Uint64
 	pending  atomic.Uint64
 	ready    chan struct{}
 	polls    chan chan struct{} // poll requests; the poller closes each channel when the poll has completed
 	once     sync.Once
-	epoch    uint64 // connection epoch of the last round; used only by Run
+	epoch    uint64 // value of Conn.Epoch in the last round; used only by Run
 	failed   int    // consecutive rounds that failed to begin; used only by Run
 }
 
@@ -80,7 +85,7 @@ func (f *Follower) Ready() <-chan struct{} { return f.ready }
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
 // Pending returns the lag: the number of entries after Position that the consumer
-// selects, as of the last delivery.
+// selects, as of the last delivery, or 0 before the first.
 func (f *Follower) Pending() uint64 { return f.pending.Load() }
 
 // Errors that end a round; Run begins the next one.
@@ -93,6 +98,8 @@ var (
 // fails. It returns nil if ctx has ended, and otherwise the error of Apply. It retries
 // after all other errors.
 func (f *Follower) Run(ctx context.Context, from uint64) error {
+	f.ended.Store(false)
+	defer f.ended.Store(true)
 	if from > 1 {
 		f.position.Store(from - 1)
 	}
@@ -105,7 +112,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 			return nil
 		}
 		if time.Since(began) > patience {
-			warned = time.Now() // the round succeeded for some time, so the next warning is again delayed by patience
+			warned = time.Now() // the round lasted for some time, so the next warning is again delayed by patience
 		}
 		var fatal *applyError
 		if errors.As(err, &fatal) {
@@ -161,10 +168,10 @@ func (f *Follower) settle(ctx context.Context) error {
 	return nil
 }
 
-// missed reports whether the stream has an entry for the reader whose sequence is
-// greater than that of the last one applied and less than before. The consumer alone
-// cannot show that: an instance that was suspended while another one acquired its slot
-// may reset the consumer that both use.
+// missed reports whether the stream has an entry that matches the reader's filters and
+// has a sequence greater than Position and less than before; math.MaxUint64 means no
+// upper limit. The consumer's state is not sufficient for that: an instance that was
+// suspended while another one acquired its slot may reset the consumer that both use.
 func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -196,6 +203,9 @@ func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 // round resets the consumer to the entry after the last one applied, and reads until an
 // error occurs, which it returns, or until ctx ends.
 func (f *Follower) round(ctx context.Context) error {
+	if err := f.sealed(ctx); err != nil {
+		return err
+	}
 	cons, reconnected, err := f.begin(ctx)
 	if err != nil {
 		return err
@@ -209,7 +219,7 @@ func (f *Follower) round(ctx context.Context) error {
 	if batch == 0 {
 		batch = 500
 	}
-	r := &reading{f: f, expect: 1, active: time.Now(), patience: silence, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
+	r := &reading{f: f, expect: 1, active: time.Now(), patience: silence, broken: make(chan error, 1), gap: make(chan struct{}, 1), quiet: make(chan struct{}, 1)}
 	// The next round resets the consumer to the entry after the position. Deferred first,
 	// stop runs last, when no new delivery arrives, and waits until Apply has returned, so
 	// that an entry whose Apply is slow is not applied a second time.
@@ -218,12 +228,12 @@ func (f *Follower) round(ctx context.Context) error {
 		return f.polled(ctx, r, batch, reconnected)
 	}
 	cc, err := cons.Consume(func(m jetstream.Msg) {
-		md, err := m.Metadata()
+		d, err := deliveryOf(m.Reply())
 		if err != nil {
 			r.fail(err)
 			return
 		}
-		r.take(m.Subject(), m.Data(), delivery{md.Sequence.Consumer, md.Sequence.Stream, md.NumPending})
+		r.take(m.Subject(), m.Data(), d)
 	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.fail(err) }))
 	if err != nil {
@@ -231,6 +241,31 @@ func (f *Follower) round(ctx context.Context) error {
 	}
 	defer func() { cc.Stop(); <-cc.Closed() }()
 	return r.watch(ctx, reconnected)
+}
+
+// sealed applies the entries after the Follower's position that earlier volumes of the
+// ledger hold. It reads them without a consumer, because only the open volume has
+// consumers. The error is that of the ledger, or an *applyError.
+func (f *Follower) sealed(ctx context.Context) error {
+	open := f.Conn.Ledger.Open()
+	if f.Stream != open.Stream || f.Position()+1 >= open.First {
+		return nil
+	}
+	for en, err := range (eventlog.JetStream{Conn: f.Conn}).Scan(ctx, bus.EveryEvent, f.Position()+1) {
+		if err != nil {
+			return err
+		}
+		if en.Seq >= open.First {
+			break
+		}
+		if bus.MatchAny(f.filters, en.Subject) {
+			if err := f.Apply(en); err != nil {
+				return &applyError{err}
+			}
+		}
+		f.position.Store(en.Seq)
+	}
+	return nil
 }
 
 // begin resets the consumer to the entry after the last one applied or, after a
@@ -276,6 +311,10 @@ func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error 
 			return errReconnected
 		case <-r.gap:
 			broken = true
+		case <-r.quiet:
+			if err := r.f.settle(ctx); err != nil {
+				return err
+			}
 		case <-time.After(time.Second):
 			broken = r.stuck() || r.silent(ctx)
 		}
@@ -293,6 +332,7 @@ type reading struct {
 	f      *Follower
 	broken chan error
 	gap    chan struct{}
+	quiet  chan struct{} // receives a value when a follower that is not ready may have caught up
 
 	mu      sync.Mutex
 	expect  uint64 // consumer sequence of the next delivery
@@ -305,8 +345,8 @@ type reading struct {
 	patience time.Duration // time without deliveries after which the stream is searched for entries
 }
 
-// fail makes the current round of reading end with err. Only the first error is kept;
-// fail does not block.
+// fail makes the current round of reading end with err, unless another error is waiting
+// to be read. It does not block.
 func (r *reading) fail(err error) {
 	select {
 	case r.broken <- err:
@@ -318,11 +358,48 @@ func (r *reading) fail(err error) {
 // number of matching messages after it.
 type delivery struct{ consumer, stream, pending uint64 }
 
-// take applies one delivery. It drops deliveries that were sent before the last reset.
+// deliveryOf parses the reply subject of a message that a consumer delivered. It is for
+// the hot path, where the Metadata of nats.go allocates memory for fields that are not
+// needed. Both forms of the subject end with the same fields, and the longer one may end
+// with a random token:
+//
+//	$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>
+//	$JS.ACK.<domain>.<account>.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>[.<token>]
+//
+// It returns an error for any other subject.
+func deliveryOf(reply string) (d delivery, err error) {
+	rest, ok := strings.CutPrefix(reply, "$JS.ACK.")
+	skip := 3 // tokens before the sequences: stream, consumer, delivered
+	dots := strings.Count(rest, ".")
+	if dots >= 8 {
+		skip = 5 // domain and account as well
+	}
+	if !ok || dots < 8 && dots != 6 {
+		return d, fmt.Errorf("message with reply subject %q is not of a consumer", reply)
+	}
+	for range skip {
+		_, rest, _ = strings.Cut(rest, ".")
+	}
+	for _, field := range [...]*uint64{&d.stream, &d.consumer, nil, &d.pending} {
+		var token string
+		token, rest, _ = strings.Cut(rest, ".")
+		if field == nil {
+			continue // the time
+		}
+		if *field, err = strconv.ParseUint(token, 10, 64); err != nil {
+			return d, fmt.Errorf("reply subject %q: %w", reply, err)
+		}
+	}
+	return d, nil
+}
+
+// take applies one delivery, or only advances the position if the reader's filters do
+// not select it; see selects. It drops deliveries that were sent before the last reset.
 // Entries may have been missed if the consumer sequence jumps, or if the first delivery
-// after a reset is not the next entry of the stream because another instance has moved
-// the consumer. take then signals a gap and drops everything until the gap is repaired.
-// If Apply fails, the round ends with its error.
+// after a reset is not the next matching entry of the stream because another instance
+// has moved the consumer. In these cases, and if the stream cannot be searched, take
+// signals a gap and drops everything until the gap is repaired. If Apply fails, the
+// round ends with its error.
 func (r *reading) take(subject string, data []byte, d delivery) {
 	// The first delivery after a reset has consumer sequence 1 even if another instance
 	// has reset the consumer to a later entry, so the stream is searched for entries
@@ -363,7 +440,24 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 	r.f.position.Store(d.stream)
 	r.f.pending.Store(d.pending)
 	if d.pending == 0 && r.f.Every == 0 {
+		r.drained()
+	}
+}
+
+// drained handles a delivery after which the server reports no pending messages. It
+// calls caught if the follower is ready. Otherwise it notifies watch, which calls
+// settle, because shortly after a reset the server may report no pending messages
+// although there are some.
+func (r *reading) drained() {
+	select {
+	case <-r.f.ready:
 		r.f.caught()
+		return
+	default:
+	}
+	select {
+	case r.quiet <- struct{}{}:
+	default: // watch has not received the last signal yet
 	}
 }
 
@@ -410,10 +504,10 @@ func (r *reading) stuck() bool {
 const silence = 3 * time.Second
 
 // silent reports whether the stream has entries for the reader although no delivery has
-// arrived for r.patience. A consumer that is reset while its server starts may deliver
-// nothing until it is reset again, and so may one that another instance has reset. Since
-// most silent consumers merely have nothing to deliver, r.patience doubles, up to a
-// minute.
+// arrived for r.patience. It returns false while Apply is running, and if the stream
+// cannot be read. A consumer that is reset while its server starts may deliver nothing
+// until it is reset again, and so may one that another instance has reset. Since most
+// silent consumers merely have nothing to deliver, r.patience doubles, up to a minute.
 func (r *reading) silent(ctx context.Context) bool {
 	if !r.mu.TryLock() {
 		return false // Apply is under way

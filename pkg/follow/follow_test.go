@@ -258,9 +258,9 @@ func TestPoll(t *testing.T) {
 }
 
 // TestCover checks that a follower whose reader has a Cover applies exactly the entries
-// that the reader's filters select, that its position advances past the others, and that
-// provisioning again changes the filters of the consumer that an earlier declaration of
-// the reader had, so that no entry is missing.
+// that the reader's filters select, and that its position advances past all other
+// entries. It also checks that provisioning with a changed declaration of the reader
+// changes the filters of its consumer, so that no entry is missing.
 func TestCover(t *testing.T) { bothWays(t, testCover) }
 
 func testCover(t *testing.T, every time.Duration) {

@@ -14,19 +14,16 @@ import (
 // intervals, and whenever Poll is called.
 
 // Poll returns nil once every matching entry that was stored when Poll was called has
-// been applied, or returns the error of ctx or of the NATS request. A follower without
-// Every receives entries as they are stored; for it, Poll returns nil at once.
+// been applied, or returns the error of ctx or of the NATS request. While Run is not
+// running, Poll may wait until ctx ends. A follower without Every receives entries as
+// they are stored; for it, Poll returns nil at once.
 func (f *Follower) Poll(ctx context.Context) error {
 	if f.Every == 0 {
 		return nil
 	}
-	last := uint64(0)
-	for _, filter := range f.filters {
-		n, err := f.Conn.Last(ctx, f.Stream, filter)
-		if err != nil {
-			return err
-		}
-		last = max(last, n)
+	last, err := f.newest(ctx)
+	if err != nil {
+		return err
 	}
 	for first := true; f.Position() < last; first = false {
 		if !first { // the server makes a message available to the consumer a moment after it is stored
@@ -47,12 +44,54 @@ func (f *Follower) Poll(ctx context.Context) error {
 	return nil
 }
 
+// newest returns the sequence of the newest matching entry, or 0 if there is none.
+func (f *Follower) newest(ctx context.Context) (last uint64, err error) {
+	for _, filter := range f.filters {
+		n, err := f.Conn.Last(ctx, f.Stream, filter)
+		if err != nil {
+			return 0, err
+		}
+		last = max(last, n)
+	}
+	return last, nil
+}
+
+// Reach returns a sequence of the stream up to which every matching entry has been
+// applied. While the follower runs, that is at least the last sequence that the stream
+// had when Reach was called: Reach waits until the matching entries up to there have been
+// applied. After Run has returned, it may be less. Reach returns the error of ctx or of a
+// NATS request.
+func (f *Follower) Reach(ctx context.Context) (uint64, error) {
+	tail, err := f.Conn.LastSeq(ctx, f.Stream)
+	if err != nil {
+		return 0, err
+	}
+	last, err := f.newest(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for f.Position() < min(last, tail) {
+		if f.ended.Load() {
+			return f.Position(), nil
+		}
+		if err := f.Poll(ctx); err != nil {
+			return 0, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return tail, nil
+}
+
 // maxRest is the maximum interval between polls of an idle follower, in multiples of
 // Every.
 const maxRest = 8
 
-// answerWithin is the time without a delivery after which a pull request has failed,
-// unless Apply is under way.
+// answerWithin is the time without a delivery after which a pull request counts as
+// failed, unless Apply is under way.
 const answerWithin = 5 * time.Second
 
 // polled runs one round of a follower with Every. When ctx ends, it returns the error of
@@ -106,10 +145,10 @@ func (p *poller) receive(m *nats.Msg) {
 		p.end(statusError(status))
 		return
 	}
-	if md, err := m.Metadata(); err != nil {
+	if d, err := deliveryOf(m.Reply); err != nil {
 		p.r.fail(err)
 	} else {
-		p.r.take(m.Subject, m.Data, delivery{md.Sequence.Consumer, md.Sequence.Stream, md.NumPending})
+		p.r.take(m.Subject, m.Data, d)
 	}
 	if p.left--; p.left == 0 {
 		p.end(nil)
@@ -186,7 +225,8 @@ func (p *poller) answer() {
 	p.waiting = p.waiting[:0]
 }
 
-// rest waits for d or until Poll is called, and collects all calls of Poll that wait.
+// rest waits for d or until Poll is called, and collects all calls of Poll that wait. If
+// ctx ends or the connection is made again first, it returns an error.
 func (p *poller) rest(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

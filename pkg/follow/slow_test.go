@@ -48,7 +48,7 @@ func testSlowApply(t *testing.T, every time.Duration) {
 	for applied.Load() < 3 && ctx.Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 	}
-	time.Sleep(time.Second) // a second delivery would arrive by now
+	time.Sleep(time.Second) // a second delivery of an entry would arrive within this time
 	cancel()
 	if err := <-done; err != nil || applied.Load() != 3 {
 		t.Errorf("%d entries applied, want 3: %v", applied.Load(), err)

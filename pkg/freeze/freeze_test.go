@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/freeze"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 )
 
 // fact is the data of a freeze event as policy records it.
@@ -31,7 +32,8 @@ func record(t *testing.T, log eventlog.Log, name string) *contract.Event {
 }
 
 func state(log eventlog.Log) *freeze.State {
-	return &freeze.State{Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "judge/judge-1", Now: time.Now}, Instance: "judge-1"}
+	return &freeze.State{Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "judge/judge-1", Now: time.Now}, Instance: "judge-1",
+		Cell: func(context.Context) (handle.Cell, error) { return handle.Cell{Tenant: "t"}, nil }}
 }
 
 // TestLoad shows that the newer of the last mesh_frozen and mesh_unfrozen determines the
@@ -125,12 +127,12 @@ func TestAcknowledge(t *testing.T) {
 	})
 }
 
-// TestOrder checks that an event of the control reader does not replace the state that
-// Load found if it is older, and that a newer event does.
+// TestOrder checks that an event of the control reader that is not newer than the state
+// that Load found does not replace that state, and that a newer event does.
 func TestOrder(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		events []string // Load runs after all of them, the control reader replays them
+		events []string // appended before Load runs; Apply then receives them again
 		on     bool
 	}{
 		{"frozen again", []string{contract.EventMeshUnfrozen, contract.EventMeshFrozen}, true},
@@ -155,4 +157,43 @@ func TestOrder(t *testing.T) {
 			t.Errorf("%s: a newer event does not replace the state", c.name)
 		}
 	}
+}
+
+// TestForeign shows that a freeze in a tenant that is not the cell's does not freeze the
+// mesh, whether it is loaded or delivered; and that a freeze in the original tenant
+// counts only before the cell was opened.
+func TestForeign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &memlog.Log{}
+		in := func(tenant string, opened uint64) *freeze.State {
+			s := state(log)
+			s.Cell = func(context.Context) (handle.Cell, error) {
+				return handle.Cell{Tenant: contract.CellTenant, Original: tenant, Opened: opened}, nil
+			}
+			return s
+		}
+		frozen := record(t, log, contract.EventMeshFrozen)
+		for _, c := range []struct {
+			name string
+			s    *freeze.State
+			on   bool
+		}{
+			{"before the opening", in("t", 2), true},
+			{"after the opening", in("t", 1), false},
+			{"another tenant", in("u", 2), false},
+		} {
+			if err := c.s.Load(t.Context()); err != nil || !c.s.Known() || c.s.On() != c.on {
+				t.Errorf("%s, loaded: %v, on %v", c.name, err, c.s.On())
+			}
+			if !c.s.Apply(t.Context(), 1, frozen) || c.s.On() != c.on {
+				t.Errorf("%s, delivered: on %v", c.name, c.s.On())
+			}
+			synctest.Wait()
+		}
+		s := in("u", 2)
+		frozen.Tenant = contract.CellTenant
+		if !s.Apply(t.Context(), 3, frozen) || !s.On() {
+			t.Error("a freeze of the cell is not in force")
+		}
+	})
 }

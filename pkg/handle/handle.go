@@ -1,7 +1,7 @@
-// Package handle runs a decision on an aggregate with optimistic concurrency: it loads
-// the aggregate's events, calls the decision, and appends the resulting event with an
-// expected sequence. If another writer has appended in the meantime, it loads and
-// decides again.
+// Package handle appends events to an aggregate with optimistic concurrency: it loads
+// the aggregate's events, passes them to a function, and appends the event that the
+// function returns, with an expected sequence. If another writer has appended in the
+// meantime, it loads the events and calls the function again.
 package handle
 
 import (
@@ -17,20 +17,20 @@ import (
 // with another writer.
 const tries = 32
 
-// Do loads the events that match filter, in order, passes them to decide, and appends
-// the event that decide returns, on condition that no matching entry has been stored
-// since. After a conflict it starts again, so decide may be called several times and
-// must have no side effects; it returns nil if there is nothing to record. Do returns
-// the appended event, or nil. Its error is that of decide, of Event.Encode or of the
-// ledger; it wraps eventlog.ErrConflict after too many conflicts.
+// Do loads the events that match filter, in order and without invalid ones, passes them
+// to decide, and appends the event that decide returns, on condition that no matching
+// entry has been stored since. After a conflict Do starts again, so decide may be called
+// several times and must have no side effects; decide returns nil if there is nothing to
+// record. Do returns the appended event, or nil. Its error is that of decide, of
+// Event.Encode or of the ledger; it wraps eventlog.ErrConflict after too many conflicts.
 func Do(ctx context.Context, l eventlog.Log, filter string, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	return DoFrom(ctx, l, filter, 1, decide)
 }
 
-// DoFrom is Do for a decision that needs only the events at and after sequence from,
-// such as those of one call in its session. The condition of the append is that of Do:
-// no entry that matches filter, at any sequence, has been stored since the events were
-// loaded.
+// DoFrom is Do for a function decide that needs only the events at and after sequence
+// from, such as the events of one call in its session. The condition of the append is
+// that of Do: no entry that matches filter, at any sequence, has been stored since the
+// events were loaded.
 func DoFrom(ctx context.Context, l eventlog.Log, filter string, from uint64, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	for range tries {
 		history, last, err := load(ctx, l, filter, from)
@@ -57,8 +57,8 @@ func DoFrom(ctx context.Context, l eventlog.Log, filter string, from uint64, dec
 }
 
 // load returns the events at and after sequence from that match filter, and the sequence
-// of the last matching entry, which may be before from. Entries that are not valid
-// events are left out of history but counted in last.
+// of the last matching entry, which may be before from, or 0 if there is none. Entries
+// that are not valid events are left out of history but counted in last.
 func load(ctx context.Context, l eventlog.Log, filter string, from uint64) (history []*contract.Event, last uint64, err error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {

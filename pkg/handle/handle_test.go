@@ -56,8 +56,8 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestWriters shows that each of several concurrent writers decides with all events that
-// are stored before its own.
+// TestWriters shows that the function of each of several concurrent writers receives all
+// events that are stored before the writer's own.
 func TestWriters(t *testing.T) {
 	l := &memlog.Log{}
 	var wg sync.WaitGroup

@@ -1,8 +1,9 @@
 // Package handout hands out the intents of permitted calls to callers that execute the
-// calls themselves, and records the outcomes that they report. It is the one exception
-// to the rule that package execute is the only path to an effect: the claim is stored in
-// the ledger before the intent is handed out, but the effect happens outside the mesh,
-// and only the caller attests its outcome. Only the gateway may import the package.
+// calls themselves, and records the outcomes of these calls from their callers' reports.
+// It is the one exception to the rule that package execute is the only path to an
+// effect: the claim is stored in the ledger before the intent is handed out, but the
+// effect happens outside the mesh, and only the caller attests it. Only the gateway may
+// import the package.
 package handout
 
 import (
@@ -19,18 +20,27 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/freeze"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Lender hands out intents and records their outcomes for one instance. Every exported
-// field must be set before Run is called. Its methods are safe for concurrent use.
+// Lender hands out intents and records the outcomes of their calls for one instance.
+// Every exported field but Tenants must be set before Run is called. Its methods are
+// safe for concurrent use.
 type Lender struct {
 	Conn     *bus.Conn
 	Emit     *emit.Emitter
 	Recorder *outcome.Recorder
 	Keys     guard.KeyAt
 	Instance string
+	// Tenants reports whether a tenant exists and whether it is suspended, according to
+	// the part of the ledger that this instance has read. If it is nil, every tenant
+	// exists and none is suspended.
+	Tenants func(id string) (exists, suspended bool)
+	// Cell returns the current state of the cell, whose events freeze the mesh; see
+	// freeze.State.
+	Cell func(context.Context) (handle.Cell, error)
 
 	frozen freeze.State
 }
@@ -44,15 +54,18 @@ var (
 	ErrStarting = errors.New("the gateway has not read the ledger to its end yet")
 	// ErrClaimed is returned if the call has been claimed before.
 	ErrClaimed = errors.New("the call is claimed")
+
+	errSuspended = errors.New("the tenant is suspended")
+	errNoTenant  = errors.New("no such tenant")
 )
 
-// lent is the durable that holds the allowed calls whose executor is their caller. Each
+// lent is the durable consumer of the allowed calls whose executor is their caller. Each
 // message stays pending until nothing is left to do for its call, so that the NATS
 // server stores the deadlines and no instance has to.
 var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)},
 	Ends: bus.OutcomesOf(services.Gateway), AckWait: 10 * time.Second, MaxAckPending: 65536}
 
-// Work returns the durable that a service with a Lender must declare.
+// Work returns the durable consumer that a service with a Lender must declare.
 func Work() bus.Work { return lent }
 
 // Withholds returns ErrFrozen or ErrStarting if no intent may be handed out now, and nil
@@ -70,35 +83,59 @@ func (l *Lender) Withholds() error {
 // HandOut claims the call that e allows, so that its intent may be handed out to its
 // caller. If the error is nil, the event effect_started, with the caller as executor, is
 // stored in the ledger. HandOut returns ErrClaimed if a hand-out or an expiry has
-// claimed the call before, ErrFrozen, ErrStarting, or an error of guard.CheckIntent or
-// of the ledger. If the mesh is frozen after the claim, HandOut records the call's
-// outcome as cancelled and returns ErrFrozen.
+// claimed the call before, ErrFrozen, ErrStarting, an error of guard.CheckIntent or of
+// the ledger, or another error if the call's tenant does not exist or is suspended. If
+// the mesh is frozen after the claim, or the tenant is suspended, HandOut records the
+// call's outcome as cancelled.
 func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, contract.CallerExecutor, l.Emit.Now(), l.Keys); err != nil {
 		return err
 	}
+	if exists, _ := l.tenant(e.Tenant); !exists {
+		return errNoTenant
+	}
 	if err := l.Withholds(); err != nil {
 		return err
 	}
+	return l.claim(ctx, e, a)
+}
+
+// tenant returns the result of l.Tenants, or its default.
+func (l *Lender) tenant(id string) (exists, suspended bool) {
+	if l.Tenants == nil {
+		return true, false
+	}
+	return l.Tenants(id)
+}
+
+// claim implements HandOut for a call whose intent is valid.
+func (l *Lender) claim(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
 	claim := outcome.ClaimOf(l.Emit, e, a, contract.Caller)
 	err := outcome.Claim(ctx, l.Emit.Log, claim, contract.CallerExecutor)
 	if errors.Is(err, eventlog.ErrIDConflict) {
 		return ErrClaimed
 	}
-	if err != nil || !l.frozen.On() {
+	if err != nil {
 		return err
 	}
-	// The mesh was frozen between the check and the claim, so the intent is not handed
-	// out.
 	eff := outcome.EffectOf(claim, a, l.Emit.Time(), l.Instance)
-	eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Cancelled, contract.CodeSystemFrozen, "the mesh was frozen before the intent was handed out"
+	eff.Status = contract.Cancelled
+	_, suspended := l.tenant(e.Tenant)
+	switch {
+	case l.frozen.On(): // the freeze may have begun after the check before the claim
+		eff.ErrorCode, eff.ErrorMessage, err = contract.CodeSystemFrozen, "the mesh was frozen before the intent was handed out", ErrFrozen
+	case suspended:
+		eff.ErrorCode, eff.ErrorMessage, err = contract.CodeTenantSuspended, "the tenant was suspended before the intent was handed out", errSuspended
+	default:
+		return nil
+	}
 	if err := l.Recorder.Record(ctx, claim, &a.Decision, false, eff, nil); err != nil && !errors.Is(err, outcome.ErrSuperseded) {
 		return err
 	}
-	return ErrFrozen
+	return err
 }
 
-// Report is the outcome that a caller reports of a call that it executed.
+// Report is a caller's report of how a call that it executed ended.
 type Report struct {
 	Status       string // succeeded, failed, timed_out or cancelled
 	ErrorCode    string
@@ -125,7 +162,8 @@ func (r *Report) Check() error {
 	return &ReportError{"status", "want succeeded, failed, timed_out or cancelled"}
 }
 
-// errorField returns the JSON name of the member that contains an error.
+// errorField returns the JSON name of the error member that is set, or error_code if
+// both are.
 func (r *Report) errorField() string {
 	if r.ErrorCode != "" {
 		return "error_code"
@@ -140,12 +178,13 @@ type ReportError struct{ Field, Problem string }
 // Error implements error. Its form is FIELD: PROBLEM.
 func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
-// Close records the outcome that a caller reports of a call, marked as attested by the
-// caller, and returns the reported effect. started is the claim of the call. Close
-// returns outcome.ErrSuperseded if the call already has an outcome and late is false.
-// late is true if the deadline has passed or is malformed: Close then records the
-// outcome unknown, unless the call has one, and the code that called Close must record
-// the report as a separate event.
+// Close records the outcome of a call from its caller's report, marked as attested by
+// the caller, and returns the reported effect. started is the claim of the call. late is
+// true if the deadline has passed or is malformed: Close then records the outcome
+// unknown, unless the call has one, and the code that called Close must record the
+// report as a separate event. The errors are those of Recorder.Record;
+// outcome.ErrSuperseded, which means that the call already has an outcome, is returned
+// only if late is false.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
 	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage
@@ -180,7 +219,7 @@ func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.
 // Each instance ends calls that any instance handed out. Run returns an error if the
 // state of the freeze cannot be read, and otherwise nil.
 func (l *Lender) Run(ctx context.Context) error {
-	l.frozen.Emit, l.frozen.Instance = l.Emit, l.Instance
+	l.frozen.Emit, l.frozen.Instance, l.frozen.Cell = l.Emit, l.Instance, l.Cell
 	last, err := l.Conn.Tail(ctx, bus.Events)
 	if err != nil {
 		return nil // ctx ended
@@ -220,7 +259,7 @@ func (l *Lender) watch(ctx context.Context, d *consumer.Delivery) {
 
 // due returns the time until a call must be checked again, or 0 if nothing is left to
 // do. It records the outcome unknown of a call that was handed out and whose report is
-// overdue. It returns an error if the decision does not verify, or one of the ledger.
+// overdue.
 func (l *Lender) due(ctx context.Context, d *consumer.Delivery) (time.Duration, error) {
 	var a contract.Allowed
 	e, err := d.Open()
@@ -243,7 +282,7 @@ func (l *Lender) due(ctx context.Context, d *consumer.Delivery) (time.Duration, 
 	switch {
 	case err != nil || h.Over(contract.CallerExecutor):
 		return 0, err
-	case h.Claim == nil: // not claimed; policy expires it
+	case h.Claim == nil: // the call is not claimed; policy is going to expire it
 		return time.Second, nil
 	}
 	return 0, l.lose(ctx, h.Claim, &a)

@@ -37,9 +37,9 @@ var absolute = regexp.MustCompile(`(^|[^A-Za-z0-9_./~-])(/[A-Za-z0-9_.@+~-]+(?:/
 // Strip returns text with absolute paths replaced by their last element. It recognizes a
 // path that begins with a name from roots, has at least two slashes, and consists of
 // names of letters, digits and the characters _ . @ + ~ and -. The path must not follow
-// a letter, a digit, or one of the characters _ . / ~ and -. Other text that looks like
-// a path, such as the path of a URL or a JSON pointer, is unchanged unless it has this
-// form.
+// a letter, a digit, or one of the characters _ . / ~ and -. All other text is
+// unchanged. Text that merely looks like a path, such as a JSON pointer, is replaced as
+// well if it has this form.
 func Strip(text string) string {
 	if !strings.Contains(text, "/") {
 		return text

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestMost checks that the maximum number of tokens is computed from the limits of the
-// request and of the model.
+// TestMost checks that the maximum numbers of input and output tokens are computed from
+// the limits of the request and of the model.
 func TestMost(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -6,11 +6,12 @@ import (
 	"slices"
 )
 
-// labelUserFile is the data class of files in a request.
+// labelUserFile is the data class of a request with images, videos or other files.
 const labelUserFile = "user_file"
 
-// images lists the types of content parts that contain an image or a video, files those
-// that contain another file. The tokens of an image cannot be computed from its bytes.
+// images lists the types of content parts that contain an image or a video, and files
+// the types of content parts that contain another file. The tokens of an image cannot be
+// computed from its bytes.
 var (
 	images = map[string]bool{"image_url": true, "input_image": true, "image": true, "image_file": true, "computer_screenshot": true, "video": true, "video_url": true, "input_video": true}
 	files  = map[string]bool{"file": true, "input_file": true, "document": true, "document_url": true, "container_upload": true, "input_audio": true, "audio": true, "audio_url": true}
@@ -207,9 +208,10 @@ func (p subjectReader) file(typ string) {
 var media = map[string]bool{"data": true, "file_data": true, "url": true, "image_url": true, "video_url": true, "signature": true, "encrypted_content": true}
 
 // spoken adds to p.tokens an upper bound of the tokens in the texts, member names and
-// numbers of a value. In a text, two lower-case letters or blanks count as one token,
-// and every other byte counts as one. Each digit of a number counts as one; if tokens is
-// set, numbers are token ids, and each counts as one.
+// numbers of a value, without the string values of the members in media. In a text, two
+// lower-case letters or blanks count as one token, and every other byte counts as one.
+// Each digit of a number counts as one; if tokens is set, numbers are token ids, and
+// each counts as one.
 func (p subjectReader) spoken(raw []byte, tokens bool) {
 	file := false
 	for i := 0; i < len(raw); i++ {

@@ -25,7 +25,7 @@ type Fault struct {
 
 // Frame is one piece of an answer that is streamed to the caller.
 type Frame struct {
-	Head *Head // in the first frame only
+	Head *Head // nil except in the first frame
 	Data []byte
 	End  []byte // bytes after Data; the gateway sends them to the caller only after the outcome is stored in the ledger
 }
@@ -65,7 +65,7 @@ func ParseFrame(b []byte) (*Frame, error) {
 }
 
 // cut returns the value at the start of b, which is preceded by its length, and the
-// rest. Both are slices of b.
+// bytes after it. Both are slices of b.
 func cut(b []byte) (part, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {

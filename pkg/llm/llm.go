@@ -13,7 +13,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Executor is the name of the service that sends requests to language models.
@@ -38,7 +37,7 @@ var Kinds = []string{Chat, Completions, CountTokens, Embeddings, Messages, Respo
 // Capture modes: how much of prompts and answers is recorded on the ledger.
 const (
 	CapturePlain     = "plain"     // the content
-	CaptureEncrypted = "encrypted" // the content, encrypted under the tenant's key; destroying the key erases it
+	CaptureEncrypted = "encrypted" // the content, encrypted under the tenant's content key; destroying the key erases it
 	CaptureHashed    = "hashed"    // the SHA-256 of the content, which lets a holder of the content prove that it is the recorded one
 	CaptureOff       = "off"       // a commitment whose salt is discarded
 )
@@ -50,25 +49,25 @@ type Args struct {
 	Answers  int64    `json:"answers,omitempty"`      // number of answers requested; 0 means one
 	Beta     []string `json:"beta,omitempty"`         // features of the API that the caller enabled by header
 	Body     string   `json:"body"`                   // commitment of the request
-	Bytes    int64    `json:"bytes"`                  // length of the request
-	Cache    string   `json:"cache,omitempty"`        // "use": a cached answer is accepted
+	Bytes    int64    `json:"bytes"`                  // length of the request in bytes
+	Cache    string   `json:"cache,omitempty"`        // "use" if a cached answer is accepted, otherwise empty
 	Capture  string   `json:"capture"`                // capture mode, such as CapturePlain
 	Digest   string   `json:"digest,omitempty"`       // SHA-256 of the request, if Capture is CaptureHashed
 	Fields   []string `json:"fields"`                 // top-level members of the request, sorted
 	History  int64    `json:"history,omitempty"`      // tokens of the stored responses that the request continues; included in In
-	Hold     int64    `json:"hold_tokens"`            // upper bound of input and output tokens; Most adds images, files and what unbounded answers may have beyond DefaultOutput
-	Images   int64    `json:"images,omitempty"`       // number of images; the model determines their tokens
+	Hold     int64    `json:"hold_tokens"`            // upper bound of input and output tokens; Most adds images, files and, for unlimited answers, the tokens above DefaultOutput
+	Images   int64    `json:"images,omitempty"`       // number of images and videos; the model determines their tokens
 	In       int64    `json:"hold_input"`             // upper bound of input tokens; included in Hold
 	Messages int64    `json:"messages"`               // number of messages or inputs
 	Model    string   `json:"model"`                  // name of the model, as given by the caller
 	Params   Raw      `json:"params"`                 // other top-level members that are numbers, booleans or short strings, without texts for the model
-	Previous string   `json:"previous,omitempty"`     // id of the response this one continues
+	Previous string   `json:"previous,omitempty"`     // id of the response that the request continues
 	Refs     []string `json:"references,omitempty"`   // ids of stored items that the input refers to
 	Stream   bool     `json:"stream,omitempty"`       // the caller requests an event stream
-	Tools    []string `json:"tools"`                  // names of the tools offered to the model, in order
+	Tools    []string `json:"tools"`                  // names of the tools offered to the model, in order, then of the tools that only tool_choice or function_call names
 	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not limit its answers: Hold includes at least DefaultOutput for each, and the model may return more
 	Usage    bool     `json:"stream_usage,omitempty"` // the caller requests usage in the stream
-	Whole    bool     `json:"whole,omitempty"`        // the request has files, a stored prompt, or tools that the provider runs: the input may fill the model's context
+	Whole    bool     `json:"whole,omitempty"`        // the request has files other than inline audio, a stored prompt, or tools that the provider runs: the input may fill the model's context
 }
 
 // Raw is a JSON value in canonical form (package canon).
@@ -102,15 +101,19 @@ func (a *Args) Canonical(c *canon.Codec) {
 
 // Agrees reports whether the members of a and b that are computed from the request alone
 // are equal. In and Hold are compared without History.
-func (a *Args) Agrees(b *Args) bool { return bytes.Equal(a.said(), b.said()) }
+func (a *Args) Agrees(b *Args) (agrees bool) {
+	canon.With(a.said(), func(said []byte) {
+		canon.With(b.said(), func(other []byte) { agrees = bytes.Equal(said, other) })
+	})
+	return agrees
+}
 
-// said returns the canonical form of the members that are computed from the request
-// alone.
-func (a *Args) said() []byte {
+// said returns the args with only the members that are computed from the request alone.
+func (a *Args) said() *Args {
 	c := *a
 	c.In, c.Hold = c.In-c.History, c.Hold-c.History
 	c.Beta, c.Body, c.Cache, c.Capture, c.Digest, c.History = nil, "", "", "", "", 0
-	return contract.Bytes(&c)
+	return &c
 }
 
 // Limits are a model's limits in tokens: its context, the input for one image, and its
@@ -167,16 +170,16 @@ func (a *Args) Most(l Limits) (in, out int64) {
 	return in, out
 }
 
-// Egress returns the maximum number of bytes that a request may send to providers if it
-// is sent the given number of times. The llm-router counts the bytes and does not send a
-// translation that exceeds this.
+// Egress returns the maximum number of bytes that may be sent to providers for the
+// request if it is sent the given number of times. The llm-router counts the bytes and
+// does not send a translation that exceeds this.
 func (a *Args) Egress(sends int64) int64 {
 	return sends * (2*a.Bytes + bytesPerToken*a.History + headBytes)
 }
 
 const (
-	headBytes     = 2 << 10 // for a request line and headers
-	bytesPerToken = 6       // for the text of stored responses
+	headBytes     = 2 << 10 // bytes allowed for a request line and headers
+	bytesPerToken = 6       // bytes allowed for each token of stored responses
 )
 
 // ModelsEgress is the maximum number of bytes that a call of kind Models may send to

@@ -13,7 +13,7 @@ type shape struct {
 	known map[string]known // by lower-case name
 }
 
-// known is a member that has a meaning.
+// known is a member that has a meaning in some API.
 type known struct {
 	name string
 	in   *shape // shape of the member's value, or of the elements of its list; nil: not read
@@ -43,7 +43,7 @@ func (s *shape) with(in *shape, names string) *shape {
 }
 
 // find returns the member with a name, compared without regard to case as encoding/json
-// does. exact is false if the name differs from the member's by case.
+// does. exact reports whether the names are also equal in case.
 func (s *shape) find(name []byte) (k known, found, exact bool) {
 	if len(name) > 2*maxName {
 		return known{}, false, false
@@ -132,5 +132,5 @@ func rootShape() *shape {
 // bounds lists the members that limit the tokens of an answer, in any API.
 var bounds = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "max_tokens_to_sample", "max_new_tokens", "max_gen_len", "num_predict", "maxTokens", "maxOutputTokens"}
 
-// bounding maps a kind to those of the bounds that apply in its API.
+// bounding maps a kind to the elements of bounds that apply in its API.
 var bounding = map[string][]string{Chat: {"max_tokens", "max_completion_tokens"}, Completions: {"max_tokens"}, Messages: {"max_tokens"}, Responses: {"max_output_tokens"}}

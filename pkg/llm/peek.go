@@ -25,12 +25,13 @@ func bad(format string, args ...any) error {
 var subject = map[string]string{Chat: "messages", Responses: "input", Messages: "messages", CountTokens: "messages", Embeddings: "input", Completions: "prompt"}
 
 // Limits of the summary. A text parameter longer than maxParam is omitted. A request
-// that exceeds another limit, or has a member name longer than maxParam, is refused.
+// that exceeds another limit, or has a top-level member with a name longer than
+// maxParam, is refused.
 const (
 	maxFields = 128
 	maxTools  = 1024
 	maxModel  = 256
-	maxParam  = 128 // bytes of one parameter
+	maxParam  = 128 // in bytes; the quotes of a text and its escapes are included
 	maxRefs   = 256
 )
 
@@ -40,7 +41,9 @@ const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/model
 // *FieldError. Policy decides on the result, so Peek refuses a request that another
 // reader could interpret differently: wherever members have a meaning, two members of
 // one name, or a member that differs from a known name by case alone; a tool whose name
-// is missing or ambiguous; and JSON that nests deeper than canon.MaxDepth.
+// is missing or ambiguous; and JSON that nests deeper than canon.MaxDepth. It also
+// refuses a request that lacks a model or input, exceeds a limit of the summary, or uses
+// a feature that the mesh does not support, such as conversations.
 func Peek(kind string, body []byte) (*Args, []string, error) {
 	p, err := read(kind, body)
 	if err != nil {
@@ -253,7 +256,8 @@ func (p *peek) outputConfig() {
 	p.inner(format, func(k known) bool { return k.name == "effort" && p.effort() })
 }
 
-// background refuses a response in the background, which is not supported.
+// background refuses a request of the Responses API for a response in the background,
+// which is not supported.
 func (p *peek) background() {
 	if p.flag() && p.kind == Responses {
 		p.refuse("a response is not made in the background here; stream it")
@@ -274,7 +278,8 @@ func (p *peek) flag() bool {
 	return false
 }
 
-// inner reads an object of shape s and skips a value of any other type.
+// inner reads an object of shape s, for whose members it calls take as reader.object
+// does, and skips a value of any other type.
 func (p *peek) inner(s *shape, take func(k known) bool) {
 	if p.next() == '{' {
 		p.object(s, take, nil)
@@ -284,7 +289,7 @@ func (p *peek) inner(s *shape, take func(k known) bool) {
 }
 
 // thought reads a member of an object that configures thinking. It returns false, and
-// leaves the value unread, for a member that it does not know.
+// leaves the value unread, if the member is neither a number of tokens nor an effort.
 func (p *peek) thought(k known) bool {
 	switch k.name {
 	case "budget_tokens", "max_tokens", "thinkingBudget", "thinking_budget":
@@ -300,8 +305,9 @@ func (p *peek) thought(k known) bool {
 // effort. No thinking budget that an effort is translated to exceeds it.
 const maxEffort = 32768
 
-// effort reads a reasoning effort, and returns true. Tokens are reserved for it only if
-// the request does not limit its answers, because a limit includes reasoning.
+// effort reads a reasoning effort, and returns true. Tokens are reserved for every
+// effort except none, but only if the request does not limit its answers, because a
+// limit includes reasoning.
 func (p *peek) effort() bool {
 	if s, _, _ := p.str(); s != "" && s != "none" {
 		p.reasons = maxEffort
@@ -320,7 +326,8 @@ func (p *peek) counted() int64 {
 }
 
 // configured reads a member of another API's object of generation settings. It returns
-// false, and leaves the value unread, for a member that it does not know.
+// false, and leaves the value unread, for a member other than the limits of tokens and
+// answers and the configuration of thinking.
 func (p *peek) configured(k known) bool {
 	switch k.name {
 	case "maxOutputTokens", "max_output_tokens", "maxTokens", "max_tokens":
@@ -335,8 +342,9 @@ func (p *peek) configured(k known) bool {
 	return true
 }
 
-// continued reads the reference to an earlier response. Conversations that a provider
-// stores are refused, since they have no owner in the mesh.
+// continued reads the reference to an earlier response. It refuses such a reference in
+// every API except Responses. It also refuses conversations that a provider stores,
+// since they have no owner in the mesh.
 func (p *peek) continued(name string) {
 	raw := p.reader.skip()
 	switch {

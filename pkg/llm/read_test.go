@@ -195,8 +195,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestReferences checks that the summary lists the ids of the items that a provider
-// stores, and that a reference without an id is refused.
+// TestReferences checks that the summary lists the ids of exactly the items that a
+// provider stores, and that a reference without an id is refused.
 func TestReferences(t *testing.T) {
 	for input, want := range map[string]string{
 		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                                         "msg_1 msg_2",

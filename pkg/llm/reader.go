@@ -21,7 +21,7 @@ type reader struct {
 
 // step is one step of the path to a value.
 type step struct {
-	name string // name of a member; empty for an element
+	name string // name of a member; empty for the element with index at in a list
 	at   int
 }
 
@@ -129,11 +129,12 @@ func (r *reader) object(s *shape, take func(k known) bool, other func(name []byt
 	}
 }
 
-// pass is a function take for object that leaves every value to its shape.
+// pass is a take function for object and value. It returns false, so that each member is
+// read by its shape.
 func pass(known) bool { return false }
 
-// value reads an object, or the objects in a list, by the shape s. It skips any other
-// value.
+// value reads an object, or the objects in a list, by the shape s, and calls take for
+// their members as object does. It skips any other value, and every value if s is nil.
 func (r *reader) value(s *shape, take func(k known) bool) {
 	switch c := r.next(); {
 	case s == nil || c != '{' && c != '[':
@@ -145,8 +146,8 @@ func (r *reader) value(s *shape, take func(k known) bool) {
 	}
 }
 
-// list reads the list at r.i. It calls each with the index of every element; each must
-// read the element at r.i.
+// list reads the list at r.i. It calls the function each with the index of every
+// element; the function must read the element at r.i.
 func (r *reader) list(each func(i int)) {
 	r.i++ // skip the opening bracket
 	for n := 0; ; n++ {

@@ -10,10 +10,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Check returns an error unless doc is one JSON document (RFC 8259) that nests no deeper
-// than canon.MaxDepth. Like json.Valid, it accepts invalid UTF-8 in strings. It does not
-// recurse, and its memory does not grow with doc, so it is safe on input of any size and
-// shape. FuzzCheck compares it with canon.CheckDepth and json.Valid.
+// Check returns a *FieldError unless doc is one JSON document (RFC 8259) that nests no
+// deeper than canon.MaxDepth. Like json.Valid, it accepts invalid UTF-8 in strings. It
+// does not recurse, and its memory does not grow with doc, so it is safe on input of any
+// size and shape. FuzzCheck compares it with canon.CheckDepth and json.Valid.
 func Check(doc []byte) error {
 	var open nesting
 	i := 0
@@ -110,7 +110,8 @@ func scalar(doc []byte, i int) int {
 	return number(doc, i)
 }
 
-// blank returns the index of the first byte from i on that is not white space.
+// blank returns the index of the first byte from i on that is not white space, or the
+// length of doc if there is none.
 func blank(doc []byte, i int) int {
 	for i < len(doc) && (doc[i] == ' ' || doc[i] == '\n' || doc[i] == '\r' || doc[i] == '\t') {
 		i++

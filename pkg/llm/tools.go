@@ -11,7 +11,7 @@ import (
 type tool struct {
 	names    []string
 	from, to int
-	inner    []tool // tools in a namespace
+	inner    []tool // tools of a namespace; nil for any other tool
 }
 
 // tools reads the list of tools at r.i. null counts as an empty list. A value of any
@@ -39,10 +39,10 @@ type toolRead struct {
 	typ, name, label       string
 	function, custom       string // names in the members function and custom
 	hasFunction, hasCustom bool
-	inner, allowed         int    // index of the member's value; 0: absent
+	inner, allowed         int    // indexes of the values of tools and allowed_tools; 0: absent
 	foreign                string // name of a member that names tools in another API
 	members                int
-	unknown                string // name of a member that has no meaning here
+	unknown                string // name of a member that toolShape does not list
 }
 
 // tool reads the tool at r.i and determines the names by which policy decides. A
@@ -114,8 +114,8 @@ func (r *reader) nonEmpty(to *string) {
 	*to = s
 }
 
-// toolMember reads a member of a tool that determines its name. It reports whether it
-// consumed the value.
+// toolMember reads a member of a tool if the tool's name may depend on it. It reports
+// whether it consumed the value.
 func (r *reader) toolMember(t *toolRead, name string) bool {
 	switch name {
 	case "type":
@@ -211,7 +211,8 @@ func (t *toolRead) ambiguous() string {
 }
 
 // plain returns the name of a tool that is not of a provider's type: the member name or,
-// if the tool has a single unknown member, the name of that member.
+// if the tool has no type and its only member is unknown, the name of that member. It
+// refuses a tool without a name.
 func (r *reader) plain(t *toolRead) []string {
 	if t.name != "" {
 		return []string{t.name}
@@ -230,8 +231,7 @@ func clients(typ string) bool {
 	return slices.ContainsFunc([]string{"apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor"}, func(p string) bool { return strings.HasPrefix(typ, p) })
 }
 
-// server returns the names of an MCP server and of its tools, as the method tool
-// documents them.
+// server returns the names of an MCP server and of its tools; see the method tool.
 func (r *reader) server(t *toolRead) []string {
 	label := t.label
 	if label == "" {
@@ -332,8 +332,8 @@ func (r *reader) servers() (out []tool) {
 	return out
 }
 
-// choices returns the names of the tools in a tool_choice, and its type if that is the
-// type of a provider's tool.
+// choices reads a tool_choice or function_call. It returns the names of the tools in it,
+// and the types in it that only a tool of the provider can have.
 func (r *reader) choices() (names []string) {
 	var one func()
 	one = func() {

@@ -49,7 +49,7 @@ func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 }
 
 // keep returns the JSON list of the tools that remain, or nil if none does. If only some
-// tools of a namespace are withheld, the namespace remains with the others.
+// tools of a namespace are withheld, the namespace remains with its other tools.
 func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 	var kept [][]byte
 	for i := range tools {

@@ -42,7 +42,7 @@ var (
 	treePath  = regexp.MustCompile("`((?:deploy|docs|e2e|examples|pkg|schemas|scripts|services)/[A-Za-z0-9_./-]+)`")
 )
 
-// reserved lists paths that need not exist: those that ARCHITECTURE.md reserves, and a
+// reserved lists paths that need not exist: paths that ARCHITECTURE.md reserves, and a
 // placeholder.
 var reserved = []string{"services/lab", "services/work", "services/NAME"}
 
@@ -72,7 +72,7 @@ func TestDocuments(t *testing.T) {
 	counted := 0
 	for _, page := range lines(t, "ls-files", "*.md") {
 		if page == "docs/style-review.md" {
-			continue // it quotes comments as they were
+			continue // it quotes former comments, which may name tests that no longer exist
 		}
 		text := read(page)
 		for _, m := range testName.FindAllStringSubmatch(text, -1) {

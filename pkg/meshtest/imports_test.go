@@ -42,7 +42,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// forbidden returns why the file must not import the package, or "".
+// forbidden returns why the file must not import the package, or "" if it may.
 func forbidden(file, imp string) string {
 	own, isOwn := strings.CutPrefix(imp, repo)
 	third := strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") && !isOwn
@@ -63,7 +63,7 @@ func forbidden(file, imp string) string {
 			return "" // the only package that uses JSON Schema
 		}
 		if strings.HasPrefix(imp, "github.com/tidwall/gjson") && strings.HasPrefix(file, "pkg/llm/") {
-			return "" // reads requests without decoding them
+			return "" // this package reads requests without decoding them
 		}
 		if strings.HasPrefix(imp, "go.yaml.in/yaml") && strings.HasPrefix(file, "pkg/config/") {
 			return "" // the configuration file is YAML
@@ -113,8 +113,8 @@ func forbidden(file, imp string) string {
 	return ""
 }
 
-// pure reports whether a file belongs to a package that decides and has no effects. It
-// returns false for tests and for the two files of the verifier that do I/O.
+// pure reports whether a file belongs to a package that must not do I/O. It returns
+// false for tests and for the two files of the verifier that do I/O.
 func pure(file string) bool {
 	// The verifier reads its files and does no other I/O (pkg/core/evidence/DESIGN.md).
 	if strings.HasSuffix(file, "_test.go") || slices.Contains([]string{"pkg/core/evidence/file.go", "pkg/core/evidence/archive.go"}, file) {

@@ -147,7 +147,7 @@ func (b *Bus) Up(t testing.TB) {
 // Down stops the server and keeps its files.
 func (b *Bus) Down() { b.Server.Shutdown(); b.Server.WaitForShutdown() }
 
-// identity creates an nkey for name, keeps its seed, and returns its public key.
+// identity creates an nkey for name, stores its seed, and returns its public key.
 func (b *Bus) identity(t testing.TB, name string) string {
 	kp, err := nkeys.CreateUser()
 	if err != nil {

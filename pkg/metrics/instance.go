@@ -19,7 +19,7 @@ import (
 // Instance holds the metrics of one instance of a service; each has the labels service
 // and instance. It is safe for concurrent use.
 type Instance struct {
-	prometheus.Registerer // registers a service's own metrics; they get the two labels too
+	prometheus.Registerer // registers a service's own metrics, with the labels service and instance
 
 	reg     *Registry
 	appends *prometheus.HistogramVec
@@ -72,8 +72,8 @@ func (i *Instance) Connection(c *bus.Conn) {
 type Part struct {
 	Name     string
 	OK       bool
-	Position uint64 // ledger sequence of the last event applied
-	Lag      uint64 // events not applied yet
+	Position uint64 // ledger sequence of the last event that a view applied or a work consumer delivered; 0 if there is none
+	Lag      uint64 // events that a view has not applied, or that a work consumer has not delivered or has no acknowledgement for
 }
 
 // partsWithin is the timeout for collecting the state of the parts during a scrape.
@@ -81,7 +81,7 @@ const partsWithin = 2 * time.Second
 
 // Parts registers metrics of the state of an instance's parts. It must be called at most
 // once. f returns that state; each scrape calls f with a context that has the timeout
-// partsWithin.
+// partsWithin. Of several parts with one name, only the first is reported.
 func (i *Instance) Parts(f func(context.Context) []Part) {
 	label := []string{"part"}
 	i.MustRegister(&parts{f,

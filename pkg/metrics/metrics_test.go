@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// ledger is a log whose appends return the error err.
+// ledger is an eventlog.Log whose appends return the error err.
 type ledger struct {
 	eventlog.Log
 	err error
@@ -33,7 +33,8 @@ func (l *ledger) Start(string, string, []byte) func(context.Context) (uint64, er
 	return func(context.Context) (uint64, error) { return 1, l.err }
 }
 
-// page returns the series that a registry's handler serves: value by name and labels.
+// page returns the series that a registry's handler serves: the value, or the number of
+// observations of a histogram, by name and labels.
 func page(t *testing.T, r *Registry) map[string]float64 {
 	t.Helper()
 	w := httptest.NewRecorder()

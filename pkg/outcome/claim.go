@@ -32,10 +32,9 @@ func claimID(call string) string { return contract.IDStart + call }
 
 // Claim appends the claim of a call, or policy's expiry of it. executor is the service
 // that the call's intent names. If the error is nil, the event is stored in the ledger,
-// and Claim returns a conflict for any other claim or expiry of the call within the
-// ledger's duplicate window. An *eventlog.TakenError, which is an
-// eventlog.ErrIDConflict, means that another claim or expiry is stored, at its Seq.
-// After any other error, the event may or may not be stored.
+// and any other claim or expiry of the call is rejected within the ledger's duplicate
+// window. An *eventlog.TakenError means that another claim or expiry is stored, at the
+// sequence Seq. After any other error, the event may or may not be stored.
 func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor string) error {
 	b, err := claim.Encode()
 	if err != nil {
@@ -47,9 +46,10 @@ func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor 
 	return err
 }
 
-// EffectOf returns the effect of a call, with the members that follow from its claim,
-// started, and from the decision. The caller sets the members that describe the result,
-// such as status, usage and output. now has the format of contract.Time.
+// EffectOf returns the effect of the call in a, with the members that follow from the
+// call and from its claim, started. now is the time at which the effect ended, in the
+// format of contract.Time, and instance the instance that records it. The caller sets
+// the members that describe the result, such as status, usage and output.
 func EffectOf(started *contract.Event, a *contract.Allowed, now, instance string) contract.Effect {
 	return contract.Effect{CallID: a.Call.ID, EffectType: a.Call.Kind, Ended: now, InputDigest: a.Call.Args.Commitment, Instance: instance,
 		Started: started.Time, Tool: a.Call.Tool}
@@ -69,5 +69,5 @@ func mayRecord(e *contract.Event, executor string) bool {
 }
 
 // policy is the service that decides calls, expires them, and records the outcomes of
-// those that no executor started.
+// calls that no executor started.
 const policy = "policy"

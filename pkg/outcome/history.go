@@ -23,13 +23,13 @@ func CallOf(e *contract.Event, executor string) Call {
 // History is the state of a call on the ledger after its decision.
 type History struct {
 	Claim    *contract.Event // the executor's claim or policy's expiry; nil if neither is stored
-	ClaimSeq uint64          // ledger sequence of Claim; 0 if that is nil
+	ClaimSeq uint64          // ledger sequence of Claim; 0 if Claim is nil
 	Recorded bool            // the call has an outcome
-	Next     uint64          // if Recorded is false: the sequence from which Ended continues
+	Next     uint64          // if Recorded is false: the sequence to pass to Ended
 }
 
-// ClaimedBy returns the source of the claim (service "/" instance), or "" if there is no
-// claim.
+// ClaimedBy returns the source of the claim or expiry (service "/" instance), or "" if
+// neither is stored.
 func (h *History) ClaimedBy() string {
 	if h.Claim == nil {
 		return ""
@@ -37,7 +37,8 @@ func (h *History) ClaimedBy() string {
 	return h.Claim.Source
 }
 
-// Service returns the service that recorded the claim, or "" if there is no claim.
+// Service returns the service that recorded the claim or expiry, or "" if neither is
+// stored.
 func (h *History) Service() string {
 	if h.Claim == nil {
 		return ""
@@ -46,33 +47,29 @@ func (h *History) Service() string {
 }
 
 // Over reports whether nothing is left to do for the call's executor: an outcome is
-// recorded, or policy claimed the call with start_expired and records its outcome. If
-// policy is the executor itself, only an outcome counts.
+// recorded, or policy has expired the call and records its outcome. If policy is the
+// executor itself, only an outcome counts.
 func (h *History) Over(executor string) bool {
 	return h.Recorded || h.Claim != nil && h.Service() != executor
 }
 
 // Look reads the history of a call. from is a sequence at or before that of its claim:
-// the sequence of the event that allows the call, or of the claim itself. Look reads
-// only the session's events from there on, so that its cost does not grow with the
-// length of the session. An error means that the ledger could not be read.
+// the sequence of the event that allows the call, or of the claim itself. Look reads the
+// claims and expiries of the session from there until it finds one of the call, and the
+// outcomes after it until it finds that of the call. Without such an event, it reads to
+// the end of the ledger. An error means that the ledger could not be read.
 func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History, err error) {
-	for _, f := range []bus.Filter{
-		{Tenant: c.Tenant, Service: c.Executor, Event: contract.EventEffectStarted, Key: c.Session},
-		{Tenant: c.Tenant, Service: policy, Event: contract.EventStartExpired, Key: c.Session},
-	} {
-		en, err := eventlog.First(ctx, l, f.String(), from, eventlog.OfCall(c.ID, nil))
-		if errors.Is(err, eventlog.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return h, err
-		}
-		if h.Claim, err = eventlog.Open(en, f.String()); err != nil {
+	claims := bus.Filter{Tenant: c.Tenant, Service: c.Executor, Event: contract.EventEffectStarted, Key: c.Session}.String()
+	expiries := bus.Filter{Tenant: c.Tenant, Service: policy, Event: contract.EventStartExpired, Key: c.Session}.String()
+	en, err := eventlog.FirstOf(ctx, l, from, eventlog.OfCall(c.ID, nil), claims, expiries)
+	switch {
+	case err == nil:
+		if h.Claim, err = eventlog.Open(en, claims, expiries); err != nil {
 			return h, err
 		}
 		h.ClaimSeq, from = en.Seq, en.Seq
-		break
+	case !errors.Is(err, eventlog.ErrNotFound):
+		return h, err
 	}
 	h.Recorded, h.Next, err = c.Ended(ctx, l, from)
 	return h, err
@@ -80,7 +77,7 @@ func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History,
 
 // Ended reports whether an outcome of the call is stored at or after sequence from. If
 // not, next is the sequence to pass as from the next time, so that repeated calls read
-// each outcome of the session once.
+// each outcome of the session once. An error means that the ledger could not be read.
 func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended bool, next uint64, err error) {
 	next = from
 	own := eventlog.OfCall(c.ID, func(e *contract.Event) bool { return mayRecord(e, c.Executor) })
@@ -96,10 +93,10 @@ func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended boo
 
 // Allowed returns the event by which policy allowed the call to its executor, with its
 // sequence. It returns eventlog.ErrNotFound if there is none; it returns other errors of
-// l unchanged. It searches backwards from before, a sequence after that event, such as
-// the sequence of an event that the call caused; 0 means the end of the ledger. Its cost
-// grows with the number of calls of the session that were allowed in between. The event
-// is not verified: the caller must verify the signature of its decision.
+// l unchanged. It searches backwards from before, a sequence after that event; 0 means
+// the end of the ledger. Its cost grows with the number of calls of the session that
+// were allowed between that event and before. The event is not verified: the caller must
+// verify the signature of its decision.
 func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*contract.Event, uint64, error) {
 	filter := bus.AllowedInSession(c.Tenant, c.Executor, c.Session)
 	en, err := eventlog.Before(ctx, l, filter, before, eventlog.OfCall(c.ID, nil))
@@ -114,9 +111,10 @@ func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*cont
 // again. It equals AckWait of bus.ExecutorWork.
 const Redelivery = 10 * time.Second
 
-// UnderWay reports whether another instance of the service claimed the call less than
-// Redelivery ago. That instance may still be waiting for the acknowledgement of its
-// claim, so this delivery of the work must not end the call yet.
+// UnderWay reports whether another instance of the service claimed the call, at a time
+// that differs from now by less than Redelivery. That instance may still be waiting for
+// the acknowledgement of its claim, so this delivery of the work must not end the call
+// yet.
 func (h *History) UnderWay(service, instance string, now time.Time) bool {
 	if h.Claim == nil {
 		return false

@@ -75,7 +75,7 @@ func TestLook(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		events   []put
-		by       string // service that recorded the claim
+		by       string // service that recorded the claim or the expiry; empty: there is neither
 		recorded bool
 	}{
 		{"nothing", nil, "", false},

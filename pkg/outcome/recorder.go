@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 )
 
 // ErrSuperseded means that the call already has another outcome, or that another event
@@ -31,9 +32,15 @@ type Recorder struct {
 	Emit    *emit.Emitter
 	Key     func() *sign.Key
 	Service string
+	// Epoch returns the number of reconnections to the server. After each of them, a
+	// chain's end is read from the ledger again before it is used: a server that was
+	// restarted may have lost the end of the ledger, and another receipt may since have
+	// been stored at the same sequence. If Epoch is nil, the cached end is used after a
+	// reconnection, too.
+	Epoch func() uint64
 
-	mu    sync.Mutex
-	chain map[string]*chain
+	mu     sync.Mutex
+	chains *lru.Cache[*chain] // by tenant "." session
 }
 
 // chain caches the last receipt of a session. If the cache is stale, the append fails
@@ -45,38 +52,39 @@ type chain struct {
 	// mutex as running.
 	held  chan struct{}
 	known bool
+	epoch uint64 // result of Recorder.now when the chain was loaded
 	seq   uint64
 	tip   receipt.Tip
 }
 
-// maxChains is the maximum number of sessions in the cache; a full cache is emptied.
+// maxChains is the maximum number of sessions in the cache, each of which takes about
+// 0.5 kB.
 const maxChains = 8192
 
-// of returns the cached chain of a session, and adds an empty one if there is none. A
-// chain that was dropped from a full cache may still be in use by another goroutine;
-// two chains of one session are safe, since the expected sequence of the append detects
-// a stale tip.
+// of returns the cached chain of a session; if there is none, it adds an empty one to
+// the cache. A copy that was evicted may still be in use by another goroutine. Two
+// copies for one session are safe, since an append that expects a stale sequence is
+// rejected.
 func (r *Recorder) of(tenant, session string) *chain {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.chain) >= maxChains {
-		r.chain = nil
+	if r.chains == nil {
+		r.chains = &lru.Cache[*chain]{Max: maxChains}
 	}
-	if r.chain == nil {
-		r.chain = map[string]*chain{}
+	r.mu.Unlock()
+	return r.chains.GetOrPut(tenant+"."+session, func() *chain { return &chain{held: make(chan struct{}, 1)} })
+}
+
+// now returns the number of reconnections, or 0 if r.Epoch is nil.
+func (r *Recorder) now() uint64 {
+	if r.Epoch == nil {
+		return 0
 	}
-	key := tenant + "." + session
-	c := r.chain[key]
-	if c == nil {
-		c = &chain{held: make(chan struct{}, 1)}
-		r.chain[key] = c
-	}
-	return c
+	return r.Epoch()
 }
 
 // Record appends the outcome of a call, with a receipt that follows the session's last
 // one. cause is the event that caused the outcome; the outcome has its tenant, session,
-// actor and origin. d is the decision on the call; embed adds it to the outcome, for
+// actor and origin. d is the decision on the call; embed adds d to the outcome, for
 // calls without an event that allows them. out is the content of the output, or nil. If
 // the error is nil, the outcome is stored in the ledger. Record returns ErrSuperseded if
 // an outcome of the call was stored within the ledger's duplicate window, for example by
@@ -88,17 +96,18 @@ func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contrac
 }
 
 // RecordUnder is Record with a message id that the caller chooses. Of all events that
-// are appended with the same message id, only the first is stored; RecordUnder also
-// returns ErrSuperseded if that is another event of policy about the call. Policy uses
-// this so that, if two deliveries of a proposal are decided differently, only one
-// decision takes effect.
+// are appended with the same message id within the ledger's duplicate window, only the
+// first is stored; RecordUnder also returns ErrSuperseded if that is another event of
+// policy about the call. Policy uses this so that, if two deliveries of a proposal are
+// decided differently, only one decision takes effect.
 func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	c := r.of(cause.Tenant, cause.Session)
 	c.held <- struct{}{}
 	defer func() { <-c.held }()
 	filter := bus.ChainFilter(cause.Tenant, cause.Session)
 	for {
-		if !c.known {
+		if now := r.now(); !c.known || c.epoch != now {
+			c.known, c.epoch = false, now
 			if err := r.load(ctx, c, cause, filter); err != nil {
 				return err
 			}

@@ -20,9 +20,9 @@ const (
 )
 
 // Write replaces the content of the file at path atomically and durably: if the error is
-// nil, the content and its name are synced to disk. A reader sees the old content or the
-// new one. Write uses the file path+".new", so it must not be called concurrently for
-// one path.
+// nil, the content and its name are synced to disk. A reader of path gets the old
+// content or the new one. Write uses the file path+".new", so it must not be called
+// concurrently for one path.
 func Write(path string, b []byte) error {
 	f, err := Create(path + ".new")
 	if err != nil {
@@ -64,7 +64,8 @@ func Create(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Mkdir creates a folder and its missing parents.
+// Mkdir creates a folder and its missing parents with mode FolderMode. It does not
+// change folders that exist.
 func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
 
 // Check searches files and folders for modes that allow users other than the owner to

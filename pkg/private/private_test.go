@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	if os.Getuid() != 0 {
-		return // only root can create a file that belongs to another user
+		return // only root can start a process as another user
 	}
 	theirs := filepath.Join("/tmp", filepath.Base(dir)+"-theirs")
 	if err := errors.Join(os.WriteFile(theirs, nil, 0o644), os.Chmod(theirs, 0o644)); err != nil {

@@ -32,6 +32,7 @@ var Reader = bus.Reader{Name: "outcomes", Stream: bus.Events,
 // Request describes a call that is to be proposed.
 type Request struct {
 	ID       string // new id from NewCallID; a repeated proposal of the same call has the same id
+	Tenant   string // tenant of the call, or "" for that of Proposer.Emit; a nested call has its parent's instead
 	Kind     string
 	Tool     string
 	Args     []byte // canonical JSON object
@@ -48,19 +49,19 @@ type Request struct {
 
 	// Executor is the service that the tool document of the kind names, or "" if
 	// Proposer.ExecutorOf is to return it. Outcomes that a service other than Executor
-	// or policy records are ignored.
+	// or policy records are ignored. If ReportWithin is set, Executor has no effect.
 	Executor string
 
 	Body *Body // body that the caller sent in addition to the arguments, or nil
 
 	ReportWithin time.Duration // if not 0, the caller executes the call itself and reports the outcome within this time
 
-	SessionName string // name that the caller gave the session
+	SessionName string // name that the caller gave the session, or ""
 	Requested   string // digest of the session id that the caller requested but may not use
 
 	Labels     []string // data classes that the proposing service detected in the caller's content
-	OnBehalfOf string   // principal that the actor claims to act for
-	Delegation string   // id of the delegation that OnBehalfOf is based on
+	OnBehalfOf string   // principal that the actor acts for, as stated by the caller, or ""
+	Delegation string   // id of the delegation that OnBehalfOf is based on, or ""
 }
 
 // Body is the body of a call, in addition to its arguments. If it is not stored, the
@@ -88,8 +89,9 @@ type Proposer struct {
 	Reader bus.Reader // the reader that the service declares; the zero value means the variable Reader
 
 	// ExecutorOf returns the service that the catalog names for a kind, or "". It is
-	// called for an event of a call whose executor is not known to the Proposer, if a
-	// service other than policy recorded the event. It may be nil.
+	// called for an event that a service other than policy recorded about a call, unless
+	// the Request names the call's executor or the caller executes the call. It may be
+	// nil.
 	ExecutorOf func(kind string) string
 
 	Emit     *emit.Emitter
@@ -99,21 +101,21 @@ type Proposer struct {
 
 	follower *follow.Follower
 	mu       sync.Mutex
-	waiting  map[string][]*Pending // by call id; a call that is proposed repeatedly has several
+	waiting  map[string][]*Pending // by call id; one for each Propose and each Join of the call
 }
 
 // ServeBodies registers the handler of the query for the body of a call that waits in
 // this instance. Only executors may send the query, and only the service in Body.For
-// receives the body; another executor, or a query for any other call, gets the error
-// not_found.
-func (p *Proposer) ServeBodies(box *transient.Box) {
+// receives Body.Carried, in a query for the call's tenant; any other executor, or a
+// query for another tenant or for a call without such a body, gets the error not_found.
+func (p *Proposer) ServeBodies(box rpc.Registrar) {
 	q := query.BodyQuery
 	q.Callers = services.Executors()
 	rpc.ServeBytes(&rpc.Server{Box: box}, q, func(ctx context.Context, q *query.BodyRequest, w io.Writer) error {
 		var body []byte
 		p.mu.Lock()
 		for _, pending := range p.waiting[q.CallID] {
-			if pending.bodyFor == transient.From(ctx) {
+			if pending.bodyFor == transient.From(ctx) && pending.Event.Tenant == transient.Tenant(ctx) {
 				body = pending.body
 			}
 		}
@@ -163,12 +165,12 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	return p.follower.Run(ctx, last+1)
 }
 
-// Deliver passes a ledger entry to the calls that wait for it and ignores all others. An
-// event whose producer may not record it is rejected and logged. Run delivers the
-// entries that the instance's reader receives. A caller may deliver entries that it read
-// in another way, before or after Run does: a second delivery of an outcome has no
-// effect while the first is still in the channel. The error is always nil; it exists so
-// that Deliver can be a follower's Apply.
+// Deliver passes a ledger entry to the calls that wait for it and ignores all other
+// entries. An invalid entry, or an event whose producer may not record it, is rejected
+// and logged. Run delivers the entries that the instance's reader receives. A caller may
+// deliver entries that it read in another way, before or after Run does: a second
+// delivery of an outcome has no effect while the first is still in the channel. The
+// error is always nil.
 func (p *Proposer) Deliver(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
@@ -273,10 +275,18 @@ func (c *Pending) Expects(e *contract.Event) bool {
 // Propose starts to append the proposal and returns without waiting for it or for the
 // call's outcome. It waits only until the arguments are stored, and returns an error if
 // they cannot be. The append continues if ctx ends. If the proposal cannot be appended,
-// the error is received once: by Wait or from the channel of Failed. The caller must
-// close the Pending.
+// the error is received once: by Wait or from the channel of Failed. If the body cannot
+// be stored, the error is only logged. The caller must close the Pending.
 func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
-	args, err := p.Blobs.Commit(ctx, r.Args, "application/json")
+	by, parent := p.Emit, r.Parent
+	switch {
+	case parent != nil:
+		by = by.In(parent.Tenant)
+	case r.Tenant != "":
+		by = by.In(r.Tenant)
+	}
+	blobs := p.Blobs.In(by.Tenant)
+	args, err := blobs.Commit(ctx, r.Args, "application/json")
 	if err != nil {
 		return nil, err
 	}
@@ -289,10 +299,10 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if c.Scopes == nil {
 		c.Scopes = []string{}
 	}
-	if r.Parent != nil {
-		c.Parent, c.ParentSession = r.Parent.CallID, r.Parent.Session
+	if parent != nil {
+		c.Parent, c.ParentSession = parent.CallID, parent.Session
 	}
-	e := p.Emit.New(contract.EventCallProposed, r.Session, contract.Bytes(&c), r.Parent)
+	e := by.New(contract.EventCallProposed, r.Session, contract.Bytes(&c), parent)
 	e.ID, e.Actor, e.Client, e.Session, e.CallID, e.Origin = contract.IDProposal+r.ID, r.Actor, r.Client, r.Session, r.ID, p.Instance
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
@@ -314,7 +324,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 			// The body is stored concurrently with the proposal: readers of the content
 			// wait until it is stored.
 			go func() {
-				if err := p.Blobs.Put(ctx, c.Body, r.Body.Object); err != nil {
+				if err := blobs.Put(ctx, c.Body, r.Body.Object); err != nil {
 					slog.Error("a call's body was not stored", "call", r.ID, "err", err)
 				}
 			}()

@@ -1,12 +1,12 @@
 // Package redact removes the values of secrets from bytes that are about to be recorded:
-// outputs, errors, logs and live frames of code that received them. A value is found as
-// it is and in the encodings that programs commonly apply: escapes of JSON, C, Go and
-// Python strings, percent-encoding and HTML entities, each of them partial, nested or
-// mixed; base64 and base64url at any alignment, padded or not, broken into lines;
-// hexadecimal of either case. A program can still hide a value on purpose, for example
-// by reversing, splitting or encrypting it; docs/explanation/limits.md lists what is not
-// found. For a given set of secrets, the time of a search is linear in the length of the
-// input, apart from sorting what was found.
+// outputs, errors, logs and live frames of code that received the secrets. A value is
+// found as it is and in the encodings that programs commonly apply: escapes of JSON, C,
+// Go and Python strings, percent-encoding and HTML entities, each of them partial,
+// nested or mixed; base64 and base64url at any alignment, padded or not, broken into
+// lines; hexadecimal of either case. A program can still hide a value on purpose, for
+// example by reversing, splitting or encrypting it; docs/explanation/limits.md lists the
+// forms that are not found. For a given set of secrets, the time of a search is linear
+// in the length of the input, apart from sorting the occurrences.
 package redact
 
 import (
@@ -66,10 +66,12 @@ func (r *Redactor) Head(b []byte, n int) []byte {
 var ErrStructure = errors.New("the document spells a secret across its values")
 
 // JSON returns the JSON document doc with each secret in its strings and member names
-// replaced by "[secret:NAME]". A number that encodes a secret is replaced by that
-// string. If doc contains no secret, JSON returns doc itself; otherwise the result is in
-// canonical form. It returns ErrStructure if a secret cannot be replaced within one
-// value, and the error of canon.Transform if the result has no canonical form.
+// replaced by "[secret:NAME]". Replaced member names that would be equal are made
+// distinct. A number that encodes a secret is replaced by that string; true, false and
+// null are never replaced. If doc contains no secret, JSON returns doc itself; otherwise
+// the result is in canonical form. It returns ErrStructure if a secret cannot be
+// replaced within one value, and the error of canon.Transform if the result has no
+// canonical form.
 func (r *Redactor) JSON(doc []byte) ([]byte, error) {
 	if r == nil {
 		return doc, nil

@@ -129,7 +129,7 @@ func TestSpellings(t *testing.T) {
 		for name, spell := range spellings {
 			in := spell(r, v)
 			if name == `\/` && strings.Contains(v, `\`) {
-				continue // no encoder writes this combination
+				continue // an encoder that escapes slashes also escapes backslashes
 			}
 			if len(v) < wholeLen && (strings.HasPrefix(name, "base64 around") || name == "base64 lines" || name == "base64 \\n") || !utf8.ValidString(in) {
 				continue // too short to be found inside a word, or not valid in a JSON string
@@ -154,8 +154,8 @@ func TestSpellings(t *testing.T) {
 }
 
 // TestNumbers checks that a secret that consists of digits is found as a number, even if
-// the number lost digits when it was decoded as a float64, and that the literal null is
-// not replaced.
+// the number lost digits when it was decoded as a float64, that a short secret is not
+// found within a longer number or word, and that the literal null is not replaced.
 func TestNumbers(t *testing.T) {
 	for _, c := range [][3]string{
 		{"12345678", `{"n":12345678}`, `{"n":"[secret:k]"}`},
@@ -196,8 +196,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestLines checks that a line of a key of several lines is found without the others,
-// and that a text truncated by Head does not contain the beginning of a secret.
+// TestLines checks that one line of a key of several lines is found without the rest of
+// the key, and that a text truncated by Head does not contain the beginning of a secret.
 func TestLines(t *testing.T) {
 	pem := "-----BEGIN KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ\nqBzLFhVnRvHs9nGWg0aQxT\n-----END KEY-----\n"
 	r := New(map[string]string{"pem": pem})
@@ -214,7 +214,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestNothing checks that a text without the secret is returned unchanged.
+// TestNothing checks that a text without a secret is returned unchanged.
 func TestNothing(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": "x", "c": ""})
 	for _, in := range []string{"", "a", `{"a":"100% & more; \\u0041 %41 \n","b":[1,2.5e3]}`, strings.Repeat(`\u0041%42&amp;`, 100)} {
@@ -293,7 +293,7 @@ func BenchmarkJSON(b *testing.B) {
 	}
 }
 
-// New returns a Redactor of the values, by name.
+// New returns a Redactor for the given values; the keys of the map are their names.
 func New(values map[string]string) *Redactor {
 	var r *Redactor
 	for name, v := range values {

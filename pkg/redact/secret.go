@@ -21,9 +21,9 @@ type secret struct {
 	base64  []aligned
 	hex     [][]byte // hexadecimal encodings, in lower case
 	whole   bool     // the value is short: it is found only if no letter or digit adjoins it
-	special bool     // contains a character that string literals escape
-	marked  bool     // contains a character with which an escape begins
-	digits  string   // the value without leading zeros, if it has digits only
+	special bool     // the value contains a character that string literals escape
+	marked  bool     // the value contains a character with which an escape begins
+	digits  string   // the value without leading zeros if it has digits only, else ""
 
 	grams  map[uint32]struct{} // the four-byte sequences that suspects looks for
 	bloom  [bloomBits / 64]uint64
@@ -262,8 +262,9 @@ func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 }
 
 // all appends the spans of the occurrences of pattern in view; for a short secret, only
-// of those that no letter or digit adjoins. The function at maps a range of view to the
-// range of the input. a extends occurrences of base64 text (see widen).
+// of the occurrences that no letter or digit adjoins. The function at maps a range of
+// view to the range of the input that it comes from. a extends occurrences of base64
+// text (see widen).
 func (s *secret) all(out []span, view, pattern []byte, a aligned, at func(from, to int) (int, int)) []span {
 	for i := 0; ; {
 		n := bytes.Index(view[i:], pattern)

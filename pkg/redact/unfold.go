@@ -33,13 +33,11 @@ var decoders = [][]kind{{slashes}, {slashes, slashes}, {slashes, slashes, slashe
 
 func (u *unfolded) span(from, to int) (int, int) { return int(u.at[from]), int(u.at[to]) }
 
-// unfold replaces escapes by the characters that they encode until none is left: a
-// backslash with one of the letters and signs of simple, three octal digits or a
-// hexadecimal code, a percent sign with two digits, and HTML's numeric character
-// references and those in named. A decoded character may complete the escape before it,
-// so nested escapes need no second pass. The time is linear: each byte is pushed once,
-// and each replacement removes more bytes than it pushes. Finally the remaining
-// backslashes are dropped.
+// unfold replaces escapes by the characters that they encode until none is left:
+// backslash escapes, percent-encoding and HTML character references. A decoded character
+// may complete the escape before it, so nested escapes need no second pass. The time is
+// linear: each byte is pushed once, and each replacement removes more bytes than it
+// pushes. Finally the remaining backslashes are dropped.
 func unfold(b []byte) *unfolded {
 	u := newUnfolded(b, every)
 	for i, c := range b {
@@ -99,7 +97,7 @@ func (u *unfolded) pop(n int, r rune) bool {
 	from := len(u.text) - n
 	at := u.at[from]
 	u.text, u.at = u.text[:from], u.at[:from]
-	if utf16.IsSurrogate(r) { // three bytes that are not valid UTF-8, until the other surrogate follows
+	if utf16.IsSurrogate(r) {
 		if r >= 0xDC00 && from >= 3 {
 			if high, ok := surrogate(u.text[from-3:]); ok {
 				at = u.at[from-3]

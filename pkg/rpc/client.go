@@ -1,4 +1,4 @@
-// Package rpc sends and answers typed queries over pkg/transient. The descriptor of a
+// Package rpc sends and handles typed queries over pkg/transient. The descriptor of a
 // query (pkg/core/query) defines its request and response types, the services that may
 // send it, its deadline and the view that it reads.
 //
@@ -32,7 +32,19 @@ type Client struct {
 	Live func(ctx context.Context, service string) (instance string, err error)
 	// Send sends a query to an instance and returns the frames of its response. If it is
 	// nil, queries are sent through Box; tests without an inbox set it.
+	// The handler that it calls can read the tenant of the query with transient.Tenant.
 	Send func(ctx context.Context, service, to, verb string, args any) (Frames, error)
+
+	tenant string // tenant of the queries; "" for that of Box
+}
+
+// In returns a client whose queries are sent for the given tenant.
+func (c *Client) In(tenant string) *Client {
+	d := &Client{Live: c.Live, Send: c.Send, tenant: tenant}
+	if c.Box != nil {
+		d.Box = c.Box.In(tenant)
+	}
+	return d
 }
 
 // Frames is the sequence of frames of one response. *transient.Stream implements it.
@@ -45,22 +57,22 @@ type Frames interface {
 // To returns a client whose queries go to the given instance. The client does not check
 // that the instance runs.
 func (c *Client) To(instance string) *Client {
-	return &Client{Box: c.Box, Send: c.Send, Live: func(context.Context, string) (string, error) { return instance, nil }}
+	return &Client{Box: c.Box, Send: c.Send, tenant: c.tenant, Live: func(context.Context, string) (string, error) { return instance, nil }}
 }
 
 // Response is the document of a response and the state of the view that it was read
-// from. View is nil if the document was not read from a view, or if the service is of
-// release 0.5 or earlier.
+// from. View is nil if the document was not read from a view, or if the service did not
+// report the view's state, as in release 0.5 and earlier.
 type Response[A any] struct {
 	Value A
 	View  *transient.At
 }
 
 // Do sends a query with one response and waits for it until the query's deadline or the
-// end of ctx. Every error is an *Error. It has the code that the service returned, or
-// else timeout if the deadline passed, internal if the response has no document, or
-// unavailable for any other cause, such as a service without an instance or an
-// incomplete or invalid response. A timeout or unavailable error that the service did
+// end of ctx. Every error is or wraps an *Error. It has the code that the service
+// returned, or else timeout if the deadline passed, internal if the response has no
+// document, or unavailable for any other cause, such as a service without an instance or
+// an incomplete or invalid response. A timeout or unavailable error that the service did
 // not return wraps its cause.
 func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r Response[A], err error) {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
@@ -81,10 +93,11 @@ func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r
 	return r, wrap(q.Info, err)
 }
 
-// List sends a query whose response is a list, and calls each with its parts, in order,
-// as they arrive. If each returns an error, List stops receiving, without notice to the
-// service, and returns that error unchanged. Other errors are those of Do; each may have
-// been called before one occurs.
+// List sends a query whose response is a list, and calls the function each with the
+// parts of the list, in order, as they arrive. If that function returns an error, List
+// stops receiving, without notice to the service, and returns that error unchanged.
+// Other errors are those of Do; parts may have been passed to the function before one
+// occurs.
 func List[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q, each func([]I) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	defer cancel()
@@ -183,14 +196,14 @@ func (r *reader) Close() error {
 }
 
 // open selects an instance of the query's service and sends the query to it. Its errors
-// are *Error values.
+// are or wrap *Error values.
 func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error) {
 	to, err := c.Live(ctx, q.Service)
 	if err != nil {
 		return nil, wrap(q, err)
 	}
 	if c.Send != nil {
-		st, err := c.Send(ctx, q.Service, to, q.Verb, req)
+		st, err := c.Send(transient.InTenant(ctx, c.tenant), q.Service, to, q.Verb, req)
 		return st, wrap(q, err)
 	}
 	st, err := c.Box.Ask(ctx, q.Service, to, q.Verb, req)

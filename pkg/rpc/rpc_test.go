@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +146,54 @@ func TestDo(t *testing.T) {
 	}
 	if rpc.CodeOf(nil) != "" {
 		t.Error("a code of no error")
+	}
+}
+
+// TestIn shows that a query, sent through a Box or the function Send, has the tenant of
+// its client, and that To leaves the tenant unchanged.
+func TestIn(t *testing.T) {
+	c, _, b := pair(t)
+	whose := query.Query[countRequest, string]{Info: info("whose", "")}
+	rpc.Serve(&rpc.Server{Box: b}, whose, func(ctx context.Context, _ *countRequest) (string, error) { return transient.Tenant(ctx), nil })
+	for want, c := range map[string]*rpc.Client{"t": c, "one": c.In("one"), "two": c.In("one").In("two"), "three": c.In("three").To("b-1")} {
+		if r, err := rpc.Do(t.Context(), c, whose, countRequest{}); err != nil || r.Value != want {
+			t.Errorf("tenant %q %v, want %s", r.Value, err, want)
+		}
+	}
+	got := ""
+	none := &rpc.Client{Live: c.Live, Send: func(ctx context.Context, _, _, _ string, _ any) (rpc.Frames, error) {
+		got = transient.Tenant(ctx)
+		return nil, errors.New("no response")
+	}}
+	if _, err := rpc.Do(t.Context(), none.In("one").To("b-1"), whose, countRequest{}); err == nil || got != "one" {
+		t.Errorf("tenant %q, %v", got, err)
+	}
+}
+
+// TestScope shows for which tenants each scope admits a query, and that a query outside
+// its scope fails with not_found before its view is read.
+func TestScope(t *testing.T) {
+	c, _, b := pair(t)
+	b.Tenants(func(tenant string) (cell, member bool) {
+		return tenant == "cell" || tenant == "only", tenant == "member" || tenant == "only"
+	})
+	fresh := 0
+	s := &rpc.Server{Box: b, Fresh: func(context.Context) error { fresh++; return nil }}
+	for scope, admits := range map[query.Scope][]string{
+		query.OfBoth:   {"cell", "member", "only"},
+		query.OfTenant: {"member", "only"},
+		query.OfCell:   {"cell", "only"},
+	} {
+		q := query.Query[countRequest, bool]{Info: info(fmt.Sprintf("scope%d", scope), "numbers")}
+		q.Scope = scope
+		rpc.Serve(s, q, func(context.Context, *countRequest) (bool, error) { return true, nil })
+		for _, tenant := range []string{"cell", "member", "only", "unknown"} {
+			before := fresh
+			_, err := rpc.Do(t.Context(), c.In(tenant), q, countRequest{})
+			if want := slices.Contains(admits, tenant); want && err != nil || !want && (rpc.CodeOf(err) != contract.CodeNotFound || fresh != before) {
+				t.Errorf("scope %d, tenant %s: %v", scope, tenant, err)
+			}
+		}
 	}
 }
 

@@ -36,7 +36,8 @@ type View interface {
 
 // Serve registers the handler of a query with one response. Each query is handled in a
 // goroutine of its own, with a context that ends at the query's deadline. A request that
-// cannot be decoded fails with code invalid_input. If the error of the handler, or of
+// cannot be decoded fails with code invalid_input, and one for a tenant outside the
+// query's scope with not_found. If the error of the handler, or of
 // Server.Fresh, is or wraps an *Error, the query fails with its code, and otherwise with
 // unavailable.
 func Serve[Q, A any](s *Server, q query.Query[Q, A], h func(context.Context, *Q) (A, error)) {
@@ -127,10 +128,13 @@ func (f frames) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// handle registers a handler that decodes the request and brings the view up to date
-// before it calls h. An absent request is the zero value of Q.
+// handle registers a handler that checks the scope of the query, decodes the request and
+// brings the view up to date before it calls h. An absent request is the zero value of Q.
 func handle[Q any](s *Server, q query.Info, h func(context.Context, *Q, func(any) error) error) {
 	s.Box.Serve(q.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		if !q.Scope.Admits(transient.Standing(ctx)) {
+			return Errorf(contract.CodeNotFound, "%s is not for tenant %s", q.Verb, transient.Tenant(ctx))
+		}
 		req := new(Q)
 		if len(raw) > 0 {
 			if err := json.Unmarshal(raw, req); err != nil {
@@ -146,9 +150,9 @@ func handle[Q any](s *Server, q query.Info, h func(context.Context, *Q, func(any
 	}, q.Callers...)
 }
 
-// read brings the view up to date and adds its state to the response. It takes the state
-// before the handler reads the view, so the response contains at least everything up to
-// that position.
+// read brings the view up to date if Fresh is set and, if View is set, adds the view's
+// state to the response. It takes the state before the handler reads the view, so the
+// response contains at least everything up to that position.
 func (s *Server) read(ctx context.Context, name string, reply func(any) error) error {
 	if s.Fresh != nil {
 		if err := s.Fresh(ctx); err != nil {

@@ -6,14 +6,14 @@ import (
 )
 
 // Release is the newest version that has a section in CHANGELOG.md.
-const Release = "0.5.0"
+const Release = "0.6.0"
 
 // commit is set at link time (-X), because the go command itself records the commit only
 // in builds from a checkout that it can read.
 var commit string
 
-// Version returns the release as a semantic version, with the commit that it was built
-// from as build metadata if the commit is known: 0.5.0+1a2b3c4.
+// Version returns the release as a semantic version, with the commit that the program
+// was built from as build metadata if the commit is known: 0.5.0+1a2b3c4.
 func Version() string {
 	if commit == "" {
 		return Release

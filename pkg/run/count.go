@@ -10,8 +10,8 @@ import (
 // NewMetrics returns a metrics registry for this process, labelled with its version.
 func NewMetrics() *metrics.Registry { return metrics.New(Version(), runtime.Version()) }
 
-// count registers the instance's metrics in a process's registry, or, if of is nil, in a
-// new registry that is not served. done unregisters them.
+// count registers the instance's metrics in the given registry or, if that is nil, in a
+// new one that is not served, and sets v.Metrics. done unregisters them.
 func (v *Env) count(of *metrics.Registry) (done func()) {
 	if of == nil {
 		of = NewMetrics()

@@ -27,7 +27,7 @@ import (
 // Keys is the path of the folder that holds the key files of a service's process.
 type Keys string
 
-// Seed reads a key file that holds 32 bytes in hex.
+// Seed returns the 32 bytes that the key file with the given name holds in hex.
 func (k Keys) Seed(name string) ([]byte, error) {
 	raw, err := os.ReadFile(k.Path(name))
 	if err != nil {
@@ -90,9 +90,9 @@ func loadConfig(service string) (*config.Loaded, error) {
 // on this host and exits with the result of AskHealth.
 //
 // SIGTERM and SIGINT end the service: it stops receiving work, finishes the work that it
-// has received or returns it to the server, and Main returns. SIGUSR1 and SIGUSR2 make
-// the log one level more and one level less verbose. SIGHUP reloads the configuration if
-// it has a file.
+// has received or returns it to the server, and Main returns. SIGUSR1 and SIGUSR2 change
+// the log level by one step to more and to fewer messages. SIGHUP reloads the
+// configuration if it has a file.
 func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
 		os.Exit(AskHealth(service))
@@ -108,7 +108,7 @@ func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 		}
 		os.Exit(1)
 	}
-	level, _ := logs.Parse(c.Config.Log.Level) // Load has checked the level
+	level, _ := logs.Parse(c.Config.Log.Level) // no error: config.Load rejects an unknown level
 	p, err := StartProcess(ctx, c, func() (*config.Loaded, error) { return loadConfig(service) }, logs.Start(ctx, os.Stderr, logs.JSON, level))
 	if err == nil {
 		err = serveProcess(ctx, service, p, build)
@@ -145,7 +145,7 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 	if err != nil {
 		return err
 	}
-	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, Tenant: c.Tenant, TracesTo: c.Tracing.Endpoint, Live: p.Live, Metrics: p.Metrics, Starting: NewStarting()}
+	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, TracesTo: c.Tracing.Endpoint, Live: p.Live, Metrics: p.Metrics, Starting: NewStarting(), NoSnapshots: !c.Snapshots}
 	if cfg.RootKID, err = keys.Text("root.kid"); err != nil {
 		return err
 	}
@@ -182,9 +182,8 @@ const (
 // AnswerHealth listens on the health socket of a service and answers each check. The
 // answer is "ok" if ready returns true. If the service has not been ready yet, and s has
 // made progress within StartPatience, the answer is "starting". Otherwise the answer is
-// empty. AnswerHealth returns at once if it cannot listen, in general because another
-// instance on this host listens already, and otherwise when it can no longer accept
-// connections.
+// empty. AnswerHealth returns when it cannot listen, in general because another instance
+// on this host listens already, or can no longer accept connections.
 func AnswerHealth(service string, ready func() bool, s *Starting) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
@@ -193,7 +192,7 @@ func AnswerHealth(service string, ready func() bool, s *Starting) {
 	var was atomic.Bool // the service was ready before, so it is not starting, even if it is not ready now
 	go func() {
 		for !ready() {
-			s.Still() // finds changes only when it is called
+			s.Still() // Still finds changes only when it is called
 			time.Sleep(time.Second)
 		}
 		was.Store(true)

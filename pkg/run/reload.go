@@ -239,11 +239,11 @@ func (r *reload) recordingOf(v *Env) *recording {
 	if len(doc.Members) == 0 {
 		return &recording{stored: true}
 	}
-	return &recording{event: v.Emit.New(contract.EventConfigReloaded, "config", contract.Bytes(&doc), nil)}
+	return &recording{event: v.Emit.In(v.Cell.Tenant()).New(contract.EventConfigReloaded, "config", contract.Bytes(&doc), nil)}
 }
 
 // take makes next the current configuration and applies its changed members to the log
-// and the services.
+// level and to the services that implement Reloader.
 func (l *Live) take(next *config.Loaded, changed []*config.Value) {
 	l.now = next
 	if len(changed) == 0 {
@@ -254,7 +254,7 @@ func (l *Live) take(next *config.Loaded, changed []*config.Value) {
 		members = append(members, v.Pointer)
 	}
 	if slices.Contains(members, "/log/level") {
-		_ = l.Level.SetName(next.Config.Log.Level) // Load has checked the level
+		_ = l.Level.SetName(next.Config.Log.Level) // no error: config.Load rejects an unknown level
 	}
 	for _, s := range l.takers {
 		if r, ok := s.(Reloader); ok {

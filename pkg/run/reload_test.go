@@ -76,7 +76,7 @@ func newWorld(t *testing.T, text string) *world {
 	w.Live = &Live{Load: load, Level: logs.Start(t.Context(), io.Discard, logs.JSON, slog.LevelInfo), Metrics: NewMetrics()}
 	w.Live.Start(t.Context(), now)
 	for name, s := range map[string]Service{"gateway": w.gateway, "judge": &struct{ Service }{}} {
-		v := &Env{Service: name, Instance: name + "-1", Emit: &emit.Emitter{Log: w.log, Tenant: "default", Source: name + "/" + name + "-1", Now: time.Now}}
+		v := &Env{Cell: ofDefault(), Service: name, Instance: name + "-1", Emit: &emit.Emitter{Log: w.log, Tenant: "default", Source: name + "/" + name + "-1", Now: time.Now}}
 		w.envs = append(w.envs, v)
 		t.Cleanup(w.add(v, s))
 	}
@@ -112,7 +112,7 @@ func (w *world) facts(t *testing.T) (out []string) {
 	return out
 }
 
-// quiet turns the periodic check of the file off.
+// quiet is the part of a configuration file that turns its periodic check off.
 const quiet = "reload: {interval: 0s}\n"
 
 // TestReload shows that a change of members that may change at run time is recorded for
@@ -186,7 +186,7 @@ func TestReloadIsCompleted(t *testing.T) {
 		"not stored": func(l eventlog.Log) eventlog.Log { return deaf{l} },
 		"stored":     func(l eventlog.Log) eventlog.Log { return unsure{l} },
 	} {
-		for fails := range 2 { // the instance whose event is not acknowledged
+		for fails := range 2 { // index in w.envs of the instance whose event is not acknowledged
 			w := newWorld(t, quiet)
 			w.envs[fails].Emit.Log = failing(w.log)
 			w.write(t, quiet+"log: {level: debug}\ngateway: {capture: hashed}\n")
@@ -232,4 +232,11 @@ func TestReloadByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes("warn")
+}
+
+// ofDefault returns the cell of a ledger whose only tenant is default.
+func ofDefault() *Cell {
+	c := &Cell{}
+	c.apply(1, &contract.Event{ID: "e-1", Name: contract.EventKeyPublished, Source: "provision/provision-1", Tenant: "default"}, nil)
+	return c
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/snapshot"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -38,39 +39,44 @@ type Service interface {
 	Run(ctx context.Context, env *Env, ready func()) error
 }
 
-// Config holds what Serve needs to start an instance besides the service itself.
+// Config holds the settings, keys and shared facilities with which Serve starts an
+// instance of a service.
 type Config struct {
 	Dialer   bus.Dialer
-	Tenant   string
 	NKeySeed []byte // seed of the service's NATS user key (nkey)
 	// SignSeed reads the 32-byte Ed25519 seed of the signing key; it is nil for services
 	// that sign nothing. It is called every keyPoll, so that a key can be rotated while
 	// the service runs: a new seed is not used before its key is in the key registry.
 	SignSeed func() ([]byte, error)
-	RootKID  string            // key id of the mesh's trust anchor
+	RootKID  string            // key id of the root key
 	Live     *Live             // configuration that is reloaded while the process runs; nil if it is not reloaded
 	Metrics  *metrics.Registry // registry for the instance's metrics; nil for one that is not served
-	TracesTo string            // URL of the OpenTelemetry collector; the environment variables of OpenTelemetry override it
-	Starting *Starting         // receives what the instance waits for until it is ready; nil if nothing reads it
+	TracesTo string            // base URL of the OpenTelemetry collector, or ""; the environment variables of OpenTelemetry override it
+	// NoSnapshots disables snapshots: every view starts from the ledger's first entry,
+	// and no snapshots are stored.
+	NoSnapshots bool
+	Starting    *Starting // tracks the start of the instance; nil if nothing reads it
 }
 
 // Env holds the identity, connections and shared facilities of a running instance. Its
 // methods are safe for concurrent use; the exported fields are set before Service.Run is
 // called and do not change.
 type Env struct {
-	Tenant   string
 	Service  string
 	Instance string
 	RootKID  string
 	Conn     *bus.Conn
-	Emit     *emit.Emitter
+	Emit     *emit.Emitter // has no tenant: events without a cause need Emitter.In
 	Trust    *Trust
-	Blobs    *blob.Store
-	Box      *transient.Box
-	Queries  *rpc.Client // sends queries to other services
-	Log      *slog.Logger
-	Tracer   *tracing.Tracer
-	Metrics  *metrics.Instance
+	Cell     *Cell
+	Blobs    *blob.Store    // has no tenant: contents need Store.In
+	Box      *transient.Box // sends for contract.CellTenant; for a tenant, see Box.In
+	Queries  *rpc.Client    // sends queries to other services for contract.CellTenant
+	// Snapshots stores states of the service's views; nil if the instance uses none.
+	Snapshots *snapshot.Store
+	Log       *slog.Logger
+	Tracer    *tracing.Tracer
+	Metrics   *metrics.Instance
 
 	starting *Starting
 	key      atomic.Pointer[sign.Key]
@@ -119,7 +125,8 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 	}
 }
 
-// Health is the state of one dependency or view of an instance.
+// Health is the state of one part of an instance, such as a view, a consumer or the
+// signing key.
 type Health = query.Health
 
 // Report registers a function that returns the health of one part of the instance. The
@@ -133,7 +140,7 @@ func (v *Env) Report(f func(context.Context) Health) {
 
 // ReportFollower registers the health of the view that f builds: it is OK once f has
 // caught up for the first time and check, if not nil, returns nil. Until f has caught
-// up, its progress is included in the start-up log of the instance.
+// up, its progress is logged while the instance starts.
 func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error) {
 	v.starting.Follow(v.Instance, name, f)
 	v.Report(func(ctx context.Context) Health {
@@ -185,7 +192,15 @@ func (v *Env) Health(ctx context.Context) []Health {
 // Recorder returns a new recorder of outcomes, which signs with the instance's current
 // key.
 func (v *Env) Recorder() *outcome.Recorder {
-	return &outcome.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service}
+	return &outcome.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service, Epoch: v.Epoch}
+}
+
+// Epoch returns the number of reconnections to the server. A server that was restarted
+// may have lost the end of the ledger, so when the number changes, an instance must
+// discard the values that it has cached of the ledger's end.
+func (v *Env) Epoch() uint64 {
+	n, _ := v.Conn.Epoch()
+	return n
 }
 
 // live returns the name of a running instance of a service, or an error if there is

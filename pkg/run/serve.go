@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,21 +15,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/snapshot"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
 // Serve runs one instance of a service until ctx ends or the instance fails, and calls
-// ready when the service accepts work. It retries until its streams exist, so services
-// may start in any order. It returns nil if the instance has stopped without an error,
-// in general because ctx has ended, and a *bus.RunningError if running processes hold
-// all slots of the service.
+// ready when the service accepts work. It waits until its streams exist and a slot is
+// free, so services may start in any order. It returns nil if the instance has stopped
+// without an error, in general because ctx has ended, and a *bus.RunningError if running
+// processes hold all slots of the service.
 func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	d := s.Declaration()
 	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)
@@ -45,7 +48,10 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	}
 	env := newEnv(&cfg, d.Service, slot.Instance, conn)
 	defer env.count(cfg.Metrics)()
-	env.connect(&cfg)
+	env.connect()
+	if slices.Contains(services.Snapshots(), d.Service) && !cfg.NoSnapshots {
+		env.Snapshots = env.snapshots()
+	}
 	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo); err != nil {
 		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
 	}
@@ -68,30 +74,38 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 
 // newEnv returns the Env of an instance, with its identity and an empty key registry.
 func newEnv(cfg *Config, service, name string, conn *bus.Conn) *Env {
-	env := &Env{Tenant: cfg.Tenant, Service: service, Instance: name, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{},
+	env := &Env{Service: service, Instance: name, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{}, Cell: &Cell{},
 		Log: slog.With("service", service, "instance", name), starting: cfg.Starting}
 	if env.starting == nil {
 		env.starting = NewStarting()
 	}
-	env.Trust.reg.Root = cfg.RootKID
+	env.Trust.reg.Root, env.Trust.cell = cfg.RootKID, env.Cell
 	return env
 }
 
 // connect sets the facilities of v that use its connection and its metrics.
-func (v *Env) connect(cfg *Config) {
-	v.Emit = &emit.Emitter{Log: v.Metrics.Log(eventlog.JetStream{Conn: v.Conn}), Tenant: cfg.Tenant, Source: v.Service + "/" + v.Instance, Now: time.Now}
+func (v *Env) connect() {
+	v.Emit = &emit.Emitter{Log: v.Metrics.Log(eventlog.JetStream{Conn: v.Conn}), Source: v.Service + "/" + v.Instance, Now: time.Now}
 	v.Trust.see = v.Emit.See
-	v.Blobs = &blob.Store{Conn: v.Conn, Tenant: cfg.Tenant}
-	v.Box = transient.NewBox(v.Conn, cfg.Tenant, v.Service, v.Instance)
+	v.Blobs = &blob.Store{Conn: v.Conn}
+	v.Box = transient.NewBox(v.Conn, contract.CellTenant, v.Service, v.Instance)
+	v.Box.Tenants(v.Cell.standing)
 	v.Queries = &rpc.Client{Box: v.Box, Live: v.live}
 	// The vault-broker accepts queries for content keys from these services only.
 	if slices.Contains(services.ContentReaders(), v.Service) {
-		v.Blobs.Keys = &contentkeys.Ring{Client: v.Queries}
+		v.Blobs.Keys = contentkeys.New(v.Queries)
 	}
 	v.serveQueries()
 }
 
-// instance is one run of a service.
+// snapshots returns the store of the snapshots of the instance's views. It has no tenant
+// yet; see instance.serve.
+func (v *Env) snapshots() *snapshot.Store {
+	return &snapshot.Store{Conn: v.Conn, Log: v.Emit.Log, Trust: v.Trust, SignKey: v.SignKey, Service: v.Service,
+		Instance: v.Instance, RootKID: v.RootKID, Now: v.Emit.Now, Logger: v.Log}
+}
+
+// instance is the state of a service that Serve runs.
 type instance struct {
 	env       *Env
 	cfg       *Config
@@ -134,6 +148,7 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	in.trust = follow.New(env.Conn, env.Instance, bus.Trust, env.Trust.apply)
+	env.Cell.reach = in.trust.Reach
 	env.starting.Follow(env.Instance, "keys."+env.Service, in.trust)
 	go env.starting.Report(inner, env.Log, env.Instance)
 	var g errgroup.Group
@@ -192,7 +207,23 @@ func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	if in.cfg.Live != nil {
 		defer in.cfg.Live.add(in.env, in.service)()
 	}
-	return in.service.Run(ctx, in.env, func() { in.takesWork.Store(true); close(in.started); ready() })
+	if s := in.env.Snapshots; s != nil {
+		s.Tenant = in.env.Cell.Log() // the registry of keys is complete, so the log has its name
+	}
+	keep, stop := context.WithCancel(ctx)
+	var kept sync.WaitGroup
+	err := in.service.Run(ctx, in.env, func() {
+		in.takesWork.Store(true)
+		close(in.started)
+		kept.Go(func() { in.env.Snapshots.Keep(keep) })
+		ready()
+	})
+	stop()
+	kept.Wait()
+	if err == nil || errors.Is(err, context.Canceled) {
+		in.env.Snapshots.Close(base)
+	}
+	return err
 }
 
 // prepare waits until the key registry is complete and has the root key and the
@@ -211,16 +242,17 @@ func (in *instance) prepare(ctx context.Context) (kid string, ok bool) {
 	if k := in.env.SignKey(); k != nil {
 		kid = k.KID
 	}
-	// Other services reject what this instance signs until its key is published.
+	// Other services reject signatures of this instance until its key is published.
 	in.env.Trust.wait(ctx, kid)
 	return kid, ctx.Err() == nil
 }
 
-// seeLedger advances the Lamport clock to at least that of the tenant's last event and
-// of the service's own last event, so that new events come after both. It ignores an
-// entry that is not a valid event. It returns an error if the ledger cannot be read.
+// seeLedger advances the Lamport clock to at least that of the ledger's last event and
+// of the service's own last event, of any tenant, so that new events come after both. It
+// ignores an entry that is not a valid event. It returns an error if the ledger cannot
+// be read.
 func (v *Env) seeLedger(ctx context.Context) error {
-	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {
+	for _, filter := range []string{bus.EveryEvent, bus.Filter{Service: v.Service}.String()} {
 		en, err := v.Emit.Log.Last(ctx, filter)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue

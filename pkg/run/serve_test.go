@@ -50,7 +50,7 @@ func TestStoppedWhileWaiting(t *testing.T) {
 	serve := func(begun func(*run.Env, context.CancelFunc)) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		cfg := run.Config{Tenant: "t", Dialer: bus.Dialer{Server: b.Server}, NKeySeed: b.Seed("a"), RootKID: root.KID}
+		cfg := run.Config{Dialer: bus.Dialer{Server: b.Server}, NKeySeed: b.Seed("a"), RootKID: root.KID}
 		return run.Serve(ctx, cfg, waiting{func(env *run.Env) { begun(env, cancel) }}, func() {})
 	}
 	if err := serve(func(env *run.Env, _ context.CancelFunc) { env.Conn.Fatal <- broken }); !errors.Is(err, broken) {

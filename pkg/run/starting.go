@@ -14,23 +14,23 @@ import (
 // the ledger.
 const StartPatience = 30 * time.Second
 
-// startReports is the interval at which an instance logs what its start waits for.
+// startReports is the interval at which an instance that is starting logs its progress.
 const startReports = 5 * time.Second
 
-// View is a view that is rebuilt from the ledger; follow.Follower implements it.
+// View is a view that is rebuilt from the ledger; *follow.Follower implements it.
 type View interface {
 	Position() uint64       // sequence of the last event applied
 	Pending() uint64        // number of events left, as of the last delivery
 	Ready() <-chan struct{} // closed when the view has caught up for the first time
 }
 
-// Starting tracks what the instances of a process still have to do before they are
-// ready. Its methods are safe for concurrent use.
+// Starting tracks the views that the instances of a process rebuild when they start, and
+// the instances that are not ready yet. Its methods are safe for concurrent use.
 type Starting struct {
 	mu    sync.Mutex
 	tasks []startTask
-	last  string    // state at the last change that Still found
-	since time.Time // when Still found it
+	last  string    // state at the last change that Still found; "" before its first call
+	since time.Time // time of that change; before the first call of Still, time of NewStarting
 	once  sync.Once // release
 }
 
@@ -91,10 +91,10 @@ func (s *Starting) Waiting() (out []string) {
 	return out
 }
 
-// Still returns the time since a call of Still last found a change: a view that advanced
-// or caught up, an instance that became ready, or an added task. The first call counts
-// as a change. Still finds changes only when it is called, so callers call it about once
-// a second.
+// Still returns the time since a call of Still last found a change: a view whose
+// position or number of events left changed or that caught up, an instance that became
+// ready, or an added task. The first call counts as a change. Still finds changes only
+// when it is called, so callers call it about once a second.
 func (s *Starting) Still() time.Duration {
 	now := fmt.Sprint(s.Waiting())
 	s.mu.Lock()
@@ -115,8 +115,9 @@ func (s *Starting) release() {
 	}
 }
 
-// Report logs every startReports what an instance waits for, until it waits for nothing
-// or ctx ends.
+// Report logs every startReports which views an instance still rebuilds or, if all have
+// caught up, that the instance is not ready yet. It returns once nothing is left to log,
+// or when ctx ends.
 func (s *Starting) Report(ctx context.Context, log *slog.Logger, instance string) {
 	for {
 		select {

@@ -50,8 +50,8 @@ func TestStill(t *testing.T) {
 }
 
 // TestReport shows that an instance logs every 5 s which of its own views it rebuilds,
-// the view's position and what is left. Once all its views have caught up, it logs that
-// it is not ready, until it is ready.
+// the view's position and the number of events left. Once all its views have caught up,
+// it logs that it is not ready, until it is ready.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -2,15 +2,20 @@ package run
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Trust is an instance's view of the key registry, which is built from key events on the
@@ -20,6 +25,8 @@ type Trust struct {
 	reg trust.Registry
 	at  uint64 // ledger sequence of the last event that was read as a key event
 	see func(lamport uint64)
+
+	cell *Cell // receives the events of bus.Trust, without the keys that the registry rejects
 }
 
 // dump returns the canonical form of the view and the ledger sequence of the last event
@@ -31,31 +38,42 @@ func (t *Trust) dump() query.ViewDump {
 	return query.ViewDump{Name: "keys", Position: t.at, Dump: string(t.reg.Dump())}
 }
 
-// apply applies a key event of the ledger. It always returns nil: an event that is not a
-// valid key event of provision is ignored or logged, because a forged event of any
-// service would otherwise stop the instance.
+// apply applies an event of the reader bus.Trust to the key registry and to the cell. It
+// always returns nil: an event that is not a valid one of provision is ignored or logged,
+// because a forged event of any service would otherwise stop the instance.
 func (t *Trust) apply(en eventlog.Entry) error {
-	e, err := eventlog.Open(en, bus.KeyFilters()...)
+	e, err := eventlog.Open(en, bus.Trust.Filters...)
 	if err != nil {
 		return nil
 	}
-	var k contract.TrustKey
-	if err := contract.Decode(e.Data, &k); err != nil {
-		slog.Error("trust event refused", "seq", en.Seq, "err", err)
-		return nil
-	}
-	t.see(e.Lamport) // events signed under the key must have a greater lamport than its publication
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.at = en.Seq
-	if err := t.reg.Apply(k, e.Lamport); err != nil {
-		slog.Error("trust event refused", "seq", en.Seq, "err", err)
+	if isKey := e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked; !isKey || t.applyKey(en.Seq, e) {
+		t.cell.apply(en.Seq, e, t.At)
 	}
 	return nil
 }
 
+// applyKey applies a key event to the registry, and reports whether the registry has
+// accepted it.
+func (t *Trust) applyKey(seq uint64, e *contract.Event) bool {
+	var k contract.TrustKey
+	if err := contract.Decode(e.Data, &k); err != nil {
+		slog.Error("trust event refused", "seq", seq, "err", err)
+		return false
+	}
+	t.see(e.Lamport) // events signed under the key must have a greater lamport than its publication
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at = seq
+	err := t.reg.Apply(k, e.Lamport)
+	if err != nil {
+		slog.Error("trust event refused", "seq", seq, "err", err)
+	}
+	return err == nil
+}
+
 // At implements guard.KeyAt. It returns the public key kid, or an error unless the key
-// belongs to owner, permits use, and was published and not yet revoked at lamport.
+// belongs to owner, permits use, and was published and not yet revoked at lamport. The
+// caller must not change the bytes.
 func (t *Trust) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -80,8 +98,27 @@ func (t *Trust) Valid(kid string) bool {
 	return false
 }
 
-// Keys returns every key, revoked ones included, in order of publication. The caller
-// owns the slice.
+// Checkpoint parses a checkpoint and verifies that one of audit's keys for checkpoints
+// signed it. The key may have been revoked since.
+func (t *Trust) Checkpoint(note []byte) (c *translog.Checkpoint, err error) {
+	err = errors.New("checkpoint: audit has no key")
+	for _, k := range t.Keys() {
+		if k.Owner != services.Audit || !slices.Contains(k.Uses, contract.UseCheckpoint) {
+			continue
+		}
+		public, decodeErr := base64.StdEncoding.DecodeString(k.PublicKey)
+		if decodeErr != nil {
+			continue
+		}
+		if c, err = translog.ParseNote(note, public); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+// Keys returns every key, revoked ones included, in order of publication and then of key
+// id. The caller owns the slice, but must not change the Uses of its elements.
 func (t *Trust) Keys() []trust.Key {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

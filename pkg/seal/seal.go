@@ -52,8 +52,8 @@ func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 }
 
 // To encrypts plain for the recipient whose public key, in base64, is public. Only a
-// call of Open with the same info decrypts the result. To returns an error if public is
-// not a usable X25519 public key.
+// call of Open with the recipient's key and the same info decrypts the result. To
+// returns an error if public is not a usable X25519 public key.
 func To(public, info string, plain []byte) ([]byte, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(public)
 	if err != nil {

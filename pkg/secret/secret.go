@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -21,8 +22,9 @@ import (
 )
 
 // Request is the data of the event <executor>.secret_requested.v2, by which an executor
-// requests secrets. Version 1 has no inbox and is rejected.
+// requests secrets. Version 1 has no inbox and no Allowed, and is rejected.
 type Request struct {
+	Allowed    int64    `json:"allowed"` // ledger sequence of the event that allows the call
 	CallID     string   `json:"call_id"`
 	DecisionID string   `json:"decision_id"`
 	Inbox      string   `json:"inbox"` // inbox id for this request only, to which the sealed values are sent
@@ -33,6 +35,7 @@ type Request struct {
 
 // Canonical implements canon.Document.
 func (r *Request) Canonical(c *canon.Codec) {
+	c.Int("allowed", &r.Allowed)
 	c.Str("call_id", &r.CallID)
 	c.Str("decision_id", &r.DecisionID)
 	c.OptStr("inbox", &r.Inbox)
@@ -80,8 +83,8 @@ const vaultBroker = "vault-broker"
 const secretInbox = "secret"
 
 // ValidInbox reports whether id is a valid id of an inbox for sealed values: "secret-"
-// and up to 57 characters of [A-Za-z0-9_-]. The prefix keeps it distinct from the ids of
-// all other streams.
+// and up to 57 characters of [A-Za-z0-9_-]. The prefix distinguishes it from the other
+// ids with which transient.Box receives frames.
 func ValidInbox(id string) bool {
 	return strings.HasPrefix(id, secretInbox+"-") && len(id) <= 64 && contract.Token(id)
 }
@@ -89,33 +92,59 @@ func ValidInbox(id string) bool {
 // Sealed is the document of the frame that the vault-broker sends: the sealed values, or
 // the reason for refusing them.
 type Sealed struct {
-	Sealed  string `json:"sealed,omitempty"` // base64 of a sealed JSON object: values by name
+	Sealed  string `json:"sealed,omitempty"` // base64 of a sealed JSON object with the values by name; "" if Refused is set
 	Refused string `json:"refused,omitempty"`
 }
 
-// FromBroker returns a function that fetches secrets for a started call from the
-// vault-broker and returns their values by name. That function records the request on
-// the ledger and receives the values in an inbox for this request only, sealed to a key
-// that it generates for this request. It returns an error if the request cannot be
-// recorded, if the broker refuses, if the response is malformed, if a value is missing
-// or cannot be opened, or if ctx ends first.
-func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
-	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
+// again is the time after which a request without a response is repeated for the first
+// time.
+const again = 5 * time.Second
+
+// request calls send until a response arrives, and returns the response. It waits for the
+// duration again after the first call, and twice as long after each further one. It
+// returns an error if send or the stream fails, or once ctx is done.
+func request(ctx context.Context, in *transient.Stream, send func() error) (transient.Frame, error) {
+	for wait := again; ; wait *= 2 {
+		if err := send(); err != nil {
+			return transient.Frame{}, err
+		}
+		try, cancel := context.WithTimeout(ctx, wait)
+		f, err := in.Next(try)
+		cancel()
+		if err == nil {
+			return f, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return transient.Frame{}, fmt.Errorf("no answer from the vault-broker: %w", err)
+		}
+	}
+}
+
+// FromBroker returns a function that requests secrets for a started call from the
+// vault-broker and returns their values by name. allowed is the ledger sequence of the
+// event that allows the call. The function records the request on the ledger and
+// receives the values in an inbox for this request only, sealed to a key that it
+// generates for this request. If no response arrives within the duration again, the
+// function repeats the request and doubles the duration, because a restart of the NATS
+// server loses responses. It returns an error unless it has received and opened the value
+// of every name before ctx ends.
+func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
+	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		req := Request{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
+		req := Request{Allowed: int64(allowed), CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
 		// The inbox is opened before the request is recorded, because frames for an id
 		// that is not open are dropped.
 		in := box.Open(req.Inbox, vaultBroker)
 		defer in.Close()
-		if _, err := m.Append(ctx, m.New(contract.EventSecretRequested, started.Session, contract.Bytes(&req), started)); err != nil {
-			return nil, err
-		}
-		f, err := in.Next(ctx)
+		f, err := request(ctx, in, func() error {
+			_, err := m.Append(ctx, m.New(contract.EventSecretRequested, started.Session, contract.Bytes(&req), started))
+			return err
+		})
 		if err != nil {
-			return nil, fmt.Errorf("no answer from the vault-broker: %w", err)
+			return nil, err
 		}
 		var s Sealed
 		if err := json.Unmarshal(f.Data, &s); err != nil {

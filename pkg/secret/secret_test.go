@@ -22,13 +22,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// TestSecretsAtOnce shows that concurrent requests of one call each receive their own
-// secret, even if the broker responds in another order.
-func TestSecretsAtOnce(t *testing.T) {
-	const n = 5
+// pair is an executor that requests secrets, and a test double of the vault-broker.
+type pair struct {
+	t          *testing.T
+	ctx        context.Context
+	broker     *transient.Box
+	log        eventlog.Log
+	fromBroker func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error)
+	started    *contract.Event
+}
+
+func newPair(t *testing.T) *pair {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "llm-router", Slots: 1}, {Service: "vault-broker", Slots: 1}})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	p := &pair{t: t, ctx: ctx}
 	connect := func(service string) (*transient.Box, *emit.Emitter) {
 		c := m.Connect(t, service)
 		b := transient.NewBox(c, "t", service, service+"-1")
@@ -38,29 +46,28 @@ func TestSecretsAtOnce(t *testing.T) {
 	}
 	router, e := connect("llm-router")
 	broker, log := connect("vault-broker")
-	fetch := secret.FromBroker(e, router, "llm-router-1")
-	started := e.New("effect_started", "s-x", []byte("{}"), nil)
-	started.Session, started.CallID = "s-x", "c-x"
-	a := &contract.Allowed{Call: contract.Call{ID: "c-x"}, Decision: contract.Decision{ID: "d-c-x"}}
+	p.broker, p.log = broker, log.Log
+	p.fromBroker = secret.FromBroker(e, router, "llm-router-1")
+	p.started = e.New("effect_started", "s-x", []byte("{}"), nil)
+	p.started.Session, p.started.CallID = "s-x", "c-x"
+	return p
+}
 
-	var g errgroup.Group
-	for i := range n {
-		g.Go(func() error {
-			name := fmt.Sprintf("llm.%d", i)
-			got, err := fetch(ctx, started, a, []string{name})
-			if err == nil && got[name] != "value of "+name {
-				err = fmt.Errorf("%s: got %v", name, got)
-			}
-			return err
-		})
-	}
-	var reqs []secret.Request
-	for len(reqs) < n && ctx.Err() == nil {
+// fetch requests the secret with this name for the call c-x.
+func (p *pair) fetch(name string) (map[string]string, error) {
+	a := &contract.Allowed{Call: contract.Call{ID: "c-x"}, Decision: contract.Decision{ID: "d-c-x"}}
+	return p.fromBroker(p.ctx, p.started, a, 1, []string{name})
+}
+
+// requests waits until the ledger contains n requests, and returns them.
+func (p *pair) requests(n int) (reqs []secret.Request) {
+	p.t.Helper()
+	for len(reqs) < n && p.ctx.Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 		reqs = reqs[:0]
-		for en, err := range log.Log.Scan(ctx, "evt.t.llm-router.*.secret_requested.s-x", 1) {
+		for en, err := range p.log.Scan(p.ctx, "evt.t.llm-router.*.secret_requested.s-x", 1) {
 			if err != nil {
-				t.Fatal(err)
+				p.t.Fatal(err)
 			}
 			ev, err := eventlog.Open(en, eventlog.Every)
 			var r secret.Request
@@ -68,23 +75,74 @@ func TestSecretsAtOnce(t *testing.T) {
 				err = contract.Decode(ev.Data, &r)
 			}
 			if err != nil || !secret.ValidInbox(r.Inbox) {
-				t.Fatal(r, err)
+				p.t.Fatal(r, err)
 			}
 			reqs = append(reqs, r)
 		}
 	}
-	slices.Reverse(reqs)
-	for _, r := range reqs {
-		plain, _ := json.Marshal(map[string]string{r.Names[0]: "value of " + r.Names[0]})
-		sealed, err := seal.To(r.Recipient, secret.RequestInfo("t", &r), plain)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := json.Marshal(secret.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
-		if err := broker.Send(ctx, r.To, r.Inbox, transient.Frame{Kind: transient.Sealed, Data: body}); err != nil {
-			t.Fatal(err)
-		}
+	if len(reqs) < n {
+		p.t.Fatalf("%d requests, want %d", len(reqs), n)
 	}
+	return reqs
+}
+
+// answer sends the response of the vault-broker to the request r.
+func (p *pair) answer(r *secret.Request) {
+	p.t.Helper()
+	plain, _ := json.Marshal(map[string]string{r.Names[0]: "value of " + r.Names[0]})
+	sealed, err := seal.To(r.Recipient, secret.RequestInfo("t", r), plain)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	body, _ := json.Marshal(secret.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+	if err := p.broker.Send(p.ctx, r.To, r.Inbox, transient.Frame{Kind: transient.Sealed, Data: body}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestSecretsAtOnce shows that concurrent requests of one call each receive their own
+// secret, even if the broker responds in another order.
+func TestSecretsAtOnce(t *testing.T) {
+	const n = 5
+	p := newPair(t)
+	var g errgroup.Group
+	for i := range n {
+		g.Go(func() error {
+			name := fmt.Sprintf("llm.%d", i)
+			got, err := p.fetch(name)
+			if err == nil && got[name] != "value of "+name {
+				err = fmt.Errorf("%s: got %v", name, got)
+			}
+			return err
+		})
+	}
+	reqs := p.requests(n)
+	slices.Reverse(reqs)
+	for i := range reqs {
+		p.answer(&reqs[i])
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLostAnswer shows that a request is repeated if its response is lost, for the same
+// inbox and key, so that the response to either request is received.
+func TestLostAnswer(t *testing.T) {
+	p := newPair(t)
+	var g errgroup.Group
+	g.Go(func() error {
+		got, err := p.fetch("a")
+		if err == nil && got["a"] != "value of a" {
+			err = fmt.Errorf("got %v", got)
+		}
+		return err
+	})
+	reqs := p.requests(2)
+	if reqs[0].Inbox != reqs[1].Inbox || reqs[0].Recipient != reqs[1].Recipient {
+		t.Errorf("another request: %+v", reqs)
+	}
+	p.answer(&reqs[0])
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}

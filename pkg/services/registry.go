@@ -37,8 +37,8 @@ const (
 )
 
 // all is the registry. The scopes of the built-in policy and replay's report are in its
-// order, and both are recorded or compared, so a new service is added after the others
-// that have a program.
+// order, and both are recorded or compared, so a new service is added after the other
+// services that have a program.
 var all = []Service{
 	{
 		Name: Audit, Executes: true, Slots: 1, Content: true, State: "audit", Rebuilt: true,
@@ -49,9 +49,9 @@ var all = []Service{
 	},
 	{
 		Name: Gateway, Executes: true, Instance: "gw", Slots: 4, Content: true,
-		Uses:  []string{contract.UseReceipt}, // signs receipts of calls that their callers execute
+		Uses:  []string{contract.UseReceipt, contract.UseSnapshot}, // the gateway signs the receipts of calls that their callers execute
 		Files: []string{"token.pub", "webhook.seed"},
-		Views: []View{{Name: ViewCatalog, Path: Gateway}, {Name: ViewAuthority, Path: "gateway-authority"}},
+		Views: []View{{Name: ViewCatalog, Path: Gateway, Snapshot: ViewCatalog}, {Name: ViewAuthority, Path: "gateway-authority", Snapshot: ViewCatalog}},
 	},
 	{
 		Name: SessionRunner, Executes: true, Slots: 8,
@@ -61,8 +61,8 @@ var all = []Service{
 	{
 		Name: LLMRouter, Executes: true, Slots: 8, Content: true,
 		Kinds: []Kind{{Prefix: "client", Scope: "tools:call", Callers: true}, {Prefix: "llm", Scope: "llm:call"}},
-		Uses:  []string{contract.UseReceipt},
-		Views: []View{{Name: ViewUsage, Path: LLMRouter, Verb: viewVerb}},
+		Uses:  []string{contract.UseReceipt, contract.UseSnapshot},
+		Views: []View{{Name: ViewUsage, Path: LLMRouter, Verb: viewVerb, Snapshot: ViewUsage}},
 	},
 	{
 		Name: VaultBroker, Executes: true, Slots: 1, State: "vault",
@@ -78,11 +78,12 @@ var all = []Service{
 	},
 	{
 		Name: Policy, Executes: true, Slots: 8,
-		Kinds: []Kind{{Prefix: "policy", Scope: "policy:admin"}},
-		Uses:  []string{contract.UseDecision, contract.UseReceipt},
+		Kinds: []Kind{{Prefix: "policy", Scope: "policy:admin"}, {Prefix: "tenant", Scope: "cell:admin"}},
+		Uses:  []string{contract.UseDecision, contract.UseReceipt, contract.UseSnapshot},
 		Files: []string{"p0.json"},
-		Views: []View{{Name: ViewState, Path: Policy, Verb: viewVerb}, {Name: ViewBudget, Path: "policy-budget", Verb: "budget_view"},
-			{Name: ViewStarts, Path: "policy-starts", Verb: "starts_view"}},
+		Views: []View{{Name: ViewState, Path: Policy, Verb: viewVerb, Snapshot: ViewState},
+			{Name: ViewBudget, Path: "policy-budget", Verb: "budget_view", Snapshot: ViewBudget},
+			{Name: ViewStarts, Path: "policy-starts", Verb: "starts_view", Snapshot: ViewStarts}},
 	},
 	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
 	{Name: "work", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "work"}}},

@@ -3,7 +3,7 @@
 // that it reads, the number of its instances, the views that it serves, the services
 // that may query it, the folder of its data, and whether it may decrypt content.
 //
-// The registry holds facts and no logic. Other lists of services are derived from it,
+// The registry holds data and no logic. Other lists of services are derived from it,
 // such as the key ring, the executors that an intent may name, the readers of content
 // keys, the paths of views, the kind families in metrics, the scopes of the built-in
 // policy and the test harness, or compared with it by a test, such as the one-process
@@ -19,15 +19,17 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Service holds the static facts about one service.
+// Service holds the static properties of one service.
 type Service struct {
 	// Name is the name of the program, of its folder below services, and of its NATS
 	// identity. It is also the producer in the subjects of its events.
 	Name string
 	// Reserved is true for a name that has no program yet but that intents and kinds may
-	// already contain. Only Executes and Kinds are then set besides Name.
+	// already contain. Of the other fields, only Name, Executes and Kinds are then set.
 	Reserved bool
 	// Executes is true if an intent may name the service as its executor.
 	Executes bool
@@ -57,7 +59,8 @@ type Service struct {
 	// Rebuilt is true if a restore makes the folder of State from the ledger and the newest
 	// checkpoint, so that a backup does not contain it.
 	Rebuilt bool
-	// Queried lists the services that may query it, besides the gateway.
+	// Queried lists the names of the services that may query this one, besides the
+	// gateway.
 	Queried []string
 }
 
@@ -75,19 +78,23 @@ type Kind struct {
 // View describes a view of the ledger and how clients reach it.
 type View struct {
 	Name string // name in reports, such as "policy.state"
-	Path string // last element of its path, /api/v1/views/<Path>
+	Path string // last element of the path of the view, /api/v1/views/<Path>
 	Verb string // verb of the query that returns it; "" if the gateway itself holds the view
 	// Lines is true for a view whose response is the dump itself, as lines, with the
 	// position in the first line. The response of any other view is one JSON object with
 	// the members name, position and dump.
 	Lines bool
-	// Optional is true for a view whose service need not run: if no instance runs,
-	// replay reports the view as not compared and does not fail.
+	// Optional is true for a view whose service need not run: if the view cannot be
+	// read, in general because no instance runs, replay reports it as not compared and
+	// does not fail.
 	Optional bool
+	// Snapshot is the name of the view under which snapshots of this one are stored, or ""
+	// if there are none. It differs from Name if one reader serves several views.
+	Snapshot string
 }
 
 // All returns every service, reserved names included, sorted by name. The caller owns
-// the slice but must not change what its elements refer to.
+// the slice but must not change the slices in its elements.
 func All() []Service {
 	out := slices.Clone(all)
 	slices.SortFunc(out, func(a, b Service) int { return cmp.Compare(a.Name, b.Name) })
@@ -95,7 +102,8 @@ func All() []Service {
 }
 
 // Programs returns the services that have a program, which are all but the reserved
-// ones, sorted by name. The slice is owned as for All.
+// ones, sorted by name. The caller owns the slice but must not change the slices in its
+// elements.
 func Programs() []Service {
 	return slices.DeleteFunc(All(), func(s Service) bool { return s.Reserved })
 }
@@ -110,8 +118,8 @@ func Get(name string) (Service, bool) {
 	return all[i], true
 }
 
-// names returns the names of the services for which holds returns true, in the order of
-// the argument.
+// names returns the names of the services in a list for which holds returns true, in the
+// order of the list.
 func names(of []Service, holds func(*Service) bool) []string {
 	var out []string
 	for i := range of {
@@ -133,10 +141,15 @@ func Executors() []string { return names(All(), func(s *Service) bool { return s
 // ContentReaders returns the names of the services that may fetch content keys, sorted.
 func ContentReaders() []string { return names(All(), func(s *Service) bool { return s.Content }) }
 
-// Expected returns the names of the services that must run before a gateway is ready,
-// sorted: every service that has a program, except the gateway.
+// Expected returns the names of the services that, by default, must run before a gateway
+// is ready, sorted: every service that has a program, except the gateway.
 func Expected() []string {
 	return names(Programs(), func(s *Service) bool { return s.Name != Gateway })
+}
+
+// Snapshots returns the names of the services that take snapshots of their views.
+func Snapshots() []string {
+	return names(Programs(), func(s *Service) bool { return slices.Contains(s.Uses, contract.UseSnapshot) })
 }
 
 // Stateful returns the names of the services whose folder must survive a restart,

@@ -77,7 +77,7 @@ func TestReleased(t *testing.T) {
 		"executors":          {Executors(), []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}},
 		"programs":           {Names(), []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}},
 		"readers of content": {ContentReaders(), []string{"audit", "gateway", "judge", "llm-router"}},
-		"families of kinds":  {Families(), []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}},
+		"families of kinds":  {Families(), []string{"audit", "client", "judge", "lab", "llm", "policy", "tenant", "tool", "vault", "work"}},
 	} {
 		for _, w := range c.want {
 			if !slices.Contains(c.have, w) {
@@ -103,7 +103,7 @@ func TestReleased(t *testing.T) {
 }
 
 func TestKindOf(t *testing.T) {
-	for kind, want := range map[string]string{"tool.upper": "tools:call", "llm.chat": "llm:call", "judge.score": "judge:run", "policy.freeze": "policy:admin", "client.f": "tools:call"} {
+	for kind, want := range map[string]string{"tool.upper": "tools:call", "llm.chat": "llm:call", "judge.score": "judge:run", "policy.freeze": "policy:admin", "tenant.create": "cell:admin", "client.f": "tools:call"} {
 		if k, ok := KindOf(kind); !ok || k.Scope != want || !strings.HasPrefix(kind, k.Prefix+".") || k.Callers != (k.Prefix == "client") {
 			t.Errorf("%s belongs to %v, %v", kind, k, ok)
 		}

@@ -65,7 +65,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestWrongFiles checks that an error names the file and states what is required.
+// TestWrongFiles checks that an error names the file and the requirement that the file
+// does not meet.
 func TestWrongFiles(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")

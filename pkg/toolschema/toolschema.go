@@ -248,8 +248,8 @@ func shut(node any, place bool) {
 }
 
 // subschemas are the keywords that contain schemas: one schema, several by name (named),
-// or a list (listed). place is set if the schemas apply to a value within the instance,
-// and not to the same value as the schema that contains them.
+// or a list (listed). place is set if the schemas apply to members or items of a value,
+// and not to the value itself.
 var subschemas = []struct {
 	name                 string
 	named, listed, place bool

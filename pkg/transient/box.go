@@ -62,7 +62,8 @@ const (
 // services.
 const Edge = "gateway"
 
-// ErrGap is returned by Stream.Next when frames were lost between sender and reader.
+// ErrGap is returned by Stream.Next if the numbers of the frames are not consecutive, in
+// general because frames were lost.
 var ErrGap = errors.New("live stream broken: frames were lost")
 
 // Question is the JSON document of a query.
@@ -74,21 +75,28 @@ type Question struct {
 	Deadline time.Time       `json:"deadline"`
 }
 
-// Handler handles a query. It sends the response by calling reply any number of times,
-// from one goroutine at a time: a []byte is sent as a binary frame, any other document
-// as JSON. An At is not sent by itself: it is added to the JSON frames that follow. If
-// the handler's error is or wraps an *Error, the caller receives its code, and for any
-// other error the code unavailable.
+// Handler handles a query. ctx ends at the query's deadline. The handler sends the
+// response by calling reply any number of times, from one goroutine at a time: a []byte
+// is sent as a binary frame, any other document as JSON. An At is not sent by itself: it
+// is added to the JSON frames that follow. If the handler's error is or wraps an *Error,
+// the caller receives its code, and for any other error the code unavailable.
 type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
 
 // Box is the inbox of an instance on the stream TRANSIENT, and the transport of its
-// queries. It is safe for concurrent use.
+// queries. It sends messages for one tenant, and receives messages for every tenant. It
+// is safe for concurrent use.
 type Box struct {
+	*inbox
+	tenant string
+}
+
+// inbox is the state that the Boxes of an instance share.
+type inbox struct {
 	conn     *bus.Conn
-	tenant   string
 	service  string
 	instance string
 	follower *follow.Follower
+	standing func(tenant string) (cell, member bool) // see Tenants; nil: every tenant is both
 
 	mu       sync.Mutex
 	open     map[string]*Stream
@@ -102,13 +110,27 @@ type served struct {
 	askers  []string
 }
 
-// NewBox returns the inbox of an instance. It receives messages while Run runs.
+// NewBox returns the inbox of an instance, which sends for the given tenant. It receives
+// messages while Run runs.
 func NewBox(c *bus.Conn, tenant, service, instance string) *Box {
-	b := &Box{conn: c, tenant: tenant, service: service, instance: instance,
-		open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}
+	b := &Box{tenant: tenant, inbox: &inbox{conn: c, service: service, instance: instance,
+		open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}}
 	b.follower = follow.New(c, instance, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, b.deliver)
 	return b
 }
+
+// In returns a Box for the same inbox that sends for the given tenant, and b itself if
+// it sends for that tenant.
+func (b *Box) In(tenant string) *Box {
+	if tenant == b.tenant {
+		return b
+	}
+	return &Box{inbox: b.inbox, tenant: tenant}
+}
+
+// Tenants sets the function that Standing calls for the tenant of a query. It must be
+// called before Run.
+func (b *Box) Tenants(standing func(tenant string) (cell, member bool)) { b.standing = standing }
 
 // Serve registers the handler of a verb for the services that may query it, by default
 // Edge. It replaces an earlier handler of the verb.
@@ -155,15 +177,15 @@ func (b *Box) deliver(en eventlog.Entry) error {
 		return nil
 	}
 	if f.Kind == ask {
-		go b.answer(from, id, f.Data)
+		go b.In(from.tenant).answer(from.service, id, f.Data)
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch s := b.open[id]; {
 	case s == nil: // no stream with this id is open, so the frame is dropped
-	case s.from != from:
-		b.foreign(from, s)
+	case s.from != from.service:
+		b.foreign(from.service, s)
 	default:
 		s.push(f)
 	}
@@ -253,8 +275,8 @@ func questionsOf(service string) string { return "q_" + service + "_" }
 
 // Ask sends a query to an instance of a service and returns the stream of its response,
 // which accepts frames from that service only. The deadline of the query is that of ctx,
-// or 30 s from now if ctx has none. The caller closes the stream. Only pkg/rpc and tests
-// use Ask; pkg/rpc sends queries that have a schema.
+// or 30 s from now if ctx has none. The caller closes the stream. Ask is for pkg/rpc and
+// tests; other packages send queries with pkg/rpc.
 func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
 	raw, err := Encode(args)
 	if err != nil {
@@ -279,25 +301,58 @@ func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Str
 	return s, nil
 }
 
-// address returns the sending service and the id from a subject of the form
-// tmp.<tenant>.<service>.<to instance>.<id>. NATS permissions restrict each service to
-// its own name in the subject.
-func address(subject string) (service, id string, ok bool) {
-	parts := strings.Split(subject, ".")
-	if len(parts) != 5 || parts[0] != "tmp" {
-		return "", "", false
-	}
-	return parts[2], parts[4], true
+// sender is the service that sent a message, and the tenant that the message is for.
+type sender struct {
+	tenant, service string
+	standing        func(tenant string) (cell, member bool) // of the receiving inbox
 }
 
-// fromKey is the context key of the service that sent a query.
-type fromKey struct{}
+// address returns the sender and the id from a subject of the form
+// tmp.<tenant>.<service>.<to instance>.<id>; ok is false for any other subject. NATS
+// permissions require the sender's own name as the service in the subject, but permit
+// any tenant.
+func address(subject string) (from sender, id string, ok bool) {
+	parts := strings.Split(subject, ".")
+	if len(parts) != 5 || parts[0] != "tmp" {
+		return sender{}, "", false
+	}
+	return sender{tenant: parts[1], service: parts[2]}, parts[4], true
+}
 
-// From returns the service that sent the query that a handler serves with ctx, or "" if
-// ctx is not that of a handler.
-func From(ctx context.Context) string { s, _ := ctx.Value(fromKey{}).(string); return s }
+// senderKey is the context key of the sender of a query.
+type senderKey struct{}
 
-// answer handles one query from the service from and sends its response. The query must
+// From returns the service that sent a query. ctx is the context of the query's handler;
+// for any other context, the result is "".
+func From(ctx context.Context) string { s, _ := ctx.Value(senderKey{}).(sender); return s.service }
+
+// Tenant returns the tenant that a query was sent for. ctx is the context of the query's
+// handler; for any other context, the result is "". The sending service names the
+// tenant: the services that may send a query are trusted to name that of their caller.
+func Tenant(ctx context.Context) string {
+	s, _ := ctx.Value(senderKey{}).(sender)
+	return s.tenant
+}
+
+// Standing reports whether the tenant that a query was sent for is the tenant of the mesh
+// itself, and whether it is one that the ledger has: one that was created, or the
+// original one. ctx is the context of the query's handler. Both are true for any other
+// context, and without a function set by Box.Tenants.
+func Standing(ctx context.Context) (cell, member bool) {
+	if s, _ := ctx.Value(senderKey{}).(sender); s.standing != nil {
+		return s.standing(s.tenant)
+	}
+	return true, true
+}
+
+// InTenant returns a context for a handler that is called without an inbox, for which
+// Tenant returns the given tenant.
+func InTenant(ctx context.Context, tenant string) context.Context {
+	return context.WithValue(ctx, senderKey{}, sender{tenant: tenant, service: From(ctx)})
+}
+
+// answer handles one query from the service from, which was sent for b's tenant, and
+// sends its response for the same tenant. The query must
 // have an id of that service's own (see questionID). Frames are numbered from 1, and
 // the last one is End or Failed, so that the reader detects loss.
 func (b *Box) answer(from, id string, raw []byte) {
@@ -306,7 +361,7 @@ func (b *Box) answer(from, id string, raw []byte) {
 		slog.Warn("transient: dropped a question that is not its sender's own", "service", from)
 		return
 	}
-	ctx, cancel := context.WithDeadline(context.WithValue(context.Background(), fromKey{}, from), q.Deadline)
+	ctx, cancel := context.WithDeadline(context.WithValue(context.Background(), senderKey{}, sender{tenant: b.tenant, service: from, standing: b.standing}), q.Deadline)
 	defer cancel()
 	n := int64(0)
 	var at *At
@@ -357,8 +412,8 @@ func (b *Box) answer(from, id string, raw []byte) {
 	}
 }
 
-// Stream receives the frames of one id, in order. Next and Try must be called from one
-// goroutine at a time.
+// Stream receives the frames of one id, in order. Next, Try and Received must be called
+// from one goroutine at a time.
 type Stream struct {
 	box    *Box
 	id     string
@@ -381,8 +436,9 @@ func (s *Stream) push(f Frame) {
 var ErrEnd = errors.New("end of stream")
 
 // Next waits for the next data or sealed frame and returns it. At the end of a complete
-// stream it returns the End frame and ErrEnd. It returns ErrGap if frames were lost, the
-// *Error of a Failed frame, or the error of ctx.
+// stream it returns the End frame and ErrEnd. It returns ErrGap if the numbers of the
+// frames are not consecutive, in general because frames were lost, the *Error of a
+// Failed frame, or the error of ctx.
 func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	for {
 		s.box.mu.Lock()

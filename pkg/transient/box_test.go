@@ -112,11 +112,36 @@ func TestFrom(t *testing.T) {
 	}
 }
 
+// TestTenants shows that Tenant returns the tenant in the subject of a query, that one
+// inbox receives the queries and responses of every tenant, and that a response is sent
+// for the tenant of its query.
+func TestTenants(t *testing.T) {
+	a, b := boxes(t)
+	b.Serve("whose", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
+		return reply(transient.Tenant(ctx))
+	}, "a")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for _, box := range []*transient.Box{a, a.In("one"), a.In("one").In("two"), a.In("t")} {
+		var tenant string
+		if err := meshtest.AskOne(ctx, box, "b", "b-1", "whose", nil, &tenant); err != nil {
+			t.Fatal(err)
+		}
+		if box.In(tenant) != box {
+			t.Errorf("a query of another tenant arrived for %q", tenant)
+		}
+	}
+	if tenant := transient.Tenant(ctx); tenant != "" {
+		t.Errorf("a context of no query has tenant %q", tenant)
+	}
+}
+
 // TestForeign shows that a stream accepts frames from its sender only, even if other
 // services send frames before it is open and between the frames of its sender; that
 // frames for streams that are not open are dropped; that a forged query does not make
-// its handler respond into a stream of another service; and that a query fails if its
-// sender is not among the callers of the verb.
+// its handler respond into a stream of another service; that a query fails if its sender
+// is not among the callers of the verb; and that a response from another service than
+// the queried one is ignored.
 func TestForeign(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}, {Service: "evil", Slots: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

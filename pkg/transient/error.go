@@ -43,7 +43,8 @@ func ErrorOf(err error) *Error {
 const unknownVerb = "unknown question "
 
 // failed returns the error in a Failed frame. Services of release 0.5 and earlier send
-// no code: their code is derived from the start of the message.
+// no code; the code is then derived from the start of the message, and is unavailable if
+// that is not known.
 func failed(f Frame) *Error {
 	e := &Error{Code: f.Code, Param: f.Param}
 	_ = json.Unmarshal(f.Data, &e.Message)

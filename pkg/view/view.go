@@ -28,6 +28,9 @@ type Declaration struct {
 	// Reader selects the entries that the live view is built from. This package uses its
 	// filters only.
 	Reader bus.Reader
+	// Code is the version of the code that folds the view, if snapshots of it are taken;
+	// see snapshot.Source.
+	Code int64
 	// Empty returns the state of the view before the ledger's first entry. The caller
 	// closes the state if it implements io.Closer.
 	Empty func(o *Origin) (State, error)
@@ -35,13 +38,13 @@ type Declaration struct {
 
 // Origin holds the data, besides ledger entries, from which a view may be built.
 type Origin struct {
-	RootKID string      // key id of the trust anchor
+	RootKID string      // key id of the root key
 	Keys    guard.KeyAt // looks up keys in the key registry as of the entries applied so far
-	// Open returns the bytes of a content. It returns contract.ErrErased for an erased
-	// content, contract.ErrEncrypted for an encrypted one, and another error if the
-	// bytes cannot be read.
-	Open func(*contract.Content) ([]byte, error)
-	Dir  string // an empty folder for the view's files
+	// Open returns the bytes of a tenant's content. It returns contract.ErrErased for an erased
+	// or withheld content, contract.ErrEncrypted for an encrypted one, and another error
+	// if the bytes cannot be read.
+	Open func(tenant string, c *contract.Content) ([]byte, error)
+	Dir  string // path of a folder for the view's files; the view creates the folder, which is empty if it exists; "" for a view that stores no files
 }
 
 // State is a view that is being rebuilt. It is not safe for concurrent use.
@@ -53,6 +56,18 @@ type State interface {
 	Apply(en eventlog.Entry, e *contract.Event) error
 	// Dump returns the canonical form of the view's current state.
 	Dump() ([]byte, error)
+}
+
+// Loader is implemented by a State whose snapshots are not lists of entries.
+type Loader interface {
+	// Load replaces the empty view with the state in a snapshot.
+	Load(state []byte) error
+}
+
+// At returns the declaration with the given version of the code that folds the view.
+func (d Declaration) At(code int64) Declaration {
+	d.Code = code
+	return d
 }
 
 // Of returns the declaration of the view that package services lists under that service
@@ -85,6 +100,19 @@ func (f *fold) Apply(_ eventlog.Entry, e *contract.Event) error {
 	return f.apply(e)
 }
 
+// FoldLoad is Fold for a view that implements Loader with the function load.
+func FoldLoad(apply func(*contract.Event) error, dump func() []byte, load func([]byte) error) State {
+	return &loading{fold{apply, dump}, load}
+}
+
+// loading is the State that FoldLoad returns.
+type loading struct {
+	fold
+	load func([]byte) error
+}
+
+func (l *loading) Load(state []byte) error { return l.load(state) }
+
 func (f *fold) Dump() ([]byte, error) { return f.dump(), nil }
 
 // Keys returns the declaration of the view that holds the key registry. Every instance
@@ -115,7 +143,7 @@ func Key(e *contract.Event) (k contract.TrustKey, ok bool) {
 // safe for concurrent use.
 type Selection struct {
 	views []Declaration
-	found map[string][]int // indexes of the views, by service and event
+	found map[string][]int // indexes of the views, by service "." event
 }
 
 // Select returns a Selection of the given views. It returns an error if a filter of a

@@ -10,64 +10,67 @@ import (
 
 var (
 	// ActedQuery is audit.acted. Whether any event of the ledger is an actor's.
-	ActedQuery = query.Query[ActedRequest, bool]{Info: query.Info{Service: "audit", Verb: "acted", Callers: []string{"policy"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ActedQuery = query.Query[ActedRequest, bool]{Info: query.Info{Service: "audit", Verb: "acted", Callers: []string{"policy"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// CallQuery is audit.call. The newest event of a call: its outcome, else its start, decision, escalation or proposal.
-	CallQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "call", Callers: []string{"gateway", "llm-router"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	CallQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "call", Callers: []string{"gateway", "llm-router"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// CheckpointQuery is audit.checkpoint. A checkpoint of the log: the newest, the one that witnesses are to cosign now, the newest with some number of cosignatures, or the last one of a closed epoch.
-	CheckpointQuery = query.Query[CheckpointRequest, string]{Info: query.Info{Service: "audit", Verb: "checkpoint", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	CheckpointQuery = query.Query[CheckpointRequest, string]{Info: query.Info{Service: "audit", Verb: "checkpoint", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ConsistencyQuery is audit.consistency. The proof that one tree is the beginning of another (RFC 6962 section 2.1.2).
-	ConsistencyQuery = query.Query[ConsistencyRequest, ConsistencyProof]{Info: query.Info{Service: "audit", Verb: "consistency", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ConsistencyQuery = query.Query[ConsistencyRequest, ConsistencyProof]{Info: query.Info{Service: "audit", Verb: "consistency", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// CosignQuery is audit.cosign. Stores a witness's cosignature over a checkpoint; it is on the checkpoints' stream before the response.
-	CosignQuery = query.Query[CosignRequest, Witness]{Info: query.Info{Service: "audit", Verb: "cosign", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	CosignQuery = query.Query[CosignRequest, Witness]{Info: query.Info{Service: "audit", Verb: "cosign", Callers: []string{"gateway"}, Scope: query.OfCell, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// DecisionQuery is audit.decision. The event that holds a call's decision to allow it.
-	DecisionQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "decision", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	DecisionQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "decision", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// EvidenceQuery is audit.evidence. A session's evidence pack, compressed (S2).
-	EvidenceQuery = query.Bytes[EvidenceRequest]{Info: query.Info{Service: "audit", Verb: "evidence", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	EvidenceQuery = query.Bytes[EvidenceRequest]{Info: query.Info{Service: "audit", Verb: "evidence", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// LateReportQuery is audit.late_report. The event that reports the outcome of a call after its deadline.
-	LateReportQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "late_report", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	LateReportQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "late_report", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// MakersQuery is audit.makers. The session that made each of some calls, contents and sessions; one that is not on the ledger is left out.
-	MakersQuery = query.Query[MakersRequest, map[string]string]{Info: query.Info{Service: "audit", Verb: "makers", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	MakersQuery = query.Query[MakersRequest, map[string]string]{Info: query.Info{Service: "audit", Verb: "makers", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ProofQuery is audit.proof. The leaf hash and inclusion proof of a ledger entry.
-	ProofQuery = query.Query[ProofRequest, Inclusion]{Info: query.Info{Service: "audit", Verb: "proof", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ProofQuery = query.Query[ProofRequest, Inclusion]{Info: query.Info{Service: "audit", Verb: "proof", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ProofgraphQuery is audit.proofgraph. A session's proof graph up to the newest checkpoint, which closes it.
-	ProofgraphQuery = query.List[ProofgraphRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proofgraph", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ProofgraphQuery = query.List[ProofgraphRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proofgraph", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ProposalQuery is audit.proposal. The event that proposed a call.
-	ProposalQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proposal", Callers: []string{"gateway", "llm-router"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ProposalQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proposal", Callers: []string{"gateway", "llm-router"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ReceiptByDigestQuery is audit.receipt_by_digest. The receipt of a digest.
-	ReceiptByDigestQuery = query.Query[ReceiptByDigestRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "receipt_by_digest", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ReceiptByDigestQuery = query.Query[ReceiptByDigestRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "receipt_by_digest", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ReceiptsQuery is audit.receipts. Receipts in ledger order, of one session or of all.
-	ReceiptsQuery = query.List[ReceiptsRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "receipts", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ReceiptsQuery = query.List[ReceiptsRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "receipts", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// SearchQuery is audit.search. Events that have every term, newest first.
-	SearchQuery = query.List[SearchRequest, Found]{Info: query.Info{Service: "audit", Verb: "search", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	SearchQuery = query.List[SearchRequest, Found]{Info: query.Info{Service: "audit", Verb: "search", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// SessionReceiptsQuery is audit.session_receipts. A session's receipts in ledger order.
-	SessionReceiptsQuery = query.List[SessionReceiptsRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "session_receipts", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	SessionReceiptsQuery = query.List[SessionReceiptsRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "session_receipts", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// SessionsQuery is audit.sessions. Sessions in order of tenant and id, at most 1000 of them.
-	SessionsQuery = query.Query[SessionsRequest, []Session]{Info: query.Info{Service: "audit", Verb: "sessions", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	SessionsQuery = query.Query[SessionsRequest, []Session]{Info: query.Info{Service: "audit", Verb: "sessions", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+
+	// TenantExportQuery is audit.tenant_export. The next lines of the export of the tenant for which the query is sent (docs/reference/ledger-format.md).
+	TenantExportQuery = query.List[TenantExportRequest, ExportLine]{Info: query.Info{Service: "audit", Verb: "tenant_export", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// TileQuery is audit.tile. The hashes of a tile of the C2SP tlog-tiles layout.
-	TileQuery = query.Query[TileRequest, []byte]{Info: query.Info{Service: "audit", Verb: "tile", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	TileQuery = query.Query[TileRequest, []byte]{Info: query.Info{Service: "audit", Verb: "tile", Callers: []string{"gateway"}, Scope: query.OfCell, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// TranscriptQuery is audit.transcript. A session's calls and outcomes with their contents opened.
-	TranscriptQuery = query.Query[TranscriptRequest, []Turn]{Info: query.Info{Service: "audit", Verb: "transcript", Callers: []string{"judge"}, View: "audit.index", Deadline: 15000 * time.Millisecond}}
+	TranscriptQuery = query.Query[TranscriptRequest, []Turn]{Info: query.Info{Service: "audit", Verb: "transcript", Callers: []string{"judge"}, Scope: query.OfTenant, View: "audit.index", Deadline: 15000 * time.Millisecond}}
 
 	// ViewQuery is audit.view. Audit's index in canonical form, line by line.
-	ViewQuery = query.List[ViewRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "view", Callers: []string{"gateway"}, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ViewQuery = query.List[ViewRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "view", Callers: []string{"gateway"}, Scope: query.OfCell, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 )
 
 // CallRef is a call, by its id.
@@ -206,6 +209,19 @@ type SessionReceiptsRequest struct {
 type SessionsRequest struct {
 	Limit  int64 `json:"limit,omitempty"`
 	Offset int64 `json:"offset,omitempty"`
+}
+
+// TenantExportRequest is the request of audit.tenant_export.
+type TenantExportRequest struct {
+	From      uint64 `json:"from,omitempty"`      // size of an earlier checkpoint whose root the export is to show; 0: none
+	Next      string `json:"next,omitempty"`      // next of the last item of the response before; empty: the export begins
+	Witnessed int64  `json:"witnessed,omitempty"` // cosignatures demanded of the export's checkpoint
+}
+
+// ExportLine is a line of an export, or where it goes on.
+type ExportLine struct {
+	Line json.RawMessage `json:"line,omitempty"` // one line; absent with next
+	Next string          `json:"next,omitempty"` // only in the last item, and only if the export has more lines
 }
 
 // TileRequest is the request of audit.tile.

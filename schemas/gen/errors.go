@@ -18,13 +18,13 @@ type errorCode struct {
 	Meaning   string   `json:"meaning"`
 }
 
-// origins lists the parts of the mesh that produce error codes.
+// origins lists the valid values of errorCode.Origin.
 var origins = []string{"gateway", "outcome", "query", "provider", "proxy"}
 
-// errorFiles returns the generated files for error codes (the constants with the table,
-// and the reference page) by their path relative to the module, and the set of codes. It
-// returns an error if an entry of errors.json is out of order, duplicate, incomplete or
-// of an unknown origin.
+// errorFiles returns the files generated from raw, the content of errors.json (the
+// constants with the table, and the reference page), by their path relative to the
+// module, and the set of codes. An entry that is out of order, duplicate, incomplete or
+// of an unknown origin is an error.
 func errorFiles(raw []byte) (files map[string][]byte, codes map[string]bool, err error) {
 	var doc struct {
 		Errors []errorCode `json:"errors"`

@@ -27,7 +27,7 @@ func TestFresh(t *testing.T) {
 
 const codes = `{"errors":[{"code":"a_b","http_status":404,"origin":["query"],"retryable":true,"meaning":"It is gone."}]}`
 
-const sum = `{"$id":"urn:binnacle:query:x-y:sum_ids","title":"SumIds","description":"The sum.","x-answer":"list","x-callers":["gateway"],"x-view":"v","x-deadline-ms":5,"x-errors":["a_b"],
+const sum = `{"$id":"urn:binnacle:query:x-y:sum_ids","title":"SumIds","description":"The sum.","x-answer":"list","x-callers":["gateway"],"x-scope":"cell","x-view":"v","x-deadline-ms":5,"x-errors":["a_b"],
 "properties":{"request":{"type":"object","title":"SumRequest","description":"The request.","additionalProperties":false,"required":["ids"],"properties":{"ids":{"type":"array","items":{"type":"string"}},"n":{"type":"integer","format":"uint64","description":"how many"},"m":{"type":"object","additionalProperties":{"type":"number"}}}},
 "response":{"type":"array","items":{"$ref":"urn:binnacle:types:x-y#/$defs/Sum"}}}}`
 
@@ -38,8 +38,8 @@ func tree(edit ...string) fstest.MapFS {
 	return fstest.MapFS{"errors.json": {Data: []byte(text(codes))}, "queries/x-y/sum_ids.json": {Data: []byte(text(sum))}, "queries/x-y/types.json": {Data: []byte(text(sumTypes))}}
 }
 
-// TestRender checks that the generated descriptors, types and pages contain what the
-// schemas define.
+// TestRender checks that the generated descriptors, types and pages contain the names,
+// types and properties that the schemas define.
 func TestRender(t *testing.T) {
 	files, err := render(tree())
 	if err != nil {
@@ -49,9 +49,9 @@ func TestRender(t *testing.T) {
 		t.Fatal(got)
 	}
 	for f, want := range map[string][]string{
-		"xy/zz_queries.go": {"package xy\n", `SumIdsQuery = query.List[SumRequest, Sum]{Info: query.Info{Service: "x-y", Verb: "sum_ids", Callers: []string{"gateway"}, View: "v", Deadline: 5 * time.Millisecond}}`,
+		"xy/zz_queries.go": {"package xy\n", `SumIdsQuery = query.List[SumRequest, Sum]{Info: query.Info{Service: "x-y", Verb: "sum_ids", Callers: []string{"gateway"}, Scope: query.OfCell, View: "v", Deadline: 5 * time.Millisecond}}`,
 			"// SumRequest is the request.", "IDs []string", "N   uint64             `json:\"n,omitempty\"` // how many", "M   map[string]float64", "Raw json.RawMessage", "B   []byte"},
-		"../docs/reference/queries.md":     {"| [`x-y.sum_ids`](../../schemas/queries/x-y/sum_ids.json) | gateway | items, in parts | `v` | `a_b` | The sum. |"},
+		"../docs/reference/queries.md":     {"| [`x-y.sum_ids`](../../schemas/queries/x-y/sum_ids.json) | gateway | cell | items, in parts | `v` | `a_b` | The sum. |"},
 		"../docs/reference/errors.md":      {"| `a_b` | query | 404 | yes | It is gone. |"},
 		"../pkg/core/contract/zz_codes.go": {`CodeAB = "a_b" // It is gone.`, `CodeAB: {404, true, "It is gone."}`},
 	} {
@@ -74,6 +74,8 @@ func TestRefused(t *testing.T) {
 		"bytes with a schema":                {`"x-answer":"list"`, `"x-answer":"bytes"`},
 		"an answer of no kind":               {`"x-answer":"list"`, `"x-answer":"all"`},
 		"no deadline":                        {`"x-deadline-ms":5,`, ""},
+		"no scope":                           {`"x-scope":"cell",`, ""},
+		"another scope":                      {`"x-scope":"cell"`, `"x-scope":"mesh"`},
 		"no caller":                          {`["gateway"]`, `[]`},
 		"a list that is no array":            {`{"type":"array","items":{"$ref":"urn:binnacle:types:x-y#/$defs/Sum"}}`, `{"type":"string"}`},
 		"a type that is not there":           {"$defs/Sum", "$defs/Product"},

@@ -230,8 +230,10 @@ func one(b *bytes.Buffer, service, file string, s *schema) error {
 	return structOf(b, s.Title, fmt.Sprintf("is the data of %s.%s.v%s. %s", service, name, version, s.Description), s.Properties, s.Required)
 }
 
-// structOf writes the struct type for an object, and after it the types of the objects
-// in its lists.
+// structOf writes the struct type for an object with its method Canonical, and after it
+// the types of the objects in its lists, unless b already contains them. says is the doc
+// comment without its first word, the title. A property outside the supported subset is
+// an error.
 func structOf(b *bytes.Buffer, title, says string, properties map[string]property, required []string) error {
 	fmt.Fprintf(b, "\n// %s %s\ntype %s struct {\n", title, says, title)
 	keys := slices.Sorted(maps.Keys(properties))

@@ -13,8 +13,7 @@ import (
 )
 
 // names writes a constant for the name of every event, and the set of the events whose
-// schemas belong to the mesh as a whole. scripts/measure-code fails if other code has a
-// literal of an event's name.
+// schemas belong to the mesh as a whole.
 func names(byService map[string][]string) error {
 	var consts, shared bytes.Buffer
 	for _, service := range slices.Sorted(maps.Keys(byService)) {

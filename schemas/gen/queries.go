@@ -14,15 +14,16 @@ import (
 )
 
 // querySchema is the content of one file of queries/<service> other than types.json: the
-// JSON Schema of an object with the members request and response. The members that begin
-// with x- are extensions; they hold the properties of the query that the schema itself
-// cannot express.
+// JSON Schema of an object with the member request and, unless the response is bytes,
+// the member response. The members that begin with x- are extensions; they hold the
+// properties of the query that the schema itself cannot express.
 type querySchema struct {
 	ID          string          `json:"$id"`
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
 	Answer      string          `json:"x-answer"`      // kind of the response: one, list or bytes
 	Callers     []string        `json:"x-callers"`     // names of the services that may send the query
+	Scope       string          `json:"x-scope"`       // tenants for which the query may be sent: tenant, cell or both
 	View        string          `json:"x-view"`        // view that the response is read from; empty: none
 	DeadlineMS  int64           `json:"x-deadline-ms"` // maximum time that a client waits, in milliseconds
 	Errors      []string        `json:"x-errors"`      // error codes in addition to those that every query can return
@@ -78,7 +79,8 @@ func queryFiles(root fs.FS, codes map[string]bool) (map[string][]byte, error) {
 	return out, nil
 }
 
-// readQueries reads and checks all query schemas and shared types under root.
+// readQueries reads all query schemas and shared types under root, and checks the query
+// schemas.
 func readQueries(root fs.FS, codes map[string]bool) (*querySet, error) {
 	files, err := fs.Glob(root, "queries/*/*.json")
 	if err != nil {
@@ -113,6 +115,9 @@ func readQueries(root fs.FS, codes map[string]bool) (*querySet, error) {
 	return set, nil
 }
 
+// scopes maps the values of x-scope to the constants of pkg/core/query.
+var scopes = map[string]string{"tenant": "OfTenant", "cell": "OfCell", "both": "OfBoth"}
+
 // check returns an error if the members of a file contradict each other or its name, if
 // a required one is missing, or if an error code is not in codes.
 func (q *querySchema) check(service, verb string, codes map[string]bool) error {
@@ -128,6 +133,8 @@ func (q *querySchema) check(service, verb string, codes map[string]bool) error {
 		return errors.New("file name, $id and title must agree")
 	case !hasRequest || hasResponse == (q.Answer == "bytes") || !slices.Contains([]string{"one", "list", "bytes"}, q.Answer):
 		return errors.New("x-answer is one, list or bytes; bytes have no schema, everything else has")
+	case scopes[q.Scope] == "":
+		return errors.New("x-scope is tenant, cell or both")
 	case q.Description == "" || len(q.Callers) == 0 || q.DeadlineMS <= 0:
 		return errors.New("description, x-callers and x-deadline-ms are required")
 	}
@@ -203,12 +210,16 @@ func (g *goFile) query(q *querySchema) error {
 		own, service = "", ""
 	}
 	fmt.Fprintf(&g.vars, "\t// %sQuery is %s.%s. %s\n", q.Title, g.service, q.verb(), q.Description)
-	fmt.Fprintf(&g.vars, "\t%sQuery = %s%s[%s]{Info: %sInfo{Service: %q, Verb: %q, Callers: %#v, View: %q, Deadline: %d * time.Millisecond}}\n\n",
-		q.Title, own, kind, params, own, service, q.verb(), q.Callers, q.View, q.DeadlineMS)
+	fmt.Fprintf(&g.vars, "\t%sQuery = %s%s[%s]{Info: %sInfo{Service: %q, Verb: %q, Callers: %#v, Scope: %s%s, View: %q, Deadline: %d * time.Millisecond}}\n\n",
+		q.Title, own, kind, params, own, service, q.verb(), q.Callers, own, scopes[q.Scope], q.View, q.DeadlineMS)
 	return nil
 }
 
-// typeOf returns the Go type for a schema, and writes the structs that the type uses.
+// typeOf returns the Go type for a schema, and writes the structs that the type uses. It
+// supports references to shared types, x-go-type, strings, integers, numbers, booleans,
+// arrays, closed objects with a title, and objects whose additionalProperties is a
+// schema, which are maps. A list of a type and "null" counts as the type. Any other
+// schema is an error.
 func (g *goFile) typeOf(n *node) (string, error) {
 	if n.Ref != "" {
 		return g.refOf(n.Ref)
@@ -317,18 +328,23 @@ A query fails with a code of [errors.md](errors.md). Each can fail with
 among those listed), ` + "`query_unknown`" + ` (the instance is of a release that lacks the
 query), ` + "`unavailable`" + ` and ` + "`timeout`" + `; the codes below come on top.
 
+A query is sent for one tenant. Its scope names the tenants for which it may be sent:
+` + "`tenant`" + ` (one that the operator created, or the original one), ` + "`cell`" + ` (the tenant of
+the mesh itself) or ` + "`both`" + `. For any other tenant it fails with ` + "`not_found`" + `. While a
+ledger has one tenant, that is the cell too.
+
 A member that a release adds to a request or to a response is optional, and readers
 skip members that they do not know, so services of two releases can run side by
 side while one after the other is replaced.
 
-| query | callers | response | view | codes | what it returns |
-|---|---|---|---|---|---|
+| query | callers | scope | response | view | codes | what it returns |
+|---|---|---|---|---|---|---|
 `)
 	kinds := map[string]string{"one": "one document", "list": "items, in parts", "bytes": "bytes, in parts"}
 	for _, service := range slices.Sorted(maps.Keys(set.queries)) {
 		for _, q := range set.queries[service] {
-			fmt.Fprintf(&b, "| [`%s.%s`](../../schemas/queries/%s/%s.json) | %s | %s | %s | %s | %s |\n", service, q.verb(), service, q.verb(),
-				strings.Join(q.Callers, ", "), kinds[q.Answer], orDash(q.View), orDash(strings.Join(q.Errors, ", ")), q.Description)
+			fmt.Fprintf(&b, "| [`%s.%s`](../../schemas/queries/%s/%s.json) | %s | %s | %s | %s | %s | %s |\n", service, q.verb(), service, q.verb(),
+				strings.Join(q.Callers, ", "), q.Scope, kinds[q.Answer], orDash(q.View), orDash(strings.Join(q.Errors, ", ")), q.Description)
 		}
 	}
 	return b.Bytes()

@@ -9,16 +9,16 @@ import (
 
 var (
 	// ModelsQuery is llm-router.models. The models that a request can name.
-	ModelsQuery = query.Query[ModelsRequest, ModelList]{Info: query.Info{Service: "llm-router", Verb: "models", Callers: []string{"gateway"}, View: "", Deadline: 60000 * time.Millisecond}}
+	ModelsQuery = query.Query[ModelsRequest, ModelList]{Info: query.Info{Service: "llm-router", Verb: "models", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 
 	// SpendQuery is llm-router.spend. Tokens and money in a window.
-	SpendQuery = query.Query[SpendRequest, []Spend]{Info: query.Info{Service: "llm-router", Verb: "spend", Callers: []string{"gateway"}, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
+	SpendQuery = query.Query[SpendRequest, []Spend]{Info: query.Info{Service: "llm-router", Verb: "spend", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
 
 	// StatsQuery is llm-router.stats. How models did in a window.
-	StatsQuery = query.Query[StatsRequest, []ModelStats]{Info: query.Info{Service: "llm-router", Verb: "stats", Callers: []string{"gateway"}, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
+	StatsQuery = query.Query[StatsRequest, []ModelStats]{Info: query.Info{Service: "llm-router", Verb: "stats", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
 
 	// StoredResponseQuery is llm-router.stored_response. What the id of a stored response means; empty members where nothing is stored under it.
-	StoredResponseQuery = query.Query[StoredResponseRequest, StoredResponse]{Info: query.Info{Service: "llm-router", Verb: "stored_response", Callers: []string{"gateway"}, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
+	StoredResponseQuery = query.Query[StoredResponseRequest, StoredResponse]{Info: query.Info{Service: "llm-router", Verb: "stored_response", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
 )
 
 // Model is a model that a request can name.

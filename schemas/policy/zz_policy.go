@@ -46,7 +46,7 @@ func (d *BreakGlassReviewed) Canonical(c *canon.Codec) {
 // BudgetChangedName is the event's name.
 const BudgetChangedName = "budget_changed"
 
-// BudgetChanged is the data of policy.budget_changed.v1. Reservations and settlements, in order: reservations first. Appended before any of the calls is allowed.
+// BudgetChanged is the data of policy.budget_changed.v2. Reservations and settlements, in order: reservations first. Appended before any of the calls is allowed.
 type BudgetChanged struct {
 	Now      string     `json:"now"` // windows are reckoned at this time
 	Reserved []Reserved `json:"reserved"`
@@ -65,6 +65,7 @@ type Reserved struct {
 	CallID  string   `json:"call_id"`
 	Charges []Charge `json:"charges"`
 	Session string   `json:"session"`
+	Tenant  string   `json:"tenant,omitempty"` // of the call; empty if it is the tenant of the event
 }
 
 // Canonical implements canon.Document.
@@ -72,6 +73,7 @@ func (d *Reserved) Canonical(c *canon.Codec) {
 	c.Str("call_id", &d.CallID)
 	canon.List(c, "charges", &d.Charges)
 	c.Str("session", &d.Session)
+	c.OptStr("tenant", &d.Tenant)
 }
 
 // Charge One account's share of a reservation or settlement.
@@ -92,7 +94,8 @@ func (d *Charge) Canonical(c *canon.Codec) {
 type Settled struct {
 	CallID  string   `json:"call_id"`
 	Charges []Charge `json:"charges"`
-	Status  string   `json:"status"` // of the call's effect
+	Status  string   `json:"status"`           // of the call's effect
+	Tenant  string   `json:"tenant,omitempty"` // of the call; empty if it is the tenant of the event
 }
 
 // Canonical implements canon.Document.
@@ -100,6 +103,7 @@ func (d *Settled) Canonical(c *canon.Codec) {
 	c.Str("call_id", &d.CallID)
 	canon.List(c, "charges", &d.Charges)
 	c.Str("status", &d.Status)
+	c.OptStr("tenant", &d.Tenant)
 }
 
 // DelegationGrantedName is the event's name.

@@ -12,28 +12,31 @@ import (
 
 var (
 	// ApprovalQuery is policy.approval. One call that waits for approval, with its arguments.
-	ApprovalQuery = query.Query[ApprovalRequest, PendingCall]{Info: query.Info{Service: "policy", Verb: "approval", Callers: []string{"gateway"}, View: "policy.state", Deadline: 60000 * time.Millisecond}}
+	ApprovalQuery = query.Query[ApprovalRequest, PendingCall]{Info: query.Info{Service: "policy", Verb: "approval", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 
 	// ApprovalsQuery is policy.approvals. The calls that wait for approval, the oldest first.
-	ApprovalsQuery = query.Query[ApprovalsRequest, []PendingCall]{Info: query.Info{Service: "policy", Verb: "approvals", Callers: []string{"gateway"}, View: "policy.state", Deadline: 60000 * time.Millisecond}}
+	ApprovalsQuery = query.Query[ApprovalsRequest, []PendingCall]{Info: query.Info{Service: "policy", Verb: "approvals", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 
 	// BudgetViewQuery is policy.budget_view. The budget ledger's view.
-	BudgetViewQuery = query.Query[BudgetViewRequest, query.ViewDump]{Info: query.Info{Service: "policy", Verb: "budget_view", Callers: []string{"gateway"}, View: "policy.budget", Deadline: 60000 * time.Millisecond}}
+	BudgetViewQuery = query.Query[BudgetViewRequest, query.ViewDump]{Info: query.Info{Service: "policy", Verb: "budget_view", Callers: []string{"gateway"}, Scope: query.OfCell, View: "policy.budget", Deadline: 60000 * time.Millisecond}}
 
 	// IdentitiesQuery is policy.identities. Principals, roles, delegations, consents, session grants and revocations, with the freeze.
-	IdentitiesQuery = query.Query[IdentitiesRequest, IdentitiesState]{Info: query.Info{Service: "policy", Verb: "identities", Callers: []string{"gateway"}, View: "policy.state", Deadline: 60000 * time.Millisecond}}
+	IdentitiesQuery = query.Query[IdentitiesRequest, IdentitiesState]{Info: query.Info{Service: "policy", Verb: "identities", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 
 	// KeysQuery is policy.keys. The virtual keys, also those that were revoked, sorted by id.
-	KeysQuery = query.Query[KeysRequest, []VirtualKey]{Info: query.Info{Service: "policy", Verb: "keys", Callers: []string{"gateway"}, View: "policy.state", Deadline: 60000 * time.Millisecond}}
+	KeysQuery = query.Query[KeysRequest, []VirtualKey]{Info: query.Info{Service: "policy", Verb: "keys", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 
 	// LimitsQuery is policy.limits. The limits in force, and the accounts of the budget ledger.
-	LimitsQuery = query.Query[LimitsRequest, LimitsState]{Info: query.Info{Service: "policy", Verb: "limits", Callers: []string{"gateway"}, View: "policy.budget", Deadline: 60000 * time.Millisecond}}
+	LimitsQuery = query.Query[LimitsRequest, LimitsState]{Info: query.Info{Service: "policy", Verb: "limits", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.budget", Deadline: 60000 * time.Millisecond}}
 
 	// PoliciesQuery is policy.policies. The policy documents in force, by layer and precedence.
-	PoliciesQuery = query.Query[PoliciesRequest, []PolicyDocument]{Info: query.Info{Service: "policy", Verb: "policies", Callers: []string{"gateway"}, View: "policy.state", Deadline: 60000 * time.Millisecond}}
+	PoliciesQuery = query.Query[PoliciesRequest, []PolicyDocument]{Info: query.Info{Service: "policy", Verb: "policies", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 
 	// StartsViewQuery is policy.starts_view. The view of allowed calls that have not started.
-	StartsViewQuery = query.Query[StartsViewRequest, query.ViewDump]{Info: query.Info{Service: "policy", Verb: "starts_view", Callers: []string{"gateway"}, View: "policy.starts", Deadline: 60000 * time.Millisecond}}
+	StartsViewQuery = query.Query[StartsViewRequest, query.ViewDump]{Info: query.Info{Service: "policy", Verb: "starts_view", Callers: []string{"gateway"}, Scope: query.OfCell, View: "policy.starts", Deadline: 60000 * time.Millisecond}}
+
+	// TenantsQuery is policy.tenants. The tenants of the mesh, sorted by id.
+	TenantsQuery = query.Query[TenantsRequest, []Tenant]{Info: query.Info{Service: "policy", Verb: "tenants", Callers: []string{"gateway"}, Scope: query.OfCell, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 )
 
 // Account is one account of the budget ledger.
@@ -97,6 +100,18 @@ type PolicyDocument struct {
 	Precedence int64            `json:"precedence,omitempty"` // p1 bundles are evaluated in ascending order
 	Retired    bool             `json:"retired,omitempty"`
 	Source     string           `json:"source,omitempty"` // where it came from
+}
+
+// Tenant is one tenant of the mesh.
+type Tenant struct {
+	Environment  string         `json:"environment,omitempty"`  // absent if the id does not have the form of a created tenant's
+	Organization string         `json:"organization,omitempty"` // absent as environment is
+	Original     bool           `json:"original"`               // whether no call created it: it is the tenant with which the mesh began
+	Project      string         `json:"project,omitempty"`      // absent as environment is
+	Quota        contract.Quota `json:"quota"`
+	Since        string         `json:"since,omitempty"` // when it was created, or when the cell was opened; absent before that
+	Suspended    bool           `json:"suspended"`
+	Tenant       string         `json:"tenant"` // id: organization, project and environment, joined by _
 }
 
 // VirtualKey is a virtual key: what it may be used for, and whether it still is in force.
@@ -163,4 +178,8 @@ type PoliciesRequest struct {
 
 // StartsViewRequest is the request of policy.starts_view.
 type StartsViewRequest struct {
+}
+
+// TenantsRequest is the request of policy.tenants.
+type TenantsRequest struct {
 }

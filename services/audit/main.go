@@ -1,9 +1,8 @@
 // Command audit indexes the ledger, signs checkpoints of it and serves proofs.
 //
-// It owns the folder of its view and of the last checkpoint, so one instance runs at a
-// time; a second one exits with an error that names the first. Package audit implements
-// the service, which can also run in the process of the whole mesh; this file reads the
-// configuration that docs/reference/configuration.md describes, and starts the service.
+// Package audit implements the service, which can also run in the process of the whole
+// mesh; this file reads the configuration that docs/reference/configuration.md
+// describes, and starts the service.
 package main
 
 import (

@@ -1,7 +1,6 @@
 // Command llm-router executes calls to language models. Several instances may run at a
-// time, since none has state that the others need; budgets apply to the sum of their
-// calls. This file reads the llm document that the configuration contains or names, and
-// starts package llmrouter, which can also run in the process of the whole mesh.
+// time; budgets apply to the sum of their calls. The command reads the llm document that
+// the configuration contains or names, and starts package llmrouter.
 package main
 
 import (

@@ -1,9 +1,8 @@
-// Command policy runs the policy service, which makes the decision about every call. It
-// keeps no state other than what it reads from the ledger, so several instances may run
-// at a time; their decisions are serialized by message ids and expected sequences. Its
-// shell, which can also run in the process of the whole mesh, is package policy; this
-// file reads the configuration that docs/reference/configuration.md describes, and
-// starts the shell.
+// Command policy runs the policy service, which makes the decision about every call. All
+// its state comes from the ledger, so several instances may run at a time; their
+// decisions are serialized by message ids and expected sequences. The command reads the
+// configuration that docs/reference/configuration.md describes, and starts package
+// policy.
 package main
 
 import (

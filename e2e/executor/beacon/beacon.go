@@ -1,5 +1,5 @@
 // Package beacon is a minimal example of a service that executes calls: it has one tool
-// and keeps no state and no secrets. Its only connection is the one to NATS.
+// and keeps no state and no secrets.
 package beacon
 
 import (
@@ -15,12 +15,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// Name is the name of the service, under which package services lists it.
+// Name is the name of the service, under which the registry in package services must
+// list it.
 const Name = "beacon"
 
-// tool is the catalog entry of the service's only tool. Run registers it at every start;
-// if it has changed since, it must be approved before policy allows calls of the tool
-// again.
+// tool is the catalog entry of the service's only tool. Run registers it at every start.
+// If the entry differs from the earlier registration, policy denies calls of the tool
+// until the change is approved.
 var tool = contract.Tool{
 	Description: "Writes a word in signals.", Class: "E0", Executor: Name, Kind: "beacon.flash", Tool: "beacon.flash", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"word":{"maxLength":64,"type":"string"}},"required":["word"],"type":"object"}`),
@@ -39,7 +40,7 @@ func (*Service) Declaration() bus.Declaration {
 // signs the receipt; flash performs only the effect.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	tools := []contract.Tool{tool}
-	if err := catalog.Register(ctx, env.Emit, Name, tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, Name, tools); err != nil {
 		return err
 	}
 	ready()

@@ -1,6 +1,6 @@
 package main
 
-// calls is empty, because WebAssembly cannot make system calls of the host.
+// calls returns no attempts, because WebAssembly cannot make system calls of the host.
 func calls() []attempt { return nil }
 
 func facts() map[string]any { return map[string]any{} }

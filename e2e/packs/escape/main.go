@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// attempt is one way to escape; try returns nil if it succeeded.
+// attempt is one way to escape from the sandbox; try returns nil if the escape
+// succeeded.
 type attempt struct {
 	name string
 	try  func() error

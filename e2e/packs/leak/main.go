@@ -1,6 +1,6 @@
 // Command leak is the pack cmd.leak. It prints the secret leak-key in an encoding that
 // the caller selects, the secret leak-pin as it is, or both, as the caller requests. The
-// test shows that neither is recorded.
+// test in e2e/attack/leak_test.go shows that neither is recorded.
 package main
 
 import (

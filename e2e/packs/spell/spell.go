@@ -18,9 +18,9 @@ import (
 var Hows = []string{"plain", "escapes", "slash", "quoted twice", "go", "base64", "base64 1", "base64 2", "hex", "HEX", "percent", "PERCENT", "query", "html"}
 
 // In returns v in the named encoding, escaped so that it can be placed between the
-// quotes of a JSON string; with "html", this holds only if v contains no quotes. "base64
-// 1" and "base64 2" encode v with other bytes around it, one or two of them before v. An
-// unknown name means plain.
+// quotes of a JSON string; with "html", this holds only if v consists of printable
+// characters other than quotes. "base64 1" and "base64 2" encode v with other bytes
+// around it, one or two of them before v. An unknown name means plain.
 func In(how, v string) string {
 	each := func(format string) string {
 		var b strings.Builder

@@ -12,12 +12,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 )
 
-// Start starts a server in this process from the text that bus.ServerConfig returned,
-// and returns when it is ready for connections. It returns an error if the configuration
-// is invalid or the server is not ready within 10 seconds. If files is not nil and the
-// configuration has TLS, the server uses the certificate of files for clients, and
-// reloads it when the files change. To stop the server, close every connection, then
-// call Shutdown and WaitForShutdown.
+// Start starts a server in this process with a configuration such as bus.ServerConfig
+// returns, and returns when it is ready for connections. Without a listen address in the
+// configuration, only this process can connect. Start returns an error if the
+// configuration is invalid or the server is not ready within 10 seconds. If files is not
+// nil and the configuration has TLS, the server uses the certificate of files for
+// clients, and reloads it when the files change. To stop the server, close every
+// connection, then call Shutdown and WaitForShutdown.
 func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {

@@ -54,8 +54,8 @@ func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Rea
 // Transform appends the canonical form of the JSON text src to dst and returns the
 // extended slice; src is not changed or retained. It returns nil and an *Error for a
 // text that is not JSON, a duplicate member name, invalid UTF-8, a lone surrogate, a
-// number outside IEEE 754 double, nesting deeper than MaxDepth, and data after the value
-// (RFC 8785 section 3.1, RFC 7493).
+// number outside the range of an IEEE 754 double, nesting deeper than MaxDepth, and data
+// after the value (RFC 8785 section 3.1, RFC 7493).
 func Transform(dst, src []byte) ([]byte, error) {
 	p := parser{src: src}
 	dst, err := p.value(dst, 0)
@@ -123,11 +123,7 @@ func (p *parser) value(dst []byte, depth int) ([]byte, error) {
 		}
 		return p.array(dst, depth)
 	case '"':
-		s, err := p.str()
-		if err != nil {
-			return nil, err
-		}
-		return AppendString(dst, s), nil
+		return p.text(dst)
 	case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
 		return p.number(dst)
 	}
@@ -311,6 +307,26 @@ func (p *parser) str() (string, error) {
 	}
 	p.pos = len(p.src)
 	return "", p.fail("unterminated string")
+}
+
+// text reads the string whose opening quote is at p.pos and appends its canonical form,
+// which for a string without escapes is the string itself.
+func (p *parser) text(dst []byte) ([]byte, error) {
+	rest := p.src[p.pos+1:]
+	n := 0
+	for n < len(rest) && rest[n] != '"' && rest[n] != '\\' && rest[n] >= 0x20 {
+		n++
+	}
+	if n < len(rest) && rest[n] == '"' && utf8.Valid(rest[:n]) {
+		dst = append(dst, p.src[p.pos:p.pos+n+2]...)
+		p.pos += n + 2
+		return dst, nil
+	}
+	s, err := p.str()
+	if err != nil {
+		return nil, err
+	}
+	return AppendString(dst, s), nil
 }
 
 // endString returns s, the content of the string whose closing quote is at p.pos, and

@@ -1,5 +1,7 @@
 package canon
 
+import "sync"
+
 // Document is a value with a canonical form. It lists its members once, in ascending
 // order of their names; Append and Read use the same list, so that they agree on the
 // members and their order. An optional member (the methods Opt…, and the functions
@@ -27,12 +29,41 @@ func Append(dst []byte, d Document) []byte {
 // number, and an empty optional member are errors, so that one document has one digest;
 // only the values of Data members are not checked to be canonical. Raw and Data members
 // that are nested too deeply (see MaxDepth) are errors, too. d must be the zero value;
-// after an error its content is undefined. Strings are copied; Raw and Data members
-// alias b.
+// after an error its content is undefined. Strings are copied; Text, Raw and Data
+// members alias b.
 func Read(b []byte, d Document) error {
-	c := Codec{scanner: scanner{in: b}, reading: true}
+	c := codecs.Get().(*Codec)
+	defer c.release()
+	c.scanner, c.reading = scanner{in: b}, true
 	c.object(d)
 	return c.end("data after the document")
+}
+
+// With calls f with the canonical bytes of d, which f must not retain. It is Append for
+// bytes that are needed for a moment, such as those of a digest; it reuses the memory of
+// earlier calls.
+func With(d Document, f func(b []byte)) {
+	c := codecs.Get().(*Codec)
+	defer c.release()
+	c.object(d)
+	f(c.w.B)
+}
+
+// codecs holds codecs, as *Codec, without content but with the capacity of w.B.
+var codecs = sync.Pool{New: func() any { return new(Codec) }}
+
+// maxScratch is the greatest capacity of w.B that release retains, so that codecs does
+// not hold the memory of large documents.
+const maxScratch = 32 << 10
+
+// release puts c back into codecs. c must not be used afterwards.
+func (c *Codec) release() {
+	buf := c.w.B[:0]
+	if cap(buf) > maxScratch {
+		buf = nil
+	}
+	*c = Codec{w: Writer{B: buf}}
+	codecs.Put(c)
 }
 
 // Members calls f for each member of the canonical object doc, in order, with the quoted
@@ -122,12 +153,24 @@ func (c *Codec) OptStr(k string, v *string) {
 }
 
 // Const writes or reads a string member that always has the value v; a reading
-// pass fails for any other value.
+// pass fails for any other value. v must not contain characters that JSON must escape.
 func (c *Codec) Const(k, v string) {
-	got := v
-	c.Str(k, &got)
-	if got != v {
+	if !c.reading {
+		c.w.Str(k, v)
+	} else if c.need(k) && string(c.raw()) != v {
 		c.fail(k + " must be " + v)
+	}
+}
+
+// Text is like Str for a string without characters that JSON must escape. A reading pass
+// does not copy it: it sets v to the bytes between the quotes, with their escapes, which
+// alias the input.
+func (c *Codec) Text(k string, v *[]byte) {
+	if !c.reading {
+		c.w.key(k)
+		c.w.B = append(append(append(c.w.B, '"'), *v...), '"')
+	} else if c.need(k) {
+		*v = c.raw()
 	}
 }
 
@@ -179,8 +222,8 @@ func (c *Codec) Raw(k string, v *[]byte) {
 }
 
 // Data is like Raw, except that a reading pass checks only that strings end, that as
-// many brackets close as open, and that the nesting is not too deep. The caller must
-// check the value before it relies on it.
+// many brackets close as open, and that the nesting is not too deep; if the value is
+// missing, v becomes empty. The caller must check the value before it relies on it.
 func (c *Codec) Data(k string, v *[]byte) {
 	if !c.reading {
 		c.w.Raw(k, *v)

@@ -196,7 +196,7 @@ func TestDepth(t *testing.T) {
 		name string
 		n    int
 		read func(n int) error
-		at   int // offset of the level that is too deep
+		at   int // byte offset of the bracket that opens the level that is too deep
 	}{
 		{"arrays", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, "[", "1", "]"))); return err }, 128},
 		{"objects", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, `{"a":`, "1", "}"))); return err }, 128 * 5},

@@ -134,9 +134,9 @@ func (s *scanner) raw() []byte {
 }
 
 // bounds returns the range of the content of the string at pos, and moves past the
-// closing quote. If the content holds an escape, bounds instead returns with escapes set
-// and pos at the first byte of the content; the caller continues with escaped and
-// ignores to.
+// closing quote. If the content holds an escape, bounds returns with escapes set and pos
+// at the first byte of the content; to is then invalid, and the caller must call
+// escaped(from). If the string is invalid, bounds sets s.err.
 func (s *scanner) bounds() (from, to int, escapes bool) {
 	s.expect('"')
 	if s.err != nil {
@@ -261,9 +261,10 @@ func (s *scanner) int() int64 {
 	for s.pos < len(s.in) && (s.in[s.pos] == '-' || s.in[s.pos] >= '0' && s.in[s.pos] <= '9') {
 		s.pos++
 	}
-	text := string(s.in[from:s.pos])
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n > MaxInt || n < -MaxInt || strconv.FormatInt(n, 10) != text {
+	text := s.in[from:s.pos]
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	var digits [20]byte // room for the sign and digits of the smallest int64
+	if err != nil || n > MaxInt || n < -MaxInt || string(strconv.AppendInt(digits[:0], n, 10)) != string(text) {
 		s.stop(errInt)
 	}
 	return n

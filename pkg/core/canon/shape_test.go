@@ -16,7 +16,8 @@ var someShape = &Shape{Kind: ObjectKind, Members: []Member{
 	{"h", false, &Shape{Kind: StringKind, Form: TimeForm}},
 }}
 
-// TestShape checks values that have a shape, and values that do not.
+// TestShape checks that Check accepts values that have the shape someShape, and returns
+// an error for others.
 func TestShape(t *testing.T) {
 	hex := strings.Repeat("0a", 32)
 	for _, ok := range []string{

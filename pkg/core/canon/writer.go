@@ -19,8 +19,8 @@ type Writer struct {
 // extends dst and owns it until End.
 func Object(dst []byte) Writer { return Writer{B: append(dst, '{')} }
 
-// End closes the object and returns the bytes, which include those that Object
-// was called with. The writer must not be used afterwards.
+// End closes the object and returns the bytes, which include the bytes that were passed
+// to Object. The writer must not be used afterwards.
 func (w *Writer) End() []byte { return append(w.B, '}') }
 
 func (w *Writer) key(k string) {

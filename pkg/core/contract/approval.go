@@ -5,13 +5,13 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // ApprovalRule is one requirement on the approvers of an escalated call. It is
 // met when Quorum distinct approvers with a required role have granted the call.
 type ApprovalRule struct {
-	Quorum    int64    `json:"quorum"`          // distinct approvers; neither the caller nor the principal it acts for counts
+	Quorum    int64    `json:"quorum"`          // required number of distinct approvers; neither the caller nor the principal it acts for counts
 	Roles     []string `json:"roles,omitempty"` // each approver must hold one of these; empty = guard.DefaultRole
 	TimeoutMS int64    `json:"timeout_ms"`      // time to vote in milliseconds from the escalation; of several rules, the shortest time counts
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *ApprovalRule) Canonical(c *canon.Codec) {
 	c.Int("quorum", &a.Quorum)
 	c.OptStrs("roles", &a.Roles)
@@ -28,8 +28,8 @@ type Escalated struct {
 	Rules    []ApprovalRule `json:"rules,omitempty"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (e *Escalated) Canonical(c *canon.Codec) {
 	c.Doc("call", &e.Call)
 	c.Doc("decision", &e.Decision)
@@ -44,7 +44,7 @@ const (
 	TimeOut = "timed_out" // not a vote: the time to vote has expired
 )
 
-// The values of Approval.Resolved, which state how an escalation was settled.
+// The values of Approval.Resolved, which state how an escalation ended.
 const (
 	ResolvedGranted = "granted"
 	ResolvedDenied  = "denied"
@@ -53,21 +53,21 @@ const (
 
 // Approval is the data of policy.approval_recorded: one vote on an escalated call, or
 // the expiry of its time to vote. Resolved is set on the last approval event of a call,
-// which settles the escalation.
+// which ends the escalation.
 type Approval struct {
 	Approver string   `json:"approver"` // the principal who voted; "-" for an expiry
 	CallID   string   `json:"call_id"`
-	KID      string   `json:"kid,omitempty"` // the approver's own key, if the vote is signed
+	KID      string   `json:"kid,omitempty"` // id of the approver's own key; empty if the vote is not signed
 	Reason   string   `json:"reason,omitempty"`
-	Resolved string   `json:"resolved,omitempty"` // ResolvedGranted, ResolvedDenied or ResolvedExpired; empty = not settled yet
+	Resolved string   `json:"resolved,omitempty"` // ResolvedGranted, ResolvedDenied or ResolvedExpired; empty = not resolved yet
 	Roles    []string `json:"roles,omitempty"`    // roles that the approver held when policy recorded the vote
 	Sig      string   `json:"sig,omitempty"`
 	Tenant   string   `json:"tenant"`
 	Vote     string   `json:"vote"` // Grant, Refuse or TimeOut
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *Approval) Canonical(c *canon.Codec) {
 	c.Str("approver", &a.Approver)
 	c.Str("call_id", &a.CallID)
@@ -93,8 +93,8 @@ type Ballot struct {
 	Vote           string `json:"vote"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (b *Ballot) Canonical(c *canon.Codec) {
 	c.Str("approver", &b.Approver)
 	c.Str("call_id", &b.CallID)
@@ -112,8 +112,8 @@ type ConfigReloaded struct {
 	Members []string `json:"members"` // JSON pointers to the changed members that the service reads
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (r *ConfigReloaded) Canonical(c *canon.Codec) {
 	c.Str("digest", &r.Digest)
 	c.Strs("members", &r.Members)
@@ -127,8 +127,8 @@ type FreezeAck struct {
 	Instance string `json:"instance"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (f *FreezeAck) Canonical(c *canon.Codec) {
 	c.Str("freeze_id", &f.FreezeID)
 	c.Str("instance", &f.Instance)

@@ -18,20 +18,20 @@ type Call struct {
 	IdemKey       string   `json:"idempotency_key,omitempty"`
 	Kind          string   `json:"kind"`                   // such as llm.chat, tool.<pack> or vault.<verb>
 	Labels        []string `json:"labels,omitempty"`       // data classes that the proposing service found in the request
-	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal that the actor claims to act for; policy checks the claim
-	Parent        string   `json:"parent,omitempty"`       // running call that this one is nested in
+	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal for whom the actor states that it acts; policy checks the statement
+	Parent        string   `json:"parent,omitempty"`       // id of the running call that this one is nested in; empty if none
 	ParentSession string   `json:"parent_session,omitempty"`
-	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // milliseconds within which the caller, which executes the call itself, reports its outcome; absent = the tool's executor executes it
+	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // milliseconds from the decision within which the caller, which executes the call itself, reports its effect; absent = the tool's executor executes it
 	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it; policy denies such a call
 	Scopes        []string `json:"scopes"`
 	SessionName   string   `json:"session_name,omitempty"` // the caller's name for the session
-	Stream        bool     `json:"stream,omitempty"`       // the caller reads transient frames
+	Stream        bool     `json:"stream,omitempty"`       // whether the caller reads the call's transient frames
 	Token         string   `json:"token,omitempty"`        // id (jti) of the bearer token that the caller presented
 	Tool          string   `json:"tool"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (x *Call) Canonical(c *canon.Codec) {
 	c.Doc("args", &x.Args)
 	canon.OptDoc(c, "body", &x.Body)
@@ -66,10 +66,10 @@ func (x *Call) Contents() []Content {
 	return []Content{x.Args, *x.Body}
 }
 
-// Tool declares what an executor can do; it is the data of <service>.tool_registered.
-// The schemas are canonical JSON Schema 2020-12. The digest of a Tool identifies it in
-// decisions and approvals, so a Tool in which any member is changed is another tool
-// document.
+// Tool declares a tool of an executor and the calls that it accepts; it is the data of
+// <service>.tool_registered and <service>.tool_retired. The schemas are canonical JSON
+// Schema 2020-12. Decisions and approvals identify a Tool by its digest, which every
+// change of a member changes.
 type Tool struct {
 	Class        string        `json:"class,omitempty"` // effect class, E0 (read-only) to E4 (irreversible); empty = E3
 	Description  string        `json:"description"`
@@ -79,8 +79,8 @@ type Tool struct {
 	Kind         string        `json:"kind"`
 	Labels       []string      `json:"labels,omitempty"` // data classes of the output, such as "web"
 	OutputSchema Raw           `json:"output_schema"`
-	Pack         string        `json:"pack_digest,omitempty"` // digest of the program that a pack runs
-	Rerunnable   bool          `json:"rerunnable,omitempty"`  // may run again after a crash
+	Pack         string        `json:"pack_digest,omitempty"` // digest of the pack's program; empty if the tool is not a pack
+	Rerunnable   bool          `json:"rerunnable,omitempty"`  // whether a call that a crash interrupted may run again
 	Reserve      *Amounts      `json:"reserve,omitempty"`     // the greatest amounts that one call may use; policy sets calls and risk_points itself, and estimates some of the measures that are zero
 	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // limits that the tool needs; policy may set lower ones
 	Secrets      []SecretGrant `json:"secrets,omitempty"`
@@ -88,16 +88,16 @@ type Tool struct {
 	Version      string        `json:"version"`
 }
 
-// ToolApproved is the data of policy.tool_approved: calls may use the tool document with
-// this digest. Calls of a tool of the same kind whose document has another digest are
-// denied as drift.
+// ToolApproved is the data of policy.tool_approved: calls of the kind may use the tool
+// document with this digest. While the kind's registered document has another digest,
+// its calls are denied as drift, unless policy is the executor.
 type ToolApproved struct {
 	Digest string `json:"digest"`
 	Kind   string `json:"kind"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (t *ToolApproved) Canonical(c *canon.Codec) {
 	c.Str("digest", &t.Digest)
 	c.Str("kind", &t.Kind)
@@ -119,8 +119,8 @@ func (r Raw) MarshalJSON() ([]byte, error) {
 	return r, nil
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (t *Tool) Canonical(c *canon.Codec) {
 	c.OptStr("class", &t.Class)
 	c.Str("description", &t.Description)
@@ -161,8 +161,8 @@ func (s *SecretGrant) Permits(name string) bool {
 	return s.Name == name
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (s *SecretGrant) Canonical(c *canon.Codec) {
 	c.OptStrs("hosts", &s.Hosts)
 	c.Str("name", &s.Name)
@@ -184,8 +184,8 @@ type Sandbox struct {
 // run.
 const OwnUID = "per_run"
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (s *Sandbox) Canonical(c *canon.Codec) {
 	c.Int("cpu_millis", &s.CPUMillis)
 	c.Int("memory_mib", &s.MemoryMiB)

@@ -12,8 +12,8 @@ import (
 )
 
 // InlineMax is the size in bytes of the largest content that is stored inside an event.
-// Larger content, and content that is not UTF-8, is an object in the store, unless it is
-// withheld.
+// Larger content, and content that is neither UTF-8 nor encrypted, is an object in the
+// store, unless it is withheld.
 const InlineMax = 16 << 10
 
 // The values of Content.Store: the places where content can be stored.
@@ -26,8 +26,7 @@ const (
 // Content refers to bytes by a commitment that does not reveal them: SHA-256(salt ‖
 // bytes) with a salt of 16 random bytes. Without the salt, a reader of the commitment
 // cannot test guesses; and once salt and bytes are destroyed, the content is erased
-// while every digest and signature over the commitment still verifies. Inline content
-// is part of the reference itself.
+// while every digest and signature over the commitment still verifies.
 //
 // Encryption, if present, means that the stored bytes are AES-256-GCM(key, nonce,
 // salt ‖ bytes, additional data = commitment). Destroying the named key then
@@ -50,16 +49,16 @@ type Encryption struct {
 	Nonce     string `json:"nonce"` // base64url of 12 bytes
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (e *Encryption) Canonical(c *canon.Codec) {
 	c.Str("algorithm", &e.Algorithm)
 	c.Str("key_id", &e.KeyID)
 	c.Str("nonce", &e.Nonce)
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (c *Content) Canonical(m *canon.Codec) {
 	m.Str("commitment", &c.Commitment)
 	canon.OptDoc(m, "encryption", &c.Encryption)
@@ -70,8 +69,8 @@ func (c *Content) Canonical(m *canon.Codec) {
 	m.OptStr("text", &c.Text)
 }
 
-// SaltSize is the length of a content's salt in bytes. 128 random bits make
-// guesses at a content's commitment infeasible.
+// SaltSize is the length of a content's salt in bytes. Without these 128 random bits, a
+// commitment cannot be used to check a guess at the content.
 const SaltSize = 16
 
 // Commit returns the commitment to content under salt: "sha256:" and SHA-256(salt
@@ -80,7 +79,10 @@ func Commit(salt, content []byte) string {
 	h := sha256.New()
 	h.Write(salt)
 	h.Write(content)
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+	const prefix = "sha256:"
+	var sum [sha256.Size]byte
+	var text [len(prefix) + 2*sha256.Size]byte
+	return string(hex.AppendEncode(append(text[:0], prefix...), h.Sum(sum[:0])))
 }
 
 // NewContent returns a reference to content. It copies UTF-8 text of at most

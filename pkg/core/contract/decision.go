@@ -10,10 +10,10 @@ const (
 	Allow    = "ALLOW"
 )
 
-// Decision is policy's signed verdict on one call. Facts holds what the decision was
-// computed from, except the args, the tool's document and the policies: the decision
-// names these by commitment or digest. A reader who has them can compute verdict and
-// reason again. Only guard.Decide makes a Decision.
+// Decision is policy's signed verdict on one call. Facts holds the data from which the
+// decision was computed, except the args, the tool's document and the policies: the
+// decision names these by commitment or digest. A reader who has them can compute
+// verdict and reason again. Only guard.Decide makes a Decision.
 type Decision struct {
 	Actor         string           `json:"actor"`
 	ArgsDigest    string           `json:"args_digest"` // the commitment to the args
@@ -28,7 +28,7 @@ type Decision struct {
 	Kind          string           `json:"kind"`
 	Lamport       int64            `json:"lamport"`
 	Policies      PolicyDigests    `json:"policies"`
-	PolicyHash    string           `json:"policy_decision_hash"` // covers verdict, reason, policies, facts and args
+	PolicyHash    string           `json:"policy_decision_hash"` // SHA-256 that binds verdict and reason code to the digests of args, facts and policies
 	ReasonCode    string           `json:"reason_code"`
 	Session       string           `json:"session"`
 	Sig           string           `json:"sig,omitempty"`
@@ -41,15 +41,16 @@ type Decision struct {
 
 // PolicyDigests names the policies in force, by layer. If a layer has several documents,
 // their digests are joined by "+", in P1 in ascending precedence and in P2 in order of
-// name. P2 is empty if no overlay applied.
+// name. P2 is empty if no overlay applied, and all are empty if a policy document could
+// not be read.
 type PolicyDigests struct {
 	P0 string `json:"p0"`
 	P1 string `json:"p1"`
 	P2 string `json:"p2,omitempty"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (p *PolicyDigests) Canonical(c *canon.Codec) {
 	c.Str("p0", &p.P0)
 	c.Str("p1", &p.P1)
@@ -98,7 +99,7 @@ type ExecutionIntent struct {
 	IdemKey    string        `json:"idempotency_key"`
 	Kind       string        `json:"kind"`
 	NotBefore  string        `json:"not_before"`
-	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; only the llm-router reads them, and it fails a call with one that it does not know
+	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; only the llm-router reads them, and it fails a call with an unknown one
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Secrets    []SecretGrant `json:"secrets,omitempty"`
 	Tool       string        `json:"tool"`
@@ -116,8 +117,8 @@ type Amounts struct {
 	USDMicros     int64 `json:"usd_micros,omitempty"` // millionths of a US dollar
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *Amounts) Canonical(c *canon.Codec) {
 	c.OptInt("calls", &a.Calls)
 	c.OptInt("cents", &a.Cents)
@@ -135,15 +136,15 @@ type Reservation struct {
 	Amounts  Amounts  `json:"amounts"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (r *Reservation) Canonical(c *canon.Codec) {
 	c.Strs("accounts", &r.Accounts)
 	c.Doc("amounts", &r.Amounts)
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	c.Str("args_digest", &i.ArgsDigest)
 	canon.OptDoc(c, "budget", &i.Budget)
@@ -171,8 +172,8 @@ type Allowed struct {
 	Call Call `json:"call"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *Allowed) Canonical(c *canon.Codec) {
 	c.Doc("call", &a.Call)
 	c.Doc("decision", &a.Decision)

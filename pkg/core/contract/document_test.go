@@ -13,9 +13,9 @@ import (
 // documents returns the documents that TestDocuments checks, each without content.
 func documents() []canon.Document {
 	return []canon.Document{
-		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &ConfigReloaded{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
-		&ExecutionIntent{}, &FreezeAck{}, &LogEpoch{}, &PolicyDigests{}, &Receipt{}, &Recorded{}, &Reservation{}, &Sandbox{}, &SecretGrant{}, &Started{}, &Tool{}, &ToolApproved{},
-		&TrustKey{}, &Usage{}, &Amounts{},
+		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &CellOpened{}, &ConfigReloaded{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
+		&ExecutionIntent{}, &FreezeAck{}, &LogEpoch{}, &Operator{}, &PolicyDigests{}, &Quota{}, &Receipt{}, &Recorded{}, &Reservation{}, &Sandbox{}, &Snapshot{}, &SnapshotRejected{}, &SecretGrant{}, &Started{}, &Tool{}, &ToolApproved{},
+		&TenantCreated{}, &TenantQuotaSet{}, &TenantState{}, &TrustKey{}, &Usage{}, &Amounts{},
 	}
 }
 
@@ -164,6 +164,15 @@ func TestSmall(t *testing.T) {
 	for name, v := range versions {
 		if v < 2 {
 			t.Errorf("%s: version %d needs no entry", name, v)
+		}
+	}
+	newest := map[string]int{}
+	for id := range schemas {
+		newest[id.name] = max(newest[id.name], id.version)
+	}
+	for name, v := range newest {
+		if VersionOf(name) != v {
+			t.Errorf("%s is written in version %d, and its newest schema has version %d", name, VersionOf(name), v)
 		}
 	}
 }

@@ -25,8 +25,8 @@ type Started struct {
 	IntentID   string `json:"intent_id"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (s *Started) Canonical(c *canon.Codec) {
 	c.Str("call_id", &s.CallID)
 	c.Str("decision_id", &s.DecisionID)
@@ -34,17 +34,18 @@ func (s *Started) Canonical(c *canon.Codec) {
 	c.Str("intent_id", &s.IntentID)
 }
 
-// Caller is the value of executed_by and attested_by where the caller itself, and
-// not an executor of the mesh, executed a call or attests its outcome.
+// Caller is the value of executed_by and attested_by where the caller itself, and not an
+// executor of the mesh, executed a call or attests its effect.
 const Caller = "caller"
 
-// CallerExecutor is the service that intents name as executor if the caller
-// executes the call itself. The service hands the intent out, receives the report
-// of the outcome, and signs the report as the caller's attestation.
+// CallerExecutor is the service that intents name as executor if the caller executes the
+// call itself. The service hands the intent out to the caller, receives the caller's
+// report of the effect, and issues the receipt.
 const CallerExecutor = "gateway"
 
-// Effect is the outcome of a call, as the service that records it observed it or, with
-// AttestedBy set, as the caller reported it.
+// Effect describes the execution of a call, or why the call was not executed, as the
+// service that records the Effect observed it or, with AttestedBy set, as the caller
+// reported it.
 type Effect struct {
 	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments to contents that the effect produced
 	AttestedBy   string       `json:"attested_by,omitempty"` // set to Caller if the caller reported the effect and no executor observed it
@@ -87,8 +88,8 @@ type Usage struct {
 	WallMS          int64    `json:"wall_ms,omitempty"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (u *Usage) Canonical(c *canon.Codec) {
 	c.OptInt("cached_tokens", &u.CachedTokens)
 	c.OptInt("cents", &u.Cents)
@@ -113,8 +114,8 @@ type Attestation struct {
 	Tier        string   `json:"tier"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *Attestation) Canonical(c *canon.Codec) {
 	c.Strs("enforced", &a.Enforced)
 	c.Str("image_digest", &a.ImageDigest)
@@ -122,8 +123,8 @@ func (a *Attestation) Canonical(c *canon.Codec) {
 	c.Str("tier", &a.Tier)
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (e *Effect) Canonical(c *canon.Codec) {
 	c.OptStrs("artifacts", &e.Artifacts)
 	canon.OptDoc(c, "attestation", &e.Attestation)
@@ -160,7 +161,7 @@ type Receipt struct {
 	KID            string `json:"kid"`
 	Lamport        int64  `json:"lamport"`
 	OutputDigest   string `json:"output_digest,omitempty"`
-	Prev           string `json:"prev"` // digest of the previous receipt's canonical bytes, or of the genesis text
+	Prev           string `json:"prev"` // digest of the previous receipt's canonical bytes; for the first receipt, the digest of receipt.Genesis
 	ReasonCode     string `json:"reason_code"`
 	Session        string `json:"session"`
 	Sig            string `json:"sig,omitempty"`
@@ -207,8 +208,8 @@ type Recorded struct {
 	Receipt  Receipt   `json:"receipt"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (r *Recorded) Canonical(c *canon.Codec) {
 	canon.OptDoc(c, "decision", &r.Decision)
 	c.Doc("effect", &r.Effect)

@@ -46,8 +46,8 @@ func TestEnvelope(t *testing.T) {
 	if e.Service() != "gateway" || e.Type() != "dev.binnacle.gateway.effect_started.v2" {
 		t.Error(e.Service(), e.Type())
 	}
-	// A schema belongs to its producer unless it is one of the mesh's shared
-	// schemas.
+	// An event's schema belongs to the event's producer unless it is one of the mesh's
+	// shared schemas.
 	e.Name, e.Version = "outcome_reported", 1
 	if got := e.dataSchema(); got != "urn:binnacle:event:gateway:outcome_reported:v1" {
 		t.Error(got)
@@ -145,7 +145,7 @@ func TestSpellings(t *testing.T) {
 }
 
 // TestPeekCallID checks the result for events with and without a call id, for a call id
-// at the limit of 4 KiB, and for incomplete input.
+// before and one after the limit of 4 KiB, and for incomplete input.
 func TestPeekCallID(t *testing.T) {
 	b, err := benchEvent().Encode()
 	if err != nil {
@@ -178,7 +178,9 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestTime checks the limits of each field of a time, and dates that do not exist.
+// TestTime checks that Time converts to UTC and truncates to milliseconds. For
+// ParseTime, it checks the limits of each field, dates that do not exist, and input in
+// other forms.
 func TestTime(t *testing.T) {
 	zone := time.FixedZone("", 3600)
 	if got := Time(time.Date(2026, 1, 1, 0, 30, 0, 1_999_999, zone)); got != "2025-12-31T23:30:00.001Z" {

@@ -14,8 +14,8 @@ type LogEpoch struct {
 	Tenant     string `json:"tenant"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (l *LogEpoch) Canonical(c *canon.Codec) {
 	c.Str("checkpoint", &l.Checkpoint)
 	c.Int("epoch", &l.Epoch)

@@ -29,7 +29,7 @@ import (
 // with extension attributes. The log hashes the stored bytes. Code that needs an
 // event's hash must use those bytes and never encode the event again.
 type Event struct {
-	ID       string // id of the event; also the message id, except that claims and decisions are stored under a message id of their own for each call
+	ID       string // id of the event; also the message id, except that the message id of claims and decisions is derived from the call's id
 	Source   string // producer, service "/" instance, such as "policy/policy-1"
 	Name     string // event name, such as "call_proposed"; part of the type
 	Version  int    // schema version, from 1; part of the type
@@ -42,7 +42,7 @@ type Event struct {
 	CallID   string // id of the call that the event belongs to; empty if none
 	Origin   string // instance that waits for the outcome; "-" if none
 	Target   string // executor that an allowed event addresses; otherwise empty
-	Correl   string // id of the first event in the causal chain; empty for that event itself
+	Correl   string // id of the first event in the sequence of causes; empty for that event itself
 	Cause    string // id of the event that caused this one; empty if none did
 	Lamport  uint64 // Lamport time, greater than that of every event that the producer had made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
 	TraceCtx string // W3C trace context; empty if there is none
@@ -80,7 +80,7 @@ func (e *Event) Under(subject string) bool {
 	if e.Target != "" {
 		sep = "_"
 	}
-	return is(subject, "evt.", e.Tenant, ".", e.Service(), ".", e.Origin, ".", e.Name, sep, e.Target, ".", e.Key)
+	return is([]byte(subject), "evt.", e.Tenant, ".", e.Service(), ".", e.Origin, ".", e.Name, sep, e.Target, ".", e.Key)
 }
 
 // Encode returns the canonical bytes, which the caller owns. It returns an error that
@@ -92,16 +92,20 @@ func (e *Event) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
 	}
-	return canon.Append(make([]byte, 0, 640+len(e.Data)), e), nil
+	return Bytes(e), nil
 }
 
 // Canonical implements canon.Document. Name and Version are parts of the members type
 // and dataschema, and Lamport is a decimal string. When c reads, Canonical derives these
 // fields from type and lamport, and checks dataschema.
 func (e *Event) Canonical(c *canon.Codec) {
-	var schema, lamport, typ string
+	var schema, lamport, typ []byte
 	if !c.Reading() {
-		schema, typ, lamport = e.dataSchema(), e.Type(), strconv.FormatUint(e.Lamport, 10)
+		// Slices of constant capacity need no heap memory, and names of the usual length
+		// fit.
+		schema = e.appendSchema(make([]byte, 0, 96))
+		typ = append(make([]byte, 0, 96), e.Type()...)
+		lamport = strconv.AppendUint(make([]byte, 0, 20), e.Lamport, 10)
 	}
 	c.Str("actor", &e.Actor)
 	c.OptStr("callid", &e.CallID)
@@ -110,9 +114,9 @@ func (e *Event) Canonical(c *canon.Codec) {
 	c.OptStr("correlationid", &e.Correl)
 	c.Data("data", &e.Data)
 	c.Const("datacontenttype", "application/json")
-	c.Str("dataschema", &schema)
+	c.Text("dataschema", &schema)
 	c.Str("id", &e.ID)
-	c.Str("lamport", &lamport)
+	c.Text("lamport", &lamport)
 	c.Str("origin", &e.Origin)
 	c.OptStr("session", &e.Session)
 	c.Str("source", &e.Source)
@@ -122,7 +126,7 @@ func (e *Event) Canonical(c *canon.Codec) {
 	c.Str("tenant", &e.Tenant)
 	c.Str("time", &e.Time)
 	c.OptStr("traceparent", &e.TraceCtx)
-	c.Str("type", &typ)
+	c.Text("type", &typ)
 	if c.Reading() {
 		c.Fail(e.derive(schema, lamport, typ))
 	}
@@ -131,18 +135,20 @@ func (e *Event) Canonical(c *canon.Codec) {
 // derive sets Name, Version and Lamport from the attributes that contain them. It
 // returns an error if type does not belong to the event's source, or if type, dataschema
 // or lamport is not in its canonical form.
-func (e *Event) derive(schema, lamport, typ string) (err error) {
-	rest, ok := strings.CutPrefix(typ, TypePrefix+e.Service()+".")
-	name, version, ok2 := strings.Cut(rest, ".v")
-	if e.Version, err = strconv.Atoi(version); !ok || !ok2 || err != nil {
-		return fmt.Errorf("type %q does not belong to source %q", typ, e.Source)
+func (e *Event) derive(schema, lamport, typ []byte) (err error) {
+	rest, ok := after(typ, TypePrefix, e.Service(), ".")
+	name, version, ok2 := bytes.Cut(rest, []byte(".v"))
+	if e.Version, err = strconv.Atoi(string(version)); !ok || !ok2 || err != nil {
+		return fmt.Errorf("type %q does not belong to source %q", string(typ), e.Source)
 	}
-	e.Name = name
-	if e.Lamport, err = strconv.ParseUint(lamport, 10, 64); err != nil {
-		return fmt.Errorf("lamport %q", lamport)
+	e.Name = string(name)
+	if e.Lamport, err = strconv.ParseUint(string(lamport), 10, 64); err != nil {
+		return fmt.Errorf("lamport %q", string(lamport))
 	}
+	var digits [20]byte // room for the digits of the largest uint64
 	if !is(typ, TypePrefix, e.Service(), ".", e.Name, ".v", strconv.Itoa(e.Version)) ||
-		!is(schema, "urn:binnacle:event:", e.schemaOwner(), ":", e.Name, ":v", strconv.Itoa(e.Version)) || lamport != strconv.FormatUint(e.Lamport, 10) {
+		!is(schema, "urn:binnacle:event:", e.schemaOwner(), ":", e.Name, ":v", strconv.Itoa(e.Version)) ||
+		string(lamport) != string(strconv.AppendUint(digits[:0], e.Lamport, 10)) {
 		return errors.New("type, dataschema or lamport is not in its one spelling")
 	}
 	return nil
@@ -152,7 +158,7 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 // not 1. Older versions lack only some members and some values of members, so their
 // events are read without conversion.
 var versions = map[string]int{
-	"allowed": 5, "attempt_finished": 3, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
+	"allowed": 5, "attempt_finished": 3, "budget_changed": 2, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
 }
 
 // VersionOf returns the schema version in which this release writes events with
@@ -166,20 +172,32 @@ func (e *Event) schemaOwner() string {
 	return e.Service()
 }
 
-func (e *Event) dataSchema() string {
-	return "urn:binnacle:event:" + e.schemaOwner() + ":" + e.Name + ":v" + strconv.Itoa(e.Version)
+func (e *Event) dataSchema() string { return string(e.appendSchema(nil)) }
+
+// appendSchema appends the value of the attribute dataschema to dst.
+func (e *Event) appendSchema(dst []byte) []byte {
+	for _, s := range [...]string{"urn:binnacle:event:", e.schemaOwner(), ":", e.Name, ":v"} {
+		dst = append(dst, s...)
+	}
+	return strconv.AppendInt(dst, int64(e.Version), 10)
 }
 
-// is reports whether s is the concatenation of parts. It does not allocate.
-func is(s string, parts ...string) bool {
+// is reports whether b is the concatenation of parts. It does not allocate.
+func is(b []byte, parts ...string) bool {
+	rest, ok := after(b, parts...)
+	return ok && len(rest) == 0
+}
+
+// after returns the part of b after the concatenation of parts, and reports whether b
+// begins with that concatenation. It does not allocate.
+func after(b []byte, parts ...string) (rest []byte, ok bool) {
 	for _, p := range parts {
-		rest, ok := strings.CutPrefix(s, p)
-		if !ok {
-			return false
+		if len(b) < len(p) || string(b[:len(p)]) != p {
+			return nil, false
 		}
-		s = rest
+		b = b[len(p):]
 	}
-	return s == ""
+	return b, true
 }
 
 // check returns an error that names the attribute unless the tokens of the subject and
@@ -269,11 +287,32 @@ func DecodeEvent(b []byte) (*Event, error) {
 }
 
 // Bytes returns the canonical bytes of d in a newly allocated slice.
-func Bytes(d canon.Document) []byte { return canon.Append(make([]byte, 0, 2<<10), d) }
+func Bytes(d canon.Document) (b []byte) {
+	canon.With(d, func(scratch []byte) { b = bytes.Clone(scratch) })
+	return b
+}
 
 // Digest returns the digest of d's canonical bytes, in the form of sign.Digest.
 // Documents refer to each other by this digest.
-func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
+func Digest(d canon.Document) (digest string) {
+	canon.With(d, func(scratch []byte) { digest = sign.Digest(scratch) })
+	return digest
+}
+
+// Sign returns the signature of key over domain and d's canonical bytes, in the form of
+// sign.Key.Sign. The member of d for the signature must be absent.
+func Sign(key *sign.Key, domain string, d canon.Document) (sig string) {
+	canon.With(d, func(scratch []byte) { sig = key.Sign(domain, scratch) })
+	return sig
+}
+
+// Verify returns nil if sig is the signature, in the form of Sign, over domain and d's
+// canonical bytes by the key public, and otherwise the errors of sign.Verify. The member
+// of d for the signature must be absent.
+func Verify(public []byte, domain string, d canon.Document, sig string) (err error) {
+	canon.With(d, func(scratch []byte) { err = sign.Verify(public, domain, scratch, sig) })
+	return err
+}
 
 // Decode reads d from b and accepts only the canonical bytes of d: unknown members,
 // duplicate names and other forms of a value are errors. d must be the zero value; after

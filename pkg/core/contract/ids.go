@@ -19,7 +19,7 @@ const (
 	IDFreezeAck  = "k-"           // the event that acknowledges a freeze; only event ids have this meaning
 	IDIntent     = "i-"           // an execution intent
 	IDKey        = sign.KIDPrefix // a signing or sealing key
-	IDOutcome    = "o-"           // the event that records a report after the outcome
+	IDOutcome    = "o-"           // the event that records a caller's report received after the outcome
 	IDProposal   = "p-"           // the event that proposes a call
 	IDReceipt    = "r-"           // a receipt, and the event that records it
 	IDSecretFact = "v-"           // the event that records whether a requested secret was released

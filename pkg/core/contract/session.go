@@ -38,8 +38,8 @@ func DerivedSession(s string) bool {
 	return ok && len(b) == nameBytes+ownerBytes
 }
 
-// OwnsSession reports whether owner of tenant is the owner of the derived session
-// id. It returns false for strings in any other form.
+// OwnsSession reports whether id is the derived id of a session of owner in tenant. It
+// returns false for strings in any other form.
 func OwnsSession(tenant, owner, id string) bool {
 	b, ok := derivedBytes(id)
 	return ok && string(b[nameBytes:]) == string(ownerTag(tenant, owner, b[:nameBytes]))
@@ -55,7 +55,8 @@ func derivedBytes(s string) ([]byte, bool) {
 	return b, err == nil && sessionEncoding.EncodeToString(b) == s[len(derivedPrefix):]
 }
 
-// ownerTag returns the part of a derived session id that proves its owner.
+// ownerTag returns the second part of a derived session id, which proves its owner. name
+// is the first part.
 func ownerTag(tenant, owner string, name []byte) []byte {
 	h := fields("binnacle session owner v1", tenant, owner, string(name))
 	return h[:ownerBytes]
@@ -72,11 +73,14 @@ func fields(parts ...string) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// SessionRefused is the name of the session that records a principal's refused
-// calls, those that named a session the principal may not use. Callers cannot
-// choose this name.
+// SessionRefused is the name of the session that records the calls of a principal that
+// were refused because they named a session that the principal may not use. Callers
+// cannot choose this name.
 const SessionRefused = "refused"
 
-// BootstrapAdmin is the principal of the token that a new mesh is created with.
-// Policy registers it as the first person.
-const BootstrapAdmin = "admin"
+// The principals of the tokens that a new mesh is created with. Policy registers each as
+// the first person of its tenant.
+const (
+	BootstrapAdmin    = "admin"    // of the original tenant
+	BootstrapOperator = "operator" // of CellTenant; the first operator of the mesh
+)

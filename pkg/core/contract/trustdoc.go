@@ -10,10 +10,18 @@ const (
 	UseReceipt    = "receipt"
 	UseCheckpoint = "checkpoint"
 	UseManifest   = "manifest"
-	UseSeal       = "seal"     // seals secrets; X25519, for HPKE (RFC 9180)
+	UseSeal       = "seal"     // secrets are sealed to the key; X25519, for HPKE (RFC 9180)
 	UseApproval   = "approval" // an approver's own key; Owner is "approver:<principal>"
 	UseBundle     = "bundle"   // signs P1 bundles; Owner is "bundle:<name>"
+	UseSnapshot   = "snapshot" // signs snapshots of views
 	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
+)
+
+// The prefixes of the owners that belong to a tenant and not to the mesh: approvers and
+// signers of bundles. The name of a principal or signer of the document's tenant follows.
+const (
+	OwnerApprover = "approver:"
+	OwnerBundle   = "bundle:"
 )
 
 // TrustKey publishes or revokes a public key; it is the data of provision.key_published
@@ -31,8 +39,8 @@ type TrustKey struct {
 	Uses      []string `json:"uses"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (k *TrustKey) Canonical(c *canon.Codec) {
 	c.Str("algorithm", &k.Algorithm)
 	c.Str("kid", &k.KID)
@@ -58,8 +66,8 @@ type Activated struct {
 	Source     string  `json:"source,omitempty"`     // where the document came from, such as "config" or "rollback"
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *Activated) Canonical(c *canon.Codec) {
 	c.Doc("bundle", &a.Bundle)
 	c.Str("digest", &a.Digest)

@@ -14,7 +14,7 @@ const (
 	CodeCancelled           = "cancelled"             // The caller cancelled the call.
 	CodeClientStalled       = "client_stalled"        // The caller did not read its stream in time.
 	CodeConflict            = "conflict"              // The call contradicts what is in force already.
-	CodeConformanceBusy     = "conformance_busy"      // Another conformance run is under way at this gateway.
+	CodeConformanceBusy     = "conformance_busy"      // Another conformance run of the tenant, or several of others, are under way at this gateway.
 	CodeContentBlocked      = "content_blocked"       // The request or the response holds content of a class that is blocked here.
 	CodeContentErased       = "content_erased"        // The output of the call was erased; the call and its receipt remain.
 	CodeCredentialInvalid   = "credential_invalid"    // The provider refused its key.
@@ -47,6 +47,7 @@ const (
 	CodePrincipalSuspended  = "principal_suspended"   // The caller is suspended.
 	CodeProviderUnavailable = "provider_unavailable"  // The provider is left alone for a while after it failed, or what is stored of it cannot be read.
 	CodeQueryUnknown        = "query_unknown"         // The instance does not know the query: it is of another release.
+	CodeQuotaExceeded       = "quota_exceeded"        // The tenant uses this gateway as much as its quota permits.
 	CodeRateLimited         = "rate_limited"          // The provider limits the rate of requests.
 	CodeReportMissing       = "report_missing"        // The caller who executed the call did not report its outcome in time.
 	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit.
@@ -58,6 +59,7 @@ const (
 	CodeSigningKeyMissing   = "signing_key_missing"   // The gateway cannot sign a decision without a key of its own.
 	CodeStreamBroken        = "stream_broken"         // Frames of a live stream were lost; the call itself goes on.
 	CodeSystemFrozen        = "system_frozen"         // The mesh was frozen before the effect started.
+	CodeTenantSuspended     = "tenant_suspended"      // The caller's tenant is suspended.
 	CodeTimeout             = "timeout"               // The program or the query exceeded its time.
 	CodeTokenInvalid        = "token_invalid"         // The bearer token or virtual key is not valid, or was revoked.
 	CodeTokenMissing        = "token_missing"         // The request has no bearer token.
@@ -95,7 +97,7 @@ var Codes = map[string]CodeInfo{
 	CodeCancelled:           {499, false, "The caller cancelled the call."},
 	CodeClientStalled:       {502, false, "The caller did not read its stream in time."},
 	CodeConflict:            {409, false, "The call contradicts what is in force already."},
-	CodeConformanceBusy:     {429, true, "Another conformance run is under way at this gateway."},
+	CodeConformanceBusy:     {429, true, "Another conformance run of the tenant, or several of others, are under way at this gateway."},
 	CodeContentBlocked:      {502, false, "The request or the response holds content of a class that is blocked here."},
 	CodeContentErased:       {410, false, "The output of the call was erased; the call and its receipt remain."},
 	CodeCredentialInvalid:   {502, false, "The provider refused its key."},
@@ -128,6 +130,7 @@ var Codes = map[string]CodeInfo{
 	CodePrincipalSuspended:  {403, false, "The caller is suspended."},
 	CodeProviderUnavailable: {502, true, "The provider is left alone for a while after it failed, or what is stored of it cannot be read."},
 	CodeQueryUnknown:        {503, true, "The instance does not know the query: it is of another release."},
+	CodeQuotaExceeded:       {429, true, "The tenant uses this gateway as much as its quota permits."},
 	CodeRateLimited:         {502, true, "The provider limits the rate of requests."},
 	CodeReportMissing:       {500, false, "The caller who executed the call did not report its outcome in time."},
 	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit."},
@@ -139,6 +142,7 @@ var Codes = map[string]CodeInfo{
 	CodeSigningKeyMissing:   {503, true, "The gateway cannot sign a decision without a key of its own."},
 	CodeStreamBroken:        {502, false, "Frames of a live stream were lost; the call itself goes on."},
 	CodeSystemFrozen:        {503, true, "The mesh was frozen before the effect started."},
+	CodeTenantSuspended:     {403, false, "The caller's tenant is suspended."},
 	CodeTimeout:             {504, true, "The program or the query exceeded its time."},
 	CodeTokenInvalid:        {401, false, "The bearer token or virtual key is not valid, or was revoked."},
 	CodeTokenMissing:        {401, false, "The request has no bearer token."},

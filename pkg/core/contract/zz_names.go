@@ -26,6 +26,7 @@ const (
 	EventApprovalRecorded   = "approval_recorded"
 	EventCallProposed       = "call_proposed"
 	EventCancelRequested    = "cancel_requested"
+	EventCellOpened         = "cell_opened"
 	EventConfigReloaded     = "config_reloaded"
 	EventEffectRecorded     = "effect_recorded"
 	EventEffectStarted      = "effect_started"
@@ -34,9 +35,16 @@ const (
 	EventKeyPublished       = "key_published"
 	EventKeyRevoked         = "key_revoked"
 	EventLogEpochOpened     = "log_epoch_opened"
+	EventOperatorDelegated  = "operator_delegated"
+	EventOperatorWithdrawn  = "operator_withdrawn"
 	EventPolicyActivated    = "policy_activated"
 	EventSecretRequested    = "secret_requested"
+	EventSnapshotRejected   = "snapshot_rejected"
 	EventStartExpired       = "start_expired"
+	EventTenantCreated      = "tenant_created"
+	EventTenantQuotaSet     = "tenant_quota_set"
+	EventTenantResumed      = "tenant_resumed"
+	EventTenantSuspended    = "tenant_suspended"
 	EventToolApproved       = "tool_approved"
 	EventToolRegistered     = "tool_registered"
 	EventToolRetired        = "tool_retired"
@@ -78,6 +86,7 @@ var shared = map[string]bool{
 	EventApprovalRecorded:   true,
 	EventCallProposed:       true,
 	EventCancelRequested:    true,
+	EventCellOpened:         true,
 	EventConfigReloaded:     true,
 	EventEffectRecorded:     true,
 	EventEffectStarted:      true,
@@ -86,9 +95,16 @@ var shared = map[string]bool{
 	EventKeyPublished:       true,
 	EventKeyRevoked:         true,
 	EventLogEpochOpened:     true,
+	EventOperatorDelegated:  true,
+	EventOperatorWithdrawn:  true,
 	EventPolicyActivated:    true,
 	EventSecretRequested:    true,
+	EventSnapshotRejected:   true,
 	EventStartExpired:       true,
+	EventTenantCreated:      true,
+	EventTenantQuotaSet:     true,
+	EventTenantResumed:      true,
+	EventTenantSuspended:    true,
 	EventToolApproved:       true,
 	EventToolRegistered:     true,
 	EventToolRetired:        true,

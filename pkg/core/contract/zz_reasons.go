@@ -18,6 +18,8 @@ const (
 	ReasonProvenanceFailure           = "PROVENANCE_FAILURE"
 	ReasonVerificationFailure         = "VERIFICATION_FAILURE"
 	ReasonTenantIsolation             = "TENANT_ISOLATION"
+	ReasonTenantSuspended             = "TENANT_SUSPENDED"
+	ReasonOperatorRequired            = "OPERATOR_REQUIRED"
 	ReasonSystemFrozen                = "SYSTEM_FROZEN"
 	ReasonDataEgressBlocked           = "DATA_EGRESS_BLOCKED"
 	ReasonIdentityIsolationViolation  = "IDENTITY_ISOLATION_VIOLATION"
@@ -81,7 +83,9 @@ var Reasons = map[string]ReasonInfo{
 	ReasonSandboxViolation:            {"DENY", 403, false, "What the layers leave of the sandbox cannot run anything.", "Look at the sandbox in the ceilings, the bundle's answer and the overlays: each limit must be above zero, the tier process or container."},
 	ReasonProvenanceFailure:           {"DENY", 403, false, "The call names a parent that is not running under this actor, or a service proposed without one.", "A nested call belongs to a call that is running."},
 	ReasonVerificationFailure:         {"DENY", 403, false, "A signature among the arguments does not verify.", "Sign the ballot that `binnacle approvals show` prints, with a key the trust registry holds for this approver."},
-	ReasonTenantIsolation:             {"DENY", 403, false, "The call belongs to a tenant that this mesh does not serve.", "Use a token of this mesh's tenant."},
+	ReasonTenantIsolation:             {"DENY", 403, false, "The call's tenant does not exist here, or calls of this kind are not for it.", "Use a token of a tenant of this mesh; calls that govern the whole mesh are for its operators."},
+	ReasonTenantSuspended:             {"DENY", 403, false, "The call's tenant is suspended.", "An operator of the mesh can resume the tenant."},
+	ReasonOperatorRequired:            {"DENY", 403, false, "The call governs the whole mesh, and its caller is not an operator.", "A root key makes a principal an operator."},
 	ReasonSystemFrozen:                {"DENY", 503, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
 	ReasonDataEgressBlocked:           {"DENY", 403, false, "The tool talks to a host that the P0 ceilings do not list.", "Add the host to egress_hosts offline, and sign the ceilings."},
 	ReasonIdentityIsolationViolation:  {"DENY", 404, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session, or ask its owner for `binnacle session grant`."},

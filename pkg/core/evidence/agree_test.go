@@ -20,11 +20,12 @@ func insiders(t testing.TB, bind bool) *world {
 	return w
 }
 
-// TestInsiders forges packs with the real keys of the services. A pack built in the same
-// way without changes verifies; since everything that was changed is signed again, many
-// forged packs fail only in the last checks, and 2 % to 60 % must verify. If
-// BINNACLE_NODE is the path of node, the second verifier must return the same verdict
-// for each pack. BINNACLE_MUTANTS is the number of packs.
+// TestInsiders forges packs with the real keys of the services. A pack that is built in
+// the same way without a change must verify. Of the forged packs, which are signed again
+// after the changes, 2 % to 60 % must verify: otherwise the forgeries do not reach the
+// last checks, or change nothing. If BINNACLE_NODE is the path of node, the second
+// verifier must return the same verdict for each pack. BINNACLE_MUTANTS is the number of
+// packs.
 func TestInsiders(t *testing.T) {
 	worlds := []*world{insiders(t, true), insiders(t, false)}
 	for _, w := range worlds {

@@ -36,7 +36,7 @@ const maxIndex = 64 << 20
 type Archive struct {
 	Format       string    `json:"format"`
 	Segment      uint64    `json:"segment"`                // events per segment, a power of two; the last segment may have fewer
-	Checkpoint   string    `json:"checkpoint"`             // signed note over all segments
+	Checkpoint   string    `json:"checkpoint"`             // checkpoint over the events of all segments, as a signed note
 	Cosignatures []string  `json:"cosignatures,omitempty"` // witnesses' signature lines over Checkpoint
 	Segments     []Segment `json:"segments"`
 }
@@ -48,13 +48,13 @@ type Segment struct {
 	From   uint64 `json:"from"` // sequence of the first event, from 1
 	To     uint64 `json:"to"`
 	Root   string `json:"root"`   // hex hash of the Merkle subtree over the events
-	SHA256 string `json:"sha256"` // hex digest of the file
+	SHA256 string `json:"sha256"` // SHA-256 of the compressed file in hex
 }
 
 // OpenArchive reads the index of the archive in a folder. It returns an error of the
-// file system, or an error for an index that is larger than 64 MiB, nested too deeply,
-// malformed, or not of ArchiveFormat. It verifies neither the checkpoint nor the
-// segments.
+// file system, or an error for an index that is larger than 64 MiB, is nested too
+// deeply, is malformed, has unknown members, or is not of ArchiveFormat. It verifies
+// neither the checkpoint nor the segments.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {
@@ -90,10 +90,11 @@ func readFile(name string, limit int64) ([]byte, error) {
 }
 
 // Commits compares the index with the checkpoint that it contains. It returns an error
-// unless Segment is a power of two, the segments list the events from 1 to the size of
-// the checkpoint without a gap, every segment but the last has Segment events, no name
-// of a file contains a folder, and the roots of the segments result in the checkpoint's
-// root. It checks neither the checkpoint's signature nor the files.
+// unless the checkpoint is well-formed, Segment is a power of two, the segments list the
+// events from 1 to the size of the checkpoint without a gap, every segment but the last
+// has Segment events, each root is 32 bytes in hex, no file name contains a folder, and
+// the roots of the segments result in the checkpoint's root. It checks neither the
+// checkpoint's signature nor the files.
 func (ix *Archive) Commits() error {
 	size, want, err := unsignedHead(ix.Checkpoint)
 	if err == nil {
@@ -105,8 +106,10 @@ func (ix *Archive) Commits() error {
 	return in(ArchiveFile, err)
 }
 
-// roots returns the roots of the segments. It returns an error unless, according to the
-// index, the segments together hold the events 1 to size.
+// roots returns the roots of the segments. It returns an error if Segment is not a power
+// of two, if the root or the file name of a segment is malformed, or unless the segments
+// list the events from 1 to size without a gap, each with Segment events and the last
+// with the rest.
 func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
 		return nil, fmt.Errorf("segments of %d events", ix.Segment)
@@ -167,8 +170,8 @@ func fold(roots []translog.Hash) translog.Hash {
 
 // VerifyArchive verifies an archive against the key id of the trusted root: the index
 // against the checkpoint, every segment against the index, and then everything that
-// VerifyLedger checks, and the demands. If segments are missing or wrong, the error
-// names all of them.
+// VerifyLedger checks, and the demands. If the files of segments are missing or do not
+// match the index, the error names all of them.
 func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) {
 	ix, err := OpenArchive(dir)
 	if err != nil {
@@ -261,7 +264,7 @@ func (r *segmentReader) whole(want string) error {
 	return nil
 }
 
-// Close closes the file. The digest is checked by whole, not here.
+// Close closes the file. It does not check the file's digest; the method whole does.
 func (r *segmentReader) Close() error { return r.file.Close() }
 
 // archiveReader reads the segments of an archive, one after the other, in the

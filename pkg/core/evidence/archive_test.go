@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -72,7 +73,8 @@ func put(t testing.TB, name string, b []byte) {
 }
 
 // TestArchive shows that an archive verifies like the exported ledger, for segments of 1
-// to 64 events; the last segment may have fewer.
+// to 64 events; the last segment may have fewer. If BINNACLE_NODE is the path of node, the
+// second verifier verifies the archives, too.
 func TestArchive(t *testing.T) {
 	w := bound(t, 3)
 	src := w.source("s-a")
@@ -86,6 +88,12 @@ func TestArchive(t *testing.T) {
 		if err != nil || *rep.(*LedgerReport) != *want {
 			t.Errorf("segments of %d: %+v, %v", n, rep, err)
 		}
+		if node := os.Getenv("BINNACLE_NODE"); node != "" {
+			out, err := exec.Command(node, "../../../e2e/verifier/verify.mjs", "--root", w.root.KID, dir).CombinedOutput()
+			if want := fmt.Sprintf(`"tree_size":%d`, len(w.ledger)); err != nil || !bytes.Contains(out, []byte(want)) {
+				t.Errorf("segments of %d: the second verifier: %v %s", n, err, out)
+			}
+		}
 		if got, err := OpenArchive(dir); err != nil || len(got.Segments) != len(ix.Segments) || got.Commits() != nil {
 			t.Errorf("segments of %d: %v, %v", n, got, err)
 		}
@@ -93,7 +101,8 @@ func TestArchive(t *testing.T) {
 }
 
 // TestArchiveIndex shows that Commits rejects an index that is malformed, omits events
-// or does not match the checkpoint.
+// or does not match the checkpoint. It accepts roots in upper case, and an index without
+// segments for a log without events.
 func TestArchiveIndex(t *testing.T) {
 	w := bound(t, 3)
 	size := uint64(len(w.ledger))
@@ -271,7 +280,7 @@ func TestReadKept(t *testing.T) {
 }
 
 // TestKept shows that a ledger or a pack must extend the checkpoint that its reader
-// kept.
+// kept, which must be a checkpoint of the same log, signed by audit.
 func TestKept(t *testing.T) {
 	w := bound(t, 2)
 	early := w.source("s-a")
@@ -328,7 +337,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestReadWitnesses checks valid and invalid documents that list the trusted witnesses.
+// TestReadWitnesses checks that ReadWitnesses reads valid documents that list the
+// trusted witnesses, and returns the expected error for others.
 func TestReadWitnesses(t *testing.T) {
 	k := func(name string) string { b, _ := json.Marshal(key(t, name).Public()); return string(b) }
 	w := func(name, key string) string { return `{"name":"` + name + `","public_key":` + key + `}` }

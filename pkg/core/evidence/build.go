@@ -22,19 +22,20 @@ import (
 type Stored struct {
 	Bytes []byte
 	Proof Proof
-	leaf  *translog.Hash // leaf hash of the stored bytes, if Bytes are redacted
+	leaf  *translog.Hash // leaf hash of the stored bytes if Bytes are redacted; otherwise nil
 }
 
-// Source is the input of Build. Events are the events of the session and System the
-// trust and policy events covered by the checkpoint, both in the order of the ledger.
+// Source is the input of Build. Events are the events of the session, and System the
+// trust and policy events and cell_opened, as far as the checkpoint covers them, both in
+// the order of the ledger.
 type Source struct {
 	Tenant, Session string
 	System, Events  []Stored
 	Checkpoint      []byte // signed note, of which Head is the parsed form
 	Head            translog.Checkpoint
 	Objects         map[string][]byte // salt ‖ bytes by commitment, never ciphertext; an absent object counts as erased
-	Cosignatures    []string          // witnesses' signature lines over the checkpoint; none = no file
-	Earlier         []byte            // signed note of an earlier checkpoint; nil = no file
+	Cosignatures    []string          // witnesses' signature lines over the checkpoint; empty = the pack has no file of cosignatures
+	Earlier         []byte            // signed note of an earlier checkpoint; nil = the pack has no consistency proof
 	Growth          []translog.Hash   // consistency proof from Earlier to Head
 	Tip             *TipProof         // proof of the session's tip; nil if Head commits to no map of tips
 }
@@ -144,9 +145,10 @@ type derived struct {
 	contents  []contract.Content
 }
 
-// derive reads the events in the order of the ledger. It returns an error if an event,
-// or data that decode reads, is not in canonical form, or if the event is not of this
-// tenant and session, or has the id of an earlier one. It verifies no signatures.
+// derive reads the events in the order of the ledger; version is that of the proof
+// graph. It returns an error if an event, or data that decode reads, is malformed or not
+// in canonical form, if an event is not of this tenant and session, or if two events
+// have the same id. It verifies no signatures.
 func derive(tenant, session string, events []Stored, version int) (*derived, error) {
 	d := &derived{tip: receipt.Genesis(tenant, session), graph: proofgraph.Graph{Version: version}}
 	ids := map[string]bool{}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -74,7 +73,8 @@ func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *re
 	return c.next(e, x, tip, sys)
 }
 
-// next applies the next event of a call that was proposed.
+// next applies the next event of a call that was proposed. It ignores events without
+// data that decode reads.
 func (c *callState) next(e *contract.Event, x *data, tip *receipt.Tip, sys *system) error {
 	switch {
 	case x.allowed != nil:
@@ -91,7 +91,7 @@ func (c *callState) next(e *contract.Event, x *data, tip *receipt.Tip, sys *syst
 	return nil
 }
 
-// allow applies policy's ALLOW, with the work item for the executor.
+// allow applies an allowed event, which contains policy's ALLOW decision and the call.
 func (c *callState) allow(e *contract.Event, a *contract.Allowed, sys *system) error {
 	switch {
 	case e.Service() != "policy" || c.decision != nil || c.recorded:
@@ -105,7 +105,8 @@ func (c *callState) allow(e *contract.Event, a *contract.Allowed, sys *system) e
 	return checkDecision(c, c.decision, sys)
 }
 
-// escalate applies policy's ESCALATE.
+// escalate applies an escalated event, which contains policy's ESCALATE decision and the
+// call.
 func (c *callState) escalate(e *contract.Event, x *contract.Escalated, sys *system) error {
 	switch {
 	case e.Service() != "policy" || c.escalated != nil || c.decision != nil || c.recorded:
@@ -165,7 +166,7 @@ func executedBy(owner string) string {
 // were activated (see activated). An intent must be for the caller if the proposal
 // states that the caller executes the call, and for an executor otherwise. After an
 // escalation, the votes in the decision's facts must be recorded, and an ALLOW requires
-// that the escalation was settled.
+// that the escalation has ended.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -198,29 +199,8 @@ func (c *callState) sameCaller(d *contract.Decision) bool {
 	return d.Actor == p.Actor && d.Client == p.Client && d.Session == p.Session && d.Tenant == p.Tenant
 }
 
-// activated reports whether every policy that the decision names was activated. The P0
-// and P1 policies of a denial are not checked, because their absence is itself a reason
-// to deny.
-func (s *system) activated(d *contract.Decision) bool {
-	if d.Policies.P2 != "" && !known(s.policies, "p2", d.Policies.P2) {
-		return false
-	}
-	return d.Verdict == contract.Deny || known(s.policies, "p0", d.Policies.P0) && known(s.policies, "p1", d.Policies.P1)
-}
-
-// known reports whether every policy in a "+"-separated list of digests was activated
-// for the layer.
-func known(policies map[string]bool, layer, digests string) bool {
-	for digest := range strings.SplitSeq(digests, "+") {
-		if !policies[layer+digest] {
-			return false
-		}
-	}
-	return true
-}
-
 // checkVotes returns an error unless every vote in the facts of the decision is recorded
-// and, if the decision is an ALLOW, the escalation was settled.
+// and, if the decision is an ALLOW, the escalation has ended.
 func checkVotes(c *callState, d *contract.Decision) error {
 	votes, err := votesOf(d.Facts)
 	if err != nil {
@@ -264,8 +244,8 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 	return nil
 }
 
-// checkRecorder returns an error if the outcome in e was not published by the service
-// that signed its receipt or, if an effect was allowed, by the one that claimed it.
+// checkRecorder returns an error unless the outcome in e was published by the service
+// that signed its receipt and that, if an effect was allowed, claimed the call.
 func (c *callState) checkRecorder(e *contract.Event, r *contract.Recorded, d *contract.Decision) error {
 	if e.Service() != r.Receipt.Executor {
 		return errors.New("published by another service than signed it")

@@ -26,7 +26,7 @@ func (w *world) session(id string) (steps []step, sys *system) {
 	for i, s := range src.System {
 		system[i] = s.Bytes
 	}
-	sys, err := foldSystem(system, w.root.KID, nil)
+	sys, err := foldSystem(system, w.root.KID, "t", nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestCallRules(t *testing.T) {
 func policies(layer string) func([]step, *system) []step {
 	return func(s []step, sys *system) []step {
 		for k := range sys.policies {
-			if strings.HasPrefix(k, layer) {
+			if strings.HasPrefix(k.policy, layer) {
 				delete(sys.policies, k)
 			}
 		}
@@ -161,7 +161,11 @@ func policies(layer string) func([]step, *system) []step {
 // policy must have been activated.
 func TestDenialNeedsNoPolicy(t *testing.T) {
 	sys := newSystem("k")
-	sys.policies["p0a"], sys.policies["p1b"], sys.policies["p1c"], sys.policies["p2d"] = true, true, true, true
+	for _, a := range []contract.Activated{{Layer: "p0", Digest: "a"}, {Layer: "p1", Digest: "b"}, {Layer: "p1", Digest: "c"}, {Layer: "p2", Digest: "d"}} {
+		if err := sys.activate(&contract.Event{Tenant: "t", Version: 2}, &a); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		verdict    string
 		p0, p1, p2 string
@@ -220,7 +224,7 @@ func TestSystemEvents(t *testing.T) {
 		e, sys := *policy, newSystem(w.root.KID)
 		e.Data = contract.Bytes(&a)
 		err := sys.apply(&e, nil)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || sys.policies["p1"+a.Digest] != (err == nil) {
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || sys.policies[policyOf{"", "p1" + a.Digest}] != (err == nil) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
@@ -256,9 +260,9 @@ func TestEndsByEscalation(t *testing.T) {
 	}
 }
 
-// TestForeignRoot shows that a pack verifies if a key with the use root that does not
-// belong to provision is revoked while there is one root key. If BINNACLE_NODE is the
-// path of node, the second verifier must accept the pack too.
+// TestForeignRoot shows that revoking a key that has the use root but belongs to policy
+// does not count as revoking the only root key: the pack verifies. If BINNACLE_NODE is
+// the path of node, the second verifier must accept the pack too.
 func TestForeignRoot(t *testing.T) {
 	w := sample(t, 1)
 	foreign := key(t, "foreign")

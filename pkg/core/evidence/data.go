@@ -74,8 +74,8 @@ func isGone(err error) bool {
 	return errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted)
 }
 
-// approvals holds the member "approvals" of a decision's facts, the only one that a
-// verifier reads.
+// approvals holds the member "approvals" of a decision's facts, the only member of the
+// facts that a verifier reads.
 type approvals struct{ list []guard.ApprovalFact }
 
 // Canonical implements canon.Document for an object with the single member
@@ -95,26 +95,33 @@ func votesOf(facts []byte) ([]guard.ApprovalFact, error) {
 	return a.list, errors.Join(err, bad)
 }
 
-// system is the state that the trust and policy events of a ledger produce.
+// system is the state that the events of a ledger outside of sessions produce: trust and
+// policy events, and events about the mesh as a whole.
 type system struct {
 	reg      *trust.Registry
-	policies map[string]bool // key is the layer followed by the digest; true for every policy that was activated
-	epochs   int64           // number of the newest log epoch
+	cell     trust.Cell
+	tenant   string            // tenant of the pack or export; empty for a ledger
+	export   bool              // whether the events are those of a tenant's export; see admits
+	foreign  error             // see ofPack
+	policies map[policyOf]bool // true for every policy that was activated
+	epochs   int64             // number of the newest log epoch
 }
 
 // newSystem returns the state before the first event, with the trusted root.
 func newSystem(rootKID string) system {
-	return system{reg: &trust.Registry{Root: rootKID}, policies: map[string]bool{}, epochs: 1}
+	return system{reg: &trust.Registry{Root: rootKID}, policies: map[policyOf]bool{}, epochs: 1}
 }
 
-// isSystem reports whether the event has the name of a trust or policy event, which must
-// be passed to apply. apply rejects it if another service produced it.
+// isSystem reports whether the event has the name of a trust or policy event. Such an
+// event must be passed to apply, which rejects it if the wrong service produced it.
 func isSystem(e *contract.Event) bool {
 	return e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked || e.Name == contract.EventPolicyActivated
 }
 
-// apply applies the next trust or policy event, in the order of the ledger. files holds
-// the contents of policy documents by path; a content that is absent counts as erased.
+// apply applies the next trust or policy event, or event about the mesh as a whole, in
+// the order of the ledger, and returns an error for any other event and for an invalid
+// one. files holds the policy documents that are stored as objects, by their path in the
+// pack; a document that is absent counts as erased.
 func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	switch e.Service() + "." + e.Name {
 	case "provision.key_published", "provision.key_revoked":
@@ -122,11 +129,14 @@ func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	case "policy.policy_activated":
 		return s.applyPolicy(e, files)
 	}
+	if cellMakers[e.Name] != "" {
+		return s.applyCell(e)
+	}
 	return fmt.Errorf("event %s: %s is not a system event", e.ID, e.Type())
 }
 
-// applyKey adds or revokes a key. The document must match the name and the tenant
-// of its event.
+// applyKey adds or revokes a key. The document must match the name and the tenant of its
+// event, and the tenant must be the right one (see own).
 func (s *system) applyKey(e *contract.Event) error {
 	var k contract.TrustKey
 	if err := contract.Decode(e.Data, &k); err != nil {
@@ -135,7 +145,13 @@ func (s *system) applyKey(e *contract.Event) error {
 	if k.Revoked != (e.Name == contract.EventKeyRevoked) || k.Tenant != e.Tenant {
 		return fmt.Errorf("event %s: does not say what its name says", e.ID)
 	}
-	return s.reg.Apply(k, e.Lamport)
+	if err := s.own(e, k.Owner); err != nil {
+		return err
+	}
+	if err := s.reg.Apply(k, e.Lamport); err != nil {
+		return err
+	}
+	return s.cell.Apply(e, s.reg.At)
 }
 
 // applyPolicy records by its digest that a policy document was activated, even if the
@@ -153,6 +169,5 @@ func (s *system) applyPolicy(e *contract.Event, files map[string][]byte) error {
 	if err != nil && !isGone(err) {
 		return fmt.Errorf("policy %s: %w", a.Digest, err)
 	}
-	s.policies[a.Layer+a.Digest] = true
-	return nil
+	return s.activate(e, &a)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// Demands are what a reader requires in addition to a valid proof. The zero value
+// Demands are a reader's requirements in addition to a valid proof. The zero value
 // requires nothing.
 type Demands struct {
 	Quorum    int       // number of Witnesses that must have cosigned the checkpoint
@@ -60,7 +60,7 @@ func (d *Demands) ReadWitnesses(doc []byte) error {
 	return nil
 }
 
-// distinct returns an error if w has the name or the key of one of the others.
+// distinct returns an error if w has the name or the key of a witness in others.
 func distinct(w Witness, others []Witness) error {
 	for _, o := range others {
 		if o.Name == w.Name || bytes.Equal(o.PublicKey, w.PublicKey) {

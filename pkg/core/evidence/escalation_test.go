@@ -22,10 +22,11 @@ type escalation struct {
 }
 
 // escalated adds an escalated call with its outcome to the ledger. After the ESCALATE is
-// stored, spoil changes the votes and the facts of the ALLOW, which are stored after it.
+// stored, it calls spoil, which may change the votes and the facts of the ALLOW; then it
+// stores the votes, the ALLOW and the outcome.
 func (w *world) escalated(spoil func(*escalation)) {
 	bob := key(w.t, "bob")
-	doc := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: bob.KID, Owner: guard.ApproverOwner("bob"), PublicKey: base64.StdEncoding.EncodeToString(bob.Public()), Tenant: "t", Uses: []string{contract.UseApproval}})
+	doc := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: bob.KID, Owner: contract.OwnerApprover + "bob", PublicKey: base64.StdEncoding.EncodeToString(bob.Public()), Tenant: "t", Uses: []string{contract.UseApproval}})
 	w.store(w.put("provision", "key_published", "trust", contract.Bytes(&doc), nil))
 	args := contract.NewContent(make([]byte, 16), []byte(`{"n":1}`), "application/json")
 	c := contract.Call{Args: args, Deadline: contract.Time(w.now.Add(time.Minute)), ID: "c-e", Kind: "tool.echo", Scopes: []string{}, Tool: "echo"}
@@ -100,7 +101,7 @@ func escalations(t testing.TB) map[string]spoiled {
 
 // TestEscalation shows that a correct escalation verifies, and that one does not if the
 // decision counts a vote that was not recorded or was recorded otherwise, if the
-// signature of a vote does not verify, or if no vote settles it.
+// signature of a vote does not verify, or if no vote ends it.
 func TestEscalation(t *testing.T) {
 	for name, c := range escalations(t) {
 		w := sample(t, 1)

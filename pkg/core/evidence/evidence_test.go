@@ -30,7 +30,10 @@ type world struct {
 	pol     contract.PolicyDigests
 	objects map[string][]byte
 	system  []*contract.Event
-	bind    bool // whether checkpoints commit to a map of tips
+	bind    bool   // whether checkpoints commit to a map of tips
+	tenant  string // tenant of the next events
+	origin  string // origin of the log
+	kind    string // kind of the next calls
 }
 
 func key(t testing.TB, name string) *sign.Key {
@@ -42,14 +45,15 @@ func key(t testing.TB, name string) *sign.Key {
 	return k
 }
 
-func newWorld(t testing.TB) *world { return newWorldOf(t, "") }
+func newWorld(t testing.TB) *world { return newWorldOf(t, "", "t") }
 
-// newWorldOf returns a world. The names from which its keys are derived begin with
-// whose, so that worlds with different values of whose have different keys.
-func newWorldOf(t testing.TB, whose string) *world {
-	w := &world{t: t, root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
+// newWorldOf returns a world whose first events are in the tenant. The names from which
+// its keys are derived begin with whose, so that worlds with different values of whose
+// have different keys.
+func newWorldOf(t testing.TB, whose, tenant string) *world {
+	w := &world{t: t, tenant: tenant, origin: "binnacle/test", kind: "tool.echo", root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
 	publish := func(k *sign.Key, owner string, uses ...string) {
-		d := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Tenant: "t", Uses: uses})
+		d := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Tenant: tenant, Uses: uses})
 		w.system = append(w.system, w.put("provision", "key_published", "trust", contract.Bytes(&d), nil))
 	}
 	publish(w.root, "provision", contract.UseRoot)
@@ -79,7 +83,10 @@ func (w *world) put(service, name, subject string, data []byte, cause *contract.
 	w.lamport++
 	w.now = w.now.Add(time.Millisecond)
 	e := &contract.Event{ID: fmt.Sprintf("e-%d", w.lamport), Source: service + "/" + service + "-1", Name: name, Version: 1, Key: subject, Time: contract.Time(w.now),
-		Tenant: "t", Actor: "-", Client: "-", Origin: "-", Lamport: w.lamport, Data: data}
+		Tenant: w.tenant, Actor: "-", Client: "-", Origin: "-", Lamport: w.lamport, Data: data}
+	if w.tenant == contract.CellTenant {
+		e.Version = contract.VersionOf(name)
+	}
 	if cause != nil {
 		e.Actor, e.Client, e.Session, e.CallID, e.Origin, e.Cause, e.Correl = cause.Actor, cause.Client, cause.Session, cause.CallID, cause.Origin, cause.ID, cause.ID
 	}
@@ -109,18 +116,18 @@ func (w *world) call(session, id string, allow, big bool) {
 	if args.Store == contract.StoreObject {
 		w.objects[args.Commitment] = contract.Object(salt[:16], body)
 	}
-	c := contract.Call{Args: args, Deadline: contract.Time(w.now.Add(time.Minute)), ID: id, Kind: "tool.echo", Scopes: []string{"tools:call"}, Tool: "echo"}
+	c := contract.Call{Args: args, Deadline: contract.Time(w.now.Add(time.Minute)), ID: id, Kind: w.kind, Scopes: []string{"tools:call"}, Tool: "echo"}
 	p := w.put("gateway", "call_proposed", session, contract.Bytes(&c), nil)
 	p.ID, p.Actor, p.Client, p.Session, p.CallID, p.Origin = "p-"+id, "alice", "test", session, id, "gw1"
 	w.store(p)
-	tool := &contract.Tool{Description: "d", Executor: "session-runner", InputSchema: contract.Raw(`{}`), Kind: "tool.echo", OutputSchema: contract.Raw(`{}`), Tool: "echo", Version: "v1", Sandbox: &ceilings.Sandbox}
+	tool := &contract.Tool{Description: "d", Executor: "session-runner", InputSchema: contract.Raw(`{}`), Kind: w.kind, OutputSchema: contract.Raw(`{}`), Tool: "echo", Version: "v1", Sandbox: &ceilings.Sandbox}
 	p1 := guard.Answer{Verdict: contract.Allow, Reason: "RULE"}
 	if !allow {
 		p1 = guard.Answer{Verdict: contract.Deny, Reason: "NO"}
 	}
 	w.lamport++
 	d := guard.Decide(guard.Inputs{CallID: id, Facts: guard.Facts{Actor: "alice", ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "test", Deadline: c.Deadline, Kind: c.Kind,
-		Now: contract.Time(w.now), Proposed: p.Time, Proposer: "gateway", Scopes: c.Scopes, Session: session, Tenant: "t", Tool: "echo", ToolDigest: contract.Digest(tool)},
+		Now: contract.Time(w.now), Proposed: p.Time, Proposer: "gateway", Scopes: c.Scopes, Session: session, Tenant: w.tenant, Operator: w.tenant == contract.CellTenant, Tool: "echo", ToolDigest: contract.Digest(tool)},
 		Tool: tool, P1: p1, P0: &ceilings, Policies: w.pol, Lamport: w.lamport}, w.keys["policy"])
 	eff := contract.Effect{CallID: id, EffectType: c.Kind, Ended: contract.Time(w.now), InputDigest: args.Commitment, Instance: "x-1", Tool: "echo"}
 	if !allow {
@@ -148,7 +155,7 @@ func (w *world) record(service string, cause *contract.Event, d *contract.Decisi
 	e.ID = receipt.ID(d.CallID)
 	tip, ok := w.tips[cause.Session]
 	if !ok {
-		tip = receipt.Genesis("t", cause.Session)
+		tip = receipt.Genesis(w.tenant, cause.Session)
 	}
 	rec := contract.Recorded{Effect: eff, Output: out, Receipt: receipt.Issue(w.keys[service], service, tip, d, &eff, e.Lamport, e.Time)}
 	if embed {
@@ -174,7 +181,7 @@ func (w *world) source(session string) Source {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	src := Source{Tenant: "t", Session: session, Objects: map[string][]byte{}, Head: translog.Checkpoint{Origin: "binnacle/test", Size: size, Root: root, Extensions: []string{"durability process", "epoch 1", fmt.Sprint("lamport ", w.lamport)}}}
+	src := Source{Tenant: w.tenant, Session: session, Objects: map[string][]byte{}, Head: translog.Checkpoint{Origin: w.origin, Size: size, Root: root, Extensions: []string{"durability process", "epoch 1", fmt.Sprint("lamport ", w.lamport)}}}
 	src.Checkpoint = src.Head.Sign(w.keys["audit"])
 	for i, b := range w.ledger {
 		e, err := contract.DecodeEvent(b)
@@ -387,7 +394,7 @@ func TestTampering(t *testing.T) {
 // foreign returns a pack of another mesh. It is valid under that mesh's root key, and
 // must not verify under the root key of newWorld.
 func foreign(t testing.TB) []byte {
-	other := newWorldOf(t, "evil ")
+	other := newWorldOf(t, "evil ", "t")
 	for e := range other.ledgerOfSystem() {
 		other.store(e)
 	}

@@ -1,15 +1,17 @@
 package evidence
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
 )
 
-// VerifyFile verifies a pack, an exported ledger or the folder of an archive against the
-// key id of the trusted root and the reader's demands. It distinguishes packs and
-// ledgers by their content. The report is a *Report or a *LedgerReport, and nil after an
-// error. The error is one of the file system, or names what does not verify.
+// VerifyFile verifies a pack, an exported ledger, a tenant's export or the folder of an
+// archive against the key id of the trusted root and the reader's demands. It
+// distinguishes files by their content. The report is a *Report, a *LedgerReport or an
+// *ExportReport, and nil after an error. The error is one of the file system, or
+// describes the fault that the verification found.
 func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -24,8 +26,12 @@ func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 		return nil, err
 	}
 	defer f.Close()
-	var first [1]byte
-	if n, _ := f.Read(first[:]); n == 1 && first[0] == '{' {
+	first := make([]byte, len(headerLine))
+	n, _ := io.ReadFull(f, first)
+	switch {
+	case bytes.Equal(first, headerLine):
+		return orNil(VerifyExport(open, rootKID, demands))
+	case n > 0 && first[0] == '{':
 		return orNil(VerifyLedgerFrom(open, rootKID, demands))
 	}
 	pack, err := readFile(path, MaxPack)

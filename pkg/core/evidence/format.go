@@ -1,5 +1,5 @@
 // Package evidence builds and verifies evidence packs, which are deterministic
-// tar files that prove what happened in one session. It also verifies exported
+// tar files that prove the events of one session. It also verifies exported
 // ledgers and archives of them.
 //
 // docs/reference/ledger-format.md specifies the formats, and e2e/verifier is an
@@ -51,10 +51,10 @@ const (
 	pathEvents       = "events.jsonl"
 	pathManifest     = "manifest.json"
 	pathGraph        = "proofgraph.jsonl"
-	pathLeaves       = "leaves.jsonl" // leaf hashes of redacted events
+	pathLeaves       = "leaves.jsonl" // leaf hashes of redacted events; only in a pack with redacted events
 	pathProofs       = "proofs.jsonl"
 	pathReceipts     = "receipts.jsonl"
-	pathSystem       = "system.jsonl" // trust and policy events, in the order of the ledger
+	pathSystem       = "system.jsonl" // trust and policy events, and cell_opened, in the order of the ledger
 	dirContents      = "contents/"    // salt ‖ bytes of contents that are stored as objects
 )
 
@@ -67,7 +67,7 @@ type Manifest struct {
 	Graph     string `json:"graph_digest"`
 	KID       string `json:"kid"`
 	Lamport   int64  `json:"lamport"` // greatest Lamport time that the checkpoint covers
-	Origin    string `json:"origin"`  // origin of the log
+	Origin    string `json:"origin"`  // name of the log, as in the checkpoint's origin line
 	Receipts  int64  `json:"receipts"`
 	RootHash  string `json:"root_hash"`
 	Session   string `json:"session"`
@@ -85,8 +85,8 @@ type File struct {
 	Size   int64  `json:"size"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (f *File) Canonical(c *canon.Codec) {
 	c.Str("path", &f.Path)
 	c.Str("sha256", &f.SHA256)
@@ -119,8 +119,8 @@ type Proof struct {
 	Path  []string `json:"path"`  // hex hashes of the audit path, from the leaf to the root
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (p *Proof) Canonical(c *canon.Codec) {
 	c.Int("index", &p.Index)
 	c.Strs("path", &p.Path)
@@ -133,8 +133,8 @@ type growth struct {
 	Path []string `json:"path"` // hex hashes of the consistency proof (RFC 6962 section 2.1.2)
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (g *growth) Canonical(c *canon.Codec) {
 	c.Str("from", &g.From)
 	c.Strs("path", &g.Path)
@@ -147,8 +147,8 @@ type redaction struct {
 	Leaf string `json:"leaf"` // hex hash of the leaf
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (r *redaction) Canonical(c *canon.Codec) {
 	c.Str("id", &r.ID)
 	c.Str("leaf", &r.Leaf)
@@ -164,7 +164,7 @@ func HexPath(path []translog.Hash) []string {
 	return out
 }
 
-// parsePath parses the hashes of a path.
+// parsePath parses the hex hashes of a Merkle proof.
 func parsePath(path []string) ([]translog.Hash, error) {
 	out := make([]translog.Hash, len(path))
 	for i, s := range path {
@@ -311,7 +311,8 @@ func readEntries(b []byte) (map[string][]byte, error) {
 	}
 }
 
-// lines splits a file into lines, the last of which must end with a newline.
+// lines splits a file into lines, the last of which must end with a newline. An empty
+// file has no lines.
 func lines(b []byte) ([][]byte, error) {
 	if len(b) == 0 {
 		return nil, nil

@@ -50,7 +50,7 @@ func tree(t testing.TB, b []byte) object {
 }
 
 // form returns the canonical form of a JSON tree or, if the tree has none, the text that
-// encoding/json writes for it.
+// encoding/json writes for it, or null if that package cannot write it.
 func form(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -123,6 +123,8 @@ func (f *forgery) resign() {
 			escalated[call] = d
 		case strings.Contains(str(e["type"]), ".key_"):
 			f.signed(data, sign.DomainTrust, f.w.root)
+		case strings.Contains(str(e["type"]), ".cell_opened."):
+			f.signed(data, sign.DomainCell, f.w.root)
 		case strings.Contains(str(e["type"]), ".approval_recorded.") && data["sig"] != nil && f.often(10):
 			ballot := object{"decision_digest": digestOf(escalated[call])}
 			for _, k := range []string{"approver", "call_id", "kid", "reason", "tenant", "vote"} {

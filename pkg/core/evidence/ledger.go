@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"runtime"
 	"strconv"
 
@@ -23,8 +24,8 @@ type trailer struct {
 	Cosignatures []string // witnesses' signature lines over Note
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (t *trailer) Canonical(c *canon.Codec) {
 	c.Str("binnacle_checkpoint", &t.Note)
 	c.OptStrs("cosignatures", &t.Cosignatures)
@@ -37,14 +38,14 @@ func LedgerTrailer(note string, cosignatures ...string) []byte {
 }
 
 // LedgerReport is the result of a successful verification of a ledger: the log that it
-// proves, and counts of what the ledger contains.
+// proves, and counts of sessions, receipts and open calls.
 type LedgerReport struct {
 	Origin   string `json:"origin"`
 	TreeSize int64  `json:"tree_size"`
 	RootHash string `json:"root_hash"`
 	Sessions int    `json:"sessions"`
 	Receipts int    `json:"receipts"`
-	Attested int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
+	Attested int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed
 	Open     int    `json:"open_calls"`
 	Tips     string `json:"tips"` // TipBound, or TipAttested if the checkpoint commits to no map of tips
 }
@@ -60,15 +61,16 @@ func (r *LedgerReport) String() string {
 		r.Origin, r.TreeSize, r.RootHash, r.Sessions, r.Receipts, r.Attested, tips, r.Open)
 }
 
-// Opener opens an exported ledger at its start. It is called for each of the two passes
-// of a verification, and must return the same bytes each time.
+// Opener opens an exported ledger at its start. Each of the two passes of a verification
+// calls it once and closes the reader. It must return the same bytes each time.
 type Opener func() (io.ReadCloser, error)
 
 // VerifyLedger verifies an exported ledger against the key id of the trusted root: the
 // Merkle root over every event, the schema of every event, the signatures of keys,
 // decisions, votes, receipts and the checkpoint, the rules of every call, the contents
-// that are stored inline, the chain of every session, and the map of tips. If the line
-// of an event fails, the error names it.
+// that are stored inline, the chain of every session, and the map of tips, if the
+// checkpoint commits to one. If the line of an event fails, the error contains the
+// line's number.
 func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	return VerifyLedgerFrom(opener(export), rootKID, Demands{})
 }
@@ -79,7 +81,7 @@ func opener(b []byte) Opener {
 
 // VerifyLedgerFrom verifies like VerifyLedger, but reads from open and also checks the
 // demands. The first pass verifies the checkpoint over all lines with the keys that the
-// lines publish; its memory grows only with the keys and policies in the ledger. The
+// lines publish; its memory grows with the keys, policies and tenants in the ledger. The
 // second pass checks the calls, and stores the ids of the sessions' events and the state
 // of each session and call.
 func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerReport, error) {
@@ -96,15 +98,15 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 	}); err != nil {
 		w.stop()
 		if x := w.first(); x != nil {
-			return nil, x.err // a line before the one that could not be added
+			return nil, x.err // the error of an earlier line takes precedence
 		}
 		return nil, err
 	}
 	return w.report()
 }
 
-// each calls f with every line and its index, counted from 0, until f returns an error.
-// It adds the line's number to the error.
+// each calls f with every line and its index, counted from 0, until f or reading returns
+// an error. It adds the line's number, counted from 1, to that error.
 func each(open Opener, f func(n uint64, line []byte) error) error {
 	r, err := open()
 	if err != nil {
@@ -133,18 +135,21 @@ type authentic struct {
 	last trailer
 	tips translog.Hash
 	has  bool // whether the checkpoint commits to a map of tips
+
+	openedAt      uint64          // index of cell_opened
+	organizations map[string]bool // tenants for the budget ledgers of organizations
 }
 
 // authenticate runs the first pass over the export: it checks the schema of every event,
-// applies the trust and policy events and the openings of log epochs, and verifies the
-// checkpoint over all lines, and the demands.
+// applies the events about trust, policies, log epochs and the mesh as a whole, and
+// verifies the checkpoint over all lines, and the demands.
 func authenticate(open Opener, rootKID string, demands Demands) (*authentic, error) {
 	r, err := open()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	l := &authentic{system: newSystem(rootKID)}
+	l := &authentic{system: newSystem(rootKID), organizations: map[string]bool{}}
 	kept := demands.keptHead()
 	var tree translog.Frontier
 	in := newLineReader(r)
@@ -160,7 +165,7 @@ func authenticate(open Opener, rootKID string, demands Demands) (*authentic, err
 			return l, l.seal(&tree, kept, demands)
 		}
 		if err == nil {
-			err = l.read(b)
+			err = l.read(tree.Size, b)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", tree.Size+1, err)
@@ -186,8 +191,8 @@ func (l *authentic) readTrailer(b []byte, in *lineReader, n uint64) error {
 	return nil
 }
 
-// read processes one event line in the first pass.
-func (l *authentic) read(b []byte) error {
+// read processes the event line at index n in the first pass.
+func (l *authentic) read(n uint64, b []byte) error {
 	e, err := openEvent(b)
 	if err != nil {
 		return err
@@ -195,14 +200,23 @@ func (l *authentic) read(b []byte) error {
 	if err := e.CheckData(); err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
-	if !isSystem(e) && e.Name != contract.EventLogEpochOpened {
+	if err := l.admits(e); err != nil {
+		return err
+	}
+	if err := l.exists(e); err != nil {
+		return err
+	}
+	if !isSystem(e) && e.Name != contract.EventLogEpochOpened && cellMakers[e.Name] == "" {
 		return nil
 	}
 	e.Data = bytes.Clone(e.Data) // the slice aliases b, which the next line overwrites
-	if e.Name == contract.EventLogEpochOpened {
+	switch {
+	case e.Name == contract.EventLogEpochOpened:
 		return l.epoch(e)
+	case isSystem(e):
+		return l.apply(e, nil)
 	}
-	return l.apply(e, nil)
+	return l.readCell(n, e)
 }
 
 // epoch verifies an event that opens a log epoch.
@@ -212,7 +226,7 @@ func (l *authentic) epoch(e *contract.Event) error {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
 	l.epochs = max(l.epochs, opened.Epoch)
-	return nil
+	return l.own(e, "")
 }
 
 // seal checks that the trusted root is published, that the checkpoint is signed and
@@ -225,8 +239,11 @@ func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demand
 	if l.head, err = openNote([]byte(l.last.Note), l.reg, canon.MaxInt); err != nil {
 		return err
 	}
-	if named := l.head.Extension("epoch"); named != "" && named != strconv.FormatInt(l.epochs, 10) {
-		return fmt.Errorf("the checkpoint is of log epoch %s, the ledger in epoch %d", named, l.epochs)
+	if err := l.checkOrigin(l.head.Origin); err != nil {
+		return err
+	}
+	if err := l.checkEpoch(); err != nil {
+		return err
 	}
 	if l.head.Size != tree.Size || l.head.Root != tree.Root() {
 		return fmt.Errorf("the lines do not have the checkpoint's root: %d lines, checkpoint of %d", tree.Size, l.head.Size)
@@ -238,6 +255,16 @@ func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demand
 		return err
 	}
 	return demands.cosigned([]byte(l.last.Note), l.last.Cosignatures)
+}
+
+// checkEpoch returns an error if the checkpoint of a ledger names another log epoch than
+// the one that the ledger's events opened last. It accepts every checkpoint of a tenant's
+// export, which need not contain these events.
+func (l *authentic) checkEpoch() error {
+	if named := l.head.Extension("epoch"); !l.export && named != "" && named != strconv.FormatInt(l.epochs, 10) {
+		return fmt.Errorf("the checkpoint is of log epoch %s, the ledger in epoch %d", named, l.epochs)
+	}
+	return nil
 }
 
 // walk is the state of the second pass. Sessions are distributed to workers by a hash of
@@ -290,25 +317,52 @@ func newWalk(l *authentic) *walk {
 
 // add processes one line in the second pass. It passes an event of a session to the
 // worker of that session, and returns an error if an earlier event of any session has
-// the same id. Other events are ignored.
+// the same id. It ignores events without a session, and those of the cell in a tenant's
+// export, which need not be whole sessions.
 func (w *walk) add(n uint64, b []byte) error {
+	l := w.l
 	e, err := openEvent(bytes.Clone(b))
-	if err != nil || e.Session == "" {
+	if err != nil || e.Session == "" || l.export && e.Tenant != l.tenant {
 		return err
 	}
 	if _, twice := w.ids[e.ID]; twice {
 		return fmt.Errorf("event id %s occurs twice", e.ID)
 	}
 	w.ids[e.ID] = struct{}{}
-	sum := uint32(0)
-	for _, c := range []byte(e.Session) {
-		sum = sum*31 + uint32(c)
-	}
-	x := w.workers[sum%uint32(len(w.workers))]
+	x := w.of(e.Session)
 	if x.pending = append(x.pending, item{n, e}); len(x.pending) >= batchSize {
 		x.flush()
 	}
 	return nil
+}
+
+// of returns the worker of the sessions with an id.
+func (w *walk) of(session string) *worker {
+	sum := uint32(0)
+	for _, c := range []byte(session) {
+		sum = sum*31 + uint32(c)
+	}
+	return w.workers[sum%uint32(len(w.workers))]
+}
+
+// course returns the state of a session, or nil if it has no events. The workers must have
+// been stopped.
+func (w *walk) course(tenant, session string) *course {
+	return w.of(session).sessions[[2]string{tenant, session}]
+}
+
+// courses returns an iterator over the states of all sessions. The workers must have been
+// stopped.
+func (w *walk) courses() iter.Seq[*course] {
+	return func(yield func(*course) bool) {
+		for _, x := range w.workers {
+			for _, s := range x.sessions {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // flush sends the pending events to the worker's goroutine.
@@ -326,27 +380,24 @@ func (x *worker) run() {
 			if x.err != nil {
 				break
 			}
-			if err := x.follow(i.e); err != nil {
+			if err := x.follow(i.n, i.e); err != nil {
 				x.at, x.err = i.n, fmt.Errorf("line %d: session %s: event %s (%s): %w", i.n+1, i.e.Session, i.e.ID, i.e.Name, err)
 			}
 		}
 	}
 }
 
-// follow applies one event to its session, and checks the contents that are stored
-// inline.
-func (x *worker) follow(e *contract.Event) error {
+// follow applies the event at index n to its session, and checks the contents that are
+// stored inline.
+func (x *worker) follow(n uint64, e *contract.Event) error {
 	k := [2]string{e.Tenant, e.Session}
 	s := x.sessions[k]
 	if s == nil {
 		s = &course{calls: map[string]*callState{}, tip: receipt.Genesis(e.Tenant, e.Session)}
 		x.sessions[k] = s
 	}
-	d, err := decode(e)
+	d, err := x.check(n, e, s)
 	if err != nil {
-		return err
-	}
-	if err := checkEvent(e, &d, s.calls, &s.tip, &x.l.system); err != nil {
 		return err
 	}
 	contents := d.contents()
@@ -363,6 +414,19 @@ func (x *worker) follow(e *contract.Event) error {
 		s.attested++
 	}
 	return nil
+}
+
+// check applies the event at index n to the calls of its session, and returns its data.
+func (x *worker) check(n uint64, e *contract.Event, s *course) (d data, err error) {
+	if d, err = decode(e); err != nil {
+		return d, err
+	}
+	if d.allowed != nil {
+		if err := x.l.outside(n, &d.allowed.Decision); err != nil {
+			return d, err
+		}
+	}
+	return d, checkEvent(e, &d, s.calls, &s.tip, &x.l.system)
 }
 
 // stop sends the pending events to the workers, makes the workers exit and waits for
@@ -387,9 +451,10 @@ func (w *walk) first() *worker {
 	return first
 }
 
-// report stops the workers and returns the report. If several workers found errors, it
-// returns the error about the earliest line. If the checkpoint commits to a map of tips,
-// and the sessions do not have that map, it returns an error.
+// report waits until the workers have processed all pending events and have exited, and
+// returns the report. If workers found errors, it returns the one about the earliest
+// line. If the checkpoint commits to a map of tips that differs from the map of the
+// sessions' tips, it returns an error.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	if x := w.first(); x != nil {

@@ -9,12 +9,12 @@ import (
 
 // Limits on the input of a verifier, so that a hostile file causes an error and does not
 // exhaust the memory. A pack is held in memory as a whole. For a ledger or an archive,
-// the verifier holds a bounded number of lines, the keys and policies, the ids of the
-// sessions' events, and the state of each session and call. It stores these ids and
-// states only after it has verified the checkpoint over all lines.
+// the verifier holds a bounded number of lines, the keys, policies and tenants, the ids
+// of the sessions' events, and the state of each session and call. It stores these ids
+// and states only after it has verified the checkpoint over all lines.
 const (
 	MaxPack = 2 << 30  // greatest size of a pack in bytes
-	MaxLine = 16 << 20 // greatest size of one event and its newline in bytes; the mesh's servers accept 1 MB
+	MaxLine = 16 << 20 // greatest size of one event and its newline in bytes; the mesh's servers accept 1 MiB
 )
 
 var errLine = fmt.Errorf("a line of more than %d bytes", MaxLine)
@@ -31,8 +31,8 @@ func newLineReader(r io.Reader) *lineReader {
 }
 
 // next returns the next line without its newline, or io.EOF at the end. It returns an
-// error for a line that is too long or has no newline. The slice is valid until the next
-// call.
+// error for a line that is too long or has no newline, and errors of the reader
+// unchanged. The slice is valid until the next call.
 func (l *lineReader) next() ([]byte, error) {
 	l.buf = l.buf[:0]
 	for {

@@ -17,7 +17,7 @@ type spot struct {
 	v    any
 	set  func(any)
 	gone func()
-	in   object // the object that holds it; nil in an array
+	in   object // the object with the member name; nil for an element of an array
 	name string
 }
 
@@ -237,7 +237,7 @@ func (f *forgery) mutateFile() {
 			c[f.r.IntN(len(c))] ^= 1 << f.r.IntN(8)
 			f.files[p] = c
 		}
-	case 6: // change one line of the file
+	case 6: // change one value in a line of the file, if that is a JSON object
 		lines := bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
 		i := f.r.IntN(len(lines))
 		var v any
@@ -272,7 +272,7 @@ func (f *forgery) mutateTar(pack []byte) []byte {
 		return append(c, make([]byte, 512*(1+f.r.IntN(20)))...)
 	case 2:
 		return c[:n-512*(1+f.r.IntN(3))]
-	case 3: // write the size in another notation
+	case 3: // overwrite the size field of the first header
 		copy(c[124:], []string{"0000000001 ", "        1 \x00", "-0000000001", "\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "77777777777", "0x000000001"}[f.r.IntN(6)])
 	default:
 		copy(c[f.r.IntN(512):], "x")

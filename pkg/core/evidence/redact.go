@@ -20,8 +20,8 @@ const (
 // the id of a call, and with PartArgs or PartOutput. Redact removes the payloads from
 // the events and from the objects, but leaves the ciphertext of encrypted inline
 // content. The commitments remain in the events, and in the decisions and receipts whose
-// signatures cover them. Build gives the format FormatRedacted to a source whose events
-// Redact changed. After an error src may be partly redacted and must not be used.
+// signatures cover them. If Redact changed an event, the pack that Build makes of src
+// has FormatRedacted. After an error src may be partly redacted and must not be used.
 func Redact(src *Source, show func(callID, part string) bool) error {
 	for i := range src.Events {
 		s := &src.Events[i]
@@ -61,7 +61,7 @@ func Redact(src *Source, show func(callID, part string) bool) error {
 func withhold(e *contract.Event, take func(c *contract.Content, part string) bool) (changed bool, err error) {
 	var (
 		doc  canon.Document
-		call *contract.Call // the call that doc contains, if any
+		call *contract.Call // the call in doc; nil if doc contains none
 		rec  *contract.Recorded
 	)
 	switch e.Name {
@@ -111,10 +111,11 @@ func leafLines(stored []Stored, events []*contract.Event) []byte {
 	return b
 }
 
-// leavesOf returns the leaf hash of each event, and the number of redacted
-// events. The leaf of a redacted event is the one that the pack names; the leaf
-// of any other event is computed from its bytes. A pack may name a leaf only for
-// an event from which a payload is withheld.
+// leavesOf returns the leaf hash of each event, and the number of redacted events. The
+// leaf of a redacted event is the one that the pack names; the leaf of any other event
+// is computed from its bytes. A pack may name a leaf only for an event from which a
+// payload is withheld, and must have FormatRedacted if and only if it names one;
+// otherwise leavesOf returns an error.
 func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []translog.Hash, redacted int, err error) {
 	named, err := lines(files[pathLeaves])
 	if err != nil {

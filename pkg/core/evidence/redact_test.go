@@ -77,9 +77,9 @@ func spoil(t testing.TB, s *Source, i int, old, repl string) {
 	s.Events[i].Bytes = b
 }
 
-// TestRedacted shows that a pack from which payloads were withheld still proves
-// everything else, and that wrong leaf hashes and the tested changes to what remains of
-// a redacted event are detected.
+// TestRedacted shows that a pack from which payloads were withheld does not contain them
+// and still proves everything else, and that wrong leaf hashes and the tested changes to
+// the remaining bytes of a redacted event are detected.
 func TestRedacted(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range redactions(t) {

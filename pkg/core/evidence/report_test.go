@@ -125,7 +125,7 @@ func TestFirstError(t *testing.T) {
 	}
 }
 
-// TestReportTexts checks the text form of the reports.
+// TestReportTexts checks the text form of Report and LedgerReport.
 func TestReportTexts(t *testing.T) {
 	r := &Report{Tenant: "t", Session: "s", Origin: "log", TreeSize: 9, RootHash: "00", Events: 4, Decisions: 1, Receipts: 1, Tip: TipBound}
 	const least = "VERIFIED session s of tenant t\n  log       log, tree size 9, root 00\n  events    4, each included in the log\n  decisions 1, signed by policy\n  receipts  1, one unbroken chain\n  tip       bound by checkpoint\n"
@@ -151,7 +151,7 @@ func TestReportTexts(t *testing.T) {
 // TestCounts compares the counts in a report with the session, and checks which lamport
 // lines of a checkpoint are valid, and that no pack is built without events.
 func TestCounts(t *testing.T) {
-	w := bound(t, 4) // four calls: allowed, allowed with objects, denied, allowed
+	w := bound(t, 4) // s-a has four calls: allowed, allowed with contents stored as objects, denied, allowed
 	src := w.source("s-a")
 	rep, err := Verify(build(t, src, w.keys["audit"]), w.root.KID)
 	want := Report{Tenant: "t", Session: "s-a", Origin: "binnacle/test", TreeSize: int64(len(w.ledger)), RootHash: rep.RootHash, Events: 14, Decisions: 4, Receipts: 4, Tip: TipBound}

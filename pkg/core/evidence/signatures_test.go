@@ -43,7 +43,7 @@ func signatures(t *testing.T) []sigVector {
 	w.escalated(func(*escalation) {})
 	var out []sigVector
 	seed := func(name string) (*sign.Key, string) {
-		h := sha256.Sum256([]byte(name)) // the derivation that key uses for its seed
+		h := sha256.Sum256([]byte(name)) // key derives its seed from the name in the same way
 		return key(t, name), hex.EncodeToString(h[:])
 	}
 	doc := func(about, domain, signer string, body canon.Document) {
@@ -99,6 +99,7 @@ func signatures(t *testing.T) []sigVector {
 	raw("a pack's DSSE attestation: the pre-authentication encoding", "audit", pae(statement(m)), dsse)
 	m.Sig = ""
 	doc("a pack's manifest", sign.DomainManifest, "audit", m)
+	doc("the first line of a tenant's export", sign.DomainExport, "audit", &ExportHeader{Checkpoint: string(src.Checkpoint), Events: 6, KID: w.keys["audit"].KID, Lamport: m.Lamport, Sessions: 1, Tenant: "t"})
 	raw("a checkpoint's note text (C2SP signed-note; the key id before it is left out here)", "audit", src.Head.Text(), w.keys["audit"].Raw(src.Head.Text()))
 	line := translog.Cosign(src.Checkpoint, "witness.example", key(t, "witness"), 1767323045)
 	blob, err := base64.StdEncoding.DecodeString(line[len("— witness.example "):])

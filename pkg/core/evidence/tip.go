@@ -24,14 +24,14 @@ const (
 
 // TipProof proves which value the checkpoint's map of tips holds for a session.
 type TipProof struct {
-	Events   int64    `json:"events"`   // number of events of the session
+	Events   int64    `json:"events"`   // number of the session's events that the checkpoint covers
 	Path     []string `json:"path"`     // hex hashes of the siblings, from the root downwards
-	Receipts int64    `json:"receipts"` // number of receipts of the session
+	Receipts int64    `json:"receipts"` // number of the session's receipts that the checkpoint covers
 	Tip      string   `json:"tip_digest"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (p *TipProof) Canonical(c *canon.Codec) {
 	c.Int("events", &p.Events)
 	c.Strs("path", &p.Path)
@@ -57,7 +57,8 @@ func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
 
 // checkTip verifies that the pack holds as many events and receipts of the session as
 // the checkpoint's map of tips states, and ends with the same receipt. It returns
-// TipBound, or TipAttested if the checkpoint commits to no map of tips.
+// TipBound, or TipAttested if the checkpoint commits to no map of tips; a proof is then
+// an error.
 func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (string, error) {
 	root, ok, err := head.Tips()
 	switch {
@@ -86,6 +87,12 @@ func proveTip(file []byte, key, root translog.Hash) (*TipProof, error) {
 	if err := contract.Decode(file, &p); err != nil {
 		return nil, err
 	}
+	return p.prove(key, root)
+}
+
+// prove verifies that the map of tips with this root holds the proof's value for key, and
+// returns p.
+func (p *TipProof) prove(key, root translog.Hash) (*TipProof, error) {
 	path, err := parsePath(p.Path)
 	if err != nil {
 		return nil, err
@@ -97,5 +104,5 @@ func proveTip(file []byte, key, root translog.Hash) (*TipProof, error) {
 	if translog.VerifyTip(key, &claimed, path, root) != nil {
 		return nil, errors.New("the checkpoint's map of tips does not hold this")
 	}
-	return &p, nil
+	return p, nil
 }

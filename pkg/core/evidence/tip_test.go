@@ -172,9 +172,9 @@ func endings(t testing.TB) map[string]redacted {
 	return out
 }
 
-// TestTip shows that if the checkpoint commits to a map of tips, a pack cannot omit the
-// end of the session, even with audit's own key. Without a map, the report has
-// TipAttested.
+// TestTip shows that if the checkpoint commits to a map of tips, a pack without the end
+// of the session does not verify, even if audit's own key signed it. The report of a
+// valid pack has TipBound or, without a map, TipAttested.
 func TestTip(t *testing.T) {
 	root := key(t, "root").KID
 	for name, c := range endings(t) {
@@ -210,9 +210,9 @@ func TestGoldenBound(t *testing.T) {
 	}
 }
 
-// TestGraph shows that a graph of version 2 has one node for the checkpoint, that in it
-// the votes are parents of the decision that follows them, and that version 1 has
-// neither.
+// TestGraph shows that a graph of version 2 has one node for the checkpoint and names
+// the votes as parents of the decision that follows them, and that a graph of version 1
+// does neither.
 func TestGraph(t *testing.T) {
 	kinds := func(w *world) (kinds map[string]proofgraph.Node) {
 		files, err := readTar(build(t, w.source("s-e"), w.keys["audit"]))
@@ -274,7 +274,8 @@ func TestLedgerTips(t *testing.T) {
 	if rep, err := VerifyLedger(export(&none), w.root.KID); err != nil || rep.Tips != TipAttested {
 		t.Error(rep, err)
 	}
-	// The demands for an earlier checkpoint and for witnesses are checked, too.
+	// VerifyLedgerFrom also checks the demands for an earlier checkpoint and for
+	// witnesses.
 	small := w.source("s-a")
 	w.grow(&small, 7)
 	head, err := translog.ParseNote(small.Earlier, w.keys["audit"].Public())

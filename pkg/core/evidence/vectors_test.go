@@ -70,6 +70,9 @@ func vectors(t *testing.T) (root string, all []vector) {
 	for name, c := range endings(t) {
 		add(c.ok, "bound, "+name, c.pack)
 	}
+	for name, c := range cells(t) {
+		add(c.ok, "tenants, "+name, c.pack)
+	}
 	add(false, "sealed by an attacker", build(t, w.source("s-a"), key(t, "attacker")))
 	add(false, "another root", foreign(t))
 	pack := build(t, w.source("s-a"), w.keys["audit"])

@@ -16,7 +16,7 @@ import (
 )
 
 // Report is the result of a successful verification of a pack: the log that it proves,
-// and counts of what the pack contains.
+// and counts of the pack's events, decisions, receipts and contents.
 type Report struct {
 	Tenant    string `json:"tenant"`
 	Session   string `json:"session"`
@@ -26,7 +26,7 @@ type Report struct {
 	Events    int    `json:"events"`
 	Decisions int    `json:"decisions"`
 	Receipts  int    `json:"receipts"`
-	Attested  int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
+	Attested  int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed
 	Open      int    `json:"open_calls"`          // calls without an outcome in the pack
 	Erased    int    `json:"erased"`              // contents that are erased, encrypted or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
@@ -95,7 +95,10 @@ func in(path string, err error) error {
 // authenticate builds the trust registry from the root, and verifies the
 // signatures over the manifest.
 func (v *verification) authenticate(rootKID string) (err error) {
-	if v.sys, err = foldSystem(v.system, rootKID, v.files); err != nil {
+	if err := checkPackTenant(v.m.Tenant); err != nil {
+		return in(pathManifest, err)
+	}
+	if v.sys, err = foldSystem(v.system, rootKID, v.m.Tenant, v.files); err != nil {
 		return in(pathSystem, err)
 	}
 	return checkSeals(v.m, v.preimage, v.files, v.sys.reg)
@@ -114,6 +117,9 @@ func (v *verification) place() (err error) {
 	v.redacted = redacted
 	if v.head, err = checkHead(v.m, v.files[pathCheckpoint], v.sys.reg); err != nil {
 		return err
+	}
+	if err := v.sys.checkOrigin(v.head.Origin); err != nil {
+		return in(pathCheckpoint, err)
 	}
 	systemLeaves := make([]translog.Hash, len(v.system))
 	for i, b := range v.system {
@@ -194,8 +200,8 @@ func (f *File) check(files map[string][]byte) error {
 	return nil
 }
 
-// knownPath reports whether the format defines a file with this path that the manifest
-// lists.
+// knownPath reports whether p is the path of a file that the format defines, other than
+// the manifest and the attestation.
 func knownPath(p string) bool {
 	switch p {
 	case pathCheckpoint, pathConsistency, pathCosignatures, pathDecisions, pathEvents, pathGraph, pathLeaves, pathProofs, pathReceipts, pathSystem, pathTip:
@@ -204,11 +210,12 @@ func knownPath(p string) bool {
 	return strings.HasPrefix(p, dirContents)
 }
 
-// foldSystem applies the trust and policy events, and returns the trust registry and the
-// activated policies. It returns an error if an event is invalid or the trusted root is
-// not published.
-func foldSystem(lines [][]byte, rootKID string, files map[string][]byte) (*system, error) {
+// foldSystem applies the system events of a pack of the tenant, and returns the trust
+// registry and the activated policies. It returns an error if an event is invalid or
+// must not be in the pack, or if the trusted root is not published.
+func foldSystem(lines [][]byte, rootKID, tenant string, files map[string][]byte) (*system, error) {
 	sys := newSystem(rootKID)
+	sys.tenant = tenant
 	for _, b := range lines {
 		e, err := openEvent(b)
 		if err != nil {
@@ -224,11 +231,11 @@ func foldSystem(lines [][]byte, rootKID string, files map[string][]byte) (*syste
 	if !sys.reg.Has(rootKID) {
 		return nil, fmt.Errorf("the trusted root %s is not published here", rootKID)
 	}
-	return &sys, nil
+	return &sys, sys.end()
 }
 
-// checkSeals verifies audit's signature over the manifest, and the attestation
-// about it.
+// checkSeals verifies audit's signatures over the manifest and over the attestation of
+// the manifest.
 func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trust.Registry) error {
 	pub, err := reg.At(m.KID, "audit", contract.UseManifest, uint64(m.Lamport))
 	if err != nil {
@@ -350,7 +357,8 @@ func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.
 }
 
 // checkKept returns an error unless the kept checkpoint is the pack's own, or the
-// earlier one that the pack proves to extend. Verify has checked the proof itself.
+// earlier checkpoint that the pack's log is proven to extend. It compares the texts of
+// the notes, without their signatures. Verify has checked the proof itself.
 func checkKept(files map[string][]byte, kept []byte) error {
 	text := func(note []byte) string { return string(translog.NoteText(note)) }
 	if text(kept) == text(files[pathCheckpoint]) {
@@ -363,8 +371,8 @@ func checkKept(files map[string][]byte, kept []byte) error {
 	return nil
 }
 
-// checkDerived compares the decisions, receipts, graph and counts in the pack with those
-// derived from its events.
+// checkDerived compares the decisions, receipts and graph in the pack, and the tip, the
+// counts and the graph's digest in the manifest, with those derived from the events.
 func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	switch {
 	case !bytes.Equal(files[pathDecisions], joinLines(d.decisions)):
@@ -402,9 +410,8 @@ func checkContents(d *derived, files map[string][]byte) (erased int, err error) 
 	return erased, nil
 }
 
-// attestedByCallers counts receipts of outcomes that callers attested. A search
-// for the member suffices, since quotation marks inside canonical strings are
-// escaped.
+// attestedByCallers counts receipts of effects that callers attested. A search for the
+// member suffices, since quotation marks inside canonical strings are escaped.
 func attestedByCallers(receipts [][]byte) (n int) {
 	for _, b := range receipts {
 		if bytes.Contains(b, []byte(`"attested_by":"`+contract.Caller+`"`)) {

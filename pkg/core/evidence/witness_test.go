@@ -29,7 +29,7 @@ func TestWitnesses(t *testing.T) {
 		lines []string
 		k     int
 		list  []Witness
-		word  string // part of the error; empty = the quorum is met
+		word  string // part of the expected error; empty = the quorum is met
 	}{
 		"both":                    {[]string{one, two}, 2, all("w1", "w2"), ""},
 		"two of three, one down":  {[]string{one, two}, 2, all("w1", "w3", "w2"), ""},

@@ -13,7 +13,7 @@ type Answer struct {
 	Reason    string
 	Approvals []contract.ApprovalRule // approval rules of an ESCALATE, all of which must be met
 	Sandbox   *contract.Sandbox       // upper limits on the tool's sandbox; nil = none
-	Obliged   []string                // duties of the executor during the execution; see CheckObligation
+	Obliged   []string                // obligations of the executor; see CheckObligation
 }
 
 // denied returns a DENY with this reason code.
@@ -47,10 +47,10 @@ func rank(verdict string) int {
 // Combine joins the answers of layers: DENY is stronger than ESCALATE, and ESCALATE
 // stronger than ALLOW. Of two equal verdicts, the reason of the earlier layer counts.
 // Sandbox limits are joined by Narrow; obligations of all layers, and approval rules of
-// those that escalate, are collected in order. A layer without an opinion contributes
-// only its sandbox and obligations. An answer with an unknown verdict counts as a DENY
-// without sandbox and obligations. The arguments are not changed, but the result may
-// share a sandbox with one of them.
+// the layers that escalate, are collected in order. A layer without an opinion
+// contributes only its sandbox and obligations. An answer with an unknown verdict counts
+// as a DENY without sandbox and obligations. The arguments are not changed, but the
+// result may share a sandbox with one of them.
 func Combine(layers ...Answer) Answer {
 	var out Answer
 	for _, a := range layers {

@@ -28,8 +28,8 @@ var dualControl = Answer{Verdict: contract.Escalate, Reason: contract.ReasonAppr
 var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
 
 // settle returns the verdict that replaces an ESCALATE: DENY or ALLOW if the votes,
-// their expiry or a break-glass grant settle it, and otherwise the ESCALATE itself, with
-// defaultApproval if it has no rule.
+// their expiry or a break-glass grant end the escalation, and otherwise the ESCALATE
+// itself, with defaultApproval if it has no rule.
 func settle(in *Inputs, v Answer) Answer {
 	if len(v.Approvals) == 0 {
 		v.Approvals = []contract.ApprovalRule{defaultApproval}
@@ -42,7 +42,7 @@ func settle(in *Inputs, v Answer) Answer {
 		return denied(contract.ReasonApprovalTimeout)
 	case f.Resolution == contract.ResolvedGranted && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
-	case f.Resolution == contract.ResolvedGranted: // the policies now require other approvals than when the votes were counted
+	case f.Resolution == contract.ResolvedGranted: // the votes that ended the escalation do not meet the rules that now apply
 		return denied(contract.ReasonApprovalDenied)
 	case f.BreakGlass != "" && !f.DualControl: // break-glass does not replace the second person of dual control
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass
@@ -56,8 +56,9 @@ const DefaultRole = "approver"
 
 // Approved reports whether the grants among votes meet every rule; a quorum below 1
 // counts as 1. Each approver counts once per rule, and only with one of the rule's
-// roles. Votes of callers, the principals who proposed the call or for whom it is made,
-// do not count. Without rules, Approved returns true.
+// roles, or with DefaultRole if the rule names none. Votes of callers, the principals
+// who proposed the call or for whom it is made, do not count. Without rules, Approved
+// returns true.
 func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
 	for i := range rules {
 		roles := rules[i].Roles

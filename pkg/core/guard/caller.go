@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// MaxReportWithin is the longest time that a caller which executes a call itself
-// may take to report the outcome.
+// MaxReportWithin is the longest time that a caller which executes a call itself may
+// take to report the effect.
 const MaxReportWithin = 24 * time.Hour
 
 // callerKinds are the patterns of the kinds that callers may execute themselves: tools,

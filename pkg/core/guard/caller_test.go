@@ -20,7 +20,8 @@ func callerInputs() Inputs {
 }
 
 // TestCallerIntent shows that an intent for the caller names the service that hands it
-// out, expires no later than the report is due, and contains no secrets.
+// out, expires no later than the report is due, and contains no secrets, unlike the
+// intent for an executor. It also checks CallID.
 func TestCallerIntent(t *testing.T) {
 	in := callerInputs()
 	if v := Judge(in); v.Verdict != contract.Allow {
@@ -51,8 +52,9 @@ func TestCallerMay(t *testing.T) {
 	}
 }
 
-// TestCallerRefused checks that calls which no caller may execute itself are denied for
-// this reason, and that the reason does not apply if an executor executes them.
+// TestCallerRefused checks that calls which no caller may execute itself are denied with
+// ReasonCallerExecutionRefused, and that this reason does not apply if an executor
+// executes them.
 func TestCallerRefused(t *testing.T) {
 	for name, change := range map[string]func(*Inputs){
 		"the mesh's own kind":    func(in *Inputs) { in.Facts.Kind, in.Tool.Kind = "policy.freeze", "policy.freeze" },

@@ -18,16 +18,16 @@ type Ceilings struct {
 	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need approval
 	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"; empty = none
 	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // a tool that is not policy's own runs only after policy.approve_tool has approved its document; if not set, the first document of each tool counts as approved
-	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves
+	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves: exact, or a prefix ending in "*"
 	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // kinds that are always denied: exact, or a prefix ending in "*"
-	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, in addition to those of policy.set_limits
+	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, in addition to the limits of policy.set_limits
 	MaxCents       int64            `json:"max_cents_per_call"`
 	Sandbox        contract.Sandbox `json:"sandbox"`
 	StartWindowMS  int64            `json:"start_window_ms"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (c *Ceilings) Canonical(m *canon.Codec) {
 	canon.List(m, "approvals", &c.Approvals)
 	m.OptStrs("egress_hosts", &c.EgressHosts)
@@ -47,8 +47,8 @@ type KindApproval struct {
 	Rule  contract.ApprovalRule `json:"rule"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (k *KindApproval) Canonical(c *canon.Codec) {
 	c.Strs("kinds", &k.Kinds)
 	c.Doc("rule", &k.Rule)
@@ -124,7 +124,7 @@ func MatchHost(pattern, host string) bool {
 // of a root key over them and the key's id.
 type SignedCeilings struct {
 	Ceilings Ceilings `json:"ceilings"`
-	KID      string   `json:"kid"` // id of the root key
+	KID      string   `json:"kid"` // id of the root key that signed the ceilings
 	Sig      string   `json:"sig,omitempty"`
 }
 

@@ -1,8 +1,8 @@
 package guard
 
-// The parts of a decision, in the order in which they are taken into account. The
-// schema, the rules and the overlays are evaluated before Judge is called, which
-// receives their answers.
+// The parts of a decision, in the order in which they are taken into account. Judge
+// receives the answers of the input schema, the rules and the overlays, and computes the
+// other parts.
 const (
 	PartGates       = "gates"
 	PartSchema      = "input schema"

@@ -6,57 +6,58 @@ import (
 )
 
 // Facts holds the inputs of a decision other than the args, the tool and the policies.
-// No fact is a mere statement of the args: facts come from the ledger, from the proposal
-// without its args, or from the clock, or they result from a check, as Unverified does.
 // The canonical bytes of Facts are part of the decision, so that the decision can be
 // computed again later.
 type Facts struct {
-	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive; "*" stands for every label; set only if the call carries labels
-	Actor         string         `json:"actor"`
-	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, if the call was escalated before
-	ArgsDigest    string         `json:"args_digest"`
-	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant; empty for a call under a valid delegation
-	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent if they were not checked, or none applies
-	CatalogDigest string         `json:"catalog_digest"`
-	Client        string         `json:"client"`
-	Deadline      string         `json:"deadline"`
-	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation that the caller named for OnBehalfOf
-	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why the delegation does not permit the call; empty = it does, or there is none
-	Delegator     *DelegatorFact `json:"delegator,omitempty"`        // authority of OnBehalfOf; the rules must allow the call to both principals
-	DualControl   bool           `json:"dual_control,omitempty"`     // approval by a second person is required
-	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
-	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that the caller presented
-	Kind          string         `json:"kind"`
-	Labels        []string       `json:"labels,omitempty"`           // data labels of the session, of the parent call's session, and of the request
-	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit found events missing from the ledger; nothing is allowed until a new log epoch is opened
-	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // tenant of the mesh; set only if the call's tenant is another one
-	Now           string         `json:"now"`
-	OnBehalfOf    string         `json:"on_behalf_of,omitempty"`
-	Parent        string         `json:"parent,omitempty"`
-	ParentLive    bool           `json:"parent_live,omitempty"`
-	Proposed      string         `json:"proposed"`
-	Proposer      string         `json:"proposer"`                    // service that proposed the call
-	ReportWithin  int64          `json:"report_within_ms,omitempty"`  // milliseconds within which the caller, which executes the call itself, reports the outcome
-	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it
-	Resolution    string         `json:"resolution,omitempty"`        // how the escalation was settled: granted, denied or timed_out
-	Resolved      string         `json:"resolved,omitempty"`          // when the escalation was settled
-	ReviewDue     bool           `json:"review_due,omitempty"`        // the review of an expired break-glass grant of the actor or of OnBehalfOf is overdue
-	Revoked       bool           `json:"revoked,omitempty"`           // the caller's credential is revoked
-	Roles         []string       `json:"roles,omitempty"`             // roles of the actor
-	Scopes        []string       `json:"scopes"`
-	Session       string         `json:"session"`
-	SessionName   string         `json:"session_name,omitempty"`  // the caller's name for the session
-	SessionOwner  string         `json:"session_owner,omitempty"` // owner of the session, or "-" if unknown; set only if the actor neither owns the session nor has a grant for it
-	Suspended     bool           `json:"suspended,omitempty"`     // the actor or OnBehalfOf is suspended
-	Tenant        string         `json:"tenant"`
-	Tool          string         `json:"tool"`
-	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest if it is not ToolDigest; "none" if the ceilings require an approval that the tool lacks
-	ToolDigest    string         `json:"tool_schema_digest"`
-	Unverified    bool           `json:"unverified,omitempty"` // a signature among the args does not verify
+	Accepts         []string       `json:"accepts,omitempty"` // data labels that the operator permits the model to receive; "*" stands for every label; set only if the call carries labels
+	Actor           string         `json:"actor"`
+	Approvals       []ApprovalFact `json:"approvals,omitempty"` // votes, if the call was escalated before
+	ArgsDigest      string         `json:"args_digest"`
+	BreakGlass      string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant; empty for a call under a valid delegation
+	Budget          *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent if they were not checked, or none applies
+	CatalogDigest   string         `json:"catalog_digest"`
+	Client          string         `json:"client"`
+	Deadline        string         `json:"deadline"`
+	Delegation      string         `json:"delegation,omitempty"`       // id of the delegation that the caller named for OnBehalfOf
+	DelegationBad   string         `json:"delegation_fault,omitempty"` // reason code why the delegation does not permit the call; empty = it does, or there is none
+	Delegator       *DelegatorFact `json:"delegator,omitempty"`        // authority of OnBehalfOf under a valid delegation, nil without one; the rules must allow the call to both principals
+	DualControl     bool           `json:"dual_control,omitempty"`     // approval by a second person is required
+	Frozen          string         `json:"frozen,omitempty"`           // id of the freeze in force; empty = the mesh is not frozen
+	Key             *KeyFact       `json:"key,omitempty"`              // the virtual key that the caller presented; nil = none
+	Kind            string         `json:"kind"`
+	Labels          []string       `json:"labels,omitempty"`           // data labels of the session, of the parent call's session, and of the request
+	Truncated       bool           `json:"ledger_truncated,omitempty"` // audit found events missing from the ledger; nothing is allowed until a new log epoch is opened
+	MeshTenant      string         `json:"mesh_tenant,omitempty"`      // tenant of the mesh's own events; set only if the call's tenant does not exist
+	Now             string         `json:"now"`
+	OnBehalfOf      string         `json:"on_behalf_of,omitempty"`
+	Operator        bool           `json:"operator,omitempty"`     // a root key made the actor an operator; set only in calls of contract.CellTenant
+	OutsideCell     bool           `json:"outside_cell,omitempty"` // once the cell is opened: the call governs the whole mesh, by its kind or its args, and is not of contract.CellTenant
+	Parent          string         `json:"parent,omitempty"`
+	ParentLive      bool           `json:"parent_live,omitempty"`
+	Proposed        string         `json:"proposed"`
+	Proposer        string         `json:"proposer"`                    // service that proposed the call
+	ReportWithin    int64          `json:"report_within_ms,omitempty"`  // milliseconds within which the caller, which executes the call itself, reports the effect
+	Requested       string         `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it
+	Resolution      string         `json:"resolution,omitempty"`        // how the escalation ended: granted, denied or timed_out; empty = it has not ended
+	Resolved        string         `json:"resolved,omitempty"`          // time at which the escalation ended
+	ReviewDue       bool           `json:"review_due,omitempty"`        // the review of an expired break-glass grant of the actor or of OnBehalfOf is overdue
+	Revoked         bool           `json:"revoked,omitempty"`           // the caller's credential is revoked
+	Roles           []string       `json:"roles,omitempty"`             // roles of the actor
+	Scopes          []string       `json:"scopes"`
+	Session         string         `json:"session"`
+	SessionName     string         `json:"session_name,omitempty"`  // the caller's name for the session; empty = none
+	SessionOwner    string         `json:"session_owner,omitempty"` // owner of the session, or "-" if unknown; set only if the actor neither owns the session nor has a grant for it
+	Suspended       bool           `json:"suspended,omitempty"`     // the actor or OnBehalfOf is suspended
+	Tenant          string         `json:"tenant"`
+	TenantSuspended bool           `json:"tenant_suspended,omitempty"` // the call's tenant is suspended
+	Tool            string         `json:"tool"`
+	ToolPinned      string         `json:"tool_pinned,omitempty"` // the approved digest if it is not ToolDigest; "none" if the ceilings require an approval that the tool lacks
+	ToolDigest      string         `json:"tool_schema_digest"`
+	Unverified      bool           `json:"unverified,omitempty"` // a signature among the args does not verify
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptStrs("accepts", &f.Accepts)
 	c.Str("actor", &f.Actor)
@@ -79,6 +80,8 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptStr("mesh_tenant", &f.MeshTenant)
 	c.Str("now", &f.Now)
 	c.OptStr("on_behalf_of", &f.OnBehalfOf)
+	c.OptBool("operator", &f.Operator)
+	c.OptBool("outside_cell", &f.OutsideCell)
 	c.OptStr("parent", &f.Parent)
 	c.OptBool("parent_live", &f.ParentLive)
 	c.Str("proposed", &f.Proposed)
@@ -96,6 +99,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptStr("session_owner", &f.SessionOwner)
 	c.OptBool("suspended", &f.Suspended)
 	c.Str("tenant", &f.Tenant)
+	c.OptBool("tenant_suspended", &f.TenantSuspended)
 	c.Str("tool", &f.Tool)
 	c.OptStr("tool_pinned", &f.ToolPinned)
 	c.Str("tool_schema_digest", &f.ToolDigest)
@@ -124,8 +128,8 @@ type DelegatorFact struct {
 	Scopes []string `json:"scopes,omitempty"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (d *DelegatorFact) Canonical(c *canon.Codec) {
 	c.OptStrs("roles", &d.Roles)
 	c.OptStrs("scopes", &d.Scopes)
@@ -140,8 +144,8 @@ type KeyFact struct {
 	Tags   []string `json:"tags,omitempty"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (k *KeyFact) Canonical(c *canon.Codec) {
 	c.OptStr("fault", &k.Fault)
 	c.Str("id", &k.ID)
@@ -158,8 +162,8 @@ type ApprovalFact struct {
 	Vote     string   `json:"vote"`
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (a *ApprovalFact) Canonical(c *canon.Codec) {
 	c.Str("approver", &a.Approver)
 	c.Str("event_id", &a.EventID)
@@ -167,18 +171,18 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 	c.Str("vote", &a.Vote)
 }
 
-// BudgetFact is the result of checking the limits: what was reserved for the
-// call, or why the reservation was refused.
+// BudgetFact is the result of checking the limits: the amounts that are reserved for the
+// call, or the reason why they were refused.
 type BudgetFact struct {
-	Accounts []string         `json:"accounts"` // accounts that the amounts are reserved on or, after a refusal, those of the limit that refused; empty if the budget ledger failed
+	Accounts []string         `json:"accounts"` // accounts on which the amounts are reserved or, after a refusal, the accounts for which a limit refused them; empty if the budget ledger failed
 	Amounts  contract.Amounts `json:"amounts"`
-	Escalate bool             `json:"escalate,omitempty"` // the limit requires approval instead of denying
-	Refused  string           `json:"refused,omitempty"`  // reason code; empty = reserved
-	RetryAt  string           `json:"retry_at,omitempty"` // end of the current window of the limit that refused; empty if it has no calendar windows
+	Escalate bool             `json:"escalate,omitempty"` // the limit that refused the amounts requires approval instead of denying the call
+	Refused  string           `json:"refused,omitempty"`  // reason code of the refusal; empty = the amounts are reserved
+	RetryAt  string           `json:"retry_at,omitempty"` // end of the current window of the exceeded limit; empty if it has no calendar windows, or if no limit is exceeded
 }
 
-// Canonical implements canon.Document. It lists the members in the order of their
-// JSON names, in which they are stored, hashed and signed.
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
 func (b *BudgetFact) Canonical(c *canon.Codec) {
 	c.Strs("accounts", &b.Accounts)
 	c.Doc("amounts", &b.Amounts)

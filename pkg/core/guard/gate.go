@@ -8,6 +8,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
+// cellKinds are the kinds of calls that govern the whole mesh, besides those that begin
+// with cellFamily.
+var cellKinds = []string{"policy.freeze", KindUnfreeze}
+
+// cellFamily begins the kinds of calls that create and change tenants.
+const cellFamily = "tenant."
+
+// GovernsCell reports whether calls of this kind govern the whole mesh, so that once the
+// cell is opened only calls of contract.CellTenant may be of the kind.
+func GovernsCell(kind string) bool {
+	return strings.HasPrefix(kind, cellFamily) || slices.Contains(cellKinds, kind)
+}
+
 // Kinds of calls that end a state in which a gate denies calls: a freeze, and an overdue
 // review. The gate permits the kind that ends the state.
 const (
@@ -44,15 +57,23 @@ func gate(in *Inputs) string {
 }
 
 // gateMesh denies every call while there are no ceilings or events are missing from the
-// ledger, and calls of another tenant.
+// ledger. It also denies calls of a tenant that does not exist or is suspended, calls of
+// the cell's tenant that no operator makes, and calls of any other tenant that govern
+// the whole mesh. It determines these calls by facts alone, and not by their kinds,
+// because decisions of releases without these facts must be computed again with the same
+// result.
 func gateMesh(in *Inputs) string {
 	switch {
 	case in.P0 == nil:
 		return contract.ReasonNoPolicyDefined
 	case in.Facts.Truncated:
 		return contract.ReasonLedgerTruncated
-	case in.Facts.MeshTenant != "":
+	case in.Facts.MeshTenant != "" || in.Facts.OutsideCell:
 		return contract.ReasonTenantIsolation
+	case in.Facts.TenantSuspended:
+		return contract.ReasonTenantSuspended
+	case in.Facts.Tenant == contract.CellTenant && !in.Facts.Operator:
+		return contract.ReasonOperatorRequired
 	}
 	return ""
 }
@@ -181,8 +202,10 @@ func name(s string) bool {
 
 // window returns the time span in which the call may start, and the time until which its
 // caller waits. The span begins at the proposal or, for an escalated call, when the
-// escalation was settled; the caller then waits as long after that as it would have
-// waited after the proposal. ok is false if a time is malformed.
+// escalation ended; the caller then waits as long after that as it would have waited
+// after the proposal. The span has the length StartWindowMS of the ceilings, at most
+// MaxStartWindow, but ends no later than the caller waits. ok is false if a time is
+// malformed.
 func window(in *Inputs) (from, until, deadline time.Time, ok bool) {
 	proposed, err1 := contract.ParseTime(in.Facts.Proposed)
 	deadline, err2 := contract.ParseTime(in.Facts.Deadline)

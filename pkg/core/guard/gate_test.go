@@ -19,6 +19,9 @@ var gateCases = []struct {
 	{"no ceilings", func(in *guard.Inputs) { in.P0 = nil }, contract.ReasonNoPolicyDefined},
 	{"truncated ledger", func(in *guard.Inputs) { in.Facts.Truncated = true }, contract.ReasonLedgerTruncated},
 	{"another tenant", func(in *guard.Inputs) { in.Facts.MeshTenant = "m" }, contract.ReasonTenantIsolation},
+	{"a kind for the cell", func(in *guard.Inputs) { in.Facts.OutsideCell = true }, contract.ReasonTenantIsolation},
+	{"a suspended tenant", func(in *guard.Inputs) { in.Facts.TenantSuspended = true }, contract.ReasonTenantSuspended},
+	{"no operator", func(in *guard.Inputs) { in.Facts.Tenant = contract.CellTenant }, contract.ReasonOperatorRequired},
 	{"a tool that is not ASCII", func(in *guard.Inputs) { in.Facts.Tool = "\u0435cho" }, contract.ReasonUnicodeObfuscationDetected},
 	{"a kind without a name", func(in *guard.Inputs) { in.Facts.Kind = "" }, contract.ReasonEnvelopeInvalid},
 	{"frozen", func(in *guard.Inputs) { in.Facts.Frozen = "f-1" }, contract.ReasonSystemFrozen},
@@ -112,7 +115,7 @@ func TestGateEdges(t *testing.T) {
 	}
 }
 
-// TestPatterns checks what patterns of kinds and hosts match.
+// TestPatterns checks which kinds and hosts patterns match.
 func TestPatterns(t *testing.T) {
 	for _, c := range []struct {
 		pattern, kind string

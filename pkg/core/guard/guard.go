@@ -59,12 +59,12 @@ func Decide(in Inputs, key *sign.Key) contract.Decision {
 		d.ID = EscalationID(in.CallID)
 	}
 	d.PolicyHash = policyHash(&d)
-	d.Sig = key.Sign(sign.DomainDecision, contract.Bytes(&d))
+	d.Sig = contract.Sign(key, sign.DomainDecision, &d)
 	return d
 }
 
-// EscalationID returns the id of the ESCALATE decision on a call. The decision
-// that settles the escalation has the call's ordinary decision id.
+// EscalationID returns the id of the ESCALATE decision on a call. The decision that
+// follows the escalation has the call's ordinary decision id.
 func EscalationID(callID string) string { return contract.IDEscalation + callID }
 
 // Redecide computes verdict, reason code and policy decision hash again from
@@ -79,14 +79,19 @@ func Redecide(in Inputs) (verdict, reason, hash string) {
 
 // policyHash returns the digest that binds verdict and reason to the facts, the
 // args and the policies.
-func policyHash(d *contract.Decision) string {
-	w := canon.Object(nil)
-	w.Str("args_digest", d.ArgsDigest)
-	w.Str("facts_digest", d.FactsDigest)
-	w.Raw("policies", contract.Bytes(&d.Policies))
-	w.Str("reason_code", d.ReasonCode)
-	w.Str("verdict", d.Verdict)
-	return sign.Digest(w.End())
+func policyHash(d *contract.Decision) string { return contract.Digest((*bound)(d)) }
+
+// bound is the document of the members of a decision that its policy hash binds. It is
+// only written.
+type bound contract.Decision
+
+// Canonical implements canon.Document.
+func (d *bound) Canonical(c *canon.Codec) {
+	c.Str("args_digest", &d.ArgsDigest)
+	c.Str("facts_digest", &d.FactsDigest)
+	c.Doc("policies", &d.Policies)
+	c.Str("reason_code", &d.ReasonCode)
+	c.Str("verdict", &d.Verdict)
 }
 
 // Judge returns the verdict without a signed decision. The first gate that fails denies;

@@ -61,7 +61,7 @@ func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 	}
 	body := *d
 	body.Sig = ""
-	if err := sign.Verify(pub, sign.DomainDecision, contract.Bytes(&body), d.Sig); err != nil {
+	if err := contract.Verify(pub, sign.DomainDecision, &body, d.Sig); err != nil {
 		return fmt.Errorf("decision %s: %w", d.ID, err)
 	}
 	switch {
@@ -82,9 +82,11 @@ func sameCall(i *contract.ExecutionIntent, d *contract.Decision) bool {
 	return i.CallID == d.CallID && i.ArgsDigest == d.ArgsDigest && i.Kind == d.Kind && i.Tool == d.Tool
 }
 
-// ApproverOwner returns the owner that the trust registry lists for a principal's
-// own approval key: "approver:" and the principal.
-func ApproverOwner(principal string) string { return "approver:" + principal }
+// ApproverOwner returns the owner under which the trust registry lists a principal's own
+// approval key: "approver:", the tenant, a slash and the principal (trust.Owner).
+func ApproverOwner(tenant, principal string) string {
+	return contract.OwnerApprover + tenant + "/" + principal
+}
 
 // BallotOf returns the document that the approver of a signed vote signed.
 // escalated is the ESCALATE decision that the vote is about.
@@ -94,18 +96,19 @@ func BallotOf(a *contract.Approval, escalated *contract.Decision) *contract.Ball
 }
 
 // VerifyBallot checks the signature of a vote. A vote with a key or a signature needs
-// both, and the key must have been the approver's at lamport; otherwise VerifyBallot
-// returns an error. It returns nil for a vote with neither key nor signature: it was
-// cast by an authenticated person, which the producer of the event attests.
+// both, and the key must have been the approver's, in the tenant of the escalated
+// decision, at lamport; otherwise VerifyBallot returns an error. It returns nil for a vote
+// with neither key nor signature: it was cast by an authenticated person, which the
+// producer of the event attests.
 func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, lamport uint64) error {
 	if a.Sig == "" && a.KID == "" {
 		return nil
 	}
-	pub, err := keys(a.KID, ApproverOwner(a.Approver), contract.UseApproval, lamport)
+	pub, err := keys(a.KID, ApproverOwner(escalated.Tenant, a.Approver), contract.UseApproval, lamport)
 	if err != nil {
 		return fmt.Errorf("vote of %s: %w", a.Approver, err)
 	}
-	if err := sign.Verify(pub, sign.DomainApproval, contract.Bytes(BallotOf(a, escalated)), a.Sig); err != nil {
+	if err := contract.Verify(pub, sign.DomainApproval, BallotOf(a, escalated), a.Sig); err != nil {
 		return fmt.Errorf("vote of %s: %w", a.Approver, err)
 	}
 	return nil

@@ -38,7 +38,7 @@ func TestIntent(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	// After an escalation, the start window and the deadline are counted from the time
-	// at which the escalation was settled.
+	// at which the escalation was resolved.
 	approved(&in, 1, "bob")
 	in.Facts.Proposed, in.Facts.Deadline = contract.Time(now.Add(-time.Hour)), contract.Time(now.Add(-time.Hour+30*time.Second))
 	if got := guard.Decide(in, k).Intent; got.NotBefore != contract.Time(now) || got.Deadline != contract.Time(now.Add(30*time.Second)) || got.Expires != got.Deadline {
@@ -148,12 +148,12 @@ func TestGateOfExecutor(t *testing.T) {
 func TestBallots(t *testing.T) {
 	k := key(t, "bob")
 	at := func(kid, owner, use string, lamport uint64) ([]byte, error) {
-		if kid != k.KID || owner != guard.ApproverOwner("bob") || use != contract.UseApproval || lamport != 9 {
+		if kid != k.KID || owner != guard.ApproverOwner("t", "bob") || use != contract.UseApproval || lamport != 9 {
 			return nil, errors.New("unknown key")
 		}
 		return k.Public(), nil
 	}
-	shown := &contract.Decision{ID: "q-c-1", CallID: "c-1", Facts: contract.Raw("{}"), Verdict: contract.Escalate}
+	shown := &contract.Decision{ID: "q-c-1", CallID: "c-1", Tenant: "t", Facts: contract.Raw("{}"), Verdict: contract.Escalate}
 	for name, c := range map[string]struct {
 		change func(a *contract.Approval)
 		ok     bool

@@ -97,14 +97,14 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestParts checks which parts Explain lists and in which order, and that its verdict
-// equals Judge's.
+// TestParts checks which parts Explain lists and in which order, the verdict of the last
+// part, and that the verdict of Explain equals Judge's.
 func TestParts(t *testing.T) {
 	layers := []guard.Step{{Part: guard.PartSchema}, {Part: guard.PartRules, Name: "r", Verdict: contract.Allow}}
 	for name, c := range map[string]struct {
 		change func(in *guard.Inputs)
 		parts  []string
-		last   string // verdict of the last part
+		last   string // expected verdict of the last part; empty = no opinion
 	}{
 		"allowed": {func(*guard.Inputs) {}, []string{guard.PartGates, guard.PartSchema, guard.PartRules, guard.PartCeilings}, ""},
 		"dual control": {func(in *guard.Inputs) { in.Facts.DualControl = true },
@@ -140,7 +140,8 @@ func TestParts(t *testing.T) {
 }
 
 // TestSettle checks the verdict that replaces an ESCALATE for combinations of votes,
-// expiry and break-glass.
+// expiry and break-glass. An ESCALATE that is not replaced must have an approval rule
+// with at least a minute to vote.
 func TestSettle(t *testing.T) {
 	vote := func(who, vote string, roles ...string) guard.ApprovalFact {
 		return guard.ApprovalFact{Approver: who, EventID: "e-" + who, Roles: roles, Vote: vote}

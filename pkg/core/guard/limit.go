@@ -59,8 +59,9 @@ const KeyLimit = "key_"
 // it, because releases up to 0.5 recorded such limits.
 const CeilingLimit = "p0-"
 
-// CheckLimits returns an error if a limit could not be enforced or two limits
-// share an id. The error names the limit's index and the field.
+// CheckLimits returns an error for the first limit that has an invalid field, an id with
+// the prefix KeyLimit, or the id of an earlier limit. The error names the limit's index
+// and the field.
 func CheckLimits(ls []Limit) error {
 	seen := map[string]bool{}
 	for i := range ls {
@@ -116,10 +117,8 @@ func (l *Limit) checkTerms() (field, want string) {
 // name for it; the account always has the id.
 func (l *Limit) Accounts(f *Facts) []string {
 	switch l.Level {
-	case "organization":
-		return l.account(nil, tenantPart(f.Tenant, 1))
-	case "project":
-		return l.account(nil, tenantPart(f.Tenant, 2))
+	case "organization", "project":
+		return l.tenantAccount(f.Tenant)
 	case "environment":
 		return l.account(nil, f.Tenant)
 	case "agent":
@@ -138,6 +137,19 @@ func (l *Limit) Accounts(f *Facts) []string {
 	return nil
 }
 
+// tenantAccount returns the account of the organization or project, by the limit's level,
+// that the tenant belongs to, or none if it belongs to none.
+func (l *Limit) tenantAccount(tenant string) []string {
+	subject, project := contract.TenantParts(tenant)
+	if l.Level == "project" {
+		subject = project
+	}
+	if subject == "" {
+		return nil
+	}
+	return l.account(nil, subject)
+}
+
 // account appends the account of subject if the limit is for every subject, or
 // for subject under its own or one of its other names.
 func (l *Limit) account(out []string, subject string, names ...string) []string {
@@ -145,14 +157,6 @@ func (l *Limit) account(out []string, subject string, names ...string) []string 
 		return append(out, l.ID+"/"+l.Level+":"+subject)
 	}
 	return out
-}
-
-// tenantPart returns the first n parts of a tenant's id, joined by "_". The parts
-// are organization, project and environment; an id with fewer parts is returned
-// whole.
-func tenantPart(tenant string, n int) string {
-	parts := strings.SplitN(tenant, "_", 3)
-	return strings.Join(parts[:min(n, len(parts))], "_")
 }
 
 // RiskPoints returns the weight of an effect class, E0 to E4, in limits by

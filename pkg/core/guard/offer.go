@@ -28,15 +28,15 @@ func CheckObligation(o string) error {
 	return fmt.Errorf("obligation %q: want tool.withhold:NAME, or content.flag, content.redact or content.block with a class, pii, secret or all", o)
 }
 
-// Offers returns the obligations that follow from the tools that a request offers to a
-// model: a tool must be withheld if the ceilings forbid its kind, if an overlay has a
-// DENY rule for the kind without classes and labels, or if an overlay has Only and none
-// of its patterns matches a kind of the tool. The kinds of a tool are client.NAME and
-// tool.NAME, where NAME is its offered name or the part of it that follows the name of a
-// server; in tool.NAME, the first "_" may stand for a ".". A name that ends in ".*"
-// stands for tools that the request does not list, such as those of an MCP server or of
-// a stored prompt; it is withheld if the kind of any tool could be denied in this way.
-// p0 may be nil.
+// Offers returns an Answer without a verdict, with the obligations that follow from the
+// tools that a request offers to a model: a tool must be withheld if the ceilings forbid
+// one of its kinds, if an overlay has a DENY rule with neither classes nor labels for
+// one of its kinds, or if an overlay has patterns in Only and none of them matches one
+// of its kinds. The kinds of a tool are client.NAME and tool.NAME, where NAME is its
+// offered name or the part of it that follows the name of a server; in tool.NAME, the
+// first "_" may stand for a ".". A name that ends in ".*" stands for tools that the
+// request does not list, such as those of an MCP server or of a stored prompt; it is
+// withheld if the kind of any tool could be denied in this way. p0 may be nil.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {

@@ -8,10 +8,9 @@ import (
 )
 
 // TestOffers shows that a denied tool is withheld under each name that a call of it can
-// have, and that unlisted tools are withheld if any tool is denied. A tool is also
-// withheld if only_kinds lists none of its kinds, and unlisted tools are if only_kinds
-// does not list all tools. Rules with classes or labels, and rules that escalate,
-// withhold nothing.
+// have. A name that ends in ".*" is withheld if any tool is denied, or if only_kinds
+// does not cover every tool. Another tool is also withheld if only_kinds lists none of
+// its kinds. Rules with classes or labels, and rules that escalate, withhold nothing.
 func TestOffers(t *testing.T) {
 	deny := func(kinds ...string) []*Overlay {
 		return []*Overlay{{Rules: []OverlayRule{{Kinds: kinds, Verdict: contract.Deny}}}}

@@ -10,12 +10,12 @@ import (
 )
 
 // Overlay is a P2 document: rules for one tenant, session or agent until the overlay
-// expires. A valid overlay can only narrow what other layers permit, because its rules
-// deny or escalate.
+// expires. A valid overlay permits nothing that other layers do not permit, because its
+// rules deny or escalate.
 type Overlay struct {
-	Expires string            `json:"expires,omitempty"` // in TimeFormat; empty = in force until retired
+	Expires string            `json:"expires,omitempty"` // time in contract.TimeFormat; empty = in force until retired
 	ID      string            `json:"id"`
-	Only    []string          `json:"only_kinds,omitempty"` // if not empty, calls of other kinds are denied
+	Only    []string          `json:"only_kinds,omitempty"` // patterns of kinds; if not empty, calls of other kinds are denied
 	Rules   []OverlayRule     `json:"rules,omitempty"`      // the first rule that matches counts
 	Sandbox *contract.Sandbox `json:"sandbox,omitempty"`    // upper limits; a zero limit is no limit
 	Scope   string            `json:"scope"`                // tenant, session or agent
@@ -55,8 +55,9 @@ func (r *OverlayRule) Canonical(c *canon.Codec) {
 	c.Str("verdict", &r.Verdict)
 }
 
-// Validate returns an error for an overlay that could not be enforced, or that
-// would permit more than other layers do. The error begins with the name of the
+// Validate returns an error for an overlay with an invalid field, or without rules,
+// kinds in Only and a sandbox. A rule with another verdict than DENY or ESCALATE is
+// invalid, because an overlay may only narrow. The error begins with the name of the
 // JSON field.
 func (o *Overlay) Validate() error {
 	if err := o.checkScope(); err != nil {
@@ -176,7 +177,7 @@ func all(want, have []string) bool {
 	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
 }
 
-// classOf returns the tool's effect class, or E3 if it declares none.
+// classOf returns the tool's effect class, or E3 if t is nil or declares none.
 func classOf(t *contract.Tool) string {
 	if t == nil || t.Class == "" {
 		return "E3"

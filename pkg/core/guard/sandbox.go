@@ -24,9 +24,9 @@ func bounded(s *contract.Sandbox) bool {
 }
 
 // Narrow returns the sandbox that satisfies both a and b: the smaller value of each
-// limit, the stronger tier, and the user id that either requires. A zero limit or an
-// empty tier is no limit. An unknown tier is kept in the result, and no runner satisfies
-// it.
+// limit, the stronger tier, and b's user id or, if b has none, that of a. A zero limit
+// or an empty tier is no limit. If a or b has an unknown tier, so has the result, and no
+// runner satisfies it.
 func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	a.CPUMillis = lower(a.CPUMillis, b.CPUMillis)
 	a.MemoryMiB = lower(a.MemoryMiB, b.MemoryMiB)

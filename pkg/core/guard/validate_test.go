@@ -70,8 +70,8 @@ func TestCheckRule(t *testing.T) {
 	}
 }
 
-// TestOverlayValidate changes one field of a valid overlay at a time, and checks the
-// error.
+// TestOverlayValidate checks the error of Validate for overlays that differ from a valid
+// one in one or two fields.
 func TestOverlayValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(o *guard.Overlay)
@@ -131,8 +131,9 @@ func TestOverlayApplies(t *testing.T) {
 	}
 }
 
-// TestOverlayAnswer shows that a kind which is not listed in Only is denied, and that
-// for other kinds the first rule that matches kind, class and labels counts.
+// TestOverlayAnswer shows that a kind which is not listed in Only is denied, that for
+// other kinds the first rule that matches kind, class and labels counts, and that every
+// answer has the overlay's sandbox.
 func TestOverlayAnswer(t *testing.T) {
 	limits := &contract.Sandbox{MemoryMiB: 1}
 	o := guard.Overlay{Sandbox: limits, Only: []string{"tool.*", "vault.put"}, Rules: []guard.OverlayRule{
@@ -170,7 +171,8 @@ func TestOverlayAnswer(t *testing.T) {
 	}
 }
 
-// TestCheckLimits changes one field of a valid limit at a time, and checks the error.
+// TestCheckLimits checks the error of CheckLimits for limits that differ from a valid
+// one in one or two fields.
 func TestCheckLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *guard.Limit)
@@ -232,6 +234,12 @@ func TestAccounts(t *testing.T) {
 	for level, want := range map[string]int{"organization": 1, "project": 1, "key": 0} {
 		if got := (&guard.Limit{ID: "l", Level: level}).Accounts(&f); len(got) != want || want == 1 && got[0] != "l/"+level+":acme" {
 			t.Errorf("%s of a tenant of one part: %v", level, got)
+		}
+	}
+	f.Tenant = contract.CellTenant
+	for level, want := range map[string]int{"organization": 0, "project": 0, "environment": 1} {
+		if got := (&guard.Limit{ID: "l", Level: level}).Accounts(&f); len(got) != want {
+			t.Errorf("%s of the cell's tenant: %v", level, got)
 		}
 	}
 }

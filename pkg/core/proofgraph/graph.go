@@ -66,8 +66,8 @@ type Graph struct {
 	Version int
 	Nodes   []Node
 
-	prev  string              // id of the session's previous outcome
-	votes map[string][]string // ids of the votes on a call, by call id
+	prev  string              // id of the session's last outcome so far; empty = none
+	votes map[string][]string // event ids of the votes on a call, by call id, until a node has them as parents
 }
 
 // Add appends the node of the next event; stored is its stored bytes. The parents of the
@@ -127,7 +127,7 @@ func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
 	g.add(Node{Digest: sign.Digest(text), ID: fmt.Sprintf("checkpoint-%d", size), Kind: Checkpoint, Lamport: lamport + 1, Name: "checkpoint", Principal: "audit", Session: session}, ends)
 }
 
-// add appends a node with its parents sorted and without duplicates.
+// add appends a node with its parents sorted, without empty ids and duplicates.
 func (g *Graph) add(n Node, parents []string) {
 	n.Parents = []string{}
 	for _, p := range parents {

@@ -58,8 +58,8 @@ s1 effect_started <d1
 r1 effect_recorded <s1
 `
 
-// TestGraph compares the graph of each script with its outline, for graphs of versions 1
-// and 2.
+// TestGraph compares the graph of each script with the expected outline, for graphs of
+// versions 1 and 2.
 func TestGraph(t *testing.T) {
 	for name, c := range map[string]struct {
 		version      int

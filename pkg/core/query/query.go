@@ -1,5 +1,5 @@
 // Package query defines the descriptors of queries between services, which fix the Go
-// types of requests and responses. It holds no transport: pkg/rpc sends and answers
+// types of requests and responses. It contains no transport: pkg/rpc sends and answers
 // queries.
 //
 // The source is schemas/queries, one JSON Schema per query; `make gen` writes a
@@ -14,9 +14,27 @@ import "time"
 type Info struct {
 	Service  string        // service that answers the query; empty for a query that several services answer, until Of sets it
 	Verb     string        // name of the query, unique within the service
-	Callers  []string      // services, or groups such as "executors", that may send the query; others receive the error code denied
+	Callers  []string      // services, or groups such as "executors", that may send the query; any other service receives the error code denied
+	Scope    Scope         // tenants for which the query may be sent; for any other, it fails with the error code not_found
 	View     string        // view from which the response is read; empty = none
 	Deadline time.Duration // longest time that a client waits for the response; a context may end earlier
+}
+
+// Scope states for which tenants a query may be sent.
+type Scope uint8
+
+// The scopes of queries.
+const (
+	OfBoth   Scope = iota // for a tenant, and for the tenant of the mesh itself
+	OfTenant              // for a tenant that was created, or for the original one
+	OfCell                // for the tenant of the mesh itself
+)
+
+// Admits reports whether a query may be sent for a tenant. cell reports whether it is
+// the tenant of the mesh itself, and tenant whether it is the original tenant or one
+// that was created. On a ledger with one tenant, both are true.
+func (s Scope) Admits(cell, tenant bool) bool {
+	return cell && s != OfTenant || tenant && s != OfCell
 }
 
 // Query is a query with one response of type A to a request of type Q.

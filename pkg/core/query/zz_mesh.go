@@ -8,22 +8,22 @@ import (
 
 var (
 	// BodyQuery is mesh.body. The body of a call that the instance proposed and that is kept nowhere, for the call's executor alone.
-	BodyQuery = Bytes[BodyRequest]{Info: Info{Service: "", Verb: "body", Callers: []string{"executors"}, View: "", Deadline: 30000 * time.Millisecond}}
+	BodyQuery = Bytes[BodyRequest]{Info: Info{Service: "", Verb: "body", Callers: []string{"executors"}, Scope: OfBoth, View: "", Deadline: 30000 * time.Millisecond}}
 
 	// ContentKeysQuery is mesh.content_keys. The tenant's content keys, sealed to the recipient.
-	ContentKeysQuery = Query[ContentKeysRequest, SealedKeys]{Info: Info{Service: "", Verb: "content_keys", Callers: []string{"content readers"}, View: "", Deadline: 3000 * time.Millisecond}}
+	ContentKeysQuery = Query[ContentKeysRequest, SealedKeys]{Info: Info{Service: "", Verb: "content_keys", Callers: []string{"content readers"}, Scope: OfBoth, View: "", Deadline: 3000 * time.Millisecond}}
 
 	// HealthQuery is mesh.health. The state of every part of the instance that is queried.
-	HealthQuery = Query[HealthRequest, []Health]{Info: Info{Service: "", Verb: "health", Callers: []string{"gateway"}, View: "", Deadline: 2000 * time.Millisecond}}
+	HealthQuery = Query[HealthRequest, []Health]{Info: Info{Service: "", Verb: "health", Callers: []string{"gateway"}, Scope: OfCell, View: "", Deadline: 2000 * time.Millisecond}}
 
 	// KeysViewQuery is mesh.keys_view. The instance's view of the key registry.
-	KeysViewQuery = Query[KeysViewRequest, ViewDump]{Info: Info{Service: "", Verb: "keys_view", Callers: []string{"gateway"}, View: "keys", Deadline: 5000 * time.Millisecond}}
+	KeysViewQuery = Query[KeysViewRequest, ViewDump]{Info: Info{Service: "", Verb: "keys_view", Callers: []string{"gateway"}, Scope: OfCell, View: "keys", Deadline: 5000 * time.Millisecond}}
 
 	// SealedValueQuery is mesh.sealed_value. The value that the instance holds for a call of vault.put, sealed to the vault-broker; it is dropped once it was handed over.
-	SealedValueQuery = Query[SealedValueRequest, []byte]{Info: Info{Service: "", Verb: "sealed_value", Callers: []string{"vault-broker"}, View: "", Deadline: 5000 * time.Millisecond}}
+	SealedValueQuery = Query[SealedValueRequest, []byte]{Info: Info{Service: "", Verb: "sealed_value", Callers: []string{"vault-broker"}, Scope: OfBoth, View: "", Deadline: 5000 * time.Millisecond}}
 
 	// ViewQuery is mesh.view. The service's main view.
-	ViewQuery = Query[ViewRequest, ViewDump]{Info: Info{Service: "", Verb: "view", Callers: []string{"gateway"}, View: "the service's", Deadline: 60000 * time.Millisecond}}
+	ViewQuery = Query[ViewRequest, ViewDump]{Info: Info{Service: "", Verb: "view", Callers: []string{"gateway"}, Scope: OfCell, View: "the service's", Deadline: 60000 * time.Millisecond}}
 )
 
 // Health is the state of one part of an instance: a dependency, a view, or work in hand.

@@ -52,7 +52,7 @@ func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *con
 	if d.Intent != nil {
 		r.IntentID = d.Intent.ID
 	}
-	r.Sig = key.Sign(sign.DomainReceipt, contract.Bytes(&r))
+	r.Sig = contract.Sign(key, sign.DomainReceipt, &r)
 	return r
 }
 
@@ -94,7 +94,7 @@ func verify(r *contract.Receipt, keys guard.KeyAt) error {
 	}
 	body := *r
 	body.Sig = ""
-	return sign.Verify(pub, sign.DomainReceipt, contract.Bytes(&body), r.Sig)
+	return contract.Verify(pub, sign.DomainReceipt, &body, r.Sig)
 }
 
 // checkEffect checks the receipt's id, and compares the receipt with the effect and with
@@ -118,10 +118,11 @@ func checkEffect(rec *contract.Recorded) error {
 
 // checkAttested reports whether receipt and effect have the same attested_by, and
 // whether this value is permitted for the executor and the status. Without attested_by,
-// the executor itself observed the outcome. The service CallerExecutor, whose calls are
-// executed by their callers, can observe only two outcomes: that no report arrived
+// the executor itself observed how the call ended. The service CallerExecutor, whose
+// calls are executed by their callers, can observe only that no report arrived
 // (unknown), and that it withheld the intent (cancelled). With attested_by set to
-// Caller, it records the status that the caller reported.
+// Caller, it records the status that the caller reported: succeeded, failed, timed_out
+// or cancelled.
 func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	lent := r.Executor == contract.CallerExecutor
 	switch {
@@ -150,8 +151,8 @@ func checkRefusal(r *contract.Receipt) error {
 }
 
 // checkSigner checks that the receipt names the intent, and that the service that signed
-// it may record this status. Policy records calls that were not allowed or that expired;
-// the executor that the intent names records all others.
+// it may record this status. Policy records the outcomes of calls that were not allowed
+// or that expired; the executor that the intent names records all other outcomes.
 func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	if intent == nil {
 		return checkRefusal(r)

@@ -32,7 +32,7 @@ func TestAttested(t *testing.T) {
 		{"gateway", "caller", contract.Cancelled, true},
 		{"gateway", "", contract.Unknown, true},
 		{"gateway", "", contract.Cancelled, true},
-		{"gateway", "", contract.Succeeded, false}, // an effect that the service did not observe
+		{"gateway", "", contract.Succeeded, false}, // the gateway cannot observe that a caller succeeded
 		{"gateway", "", contract.Failed, false},
 		{"gateway", "caller", contract.Unknown, false},
 		{"gateway", "caller", contract.DeadLettered, false},
@@ -112,7 +112,7 @@ func TestCheck(t *testing.T) {
 	type rec = contract.Recorded
 	for name, c := range map[string]struct {
 		change func(r *rec, d *contract.Decision)
-		want   string // expected part of the error
+		want   string // part of the expected error; empty = no error
 	}{
 		"a key that is not the executor's":  {func(r *rec, _ *contract.Decision) { r.Receipt.KID = "k-0" }, "key k-0"},
 		"a key that was not valid yet":      {func(r *rec, _ *contract.Decision) { r.Receipt.Lamport = 6 }, "at 6"},

@@ -22,12 +22,16 @@ import (
 // the signed fields of that document change their meaning.
 const (
 	DomainApproval = "binnacle approval v1"
+	DomainCell     = "binnacle cell v1"
 	DomainDecision = "binnacle decision v1"
 	DomainEpoch    = "binnacle log epoch v1"
+	DomainExport   = "binnacle tenant export v1"
+	DomainOperator = "binnacle operator v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"
 	DomainP0       = "binnacle p0 v1"
 	DomainManifest = "binnacle evidence manifest v1"
+	DomainSnapshot = "binnacle snapshot v1"
 )
 
 // ErrSignature is returned by Verify and VerifyRaw if a signature does not verify. It
@@ -62,7 +66,7 @@ func (k *Key) Raw(msg []byte) []byte { return ed25519.Sign(k.private, msg) }
 // Sign returns the signature over domain, a newline and body, in standard base64.
 // body is the canonical bytes of a document without its signature.
 func (k *Key) Sign(domain string, body []byte) string {
-	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, preimage(domain, body)))
+	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, preimage(make([]byte, 0, usual), domain, body)))
 }
 
 // Base64 decodes standard base64 and accepts only its canonical form: padded, with
@@ -94,7 +98,7 @@ func Verify(public []byte, domain string, body []byte, sig string) error {
 		return fmt.Errorf("public key has %d bytes, want %d", len(public), ed25519.PublicKeySize)
 	}
 	raw, err := Base64(sig)
-	if err != nil || !ed25519.Verify(public, preimage(domain, body), raw) {
+	if err != nil || !ed25519.Verify(public, preimage(make([]byte, 0, usual), domain, body), raw) {
 		return ErrSignature
 	}
 	return nil
@@ -109,15 +113,20 @@ func VerifyRaw(public, msg, sig []byte) error {
 	return nil
 }
 
-// preimage returns the bytes that Sign signs: the domain line, a newline and the body.
-func preimage(domain string, body []byte) []byte {
-	b := make([]byte, 0, len(domain)+1+len(body))
-	return append(append(append(b, domain...), '\n'), body...)
+// usual is the length up to which the bytes that Sign signs are built on the stack.
+const usual = 4 << 10
+
+// preimage appends the bytes that Sign signs to dst: the domain line, a newline and the
+// body.
+func preimage(dst []byte, domain string, body []byte) []byte {
+	return append(append(append(dst, domain...), '\n'), body...)
 }
 
 // Digest returns the digest by which documents refer to b: "sha256:" and the SHA-256 of
 // b in lower-case hex.
 func Digest(b []byte) string {
+	const prefix = "sha256:"
 	h := sha256.Sum256(b)
-	return "sha256:" + hex.EncodeToString(h[:])
+	var text [len(prefix) + 2*sha256.Size]byte
+	return string(hex.AppendEncode(append(text[:0], prefix...), h[:]))
 }

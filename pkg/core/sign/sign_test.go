@@ -102,7 +102,7 @@ func TestMalformed(t *testing.T) {
 }
 
 // TestBase64 shows that Base64 decodes canonical encodings, and rejects other forms,
-// such as those without padding or with a line break.
+// such as encodings without padding or with a line break.
 func TestBase64(t *testing.T) {
 	for s, want := range map[string]string{"": "", "YQ==": "a", "YWI=": "ab", "YWJj": "abc", "+/8=": "\xfb\xff"} {
 		if got, err := Base64(s); err != nil || string(got) != want {
@@ -129,7 +129,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("%s, want %s", k.KID, want)
 	}
 	seen := map[string]bool{}
-	for _, d := range []string{DomainApproval, DomainDecision, DomainEpoch, DomainReceipt, DomainTrust, DomainP0, DomainManifest} {
+	for _, d := range []string{DomainApproval, DomainCell, DomainDecision, DomainEpoch, DomainExport, DomainOperator, DomainReceipt, DomainTrust, DomainP0, DomainManifest, DomainSnapshot} {
 		if seen[d] || strings.Contains(d, "\n") {
 			t.Errorf("domain %q is used twice or is not one line", d)
 		}

@@ -98,7 +98,8 @@ func TestMissingNodes(t *testing.T) {
 }
 
 // TestTipPath checks that a path in the map of tips has at most 256 hashes and cannot
-// end in an empty subtree next to a single key.
+// end in an empty subtree next to a single key, and that an empty path proves the
+// absence of a key from the empty map.
 func TestTipPath(t *testing.T) {
 	key, tip := TipKey("t", "s"), &Tip{Digest: Hash{1}, Events: 2, Receipts: 1}
 	long := make([]Hash, maxTipPath)

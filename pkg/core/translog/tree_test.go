@@ -2,6 +2,7 @@ package translog
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -197,7 +198,8 @@ func TestDuplicateLeaves(t *testing.T) {
 			if was, ok := roots[root]; ok {
 				t.Fatalf("%d leaves and %d repeats have the root of %d leaves", n, repeat, was)
 			}
-			// The proof of a leaf verifies at no other position.
+			// The proof of a leaf does not verify at the position of another leaf or
+			// beyond the end.
 			first, err := Inclusion(uint64(n-1), i, m.get)
 			if err != nil {
 				t.Fatal(err)
@@ -235,5 +237,70 @@ func TestFrontier(t *testing.T) {
 		leaf := LeafHash([]byte{byte(n), byte(n >> 8)})
 		m.add(t, n, leaf)
 		f.Add(leaf)
+	}
+}
+
+// TestFrontierOfTrees replaces every run of leaves of trees of up to 33 leaves by the
+// subtrees of Cover, and shows that the frontier then has the root of the whole tree.
+func TestFrontierOfTrees(t *testing.T) {
+	m := mem{}
+	for n := range uint64(33) {
+		m.add(t, n, LeafHash([]byte{byte(n)}))
+	}
+	for size := uint64(1); size <= 33; size++ {
+		want, err := Root(size, m.get)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for lo := range size {
+			for hi := lo; hi <= size; hi++ {
+				var f Frontier
+				for n := range lo {
+					f.Add(LeafHash([]byte{byte(n)}))
+				}
+				last, trees := ^uint(0), 0
+				if err := Cover(lo, hi, func(level uint, index uint64) error {
+					if index<<level != f.Size || level == last && index&1 == 1 {
+						t.Errorf("[%d, %d): subtree %d of level %d at %d", lo, hi, index, level, f.Size)
+					}
+					last, trees = level, trees+1
+					h, err := m.get(level, index)
+					return errors.Join(err, f.AddTree(level, h))
+				}); err != nil || trees > 10 {
+					t.Fatalf("[%d, %d): %d subtrees, %v", lo, hi, trees, err)
+				}
+				for n := hi; n < size; n++ {
+					f.Add(LeafHash([]byte{byte(n)}))
+				}
+				if f.Size != size || f.Root() != want {
+					t.Fatalf("%d leaves with [%d, %d) hidden: size %d, another root", size, lo, hi, f.Size)
+				}
+			}
+		}
+	}
+}
+
+// TestAddTreeRefuses shows that AddTree refuses a subtree at a size at which no subtree of
+// its level begins, and that Cover stops at an error.
+func TestAddTreeRefuses(t *testing.T) {
+	f := Frontier{}
+	f.Add(Hash{1})
+	for _, level := range []uint{1, 2, 62, 63, 64, 1000} {
+		if err := f.AddTree(level, Hash{2}); !errors.Is(err, ErrProof) || f.Size != 1 {
+			t.Errorf("level %d at 1: %v, size %d", level, err, f.Size)
+		}
+	}
+	f = Frontier{}
+	for _, size := range []uint64{1 << 62, 1 << 63} {
+		if err := f.AddTree(62, Hash{}); err != nil || f.Size != size {
+			t.Errorf("%v, size %d", err, f.Size)
+		}
+	}
+	if err := f.AddTree(0, Hash{}); !errors.Is(err, ErrProof) || f.Size != 1<<63 {
+		t.Errorf("beyond 2^63: %v, size %d", err, f.Size)
+	}
+	stop := errors.New("stop")
+	if err := Cover(1, 8, func(level uint, _ uint64) error { return stop }); !errors.Is(err, stop) {
+		t.Error(err)
 	}
 }

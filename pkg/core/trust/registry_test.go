@@ -72,8 +72,8 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// TestForeignRoot shows that a key with the use root that does not belong to provision
-// can be revoked while there is one root key, and that this root key still cannot be.
+// TestForeignRoot shows that a key of policy with the use root is not a root key: it can
+// be revoked while there is one root key, and that root key still cannot be revoked.
 func TestForeignRoot(t *testing.T) {
 	r, root, _ := registry(t)
 	foreign := key(t, "foreign")
@@ -104,7 +104,7 @@ func TestAt(t *testing.T) {
 	for _, c := range []struct {
 		kid, owner, use string
 		lamport         uint64
-		want            string // part of the error; empty = valid
+		want            string // part of the expected error; empty = the key is valid
 	}{
 		{policy.KID, "policy", contract.UseDecision, 5, ""}, {policy.KID, "policy", contract.UseReceipt, 8, ""},
 		{policy.KID, "policy", contract.UseDecision, 4, "not yet published at lamport 4"}, {policy.KID, "policy", contract.UseDecision, 9, "was revoked at lamport 9"},

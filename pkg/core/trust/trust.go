@@ -35,6 +35,7 @@ type Registry struct {
 // times from which and until which it is valid.
 type entry struct {
 	doc            contract.TrustKey
+	owner          string // Owner(&doc)
 	public         []byte
 	since, revoked uint64 // Lamport times of publication and revocation; revoked is 0 for a key that is not revoked
 }
@@ -50,10 +51,10 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 // Apply adds the next trust event with document k, which has the Lamport time lamport.
 // The first document must publish the key with the id Root and be signed by that key;
 // every later one must be signed by a root key, a key of provision for the use root,
-// that is valid at its Lamport time. Several root keys may be valid at the same time. A
-// key can be published only once, and revoked only after that; a second revocation has
-// no effect. The last valid root key cannot be revoked. After an error, which names the
-// key, the registry is unchanged.
+// that is valid at its Lamport time. Several root keys may be valid at the same time.
+// The id of a key must be sign.KID of its bytes. A key can be published only once, and
+// revoked only after that; a second revocation has no effect. The last valid root key
+// cannot be revoked. After an error, which names the key, the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
@@ -115,7 +116,7 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 	if r.keys == nil {
 		r.keys = map[string]entry{}
 	}
-	r.keys[k.KID] = entry{doc: k, public: public, since: lamport}
+	r.keys[k.KID] = entry{doc: k, owner: Owner(&k), public: public, since: lamport}
 	return nil
 }
 
@@ -125,16 +126,29 @@ func (r *Registry) lastRoot(e *entry, lamport uint64) bool {
 	return e.doc.Owner == "provision" && slices.Contains(e.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2
 }
 
-// At returns the public key kid. It returns an error unless the key belonged to
-// owner, could be used for use, had been published by lamport, and had not been
-// revoked by then. The caller must not change the bytes.
+// Owner returns the owner under which a Registry lists the key that k publishes: k.Owner,
+// except that the name of an approver or of a signer of bundles is qualified by the tenant
+// of the document, as in "approver:<tenant>/<name>". So equal names of two tenants are two
+// owners.
+func Owner(k *contract.TrustKey) string {
+	for _, prefix := range [...]string{contract.OwnerApprover, contract.OwnerBundle} {
+		if name, ok := strings.CutPrefix(k.Owner, prefix); ok {
+			return prefix + k.Tenant + "/" + name
+		}
+	}
+	return k.Owner
+}
+
+// At returns the public key kid. owner is in the form of Owner. At returns an error
+// unless the key belonged to owner, could be used for use, had been published by
+// lamport, and had not been revoked by then. The caller must not change the bytes.
 func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	e, ok := r.keys[kid]
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("key %s is not in the trust registry", kid)
-	case e.doc.Owner != owner:
-		return nil, fmt.Errorf("key %s belongs to %s, not to %s", kid, e.doc.Owner, owner)
+	case e.owner != owner:
+		return nil, fmt.Errorf("key %s belongs to %s, not to %s", kid, e.owner, owner)
 	case !slices.Contains(e.doc.Uses, use):
 		return nil, fmt.Errorf("key %s is not for %s", kid, use)
 	case lamport < e.since:
@@ -150,7 +164,7 @@ func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	var best entry
 	for _, e := range r.keys {
-		if e.doc.Owner == owner && e.revoked == 0 && slices.Contains(e.doc.Uses, use) && e.since > best.since {
+		if e.owner == owner && e.revoked == 0 && slices.Contains(e.doc.Uses, use) && e.since > best.since {
 			best = e
 		}
 	}

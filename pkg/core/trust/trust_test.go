@@ -93,7 +93,7 @@ func TestRootRotation(t *testing.T) {
 	apply(false, doc(first, late, "policy", false, contract.UseDecision), 7)
 	apply(true, doc(second, late, "policy", false, contract.UseDecision), 7)
 	apply(false, doc(second, second, "provision", true, contract.UseRoot), 8)
-	apply(true, doc(second, first, "provision", true, contract.UseRoot), 9) // no effect, as for any other key
+	apply(true, doc(second, first, "provision", true, contract.UseRoot), 9) // no effect: the key is revoked already
 	if _, err := r.At(policy.KID, "policy", contract.UseDecision, 5); err != nil {
 		t.Error("what the first root signed before its end must stand:", err)
 	}

@@ -79,7 +79,7 @@ func expectation(t *testing.T, l eventlog.Log) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The writer of b repeats the append, as after a lost response.
+	// Service b repeats its append, as after a lost response.
 	again, err := l.AppendExpect(ctx, subject("b"), "2", []byte(`{"n":2}`), chain, a)
 	if err != nil || again != b {
 		t.Fatalf("lost answer: %d %v, want %d", again, err, b)

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Message is a message of a work consumer that records how it was acknowledged.
+// Message is a message of a work consumer. It records how it was acknowledged.
 type Message struct {
 	jetstream.Msg
 	To      string // subject
@@ -15,7 +15,7 @@ type Message struct {
 	Seq     uint64
 	Tries   uint64
 	Settled string        // "ack", "nak", "term", or "" before an acknowledgement
-	Delay   time.Duration // of "nak"
+	Delay   time.Duration // delay that was passed with "nak"; 0 = none
 }
 
 // Data implements jetstream.Msg.

@@ -40,10 +40,11 @@ type Expect struct {
 	Last   uint64
 }
 
-// Publish performs the server's part of an append. It stores a copy of data and returns
-// its sequence. If an entry was stored under the same message id within Window, Publish
-// stores nothing and returns the sequence of that entry and true. An empty id is never a
-// duplicate. It returns eventlog.ErrConflict if expect is not nil and does not hold.
+// Publish performs the server's part of an append. It returns eventlog.ErrConflict if
+// expect is not nil and does not hold. Otherwise, if an entry was stored under the same
+// message id within Window, Publish stores nothing and returns the sequence of that
+// entry and true. Otherwise it stores a copy of data and returns the sequence of the new
+// entry. An empty id is never a duplicate.
 func (l *Log) Publish(subject, id string, data []byte, expect *Expect) (seq uint64, duplicate bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +121,7 @@ func (l *Log) last(filter string) eventlog.Entry {
 	return eventlog.Entry{}
 }
 
-// Size returns the sequence of the newest entry, or 0.
+// Size returns the sequence of the newest entry, or 0 if there is none.
 func (l *Log) Size() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

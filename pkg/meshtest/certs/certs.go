@@ -41,8 +41,8 @@ func (a *Authority) Write(t testing.TB, cert, key, name string, hosts ...string)
 }
 
 // Write writes a new key to the file key and a self-signed certificate to the file cert,
-// both as PEM. The certificate is valid for 127.0.0.1 and localhost, and is its own
-// authority.
+// both as PEM. The certificate has the common name name, is valid for 127.0.0.1 and
+// localhost, and is its own authority.
 func Write(t testing.TB, cert, key, name string) {
 	t.Helper()
 	k, c := newKey(t), template(name)

@@ -31,7 +31,7 @@ func main() {
 }
 
 func run(tool, allowed string) error {
-	var without, with map[string]string // positions of unreachable functions, by name; in with, tests count as entry points
+	var without, with map[string]string // positions of unreachable functions, by name; for the map with, tests are entry points too
 	var errs [2]error
 	var wg sync.WaitGroup
 	wg.Go(func() { without, errs[0] = unreached(tool) })

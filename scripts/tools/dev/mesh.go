@@ -16,8 +16,10 @@ import (
 	"time"
 )
 
-// mesh is a mesh with one process per service, a provisioner and a NATS server. addr and
-// nats are addresses, data and bin are folders, and ldflags are the linker's flags.
+// mesh runs a mesh with one process per service, a provisioner and a NATS server. addr
+// is the address of the gateway and nats that of the NATS server; data is the folder of
+// the mesh's state and keys, bin that of the programs; ldflags are the flags with which
+// the programs are linked.
 type mesh struct {
 	addr, nats, data, bin, ldflags string
 	services                       []string
@@ -35,7 +37,8 @@ type proc struct {
 const module = "github.com/binnacle-mesh/binnacle/"
 
 // run starts the mesh and restarts services when their sources change, until ctx is
-// done. Errors of a build or restart are printed, and the other services continue.
+// done. It stops the mesh before it returns. An error at the start is returned; errors
+// of a later build or restart are printed, and run continues.
 func (m *mesh) run(ctx context.Context) error {
 	m.procs = map[string]*proc{}
 	defer m.stopAll()
@@ -206,9 +209,9 @@ func (m *mesh) ready(ctx context.Context) error {
 	return fmt.Errorf("no answer at %s/readyz within a minute", m.addr)
 }
 
-// update rebuilds the services that contain packages in the changed folders, and
-// restarts them one after the other. It stops no service before all builds have
-// succeeded.
+// update rebuilds the services whose programs contain packages of the changed folders,
+// restarts them one after the other, and waits until the mesh is ready. It stops no
+// service before all builds have succeeded.
 func (m *mesh) update(ctx context.Context, dirs []string) error {
 	all, err := list(ctx, "work")
 	if err != nil {

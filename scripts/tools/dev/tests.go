@@ -38,9 +38,9 @@ func watchTests(ctx context.Context) error {
 	return nil
 }
 
-// touchedTests returns the packages with tests that the changed folders belong to, and
-// the other packages whose code or tests depend on those. Packages in e2e are omitted.
-// Both lists are sorted.
+// touchedTests returns the packages with tests to which the changed folders belong
+// (own), and the remaining packages with tests whose code or tests depend on a package
+// of a changed folder (others). Packages in e2e are omitted. Both lists are sorted.
 func touchedTests(dirs []string, all map[string]*listed) (own, others []string) {
 	touched := changed(dirs, all)
 	for path, p := range all {

@@ -31,7 +31,7 @@ func source(name string) bool {
 	return false
 }
 
-// read returns the modification times of all sources.
+// read returns the modification times of all source files (see source), by path.
 func (w *watcher) read() map[string]time.Time {
 	out := map[string]time.Time{}
 	_ = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -93,8 +93,8 @@ type listed struct {
 	TestGoFiles, XTestGoFiles       []string
 }
 
-// list returns packages of the workspace by import path. The folder of each is relative
-// to the root.
+// list returns the packages of the workspace that match the patterns, by import path.
+// The folder of each is relative to the root.
 func list(ctx context.Context, patterns ...string) (map[string]*listed, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-e", "-json=ImportPath,Dir,Name,Deps,TestImports,XTestImports,TestGoFiles,XTestGoFiles"}, patterns...)...)
 	cmd.Stderr = os.Stderr

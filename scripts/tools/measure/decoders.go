@@ -11,9 +11,9 @@ var (
 	messageHome = []string{"pkg/eventlog", "pkg/consumer", "pkg/follow"}
 )
 
-// decoders counts the places that decode an event without the checks of eventlog.Open.
-// Outside their home, these are calls of contract.DecodeEvent, variables of the type
-// contract.Event, which only a decoder fills, and calls of the method Metadata of a
+// decoders counts the places that decode an event without the checks of eventlog.Open:
+// outside decoderHome, calls of contract.DecodeEvent and declarations of variables of
+// the type contract.Event; outside messageHome, calls of the method Metadata of a
 // JetStream message; in every folder, calls of eventlog.Open and OpenBytes without a
 // filter.
 func (t *tree) decoders() figure {

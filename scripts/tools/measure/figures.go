@@ -82,9 +82,9 @@ func (t *tree) comments() (share, median float64, bare []string) {
 	return round(100*float64(comments)/float64(comments+code), 1), median, bare
 }
 
-// exported yields the exported functions, methods of exported types, and types of a file
-// with their doc comments. It leaves out constants, variables and fields, which a
-// comment on their group may describe.
+// exported yields the names of a file's exported types, exported functions, and exported
+// methods of exported types, each with its doc comment or nil. It leaves out constants,
+// variables and fields, which a comment on their group may describe.
 func exported(f *file) func(func(*ast.Ident, *ast.CommentGroup) bool) {
 	return func(yield func(*ast.Ident, *ast.CommentGroup) bool) {
 		for _, d := range f.ast.Decls {
@@ -234,8 +234,8 @@ func (t *tree) tests() []figure {
 	return []figure{lines, none}
 }
 
-// documents counts the packages, of those that need a design document, whose document is
-// missing or does not have 60 to 150 lines.
+// documents counts the packages whose design document is missing or does not have 60 to
+// 150 lines, among the packages that need one.
 func (t *tree) documents() figure {
 	out := figure{name: "packages whose DESIGN.md is missing, short or long"}
 	for _, dir := range []string{"pkg/execute", "pkg/follow", "pkg/bus", "services/policy", "services/gateway", "services/llm-router", "services/audit", "pkg/core/evidence"} {

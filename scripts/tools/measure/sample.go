@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// sample writes n comments of the tree, including those of tests, drawn at random
-// without replacement. The same tree and seed give the same comments. A comment is a
-// comment group of go/ast or a trailing comment; directives and comments of fewer than
-// three words are left out. The output is a Markdown table with an empty column for
+// sample writes n comments of the tree, or all if there are fewer, including those of
+// tests, drawn at random without replacement. The same tree and seed give the same
+// comments. A comment is a comment group of go/ast; directives and comments of fewer
+// than three words are left out. The output is a Markdown table with an empty column for
 // verdicts.
 func (t *tree) sample(w io.Writer, n int, seed uint64) {
 	type comment struct{ at, text string }

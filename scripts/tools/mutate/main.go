@@ -1,7 +1,7 @@
 // Command mutate runs the mutation tester gremlins over packages, one after the other,
-// and prints how many mutants the tests of each package detect, and which they do not. It
-// exits with 1 if the tests of a package detect less than 80 %. scripts/mutate runs it from
-// the root of the repository.
+// prints how many mutants the tests of each package detect, and lists the mutants that
+// they do not detect. It exits with 1 if the tests of a package detect less than 80 %.
+// scripts/mutate runs it from the root of the repository.
 //
 // gremlins by itself would report wrong figures here for three reasons, which the comment
 // on shim describes. So mutate runs it with a PATH in which the command go is mutate
@@ -26,7 +26,7 @@ import (
 // least is the percentage of mutants that the tests of a package must detect.
 const least = 80
 
-// core lists the packages that are mutated by default.
+// core lists the folders, below pkg/core, of the packages that are mutated by default.
 var core = []string{"canon", "cmd/binnacle-verify", "contract", "evidence", "guard", "proofgraph", "receipt", "sign", "translog", "trust"}
 
 func main() {
@@ -110,9 +110,9 @@ func (r *runner) run(out, again string, dirs []string) (err error) {
 	return nil
 }
 
-// scratch creates the temporary folder into which gremlins copies modules, two levels
-// deep. Symbolic links in it resolve the folders that go.mod files and tests refer to as
-// ../../name. The link .bin/go points to this program (see shim).
+// scratch creates the temporary folder into which gremlins copies modules, each two
+// levels below it. Symbolic links in it resolve the folders that go.mod files and tests
+// refer to as ../../name. The link .bin/go points to this program (see shim).
 func scratch(root string) (string, error) {
 	tmp, err := os.MkdirTemp("", "mutate-")
 	if err != nil {
@@ -152,7 +152,9 @@ func (r *runner) try(dir string, before *earlier) ([]mutant, counts, error) {
 }
 
 // mutate runs gremlins over a package, named by its folder, or over one Go file. If only
-// is not empty, it lists the keys of the mutants to test.
+// is not empty, it lists the keys of the mutants to test; the result then also contains
+// the mutants that are not listed, as tested if they are at the position of a listed
+// mutant, and else as not covered.
 func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	dir, others, err := split(dir)
 	if err != nil {
@@ -254,7 +256,9 @@ func readReport(file string) ([]mutant, error) {
 // does not change.
 func (m *mutant) key() string { return fmt.Sprintf("%s:%d:%d %s", m.file, m.Line, m.Column, m.Type) }
 
-// describe returns a line with a mutant's status, key and source line, for the report.
+// describe returns a line for the report with a mutant's status, key and source line.
+// dir is the folder of the mutant's file; if the file cannot be read, the source line is
+// omitted.
 func (m *mutant) describe(dir string) string {
 	text := ""
 	if b, err := os.ReadFile(filepath.Join(dir, m.file)); err == nil {

@@ -50,7 +50,7 @@ func main() {
 
 func run() error {
 	pages := map[string][]pkg{}
-	var bare []string // packages without a comment
+	var bare []string // folders of packages without a package comment
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch name := d.Name(); {
 		case err != nil:

@@ -41,7 +41,7 @@ func main() {
 // dependencies are sorted by reference.
 func run(version string, programs []string) error {
 	modules := map[string]cdx.Component{}        // by BOM reference
-	needs := map[string]map[string]bool{own: {}} // BOM references of dependencies, by BOM reference
+	needs := map[string]map[string]bool{own: {}} // BOM references of the dependencies of each component, by its BOM reference
 	slices.Sort(programs)
 	for _, path := range programs {
 		info, err := buildinfo.ReadFile(path)

@@ -16,7 +16,7 @@ func TestCompareUnread(t *testing.T) {
 	if err := s.compare(); err != nil {
 		t.Error("without a checkpoint:", err)
 	}
-	if err := os.Mkdir(s.checkpointFile(), 0o700); err != nil { // any user fails to read it, even root
+	if err := os.Mkdir(s.checkpointFile(), 0o700); err != nil { // a folder, which not even root can read as a file
 		t.Fatal(err)
 	}
 	if err := s.compare(); err == nil || errors.Is(err, errLost) {

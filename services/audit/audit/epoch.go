@@ -19,21 +19,31 @@ import (
 
 // opened returns the newest epoch of the log, which the root key opened by an event on
 // the ledger, or epoch 1 if there is no such event. It returns an error if the ledger
-// cannot be read, or if trust.VerifyEpoch rejects the event.
+// cannot be read, if the event is malformed, or if trust.VerifyEpoch rejects it.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
-	filter := bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
-	en, err := s.env.Emit.Log.Last(ctx, filter)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return contract.LogEpoch{Epoch: 1}, nil
+	newest := contract.LogEpoch{Epoch: 1}
+	for _, tenant := range []string{logTenant(s.env), contract.CellTenant} { // before and after cell_opened
+		filter := bus.Filter{Tenant: tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
+		en, err := s.env.Emit.Log.Last(ctx, filter)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return contract.LogEpoch{}, err
+		}
+		e, err := eventlog.Open(en, filter)
+		if err != nil {
+			return contract.LogEpoch{}, err
+		}
+		l, err := trust.VerifyEpoch(e, s.env.Trust.At)
+		if err != nil {
+			return contract.LogEpoch{}, err
+		}
+		if l.Epoch > newest.Epoch {
+			newest = l
+		}
 	}
-	if err != nil {
-		return contract.LogEpoch{}, err
-	}
-	e, err := eventlog.Open(en, filter)
-	if err != nil {
-		return contract.LogEpoch{}, err
-	}
-	return trust.VerifyEpoch(e, s.env.Trust.At)
+	return newest, nil
 }
 
 // closes reports whether l names the stored checkpoint as the last one of the previous
@@ -62,7 +72,7 @@ func (s *Service) enter(ctx context.Context) error {
 	if err := private.Mkdir(old); err != nil {
 		return err
 	}
-	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint is moved last: if enter is interrupted before that, it repeats the move at the next start
+	for _, name := range []string{"tree", "view.db", "ids", "checkpoint"} { // the checkpoint is moved last: if enter is interrupted before that, it repeats the move at the next start
 		if err := os.Rename(filepath.Join(s.Dir, name), filepath.Join(old, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -93,7 +103,7 @@ func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	c, err := s.note(note)
+	c, err := s.env.Trust.Checkpoint(note)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -109,7 +119,8 @@ func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 }
 
 // reopened returns an error once a new epoch has been opened after a truncation of the
-// ledger, so that the service restarts in that epoch.
+// ledger, so that the service restarts in that epoch. If the ledger or the checkpoint
+// file cannot be read, it returns nil; the caller tries again.
 func (s *Service) reopened(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {

@@ -20,12 +20,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// evidence writes a session's evidence pack, compressed with S2, to out.
+// evidence writes a session's evidence pack to out, redacted as the query requests and
+// compressed with S2.
 func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io.Writer) error {
-	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
+	doc, err := s.view.Lookup(transient.Tenant(ctx), q.Session)
 	if err != nil {
 		return err
 	}
@@ -48,31 +50,16 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
 }
 
-// head selects the checkpoint to which a pack is bound. It returns a source with that
+// head selects the checkpoint to which a pack is bound (see bound); it covers the
+// session's last event and at least q.From entries. head returns a source with that
 // checkpoint, with its cosignatures if q.Witnessed is not 0 and, if the checkpoint
 // commits to a map of tips, with the proof of the session's entry in the map.
 func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
-	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
+	p, head, err := signable(ctx, s, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {
 		return nil, err
 	}
-	head, err := s.note(p.note)
-	if err != nil {
-		return nil, err
-	}
-	if l, err := evidence.Lamport(head); err != nil || !holds(s.env, s.env.SignKey(), l) {
-		// The signing key is not valid for manifests at that checkpoint, normally
-		// because it was published later. The pack is then bound to a checkpoint that
-		// covers every entry of the view.
-		pos, _ := s.view.Position()
-		if p, err = s.bound(ctx, pos, int(q.Witnessed)); err != nil {
-			return nil, err
-		}
-		if head, err = s.note(p.note); err != nil {
-			return nil, err
-		}
-	}
-	src := &evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: p.note, Head: *head, Objects: map[string][]byte{}, Cosignatures: p.cosigned}
+	src := &evidence.Source{Tenant: doc.Tenant, Session: q.Session, Checkpoint: p.note, Head: *head, Objects: map[string][]byte{}, Cosignatures: p.cosigned}
 	if q.Witnessed == 0 {
 		src.Cosignatures = nil // the pack's bytes must not depend on cosignatures that are added later
 	}
@@ -80,12 +67,31 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 	if err != nil || !ok {
 		return src, err
 	}
-	src.Tip, err = s.view.ProveTip(s.env.Tenant, q.Session, head.Size, tips)
+	src.Tip, err = s.view.ProveTip(doc.Tenant, q.Session, head.Size, tips)
 	return src, err
 }
 
+// signable returns the checkpoint that bound returns for the same arguments, or, if the
+// signing key is not valid for manifests at that checkpoint, normally because it was
+// published later, one that covers every entry of the view.
+func signable(ctx context.Context, s queries, size uint64, witnessed int) (p *point, head *translog.Checkpoint, err error) {
+	for range 2 {
+		if p, err = s.bound(ctx, size, witnessed); err != nil {
+			return nil, nil, err
+		}
+		if head, err = s.env.Trust.Checkpoint(p.note); err != nil {
+			return nil, nil, err
+		}
+		if l, err := evidence.Lamport(head); err == nil && holds(s.env, s.env.SignKey(), l) {
+			break
+		}
+		size, _ = s.view.Position()
+	}
+	return p, head, nil
+}
+
 // source returns the content of a session's pack: the checkpoint, the trust and policy
-// events and the session's events that the checkpoint covers, and the objects to which
+// events (see View.SystemSeqs) and the session's events that it covers, and the objects to which
 // these events refer (see stored). If q.From is not 0, it adds the checkpoint of that
 // size and the proof that the log extends it; without such a checkpoint the error is
 // not-found.
@@ -108,17 +114,17 @@ func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Ses
 			return nil, err
 		}
 	}
-	seqs, err := s.view.SystemSeqs(head.Size)
+	seqs, err := s.view.SystemSeqs(doc.Tenant, head.Size)
 	if err != nil {
 		return nil, err
 	}
 	if src.System, err = s.stored(ctx, "", seqs, head.Size, src.Objects); err != nil {
 		return nil, err
 	}
-	if seqs, err = s.view.EventSeqs(s.env.Tenant, q.Session, head.Size); err != nil {
+	if seqs, err = s.view.EventSeqs(doc.Tenant, q.Session, head.Size); err != nil {
 		return nil, err
 	}
-	if src.Events, err = s.stored(ctx, bus.SessionFilter(s.env.Tenant, q.Session), seqs, head.Size, src.Objects); err != nil {
+	if src.Events, err = s.stored(ctx, bus.SessionFilter(doc.Tenant, q.Session), seqs, head.Size, src.Objects); err != nil {
 		return nil, err
 	}
 	return src, nil
@@ -157,11 +163,12 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 				if !bytes.Contains(en.Data, objectStore) {
 					continue
 				}
-				for _, c := range contents(en) {
+				tenant, refs := contents(en)
+				for _, c := range refs {
 					if c.Store != contract.StoreObject || c.Encryption != nil { // the commitment is that of the plaintext, so an encrypted object cannot be verified with it
 						continue
 					}
-					object, err := s.env.Blobs.Object(ctx, &c)
+					object, err := s.env.Blobs.In(tenant).Object(ctx, &c)
 					if err != nil {
 						return err
 					}
@@ -182,8 +189,8 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 // need not be decoded.
 var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
 
-// remember returns get with a cache, because proofs of neighbouring leaves share most
-// nodes. The returned function is not safe for concurrent use.
+// remember returns the function get with a cache, because proofs of neighbouring leaves
+// share most nodes. The returned function is not safe for concurrent use.
 func remember(get translog.Nodes) translog.Nodes {
 	type at struct {
 		level uint
@@ -202,30 +209,31 @@ func remember(get translog.Nodes) translog.Nodes {
 	}
 }
 
-// contents returns the references to contents in a proposal, an outcome or the
-// activation of a policy. It returns nil for any other event, and for one that cannot be
-// decoded.
-func contents(en eventlog.Entry) []contract.Content {
+// contents returns the tenant of an event, and the references to the contents of a
+// proposal, to the output of an outcome, or to the bundle of a policy's activation. It
+// returns no references for any other entry, for an outcome without an output, and for an
+// event that cannot be decoded.
+func contents(en eventlog.Entry) (tenant string, refs []contract.Content) {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
-		return nil
+		return "", nil
 	}
 	switch e.Name {
 	case contract.EventCallProposed:
 		var c contract.Call
 		if contract.Decode(e.Data, &c) == nil {
-			return c.Contents()
+			refs = c.Contents()
 		}
 	case contract.EventEffectRecorded:
 		var r contract.Recorded
 		if contract.Decode(e.Data, &r) == nil && r.Output != nil {
-			return []contract.Content{*r.Output}
+			refs = []contract.Content{*r.Output}
 		}
 	case contract.EventPolicyActivated:
 		var a contract.Activated
 		if contract.Decode(e.Data, &a) == nil {
-			return []contract.Content{a.Bundle}
+			refs = []contract.Content{a.Bundle}
 		}
 	}
-	return nil
+	return e.Tenant, refs
 }

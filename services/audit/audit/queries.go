@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
@@ -26,9 +28,8 @@ import (
 type queries struct{ *Service }
 
 // serve registers the handlers of audit's queries.
-func (s *Service) serve() {
+func (s *Service) serve(server *rpc.Server) {
 	q := queries{s}
-	server := &rpc.Server{Box: s.env.Box, View: indexed{s}, Fresh: s.catchUp}
 	rpc.Serve(server, events.SessionsQuery, q.sessions)
 	rpc.ServeList(server, events.SessionReceiptsQuery, q.sessionReceipts)
 	rpc.ServeList(server, events.ReceiptsQuery, q.receipts)
@@ -37,21 +38,17 @@ func (s *Service) serve() {
 	rpc.Serve(server, events.DecisionQuery, q.firstOf(contract.IDDecision))
 	rpc.Serve(server, events.LateReportQuery, q.firstOf(contract.IDOutcome))
 	rpc.Serve(server, events.ProposalQuery, q.firstOf(contract.IDProposal))
-	rpc.Serve(server, events.ReceiptByDigestQuery, func(_ context.Context, r *events.ReceiptByDigestRequest) (json.RawMessage, error) {
-		return s.view.Receipt(r.Digest)
-	})
+	rpc.Serve(server, events.ReceiptByDigestQuery, q.receipt)
 	rpc.Serve(server, events.TranscriptQuery, q.transcript)
 	rpc.ServeBytes(server, events.EvidenceQuery, q.evidence)
+	rpc.ServeList(server, events.TenantExportQuery, tenantExport(q))
 	rpc.Serve(server, events.ProofQuery, q.proof)
 	rpc.Serve(server, events.CheckpointQuery, q.checkpoint)
 	rpc.Serve(server, events.ConsistencyQuery, q.consistency)
 	rpc.Serve(server, events.TileQuery, q.tile)
 	rpc.Serve(server, events.CosignQuery, q.cosign)
 	rpc.ServeList(server, events.SearchQuery, q.search)
-	rpc.Serve(server, events.ActedQuery, func(_ context.Context, r *events.ActedRequest) (bool, error) {
-		found, _, err := s.view.Search(SearchQuery{Terms: map[string]string{"actor": r.Actor}, Limit: 1})
-		return len(found) > 0, err
-	})
+	rpc.Serve(server, events.ActedQuery, acted(s))
 	rpc.Serve(server, events.MakersQuery, q.makers)
 	rpc.ServeList(server, events.ViewQuery, func(_ context.Context, _ *events.ViewRequest, add func(json.RawMessage) error) error {
 		return s.view.Dump(func(l []byte) error { return add(bytes.Clone(l)) })
@@ -71,8 +68,8 @@ func notFound(format string, args ...any) error {
 	return rpc.Errorf(contract.CodeNotFound, "not found: "+format, args...)
 }
 
-func (s queries) sessions(_ context.Context, q *events.SessionsRequest) ([]events.Session, error) {
-	list, err := s.view.Sessions(int(q.Offset), int(min(q.Limit, 1000)))
+func (s queries) sessions(ctx context.Context, q *events.SessionsRequest) ([]events.Session, error) {
+	list, err := s.view.Sessions(transient.Tenant(ctx), int(q.Offset), int(min(q.Limit, 1000)))
 	out := make([]events.Session, len(list))
 	for i := range list {
 		err = errors.Join(err, json.Unmarshal(list[i], &out[i]))
@@ -80,15 +77,85 @@ func (s queries) sessions(_ context.Context, q *events.SessionsRequest) ([]event
 	return out, err
 }
 
-func (s queries) sessionReceipts(_ context.Context, q *events.SessionReceiptsRequest, add func(json.RawMessage) error) error {
-	if _, err := s.view.Lookup(s.env.Tenant, q.Session); err != nil {
-		return err
+// acted returns a handler that reports whether the tenant has an event of the actor.
+func acted(s *Service) func(context.Context, *events.ActedRequest) (bool, error) {
+	return func(ctx context.Context, q *events.ActedRequest) (bool, error) {
+		found, _, err := s.view.Search(SearchQuery{Tenant: transient.Tenant(ctx), Terms: map[string]string{"actor": q.Actor}, Limit: 1})
+		return len(found) > 0, err
 	}
-	return s.view.Receipts(s.env.Tenant, q.Session, int(q.Offset), int(q.Limit), add)
 }
 
-func (s queries) receipts(_ context.Context, q *events.ReceiptsRequest, add func(json.RawMessage) error) error {
-	return s.view.Receipts(s.env.Tenant, q.Session, int(q.Offset), int(q.Limit), add)
+func (s queries) sessionReceipts(ctx context.Context, q *events.SessionReceiptsRequest, add func(json.RawMessage) error) error {
+	if _, err := s.view.Lookup(transient.Tenant(ctx), q.Session); err != nil {
+		return err
+	}
+	return s.receipts(ctx, &events.ReceiptsRequest{Session: q.Session, Offset: q.Offset, Limit: q.Limit}, add)
+}
+
+// receiptsAtOnce is the number of receipts that receipts reads from the ledger before it
+// passes them on.
+const receiptsAtOnce = 1000
+
+// receipts passes at most q.Limit receipts of a session of the tenant, or of all its
+// sessions if q.Session is empty, to add, in the order of the ledger. It skips q.Offset
+// receipts.
+func (s queries) receipts(ctx context.Context, q *events.ReceiptsRequest, add func(json.RawMessage) error) error {
+	tenant := transient.Tenant(ctx)
+	found, err := s.view.ReceiptSeqs(tenant, q.Session, int(q.Offset), int(q.Limit))
+	if err != nil {
+		return err
+	}
+	filter := bus.Filter{Tenant: tenant, Event: contract.EventEffectRecorded, Key: q.Session}.String()
+	for part := range slices.Chunk(found, receiptsAtOnce) {
+		entries, err := s.entriesNear(ctx, filter, part)
+		if err != nil {
+			return err
+		}
+		for _, en := range entries {
+			r, err := receiptIn(en)
+			if err != nil {
+				return err
+			}
+			if err := add(contract.Bytes(r)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// receiptIn returns the receipt that an entry of the ledger records.
+func receiptIn(en eventlog.Entry) (*contract.Receipt, error) {
+	e, err := eventlog.Open(en, eventlog.Every)
+	if err != nil {
+		return nil, err
+	}
+	var r contract.Recorded
+	if err := contract.Decode(e.Data, &r); err != nil {
+		return nil, err
+	}
+	return &r.Receipt, nil
+}
+
+// receipt returns the canonical form of the tenant's receipt with the given digest, or a
+// not-found error.
+func (s queries) receipt(ctx context.Context, q *events.ReceiptByDigestRequest) (json.RawMessage, error) {
+	seq, err := s.view.ReceiptSeq(transient.Tenant(ctx), q.Digest)
+	if err != nil {
+		return nil, err
+	}
+	en, err := s.env.Emit.Log.Get(ctx, seq)
+	if err != nil {
+		return nil, err
+	}
+	r, err := receiptIn(en)
+	if err == nil && contract.Digest(r) != q.Digest {
+		err = fmt.Errorf("ledger entry %d does not record the receipt %s", seq, q.Digest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return contract.Bytes(r), nil
 }
 
 func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, add func(json.RawMessage) error) error {
@@ -150,15 +217,15 @@ func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) 
 }
 
 // sessionEntries returns the entries of a session up to sequence size, or ErrNoSession.
-func (s queries) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {
-	if _, err := s.view.Lookup(s.env.Tenant, session); err != nil {
+func (s queries) sessionEntries(ctx context.Context, tenant, session string, size uint64) ([]eventlog.Entry, error) {
+	if _, err := s.view.Lookup(tenant, session); err != nil {
 		return nil, err
 	}
-	seqs, err := s.view.EventSeqs(s.env.Tenant, session, size)
+	seqs, err := s.view.EventSeqs(tenant, session, size)
 	if err != nil {
 		return nil, err
 	}
-	return s.entriesNear(ctx, bus.SessionFilter(s.env.Tenant, session), seqs)
+	return s.entriesNear(ctx, bus.SessionFilter(tenant, session), seqs)
 }
 
 // graph returns the nodes of a session's proof graph. The last node is the newest
@@ -166,7 +233,8 @@ func (s queries) sessionEntries(ctx context.Context, session string, size uint64
 // returns ErrNoSession for a session without events, and another not-found error if no
 // checkpoint covers the session.
 func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
-	doc, err := s.view.Lookup(s.env.Tenant, session)
+	tenant := transient.Tenant(ctx)
+	doc, err := s.view.Lookup(tenant, session)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +242,7 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	if err != nil {
 		return nil, notFound("%v", err)
 	}
-	head, err := s.note(p.note)
+	head, err := s.env.Trust.Checkpoint(p.note)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +250,7 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.sessionEntries(ctx, session, head.Size)
+	entries, err := s.sessionEntries(ctx, tenant, session, head.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -196,13 +264,13 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	return g.Nodes, nil
 }
 
-// firstOf returns a handler that returns an event of a call. The handler tries the
-// prefixes in order, and returns the first event that it finds whose id is a prefix
-// followed by the call id. If there is none, the error is not-found.
+// firstOf returns a handler that returns an event of the tenant's call. The handler
+// tries the prefixes in order, and returns the first event that it finds whose id is a
+// prefix followed by the call id. If there is none, the error is not-found.
 func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallRef) (json.RawMessage, error) {
 	return func(ctx context.Context, q *events.CallRef) (json.RawMessage, error) {
 		for _, prefix := range prefixes {
-			seq, err := s.view.SeqOf(prefix + q.CallID)
+			seq, err := s.view.SeqOf(transient.Tenant(ctx), prefix+q.CallID)
 			if err != nil {
 				return nil, err
 			}
@@ -216,11 +284,13 @@ func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallR
 	}
 }
 
-// transcript returns the calls and outcomes of a session with their contents, decrypted.
-// If a content cannot be read, the error text is returned in its place.
+// transcript returns the calls and outcomes of a session, each with its content,
+// decrypted: for a call its body or, if it has none, its arguments, and for an outcome
+// its output, if any. If a content cannot be read, the error text in brackets is
+// returned in its place.
 func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([]events.Turn, error) {
 	pos, _ := s.view.Position()
-	entries, err := s.sessionEntries(ctx, q.Session, pos)
+	entries, err := s.sessionEntries(ctx, transient.Tenant(ctx), q.Session, pos)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +322,7 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 			continue
 		}
 		if content != nil {
-			b, err := s.env.Blobs.Open(ctx, content)
+			b, err := s.env.Blobs.In(e.Tenant).Open(ctx, content)
 			if err == nil {
 				t.Content = string(b)
 			} else {
@@ -264,25 +334,50 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 	return turns, nil
 }
 
+// errNoEntry is returned for an entry that the ledger does not have, and for one that the
+// caller's tenant may not see.
+var errNoEntry = notFound("no such ledger entry")
+
+// visible returns errNoEntry unless the ledger has an entry at seq that the tenant may
+// see: an entry of the tenant or of the mesh's tenant, or any entry if the tenant is the
+// mesh's.
+func visible(ctx context.Context, s *Service, tenant string, seq uint64) error {
+	if pos, _ := s.view.Position(); seq == 0 || seq > pos {
+		return errNoEntry
+	}
+	mesh, err := meshTenant(s.view)
+	if err != nil || tenant == mesh {
+		return err
+	}
+	en, err := s.env.Emit.Log.Get(ctx, seq)
+	if err != nil {
+		return err
+	}
+	if e, err := eventlog.Open(en, eventlog.Every); err != nil || e.Tenant != tenant && e.Tenant != mesh {
+		return errNoEntry
+	}
+	return nil
+}
+
 // proof returns the leaf hash of an entry, its inclusion proof under the newest
-// checkpoint, and that checkpoint. The error is not-found if there is no such entry, or
+// checkpoint, and that checkpoint. The error is not-found if visible rejects the entry, or
 // if no checkpoint covers it and none can be signed.
 func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.Inclusion, err error) {
-	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
-		return out, notFound("no such ledger entry")
+	if err := visible(ctx, s.Service, transient.Tenant(ctx), q.Seq); err != nil {
+		return out, err
 	}
 	p, err := s.newest(ctx, q.Seq)
 	if err != nil {
 		return out, notFound("%v", err)
 	}
 	note := p.note
-	head, err := s.note(note)
+	head, err := s.env.Trust.Checkpoint(note)
 	if err != nil {
 		return out, err
 	}
 	leaf, err := s.view.Tree.Node(0, q.Seq-1)
 	if errors.Is(err, io.EOF) {
-		return out, notFound("no such ledger entry")
+		return out, errNoEntry
 	}
 	if err != nil {
 		return out, err
@@ -321,8 +416,9 @@ func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (s
 }
 
 // consistency returns the proof that the tree of q.To leaves extends the tree of q.From
-// leaves (RFC 6962, section 2.1.2), in the closed epoch q.Epoch if that is not 0. The
-// error is not-found if there are no such trees.
+// leaves (RFC 6962, section 2.1.2), in the closed epoch q.Epoch if that is not 0. Its
+// path is empty if q.From is 0 or q.To. The error is not-found if there are no such
+// trees.
 func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (out events.ConsistencyProof, err error) {
 	node := s.view.Tree.Node
 	size, _ := s.view.Position()
@@ -346,7 +442,8 @@ func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (o
 
 // tile returns the hashes of a tile in the layout of C2SP tlog-tiles: q.Width hashes
 // from index q.Index*256 on, at level 8*q.Level of the tree. The error is not-found if
-// the tree does not have all of them.
+// the tree does not have all of them, if q.Width is not from 1 to 256, or if q.Level is
+// above 5.
 func (s queries) tile(_ context.Context, q *events.TileRequest) ([]byte, error) {
 	pos, _ := s.view.Position()
 	if q.Level > 5 || q.Width == 0 || q.Width > 256 || q.Index > pos || q.Index*256+q.Width > pos>>(8*q.Level) {

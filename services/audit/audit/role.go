@@ -6,35 +6,40 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/audit/internal/runs"
 )
 
-// misplaced returns the reason why e must not have its id, or why the service that
-// recorded e must not record such an event. It returns "" if there is no reason. The
-// view records a misplaced event as an alarm and otherwise ignores it: it does not count
-// as an event of the call, and a later event may have the same id.
-func (w *writer) misplaced(e *contract.Event) string {
+// misplaced returns the reason why e must not have its id, why it must not be in its
+// tenant, or why the service that recorded e must not record such an event. It returns
+// "" if there is no reason. The view records a misplaced event as an alarm and otherwise
+// ignores it: it does not count as an event of the call, and a later event may have the
+// same id.
+func (w *writer) misplaced(e *contract.Event) (string, error) {
 	if want := idOwner(e); want != "" {
-		return want
+		return want, nil
+	}
+	if why := w.inWrongTenant(e); why != "" {
+		return why, nil
 	}
 	service := e.Service()
 	switch e.Name {
 	case contract.EventAllowed, contract.EventEscalated, contract.EventApprovalRecorded, contract.EventStartExpired:
 		if service != "policy" {
-			return e.Name + " of call " + e.CallID + " by " + service + ", want policy"
+			return e.Name + " of call " + e.CallID + " by " + service + ", want policy", nil
 		}
 	case contract.EventEffectStarted:
-		if to := w.executor(e); service != to {
-			return "call " + e.CallID + " claimed by " + service + ", want " + orNone(to)
+		if to, err := w.executor(e); service != to {
+			return "call " + e.CallID + " claimed by " + service + ", want " + orNone(to), err
 		}
 	case contract.EventEffectRecorded:
 		if service == "policy" {
-			return ""
+			return "", nil
 		}
-		if to := w.executor(e); service != to {
-			return "outcome of call " + e.CallID + " by " + service + ", want " + orNone(to)
+		if to, err := w.executor(e); service != to {
+			return "outcome of call " + e.CallID + " by " + service + ", want " + orNone(to), err
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // idNames maps each prefix of ids that are derived from call ids to the names of the
@@ -63,8 +68,8 @@ func idOwner(e *contract.Event) string {
 	return "event id " + e.ID + " belongs to " + names[0] + " of that call, not to " + e.Name + " of " + e.CallID
 }
 
-// orNone returns the executor's name for use in an alarm. If executor is empty, it
-// returns a phrase that says so.
+// orNone returns the executor's name for use in an alarm, or a phrase for no executor if
+// the name is empty.
 func orNone(executor string) string {
 	if executor == "" {
 		return "none, since policy has not allowed it"
@@ -73,28 +78,27 @@ func orNone(executor string) string {
 }
 
 // executor returns the executor named in the decision that allowed the call of e, or ""
-// if policy has not allowed it.
-func (w *writer) executor(e *contract.Event) string {
-	seq := w.tx.Bucket(bIDs).Get([]byte(contract.IDDecision + e.CallID))
-	if seq == nil {
-		return ""
+// if policy has not allowed it in the session of e.
+func (w *writer) executor(e *contract.Event) (string, error) {
+	value, err := w.ids.Find(runs.KeyOf(kindEvent, contract.IDDecision+e.CallID))
+	if value == 0 || err != nil {
+		return "", err
 	}
-	name := w.tx.Bucket(bEvents).Get(eventKey(e.Tenant+"."+e.Session, binary.BigEndian.Uint64(seq)))
-	to, ok := strings.CutPrefix(strings.Trim(string(name), `"`), contract.EventAllowed+"_")
-	if !ok {
-		return ""
+	seq := value & (1<<seqBits - 1) // the tenant in value need not be compared, because the session that is compared below belongs to the tenant of e
+	b := w.tx.Bucket(bExecutor).Get(key(seq))
+	if len(b) < 8 || binary.BigEndian.Uint64(b) != w.firstOf(e.Tenant+"."+e.Session) {
+		return "", nil
 	}
-	return to
+	return string(b[8:]), nil
 }
 
-// eventKey returns the key of an event in bEvents. id is tenant.session.
-func eventKey(id string, seq uint64) []byte { return append([]byte(id+"\x00"), key(seq)...) }
-
-// named returns the value of an event in bEvents: the event's name, followed by an
-// underscore and the executor if the event allows a call.
-func named(e *contract.Event) string {
-	if e.Target == "" {
-		return e.Name
+// firstOf returns the sequence of a session's first event, or 0. id is tenant.session.
+func (w *writer) firstOf(id string) uint64 {
+	if s := w.sessions[id]; s != nil {
+		return s.first
 	}
-	return e.Name + "_" + e.Target
+	if b := w.tx.Bucket(bSessions).Get([]byte(id)); len(b) >= 8 {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
 }

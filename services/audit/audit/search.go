@@ -1,11 +1,11 @@
 package audit
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
+	"maps"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 	"unicode"
@@ -15,38 +15,40 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// The search index is an inverted index: for each term, "facet=value", it contains the
-// sequences of the events that have the term. Each transaction appends one chunk of
-// sequences for each term of its events. The key of a chunk is the term, a zero byte and
-// the first sequence; its value is the list of differences between consecutive
-// sequences, as varints. A second index maps times, in seconds, to sequences.
+// The search index is an inverted index: for each tenant and term, "facet=value", it
+// contains the list of the sequences of the tenant's events that have the term (see
+// posts), and for each tenant one of all its events. A second index maps times, in
+// seconds, to sequences.
+
+// term is a term of one tenant, given by its number. An empty text is the term of all of
+// the tenant's events.
+type term struct {
+	tenant uint32
+	text   string
+}
+
+// prefix returns the prefix of the term's list.
+func (t term) prefix() []byte {
+	return append(append(binary.BigEndian.AppendUint32(nil, t.tenant), t.text...), 0)
+}
+
+// post adds an event to the list of a term.
+func (w *writer) post(t term, seq uint64) { w.postings[t] = append(w.postings[t], seq) }
 
 // Facets lists the facets that a search query can use.
 var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
-
-// receiptFacet is the facet that indexes receipts by digest; search queries cannot use
-// it.
-const receiptFacet = "receipt"
-
-// outputFacet is the facet that indexes outcomes by the commitments of the contents that
-// they produced; search queries cannot use it.
-const outputFacet = "output"
-
-// commitmentKey returns the part of a commitment that the index contains: "sha256:" and
-// the first 128 bits in hex.
-func commitmentKey(commitment string) string {
-	return commitment[:min(len(commitment), len("sha256:")+32)]
-}
 
 // maxFacet is the maximum length in bytes of an indexed value. A longer value is not
 // indexed.
 const maxFacet = 200
 
 // terms returns the index terms of an event. r is the outcome if the event records one,
-// or else nil.
+// or else nil. Values that are empty, longer than maxFacet or contain a control
+// character are omitted.
 func terms(e *contract.Event, r *contract.Recorded) []string {
 	var out []string
 	add := func(facet, v string) {
@@ -60,38 +62,12 @@ func terms(e *contract.Event, r *contract.Recorded) []string {
 	add("service", e.Service())
 	add("session", e.Session)
 	if r != nil {
-		add(receiptFacet, contract.Digest(&r.Receipt))
-		if d := r.Effect.OutputDigest; d != "" {
-			add(outputFacet, commitmentKey(d))
-		}
-		for _, a := range r.Effect.Artifacts {
-			add(outputFacet, commitmentKey(a))
-		}
 		add("reason", r.Receipt.ReasonCode)
 		add("status", r.Effect.Status)
 		add("tool", r.Effect.Tool)
 		add("verdict", r.Receipt.Verdict)
 	}
 	return out
-}
-
-// posting is the chunk of one term in a transaction: the first and the last sequence,
-// and the differences between the sequences.
-type posting struct {
-	first, last uint64
-	more        []byte
-}
-
-// post adds a sequence to the chunk of a term. The sequence must be greater than those
-// already in the chunk.
-func (w *writer) post(term string, seq uint64) {
-	p := w.postings[term]
-	if p == nil {
-		w.postings[term] = &posting{first: seq, last: seq}
-		return
-	}
-	p.more = binary.AppendUvarint(p.more, seq-p.last)
-	p.last = seq
 }
 
 // clock records the sequence of e if the event's time, in seconds, is later than that of
@@ -105,76 +81,26 @@ func (w *writer) clock(e *contract.Event, seq uint64) error {
 	return w.tx.Bucket(bTimes).Put(key(uint64(w.second)), key(seq))
 }
 
-// flushPostings writes the chunks of the transaction sorted by key, which is the fastest
-// order for bbolt.
+// flushPostings appends the sequences of the transaction to the lists of their terms,
+// sorted by term, which is the fastest order for bbolt.
 func (w *writer) flushPostings() error {
 	b := w.tx.Bucket(bSearch)
-	list := make([]string, 0, len(w.postings))
-	for t := range w.postings {
-		list = append(list, t)
-	}
-	slices.Sort(list)
-	for _, t := range list {
-		p := w.postings[t]
-		if err := b.Put(append([]byte(t+"\x00"), key(p.first)...), p.more); err != nil {
+	sorted := slices.SortedFunc(maps.Keys(w.postings), func(a, b term) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), strings.Compare(a.text, b.text))
+	})
+	for _, t := range sorted {
+		if err := posts(b, t.prefix(), w.postings[t]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// chunks calls each for the chunks of a term in ascending order, until each returns
-// false. It starts with the chunk that may contain the sequence from.
-func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more []byte) bool) {
-	prefix := []byte(term + "\x00")
-	c := tx.Bucket(bSearch).Cursor()
-	at := append(slices.Clone(prefix), key(from)...)
-	k, v := c.Seek(at)
-	switch {
-	case k == nil:
-		k, v = c.Last()
-	case !bytes.Equal(k, at):
-		k, v = c.Prev()
-	}
-	if !bytes.HasPrefix(k, prefix) {
-		k, v = c.Seek(prefix)
-	}
-	for ; bytes.HasPrefix(k, prefix); k, v = c.Next() {
-		if !each(binary.BigEndian.Uint64(k[len(prefix):]), v) {
-			return
-		}
-	}
-}
-
-// seqs returns the sequences of a term that are at least from and at most to, in
-// ascending order.
-func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
-	var out []uint64
-	add := func(n uint64) bool {
-		if n >= from && n <= to {
-			out = append(out, n)
-		}
-		return n <= to
-	}
-	chunks(tx, term, from, func(n uint64, more []byte) bool {
-		ok := add(n)
-		for ok && len(more) > 0 {
-			d, size := binary.Uvarint(more)
-			if size <= 0 {
-				return false
-			}
-			n, more = n+d, more[size:]
-			ok = add(n)
-		}
-		return ok
-	})
-	return out
-}
-
-// SearchQuery selects the newest events, at most Limit of them, that have all the given
-// terms, a map from facet to value, whose time is within Since and Until, and whose
+// SearchQuery selects the newest events of a tenant, at most Limit of them, that have all
+// the given terms, a map from facet to value, whose time is within Since and Until, and whose
 // sequence is less than Before. An empty or zero bound does not restrict the events.
 type SearchQuery struct {
+	Tenant string            `json:"tenant"`
 	Terms  map[string]string `json:"terms"`
 	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
 	Until  string            `json:"until,omitempty"` // RFC 3339; exclusive
@@ -184,11 +110,12 @@ type SearchQuery struct {
 
 // Search returns at most q.Limit sequences of matching events, newest first, and the
 // value of Before for the query that continues the search; 0 means that there are no
-// more. q.Limit must be at least 1. Without terms, the sequences of entries that are not
-// valid events match, too. Search compares times by the second, and includes
-// eventlog.Disorder after Until, so some results may be outside of Since and Until. The
-// error is invalid_input for an unknown facet or a malformed time. If no event is at or
-// after Since, Search returns nothing and does not check Until and the terms.
+// more. q.Limit must be at least 1. Without terms, events for which the view recorded an
+// alarm match, too, if their entries can be decoded. Search compares times by the second,
+// and includes eventlog.Disorder after Until, so some results may be outside of Since and
+// Until; an event that is stored after one whose time is later by more than that may be
+// missing. The error is invalid_input for an unknown facet or a malformed time. If no event
+// is at or after Since, Search returns nothing and does not check Until and the terms.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {
@@ -216,33 +143,22 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 				to = min(to, end-1)
 			}
 		}
-		var lists [][]uint64
+		tenant := numberIn(tx, q.Tenant)
+		var prefixes [][]byte
 		for facet, value := range q.Terms {
 			if !slices.Contains(Facets, facet) {
 				return rpc.Errorf(contract.CodeInvalidInput, "facet %q is none of %v", facet, Facets)
 			}
-			lists = append(lists, seqs(tx, facet+"="+value, from, to))
+			prefixes = append(prefixes, term{tenant, facet + "=" + value}.prefix())
 		}
-		sort.Slice(lists, func(i, j int) bool { return len(lists[i]) < len(lists[j]) })
-		if len(lists) == 0 {
-			for n := to; n >= from && n > 0 && len(found) <= q.Limit; n-- {
-				found = append(found, n)
-			}
-			return nil
+		add := func(n uint64) bool {
+			found = append(found, n)
+			return len(found) <= q.Limit
 		}
-		for i := len(lists[0]) - 1; i >= 0 && len(found) <= q.Limit; i-- {
-			n := lists[0][i]
-			in := true
-			for _, l := range lists[1:] {
-				if _, ok := slices.BinarySearch(l, n); !ok {
-					in = false
-					break
-				}
-			}
-			if in {
-				found = append(found, n)
-			}
+		if len(prefixes) == 0 {
+			prefixes = [][]byte{term{tenant: tenant}.prefix()}
 		}
+		inAll(tx.Bucket(bSearch), prefixes, from, to, add)
 		return nil
 	})
 	if len(found) > q.Limit {
@@ -252,39 +168,9 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	return found, next, err
 }
 
-// Receipt returns the canonical form of the receipt with the given digest, or a
-// not-found error.
-func (v *View) Receipt(digest string) (receipt []byte, err error) {
-	err = v.db.View(func(tx *bbolt.Tx) error {
-		found := seqs(tx, receiptFacet+"="+digest, 1, getUint(tx, "position"))
-		if len(found) == 0 {
-			return notFound("no receipt has the digest %s", digest)
-		}
-		receipt = slices.Clone(tx.Bucket(bReceipts).Get(key(found[0])))
-		return nil
-	})
-	return receipt, err
-}
-
-// maker returns the sequence of the proposal of the call with the given id, or of the
-// first outcome that produced the content with the given commitment. It returns 0 if
-// there is no such event.
-func (v *View) maker(id string) (seq uint64, err error) {
-	if !strings.HasPrefix(id, "sha256:") {
-		return v.SeqOf(contract.IDProposal + id)
-	}
-	err = v.db.View(func(tx *bbolt.Tx) error {
-		if found := seqs(tx, outputFacet+"="+commitmentKey(id), 1, getUint(tx, "position")); len(found) > 0 {
-			seq = found[0]
-		}
-		return nil
-	})
-	return seq, err
-}
-
-// makers returns the session in which each call or content with one of the ids was made.
-// It omits unknown calls, and contents that no outcome produced. For the id of a session
-// it returns that id, without reading the ledger.
+// makers returns, by id, the session in which a call or content of the tenant was made. It
+// omits unknown calls, contents that no outcome produced, and calls without a session. For
+// the id of a session it returns that id, without reading the ledger.
 func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[string]string, error) {
 	out := map[string]string{}
 	for _, id := range q.IDs {
@@ -292,7 +178,7 @@ func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[strin
 			out[id] = id
 			continue
 		}
-		seq, err := s.view.maker(id)
+		seq, err := s.view.maker(transient.Tenant(ctx), id)
 		if err != nil {
 			return nil, err
 		}
@@ -324,7 +210,7 @@ func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 // counts as 1, and one above 1000 as 1000. The index contains times in seconds only, so
 // search also compares the exact times of the events.
 func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(events.Found) error) error {
-	q := SearchQuery{Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
+	q := SearchQuery{Tenant: transient.Tenant(ctx), Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
 	left := q.Limit
 	for more := true; more && left > 0; {
 		found, next, err := s.view.Search(q)

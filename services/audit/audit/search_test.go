@@ -25,15 +25,20 @@ func TestSearch(t *testing.T) {
 	v := &View{db: db}
 	rng := rand.New(rand.NewPCG(1, 2))
 	have := map[string][]uint64{}
-	const n = 3000
+	const n = 9000 // enough sequences for lists of several chunks
 	for seq := uint64(1); seq <= n; {
 		err := db.Update(func(tx *bbolt.Tx) error {
-			w := writer{tx: tx, postings: map[string]*posting{}}
+			w := writer{tx: tx, known: &v.tenants, postings: map[term][]uint64{}}
+			n, err := w.tenant("t")
+			if err != nil {
+				return err
+			}
 			for range 1 + rng.IntN(40) {
-				for _, term := range []string{"actor=" + fmt.Sprint(rng.IntN(3)), "tool=" + fmt.Sprint(rng.IntN(30)), "tool=x"[:5+rng.IntN(2)]} {
-					if l := have[term]; len(l) == 0 || l[len(l)-1] != seq {
-						have[term] = append(l, seq)
-						w.post(term, seq)
+				w.post(term{tenant: n}, seq)
+				for _, text := range []string{"actor=" + fmt.Sprint(rng.IntN(3)), "tool=" + fmt.Sprint(rng.IntN(30)), "tool=x"[:5+rng.IntN(2)]} {
+					if l := have[text]; len(l) == 0 || l[len(l)-1] != seq {
+						have[text] = append(l, seq)
+						w.post(term{n, text}, seq)
 					}
 				}
 				if err := tx.Bucket(bTimes).Put(key(1000+seq/100), key(max(1, seq/100*100))); err != nil {
@@ -41,6 +46,7 @@ func TestSearch(t *testing.T) {
 				}
 				seq++
 			}
+			v.tenants.add(w.added)
 			return w.flushPostings()
 		})
 		if err != nil {
@@ -51,7 +57,7 @@ func TestSearch(t *testing.T) {
 		}
 	}
 	for range 500 {
-		q := SearchQuery{Terms: map[string]string{}, Limit: 1 + rng.IntN(50), Before: uint64(rng.IntN(n + 500))}
+		q := SearchQuery{Tenant: "t", Terms: map[string]string{}, Limit: 1 + rng.IntN(50), Before: uint64(rng.IntN(n + 500))}
 		if rng.IntN(4) > 0 {
 			q.Terms["actor"] = fmt.Sprint(rng.IntN(4))
 		}
@@ -91,7 +97,7 @@ func TestSearch(t *testing.T) {
 			t.Fatalf("%v: got %d, want %d:\n%v\n%v", q, len(got), len(want), got, want)
 		}
 	}
-	if _, _, err := v.Search(SearchQuery{Terms: map[string]string{"colour": "red"}, Limit: 1}); err == nil {
+	if _, _, err := v.Search(SearchQuery{Tenant: "t", Terms: map[string]string{"colour": "red"}, Limit: 1}); err == nil {
 		t.Error("an unknown facet finds something")
 	}
 }
@@ -119,7 +125,7 @@ func TestSearchLate(t *testing.T) {
 	if err := v.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := v.Search(SearchQuery{Until: contract.Time(begin.Add(30 * time.Second)), Limit: 10})
+	got, _, err := v.Search(SearchQuery{Tenant: "t", Until: contract.Time(begin.Add(30 * time.Second)), Limit: 10})
 	if want := []uint64{4, 3, 2, 1}; err != nil || !slices.Equal(got, want) { // event 3 is later than Until; the query for events compares exact times
 		t.Errorf("found %v, want %v: %v", got, want, err)
 	}

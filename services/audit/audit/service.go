@@ -7,12 +7,10 @@ package audit
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
@@ -39,7 +38,8 @@ type Config struct {
 	Interval   time.Duration // time between checkpoints while the log grows; 0 means half a second
 }
 
-// Service implements run.Service. mu guards the fields below it.
+// Service implements run.Service. mu guards the fields below it, except epoch, which
+// enter sets before other goroutines start.
 type Service struct {
 	Config
 
@@ -73,10 +73,10 @@ func (*Service) Declaration() bus.Declaration {
 }
 
 // Run implements run.Service. It is ready once the view has reached the end of the
-// ledger and the ledger was compared with the last checkpoint. If entries are missing,
-// it records an alarm, continues to respond to queries, and signs no checkpoints; once
-// the root key has opened a new epoch after such a loss, Run returns an error, so that
-// the service restarts in that epoch. If its folder cannot be read, it returns an error.
+// ledger and the ledger was compared with the last checkpoint. If entries were lost or
+// replaced, it records an alarm, continues to respond to queries, and signs no
+// checkpoints; once the root key has opened a new epoch after such a loss, Run returns
+// an error, so that the service restarts in that epoch.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
@@ -115,9 +115,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		defer s.mu.Unlock()
 		return s.truncated
 	})
-	s.serve()
+	s.serve(&rpc.Server{Box: env.Box, View: indexed{s}, Fresh: s.catchUp})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Run(ctx, pos+1) })
+	g.Go(func() error { return snapshots{s}.run(ctx) })
 	g.Go(func() error {
 		select {
 		case <-f.Ready():
@@ -145,6 +146,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			case <-ctx.Done():
 				return nil
 			case <-t.C:
+			}
+			if err := s.view.ids.Damaged(); err != nil {
+				return fmt.Errorf("audit's view must be built again: %w", err)
 			}
 			if s.mute() != nil {
 				if err := s.catchUp(ctx); err != nil {
@@ -176,12 +180,16 @@ func (s *Service) catchUp(ctx context.Context) error {
 // origin returns the name of the log. A new epoch has a new name, because its tree does
 // not extend the tree that witnesses have cosigned.
 func (s *Service) origin() string {
-	o := "binnacle/" + s.env.RootKID + "/" + s.env.Tenant
+	o := "binnacle/" + s.env.RootKID + "/" + logTenant(s.env)
 	if s.epoch > 1 {
 		o += fmt.Sprintf("/epoch-%d", s.epoch)
 	}
 	return o
 }
+
+// logTenant returns the last part of the log's origin before the epoch, which is also the
+// tenant in the subjects of its checkpoints and of snapshots.
+func logTenant(env *run.Env) string { return env.Cell.Log() }
 
 func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpoint") }
 
@@ -190,7 +198,7 @@ func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpo
 func (s *Service) loadCheckpoints(ctx context.Context) error {
 	seq := uint64(1)
 	for {
-		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, bus.LogSubject(s.env.Tenant, "*"), seq, 1000)
+		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, bus.LogSubject(logTenant(s.env), "*"), seq, 1000)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -202,7 +210,7 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 		for _, m := range batch {
 			if strings.HasSuffix(m.Header.Get(jetstream.SubjectHeader), ".cosignature") {
 				s.recall(m.Data)
-			} else if c, err := s.note(m.Data); err == nil && c.Origin == s.origin() {
+			} else if c, err := s.env.Trust.Checkpoint(m.Data); err == nil && c.Origin == s.origin() {
 				_, tips, _ := c.Tips()
 				s.checkpoints = append(s.checkpoints, point{size: c.Size, note: m.Data, tips: tips})
 			}
@@ -218,15 +226,16 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 }
 
 // errLost is wrapped by the errors which mean that the ledger is not the one that audit
-// has seen. Policy denies every call after such an error, so a failed read must not
-// count as one.
+// has read before. Policy denies every call after such an error, so a failed read must
+// not count as one.
 var errLost = errors.New(events.LedgerTruncatedName)
 
 // compare compares the ledger with the last checkpoint, which is stored in a separate
-// file. It returns nil if no checkpoint is stored. It returns an error that wraps errLost
-// if the ledger is shorter than the checkpoint or has a different root, which means that
-// entries were lost, and if the file does not hold a checkpoint of audit. It returns
-// another error if the file or the tree cannot be read.
+// file. The view must have reached the end of the ledger. compare returns nil if no
+// checkpoint is stored. It returns an error that wraps errLost if the ledger is shorter
+// than the checkpoint or has a different root, which means that entries were lost, and
+// if the file does not hold a checkpoint of audit. It returns another error if the file
+// or the tree cannot be read.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -235,7 +244,7 @@ func (s *Service) compare() error {
 	if err != nil {
 		return err
 	}
-	c, err := s.note(note)
+	c, err := s.env.Trust.Checkpoint(note)
 	if err != nil {
 		return fmt.Errorf("%w: the kept checkpoint: %w", errLost, err)
 	}
@@ -305,30 +314,11 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	if note, err := os.ReadFile(s.checkpointFile()); err == nil {
 		fact.Checkpoint = sign.Digest(note)
 	}
-	e := s.env.Emit.New(events.LedgerTruncatedName, "ledger", contract.Bytes(&fact), nil)
+	e := s.env.Emit.In(s.env.Cell.Tenant()).New(events.LedgerTruncatedName, "ledger", contract.Bytes(&fact), nil)
 	return eventlog.Retry(ctx, func() error {
 		_, err := s.env.Emit.Append(ctx, e)
 		return err
 	})
-}
-
-// note parses a checkpoint and verifies that one of audit's keys for checkpoints signed
-// it. The key may have been revoked since.
-func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
-	err = errors.New("checkpoint: audit has no key")
-	for _, k := range s.env.Trust.Keys() {
-		if k.Owner != "audit" || !slices.Contains(k.Uses, contract.UseCheckpoint) {
-			continue
-		}
-		public, decodeErr := base64.StdEncoding.DecodeString(k.PublicKey)
-		if decodeErr != nil {
-			continue
-		}
-		if c, err = translog.ParseNote(b, public); err == nil {
-			return c, nil
-		}
-	}
-	return nil, err
 }
 
 // checkpoint signs the current tree head if the tree has grown, or if the last
@@ -369,14 +359,14 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(s.env.Tenant, bus.CheckpointSubject), note); err != nil {
+	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(logTenant(s.env), bus.CheckpointSubject), note); err != nil {
 		return err
 	}
 	s.checkpoints = append(s.checkpoints, point{size: size, note: note, tips: true})
 	return nil
 }
 
-// newest returns the newest checkpoint. If that covers fewer than size leaves, or has no
+// newest returns the newest checkpoint. If it covers fewer than size leaves, or has no
 // map of tips, newest first signs a new one. It returns a checkpoint without a map only
 // if no new one can be signed, and an error if no checkpoint covers size leaves.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {

@@ -1,9 +1,7 @@
 package audit
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +12,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
-	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tips"
 )
@@ -24,12 +21,12 @@ import (
 // so stores no older versions.
 
 var (
-	bTips   = []byte("tips")   // tips.Place of an inner node -> node
+	bTips   = []byte("tips")   // tips.Place of an inner node -> encoded node
 	bRecent = []byte("recent") // sequence of a session's last event -> tenant.session
 	kTips   = []byte("tips")   // key in bMeta of the map's root
 )
 
-// nodes implements tips.Store with the stored map.
+// nodes implements tips.Store with the bucket bTips.
 type nodes struct{ *bbolt.Bucket }
 
 // Get implements tips.Store.
@@ -59,7 +56,7 @@ func tipsRoot(tx *bbolt.Tx) (tips.Child, error) {
 	return c, err
 }
 
-// tip returns the session's entry in the map.
+// tip returns the session's entry in the map of tips.
 func (s *Session) tip() (t translog.Tip, err error) {
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
 	t.Digest, err = tipDigest(s.Tenant, s.ID, s.Tip)
@@ -79,7 +76,8 @@ func tipDigest(tenant, session, last string) (h translog.Hash, err error) {
 	return translog.Hash(b), nil
 }
 
-// flushTips updates the map for the sessions that changed in the transaction.
+// flushTips updates the map of tips and bRecent for the sessions that changed in the
+// transaction.
 func (w *writer) flushTips() error {
 	changes := make([]tips.Change, 0, len(w.sessions))
 	recent := w.tx.Bucket(bRecent)
@@ -133,8 +131,8 @@ func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	var back []tips.Change
 	c := tx.Bucket(bRecent).Cursor()
 	for k, id := c.Seek(key(size + 1)); k != nil; k, id = c.Next() {
-		var s Session
-		if err := json.Unmarshal(tx.Bucket(bSessions).Get(id), &s); err != nil {
+		s, err := readSession(tx.Bucket(bSessions).Get(id))
+		if err != nil {
 			return nil, root, err
 		}
 		t, err := s.tipAt(tx, size)
@@ -155,36 +153,27 @@ func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 // tipAt returns the session's entry in the map as of an earlier position. The entry's
 // Events is 0 if the session had no event up to that position.
 func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
+	events := tx.Bucket(bEvents)
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
-	prefix := []byte(s.Tenant + "." + s.ID + "\x00")
-	receipts := tx.Bucket(bReceipts)
-	c := tx.Bucket(bEvents).Cursor()
-	last, k := s.Tip, []byte(nil)
-	for k, _ = c.Seek(append(bytes.Clone(prefix), key(size+1)...)); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
-		t.Events--
-		if receipts.Get(k[len(k)-8:]) != nil {
-			t.Receipts--
-		}
+	list(events, key(s.first), (size+1)<<1, func(n uint64) bool {
+		t.Events, t.Receipts = t.Events-1, t.Receipts-n&1
+		return true
+	})
+	switch t.Receipts {
+	case uint64(s.Receipts):
+		t.Digest, err = tipDigest(s.Tenant, s.ID, s.Tip)
+		return t, err
+	case 0:
+		t.Digest, err = tipDigest(s.Tenant, s.ID, "")
+		return t, err
 	}
-	if t.Receipts < uint64(s.Receipts) { // the tip at that position is an earlier receipt or the chain's genesis
-		last = ""
-		for k, _ = c.Seek(append(bytes.Clone(prefix), key(size+1)...)); t.Receipts > 0; {
-			if k == nil {
-				k, _ = c.Last()
-			} else {
-				k, _ = c.Prev()
-			}
-			if !bytes.HasPrefix(k, prefix) {
-				return t, fmt.Errorf("session %s: the index misses a receipt", s.ID)
-			}
-			if b := receipts.Get(k[len(k)-8:]); b != nil {
-				last = sign.Digest(b)
-				break
-			}
-		}
+	last := lastOdd(events, key(s.first), size<<1|1) >> 1
+	b := tx.Bucket(bReceipts).Get(place{numberIn(tx, s.Tenant), last}.key())
+	if len(b) != len(t.Digest) {
+		return t, fmt.Errorf("session %s: the index misses a receipt", s.ID)
 	}
-	t.Digest, err = tipDigest(s.Tenant, s.ID, last)
-	return t, err
+	t.Digest = translog.Hash(b)
+	return t, nil
 }
 
 // TipsRootAt returns the root of the map when the ledger had size entries. size must not
@@ -198,51 +187,69 @@ func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 	return root, err
 }
 
-// ProveTip returns a session's entry in the map when the ledger had size entries, with
-// its proof. want is the root to which the checkpoint of that size commits; it is an
-// error if the map had another root. ProveTip returns ErrNoSession if the session had no
-// event then.
+// ProveTip returns a session's entry in the map of tips as of the first size entries of
+// the ledger, with its proof. It returns an error if the root of that map is not want,
+// and ErrNoSession if the session had no event then.
 func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash) (p *evidence.TipProof, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bSessions).Get([]byte(tenant + "." + session))
-		if b == nil {
-			return ErrNoSession
-		}
-		var s Session
-		if err := json.Unmarshal(b, &s); err != nil {
-			return err
-		}
-		store, root, err := tipsAt(tx, size)
+		s, err := lookup(tx, tenant, session)
 		if err != nil {
 			return err
 		}
-		if root.Root() != want {
-			return fmt.Errorf("the map of tips of %d entries does not have the checkpoint's root", size)
-		}
-		t, err := s.tipAt(tx, size)
+		m, err := mapAt(tx, size, want)
 		if err != nil {
 			return err
 		}
-		path, at, err := tips.Prove(store, root, translog.TipKey(tenant, session))
-		if err == nil && (at == nil || *at != translog.TipKey(tenant, session)) {
-			err = ErrNoSession
-		}
-		p = evidence.NewTipProof(t, path)
+		p, err = m.prove(s)
 		return err
 	})
 	return p, err
 }
 
+// pastMap is the map of tips as of an earlier position of the ledger. It is valid until its
+// transaction ends.
+type pastMap struct {
+	tx    *bbolt.Tx
+	size  uint64 // number of entries that the ledger had
+	store tips.Store
+	root  tips.Child
+}
+
+// mapAt returns the map as of the first size entries of the ledger. It returns an error if
+// its root is not want.
+func mapAt(tx *bbolt.Tx, size uint64, want translog.Hash) (*pastMap, error) {
+	store, root, err := tipsAt(tx, size)
+	if err == nil && root.Root() != want {
+		err = fmt.Errorf("the map of tips of %d entries does not have the checkpoint's root", size)
+	}
+	return &pastMap{tx, size, store, root}, err
+}
+
+// prove returns a session's entry in the map, with its proof, or ErrNoSession if the map
+// has no entry for it.
+func (m *pastMap) prove(s *Session) (*evidence.TipProof, error) {
+	t, err := s.tipAt(m.tx, m.size)
+	if err != nil {
+		return nil, err
+	}
+	key := translog.TipKey(s.Tenant, s.ID)
+	path, at, err := tips.Prove(m.store, m.root, key)
+	if err == nil && (at == nil || *at != key) {
+		err = ErrNoSession
+	}
+	return evidence.NewTipProof(t, path), err
+}
+
 // checkTips returns an error if the view's map, as of the last signed checkpoint, is not
-// the one to which the checkpoint commits. It returns nil if there is no valid
-// checkpoint, if the checkpoint commits to no map, or if the view has not reached that
-// position. A malformed commitment is an error.
+// the one to which the checkpoint commits. It returns nil if no valid checkpoint can be
+// read, if the checkpoint commits to no map, or if the view has not reached that
+// position.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
 		return nil // Service.compare returns this error, unless the file does not exist
 	}
-	c, err := s.note(note)
+	c, err := s.env.Trust.Checkpoint(note)
 	if err != nil {
 		return nil
 	}

@@ -82,10 +82,8 @@ func open(t testing.TB, dir string) *View {
 }
 
 // TestTips checks the root of the map of tips after each of a series of transactions of
-// random size; after some of them, the view is closed and opened again. It then checks
-// the map as of earlier positions: each session has a proof, and there is none before
-// the first event of a session or for another root. A view that is rebuilt has the same
-// dump.
+// random size, between some of which the view is opened again, and then the proofs from
+// the maps as of earlier positions. A view that is rebuilt has the same dump.
 func TestTips(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 5))

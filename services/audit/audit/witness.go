@@ -18,9 +18,7 @@ import (
 // witness's signature line.
 
 // cosign stores a witness's cosignature of a checkpoint of this log, unless one of that
-// witness is stored already. In both cases it returns the name of the witness. The error
-// is not-found if there is no checkpoint of q.Size leaves, or if no witness in the trust
-// registry signed the line.
+// witness is stored already. In both cases it returns the name of the witness.
 func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,12 +32,12 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	}
 	for _, have := range p.cosigned {
 		if strings.HasPrefix(have, "— "+name+" ") {
-			return events.Witness{Witness: name}, nil // the cosignature is stored already
+			return events.Witness{Witness: name}, nil // a cosignature of this witness is stored already
 		}
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(s.env.Tenant, bus.CosignatureSubject), []byte(strconv.FormatUint(q.Size, 10)+"\n"+q.Line)); err != nil {
+	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(logTenant(s.env), bus.CosignatureSubject), []byte(strconv.FormatUint(q.Size, 10)+"\n"+q.Line)); err != nil {
 		return w, err
 	}
 	p.cosigned = append(p.cosigned, q.Line)
@@ -51,10 +49,9 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 const meeting = time.Minute
 
 // forWitnesses returns the checkpoint that witnesses are to cosign, or nil if there is
-// none. It returns the same one until all witnesses have cosigned it or meeting has
-// passed, because witnesses poll at different times and otherwise no two would cosign
-// the same checkpoint. The size of the returned checkpoint never decreases. The caller
-// must hold mu.
+// none. It returns the same one until all witnesses have cosigned it or the time meeting
+// has passed, because witnesses poll at different times and otherwise no two would
+// cosign the same checkpoint. The caller must hold mu.
 func (s queries) forWitnesses() *point {
 	if len(s.checkpoints) == 0 {
 		return nil
@@ -78,7 +75,8 @@ func witnesses(env *run.Env) (n int) {
 }
 
 // recall adds a cosignature that was read from CHECKPOINTS to its checkpoint, which must
-// have been read before.
+// have been read before. It ignores a malformed cosignature, and one that witnessOf
+// rejects.
 func (s *Service) recall(b []byte) {
 	size, line, ok := strings.Cut(string(b), "\n")
 	n, err := strconv.ParseUint(size, 10, 64)
@@ -100,9 +98,9 @@ func (s *Service) at(size uint64) *point {
 	return nil
 }
 
-// witnessOf returns the name of the witness that signed line for a checkpoint. If no
-// witness signed it, the error is not-found. It returns another error if the witness's
-// key may not be used for cosignatures at the current Lamport time.
+// witnessOf returns the name of the witness that signed line for the checkpoint in note.
+// It returns an error if no witness whose key is in the trust registry and not revoked
+// did, or if the key may not be used for cosignatures at the current Lamport time.
 func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 	for _, k := range env.Trust.Keys() {
 		name, ok := strings.CutPrefix(k.Owner, "witness:")
@@ -122,9 +120,8 @@ func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 }
 
 // bound returns the checkpoint to which a pack that needs at least size leaves is bound:
-// the newest one if k is 0, or else the newest one with at least k cosignatures. If no
-// checkpoint covers size leaves, the error is that of newest. If there are such
-// checkpoints, but none with k cosignatures, it is not-found.
+// the newest one if k is 0, or else the newest one with at least k cosignatures. It
+// returns an error if there is no such checkpoint.
 func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {

@@ -1,10 +1,9 @@
-// Package archive stores a ledger in a folder of sealed segments. Each segment is a file
-// of consecutive events. All segments have the same number of events, a power of two, so
-// that each is a complete subtree of the log; only the last one may be shorter. An index
-// lists the segments and holds the checkpoint over all of them. A folder can be
-// extended, copied to any storage, and verified without the mesh. The index commits to
-// every segment, so verification reports each missing segment and still verifies the
-// others.
+// Package archive stores a ledger in a folder of sealed segments, files of consecutive
+// events. All segments have the same number of events, a power of two, so that each is a
+// complete subtree of the log; only the last one may be shorter. An index lists the
+// segments and holds the checkpoint over all of them. It commits to every segment, so
+// verification reports each missing segment and still verifies the others. A folder can
+// be extended, copied to any storage, and verified without the mesh.
 package archive
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Index is the content of the file index.json, which lists the segments of the folder.
+// Index is the content of the file archive.json, which lists the segments of the folder.
 type Index = evidence.Archive
 
 // Ledger returns a reader of the stored bytes of the events with sequences in [from,
@@ -37,12 +36,12 @@ type Ledger func(from, to uint64) (io.ReadCloser, error)
 
 // Add extends the archive in dir to the checkpoint note, or creates it if dir has none.
 // segment is the number of events per segment: a power of two, the same at each call.
-// cosigned holds witnesses' signature lines over the checkpoint. Full segments in dir
-// are not read again. On return the files are written and synced. The index is replaced
-// after all segments are written, so an interrupted Add leaves the previous or the new
-// archive intact. Add returns an error if segment is invalid or not that of the archive,
-// if the archive covers more events than the checkpoint, or if the segments do not have
-// the root of the checkpoint.
+// cosigned holds witnesses' signature lines over the checkpoint. Add verifies no
+// signatures, and does not read full segments in dir again. If the error is nil, the
+// files are written and synced; an interrupted Add leaves the previous or the new
+// archive intact. Add returns an error if the archive covers more events than the
+// checkpoint, if it has segments of another size, or if the segments do not have the
+// checkpoint's root.
 func Add(dir string, segment uint64, note string, cosigned []string, read Ledger) (*Index, error) {
 	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {

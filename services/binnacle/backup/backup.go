@@ -45,7 +45,7 @@ type index struct {
 // message is one message of a stream. The file of a stream has one per line, in JSON.
 type message struct {
 	Data    []byte `json:"data"`
-	ID      string `json:"id,omitempty"` // value of the header Nats-Msg-Id
+	ID      string `json:"id,omitempty"` // value of the header Nats-Msg-Id; empty: the message has none
 	Seq     uint64 `json:"seq"`
 	Subject string `json:"subject"`
 }
@@ -53,7 +53,7 @@ type message struct {
 // Folders names the folders of a mesh's state outside NATS.
 type Folders struct {
 	Keys  string
-	State map[string]string // folders of the stateful services (services.Stateful), by name of the service; a backup omits those that services rebuild from the ledger, and Restore writes the newest checkpoint to the folder of audit
+	State map[string]string // folders of the stateful services (services.Stateful), by name of the service; a backup omits the folders that services rebuild from the ledger, and Restore writes the newest checkpoint to the folder of audit
 }
 
 // keys is the name of the folder of keys in a backup.
@@ -99,8 +99,8 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 	}
 	ix := index{Format: format, Taken: time.Now().UTC().Format(time.RFC3339), Floors: map[string]uint64{}}
 	// The positions of the work consumers are read before the end of the ledger, so no
-	// position is after that end. The backup therefore marks no event as acknowledged
-	// that it does not contain, and no work is lost.
+	// position is after that end. The backup therefore contains every event that it
+	// marks as acknowledged, and no work is lost.
 	for i := range decls {
 		for j := range decls[i].Work {
 			name := decls[i].Work[j].Consumer(decls[i].Service)
@@ -246,10 +246,9 @@ func takeFolder(t *tar.Writer, name, dir string) error {
 // after the keys are restored and closes the connection.
 type Bus func() (*bus.Conn, error)
 
-// Restore restores a backup into folders that do not exist yet and onto an empty NATS
-// server. It returns an error if a folder exists, the server has events, the backup is
-// incomplete, or the events that its newest checkpoint covers are not all there or do
-// not have the checkpoint's root. After an error, the folders and the server may be
+// Restore restores a backup into folders that must not exist and onto an empty NATS
+// server. It returns an error if the backup is incomplete, or if its events do not have
+// the root of its newest checkpoint. After an error, the folders and the server may be
 // partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	if err := f.check(); err != nil {
@@ -339,13 +338,13 @@ func writeFile(name string, r io.Reader) error {
 }
 
 // restoreStreams publishes the messages in the folder spool, and creates the work
-// consumers at their recorded positions. When it has read as many events as the newest
-// checkpoint covers, it compares their root with that of the checkpoint; if there are
-// fewer, it returns an error. It stores the newest checkpoint, if there is one, in
-// audit's folder, so that audit continues from it.
+// consumers at their recorded positions. It verifies that the events have the root of
+// the newest checkpoint, if there is one, and stores that checkpoint in audit's folder,
+// so that audit continues from it.
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
-	// The work consumers are created after the streams are restored, because they start
-	// at recorded positions.
+	// Provision is called without declarations, since it would create the work
+	// consumers. They are created after the streams are restored, because they start at
+	// recorded positions.
 	if err := bus.Provision(ctx, c.JS, nil, 1); err != nil {
 		return nil, err
 	}
@@ -461,7 +460,7 @@ const inFlight = 512
 // acknowledgements.
 func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{}}
-	if m.ID != "" && !p.ids[m.ID] { // the same id may occur again after the deduplication window; sent again now, it would be dropped
+	if m.ID != "" && !p.ids[m.ID] { // a message stored after the deduplication window may have the same id; with the id, it would be dropped now
 		p.ids[m.ID] = true
 		msg.Header.Set(jetstream.MsgIDHeader, m.ID)
 	}
@@ -480,8 +479,8 @@ func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 }
 
 // settle waits until every pending message is acknowledged. It returns an error if the
-// server rejected one or stored one under another sequence than required, or if ctx ends
-// first.
+// server rejected a message or did not store one under the required sequence, or if ctx
+// ends first.
 func (p *publisher) settle(ctx context.Context) error {
 	for _, s := range p.pending {
 		select {

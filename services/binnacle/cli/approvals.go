@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newApprovalsCmd returns the command approvals, which lists the calls that wait for
-// approval and votes on them.
+// newApprovalsCmd returns the command approvals, whose subcommands list and show the
+// calls that wait for approval, and vote on them.
 func newApprovalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "approvals COMMAND",

@@ -15,8 +15,8 @@ type archiveOptions struct {
 	source  sourceOptions
 }
 
-// newArchiveCmd returns the command archive, which extends an archive of the ledger to
-// the newest checkpoint.
+// newArchiveCmd returns the command archive, which creates an archive of the ledger or
+// extends an existing one.
 func newArchiveCmd(c *env) *cobra.Command {
 	var o archiveOptions
 	cmd := &cobra.Command{

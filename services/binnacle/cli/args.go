@@ -10,8 +10,7 @@ import (
 
 // normalize rewrites a command line into the form that cobra parses: the names of
 // commands come first, and each flag has the dashes that pflag requires, since earlier
-// releases accepted a long flag with a single dash. The values of flags, the arguments
-// after "--" and requests for shell completions are unchanged.
+// releases accepted a long flag with a single dash.
 func normalize(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return args

@@ -109,8 +109,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestErrorForms checks that an error is written as a document in the requested
-// structured format, and not on standard output in the table format.
+// TestErrorForms checks that an error is written to standard output as a document in the
+// requested structured format, and that nothing is written there in the table format.
 func TestErrorForms(t *testing.T) {
 	for form, want := range map[string]string{
 		"json":  `{"error":{"code":"usage","message":`,

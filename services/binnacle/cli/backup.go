@@ -94,8 +94,7 @@ func (o *backupOptions) fill(data string) {
 
 // open connects as the provisioning identity, whose keys must exist. Without --nats it
 // starts the bus of the stopped mesh in data, and the returned function stops that bus;
-// with --nats the function does nothing. The error has exit code 2 if the mesh in data
-// is running.
+// with --nats the function does nothing.
 func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
 	if o.nats == "" {
 		c, stop, err := mesh.Offline(data, o.folders.Keys)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
@@ -50,6 +51,7 @@ func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 		}
 	}
 	body := map[string]any{"kind": pos[0], "args": args}
+	c.operator = guard.GovernsCell(pos[0])
 	if k, ok := services.KindOf(pos[0]); !ok || k.Scope == "" || k.Callers { // not a kind that a service executes, so the name of a tool
 		body["kind"], body["tool"] = "tool."+pos[0], pos[0]
 	}

@@ -20,10 +20,10 @@ func Main(args []string) int {
 	return execute(ctx, args, os.Stdin, os.Stdout, os.Stderr)
 }
 
-// execute runs one command and returns its exit code, which does not depend on the
-// output format. With --output json, a command writes one document to standard output:
-// its result or {"error": …}. A command with continuing output writes one document per
-// line. The output of mcp serve does not depend on the format.
+// execute runs one command and returns its exit code. With --output json, a command
+// writes one document to standard output, its result or {"error": …}; a command with
+// continuing output writes one document per line. The output of mcp serve does not
+// depend on the format.
 func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	c := &env{out: &written{w: out}, errOut: errOut, in: in, format: formatOf(args)}
 	root := newRoot(c)

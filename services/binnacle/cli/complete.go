@@ -103,8 +103,8 @@ func contextNames() []string {
 	return s.Names()
 }
 
-// fromMesh returns a completer with names that list reads from the mesh. It completes
-// nothing if list fails, for example because the mesh does not respond within
+// fromMesh returns a completer with names that the function list reads from the mesh. It
+// completes nothing if list fails, for example because the mesh does not respond within
 // completionTimeout.
 func fromMesh(c *env, list func(context.Context, *env) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {

@@ -21,7 +21,7 @@ import (
 const settingAnnotation = "binnacle_setting"
 
 // setting declares that a flag overrides the member of the configuration file at a JSON
-// pointer, and adds the member's variable to the flag's help text.
+// pointer, and adds the member's variable, if there is one, to the flag's help text.
 func setting(f *pflag.FlagSet, flag, pointer string) {
 	x := f.Lookup(flag)
 	if v := config.Find(pointer).Variable; v != "" && !strings.Contains(x.Usage, v) {
@@ -57,9 +57,9 @@ func (c *env) overrides() map[string]config.Flag {
 	return out
 }
 
-// load reads the configuration of a program from a file, the environment and flags; nil
-// flags are those of the command line. If --data is given, load adds it to flags. Its
-// error has exit code 2 and lists the problems that config.Load found.
+// load reads the configuration of a program from a file, the environment and flags. If
+// flags is nil, it uses the flags of the command line. If --data is given, load adds it
+// to flags. Its error has exit code 2 and lists the problems that config.Load found.
 func (c *env) load(program, file string, flags map[string]config.Flag) (*config.Loaded, error) {
 	if flags == nil {
 		flags = c.overrides()
@@ -88,9 +88,8 @@ func wrongConfig(err error) error {
 }
 
 // readLLM reads the llm document that a configuration contains or refers to by file
-// name. Errors about an inline document begin with its JSON pointer in the configuration
-// file, which is followed by the pointer of the invalid member, if any; errors about a
-// file contain the file's name.
+// name. Errors about an inline document contain its JSON pointer in the configuration
+// file, and errors about a file contain the file's name.
 func readLLM(d config.Document) (llmrouter.Config, error) {
 	doc, where, err := d.Read("/llm-router/document")
 	if err != nil {
@@ -133,8 +132,8 @@ and what to write instead, and the exit code is 2.`,
 	}
 }
 
-// runConfigCheck checks a file as the command up reads it, including the llm document,
-// and prints the file's digest.
+// runConfigCheck checks a file, including the llm document, as the command up reads it
+// without flags and variables, and prints the file's digest.
 func runConfigCheck(c *env, file string) error {
 	digest, err := config.Check(file)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 type conformOptions struct{ level, endpoint, root, tool, args, model string }
@@ -22,7 +23,8 @@ func newConformCmd(c *env) *cobra.Command {
 		Use:   "conform",
 		Short: "Drive an endpoint through the conformance gates",
 		Long: `Drive an endpoint through the conformance gates and print how each ended. A level
-includes those before it: L1 is the surface, L2 receipts and chains, L3 proofs.`,
+includes those before it: L1 is the surface, L2 receipts and chains, L3 proofs. Gates
+about what covers all tenants run only with an operator's token.`,
 		Example:           "  binnacle conform --level L3\n  binnacle conform --level L1 --endpoint https://mesh.example --output json",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -41,7 +43,8 @@ includes those before it: L1 is the surface, L2 receipts and chains, L3 proofs.`
 	return cmd
 }
 
-// check returns an error for an unusable endpoint or argument.
+// check returns an error with exit code 2 if the endpoint is not an HTTP URL, or if the
+// tool's arguments are not JSON.
 func (o *conformOptions) check() error {
 	if u, err := url.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fail(exitUsage, "--endpoint: want http(s)://host[:port], not %q", o.endpoint)
@@ -74,11 +77,19 @@ func runConform(ctx context.Context, c *env, o *conformOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	token, err := c.bearer()
+	usual, err := c.bearer()
 	if err != nil {
 		return err
 	}
-	t := conform.Target{Endpoint: strings.TrimSuffix(o.endpoint, "/"), Token: token, Tool: o.tool, Args: json.RawMessage(o.args), Model: o.model}
+	c.operator = true
+	operator, err := c.bearer()
+	if err != nil {
+		return err
+	}
+	if token.ID(operator) != operator && !token.Has(operator, token.CellAudit) { // a token of this mesh, and not an operator's
+		operator = ""
+	}
+	t := conform.Target{Endpoint: strings.TrimSuffix(o.endpoint, "/"), Token: usual, Operator: operator, Tool: o.tool, Args: json.RawMessage(o.args), Model: o.model}
 	if o.level != "L1" {
 		if t.Root, err = rootKID(c, o.root); err != nil {
 			return err

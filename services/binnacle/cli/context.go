@@ -82,8 +82,8 @@ func newContextSetCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// contextRow is one context, as 'context list' prints it. It has no token, so that the
-// list can be shown to others.
+// contextRow is one context, as 'context list' prints it. It does not contain the token
+// itself, so that the list can be shown to others.
 type contextRow struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`

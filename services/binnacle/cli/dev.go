@@ -97,7 +97,7 @@ func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 type devTail struct {
 	c     *env
 	since string
-	last  uint64 // sequence of the last event printed
+	last  uint64 // sequence of the last event printed; 0: none
 }
 
 // devEvent holds the members of an event that its line shows.
@@ -142,10 +142,9 @@ type devData struct {
 	} `json:"effect"`
 }
 
-// print prints the events of a response until the response ends, and returns an error
-// for a line that is not JSON or is too long. A connection that breaks is not an error,
-// because the caller reconnects; print does not print the incomplete line with which
-// such a response ends.
+// print prints the events of a response that it has not printed yet, until the response
+// ends. It returns an error for a line that is not JSON or is too long, but none for a
+// connection that breaks, because the caller reconnects.
 func (t *devTail) print(r io.Reader) error {
 	in := eventLines(r)
 	for in.Scan() {
@@ -219,7 +218,7 @@ func (e *devEvent) words(name string) (text string, good, bad bool) {
 	return "", false, false
 }
 
-// outcome returns the short description of an effect_recorded event.
+// outcome returns the results of words for an effect_recorded event.
 func (e *devEvent) outcome() (text string, good, bad bool) {
 	x := &e.Event.Data.Effect
 	text = x.Kind + " " + x.Status

@@ -23,7 +23,8 @@ type env struct {
 	addr, token, data, context string
 	json                       bool
 	output                     string
-	flags                      *pflag.FlagSet // flags of the running command
+	operator                   bool           // requests are an operator's; see bearer
+	flags                      *pflag.FlagSet // flags of the running command; nil before start
 
 	format output.Format
 	target *target // the mesh to use; set on first use by the method mesh
@@ -32,7 +33,7 @@ type env struct {
 // globalFlags declares the flags that every command accepts.
 func globalFlags(c *env, f *pflag.FlagSet) {
 	f.StringVar(&c.addr, "addr", "", "`ADDRESS` of the mesh's gateway, host:port or a URL; for up, the one to listen on (default: BINNACLE_ADDR, the context's, "+defaultAddr+")")
-	f.StringVar(&c.token, "token", "", "bearer `TOKEN`; others on this machine may see it: BINNACLE_TOKEN and login are better (default: BINNACLE_TOKEN, the context's, DATA/admin.token)")
+	f.StringVar(&c.token, "token", "", "bearer `TOKEN`; others on this machine may see it: BINNACLE_TOKEN and login are better (default: BINNACLE_TOKEN, the context's, DATA/admin.token; for what concerns the whole mesh BINNACLE_OPERATOR_TOKEN, DATA/operator.token)")
 	f.StringVar(&c.data, "data", "", "state `FOLDER` of a mesh on this machine (default: BINNACLE_DATA, data)")
 	f.StringVar(&c.context, "context", "", "`NAME` of the context that gives address and token (default: BINNACLE_CONTEXT, the one in use)")
 	f.BoolVar(&c.json, "json", false, "the same as --output json")
@@ -107,8 +108,8 @@ func (c *env) headings() bool {
 	return c.output == string(output.Table) || output.Terminal(c.terminal())
 }
 
-// terminal returns the writer that standard output wraps, so that callers can test
-// whether it is a terminal.
+// terminal returns the writer that c.out wraps, so that callers can test whether
+// standard output is a terminal.
 func (c *env) terminal() io.Writer {
 	if w, ok := c.out.(*written); ok {
 		return w.w
@@ -184,9 +185,9 @@ func envOr(name, def string) string {
 // envAnnotation is the flag annotation with the name of the flag's environment variable.
 const envAnnotation = "binnacle_variable"
 
-// variable binds an environment variable to a flag: the variable sets the value if the
-// command line does not. The value is not the flag's default, because help texts show
-// defaults and the value may be secret.
+// variable binds an environment variable to a flag: the variable, unless it is empty,
+// sets the value if the command line does not. The value is not the flag's default,
+// because help texts show defaults and the value may be secret.
 func variable(f *pflag.FlagSet, flag, name string) {
 	x := f.Lookup(flag)
 	x.Usage += " (" + name + ")"
@@ -194,7 +195,8 @@ func variable(f *pflag.FlagSet, flag, name string) {
 }
 
 // fromEnvironment sets flags that are not on the command line from their environment
-// variables.
+// variables. Empty variables are ignored. The error for an invalid value has exit code
+// 2.
 func fromEnvironment(f *pflag.FlagSet) (err error) {
 	f.VisitAll(func(x *pflag.Flag) {
 		names := x.Annotations[envAnnotation]

@@ -176,7 +176,8 @@ func eventLines(r io.Reader) *bufio.Scanner {
 	return sc
 }
 
-// listLines prints documents, one per line of sc, as one list in the selected format.
+// listLines prints the documents of sc, one per line, as one list in the selected
+// format; in JSON Lines, each stays on a line of its own.
 func listLines(c *env, sc *bufio.Scanner) error {
 	if c.format == output.YAML {
 		all := []json.RawMessage{}
@@ -199,7 +200,7 @@ func listLines(c *env, sc *bufio.Scanner) error {
 	return err
 }
 
-// streamLines prints each document separately.
+// streamLines prints each document of sc, one per line, as it arrives.
 func streamLines(c *env, sc *bufio.Scanner) error {
 	for sc.Scan() {
 		if err := c.printRaw([]byte(sc.Text()+"\n"), nil); err != nil {
@@ -209,7 +210,8 @@ func streamLines(c *env, sc *bufio.Scanner) error {
 	return nil
 }
 
-// eventRows prints a row for each event.
+// eventRows prints the events of sc as rows of a table. called has the same meaning as
+// in printEvents.
 func eventRows(c *env, sc *bufio.Scanner, called string) error {
 	if c.headings() {
 		fmt.Fprint(c.out, c.style().Bold(fmt.Sprintf(strings.TrimSuffix(eventRow, "\n"), "SEQ", fmt.Sprintf("%-*s", len(contract.TimeFormat), "TIME"), "EVENT", "SOURCE", "SESSION", "CALL")), "\n")

@@ -55,36 +55,40 @@ bytes as lines, the checkpoint over them as the last line.`,
 	return cmd
 }
 
-// runExport writes the evidence to a temporary file that it then renames durably, or to
-// standard output if --out is not set.
 func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	if (o.session == "") == !o.ledger {
 		return fail(exitUsage, "export wants --session or --ledger")
 	}
-	if o.out == "" {
+	return save(c, o.out, func(w io.Writer) (int64, error) { return exportTo(ctx, c, w, o) })
+}
+
+// save calls write with a temporary file, which it then renames durably to out, or with
+// standard output if out is empty. write returns the number of bytes that it has written.
+func save(c *env, out string, write func(io.Writer) (int64, error)) error {
+	if out == "" {
 		w := c.out
 		if c.structured() {
 			w = &bytes.Buffer{}
 		}
-		n, err := exportTo(ctx, c, w, o)
+		n, err := write(w)
 		if err != nil {
 			return err
 		}
 		return inline(c, w, n)
 	}
-	f, err := private.Create(o.out + ".new")
+	f, err := private.Create(out + ".new")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(o.out + ".new")
-	n, err := exportTo(ctx, c, f, o)
+	defer os.Remove(out + ".new")
+	n, err := write(f)
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if err := private.Commit(f, o.out); err != nil {
+	if err := private.Commit(f, out); err != nil {
 		return err
 	}
-	return c.print(map[string]any{"file": o.out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", o.out, n) })
+	return c.print(map[string]any{"file": out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", out, n) })
 }
 
 // exportTo writes the evidence that the options select, and returns its size in bytes.

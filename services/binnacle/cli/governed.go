@@ -8,11 +8,15 @@ import (
 	"net/http"
 
 	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
 // governed proposes a call of a kind that a service of the mesh executes, and returns
-// its output. It returns an error with exit code 7 if the call waits for approval.
+// its output. The call is an operator's if the kind governs the whole mesh. governed
+// returns an error with exit code 7 if the call waits for approval.
 func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMessage, error) {
+	c.operator = c.operator || guard.GovernsCell(kind)
 	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", map[string]any{"kind": kind, "tool": kind, "args": args}, nil)
 	if err != nil {
 		return nil, err
@@ -50,7 +54,8 @@ func (c *env) say(out json.RawMessage, err error) error {
 }
 
 // governedCmd sets cmd to propose a call of a kind and print its output, and returns
-// cmd. args returns the call's arguments for those of the command line.
+// cmd. The function args converts the arguments of the command line to the call's
+// arguments.
 func governedCmd(c *env, cmd *cobra.Command, kind string, args func(pos []string) any) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, pos []string) error {
 		return c.say(c.governed(cmd.Context(), kind, args(pos)))

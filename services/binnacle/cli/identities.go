@@ -68,7 +68,8 @@ func (i *identity) row() []string {
 }
 
 // newIdentityListCmd returns the subcommand list of the command parent. As a table it
-// lists the identities of a kind; in a structured format it prints those of every kind.
+// lists the identities of a kind; in a structured format it prints the identities of
+// every kind.
 func newIdentityListCmd(c *env, parent, kind, short string) *cobra.Command {
 	var at string
 	cmd := &cobra.Command{

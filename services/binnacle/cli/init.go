@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,28 +15,39 @@ import (
 
 // newInitCmd returns the command init, which makes the keys of a mesh.
 func newInitCmd(c *env) *cobra.Command {
-	var to string
+	var to, tenant string
 	cmd := &cobra.Command{
 		Use:               "init",
 		Short:             "Make the keys of a mesh",
-		Long:              "Make the keys of a mesh in DATA/keys, with the administrator's token in DATA/admin.token.\nWhat exists is left as it is. Nothing secret is printed.",
-		Example:           "  binnacle init --data data",
+		Long:              "Make the keys of a mesh in DATA/keys, with the administrator's token in DATA/admin.token\nand the operator's in DATA/operator.token. What exists is left as it is. Nothing\nsecret is printed.",
+		Example:           "  binnacle init --data data\n  binnacle init --data data --tenant acme_shop_prod",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return makeKeys(c, to) },
+		RunE:              func(*cobra.Command, []string) error { return makeKeys(c, tenant, to) },
 	}
+	originalFlag(cmd, &tenant)
 	distributeFlag(cmd, &to)
 	return cmd
 }
 
-// makeKeys makes the missing keys and the administrator's token, and distributes the
-// keys if to is not empty.
-func makeKeys(c *env, to string) error {
-	ring, err := mesh.Init(c.data, "default")
+// originalFlag declares the flag --tenant of the commands that make keys.
+func originalFlag(cmd *cobra.Command, tenant *string) {
+	cmd.Flags().StringVar(tenant, "tenant", mesh.DefaultTenant, "id of the `TENANT` that a new mesh begins with; ignored if there are keys")
+	variable(cmd.Flags(), "tenant", "BINNACLE_TENANT")
+	complete(cmd, "tenant", cobra.NoFileCompletions)
+}
+
+// makeKeys makes the missing keys and tokens, and distributes the keys if to is not empty.
+// A new ring has the given original tenant.
+func makeKeys(c *env, tenant, to string) error {
+	ring, err := mesh.Init(c.data, tenant)
+	if errors.Is(err, keyring.ErrTenant) {
+		return fail(exitUsage, "--tenant: %v", err)
+	}
 	if err != nil {
 		return err
 	}
-	if _, err := mesh.AdminToken(c.data, ring, "default"); err != nil {
+	if err := mesh.Tokens(c.data, ring); err != nil {
 		return err
 	}
 	if err := distribute(ring, to); err != nil {
@@ -54,8 +66,8 @@ func distributeFlag(cmd *cobra.Command, to *string) {
 }
 
 // distribute copies the keys of every service and of provision, and the NATS server's
-// configuration, to those folders below to that have their names; it skips folders that
-// do not exist. It does nothing if to is empty. The file that BINNACLE_NATS_TLS_CA
+// configuration, to the folders with their names in the folder to. It skips folders that
+// do not exist, and does nothing if to is empty. The file that BINNACLE_NATS_TLS_CA
 // names, if any, is added to the ring first.
 func distribute(ring *keyring.Ring, to string) error {
 	if to == "" {

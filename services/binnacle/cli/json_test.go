@@ -41,7 +41,7 @@ var invocations = []invocation{
 	{line: "report i-nosuch --args-digest x", code: exitFailed}, {line: "report i-nosuch", code: exitUsage},
 	{line: "secret put json-%d", in: "v"}, {line: "secret put", code: exitUsage}, {line: "secret rotate-content-key"},
 	{line: "judge --session s-none --rubric DIR/rubric.yaml", code: exitFailed}, {line: "judge", code: exitUsage},
-	{line: "token create --actor a --scope tools:call"}, {line: "token create --actor a --scope nosuch", code: exitUsage}, {line: "token admin"}, {line: "token revoke json-%d --reason x"},
+	{line: "token create --actor a --scope tools:call"}, {line: "token create --actor a --scope nosuch", code: exitUsage}, {line: "token admin"}, {line: "token operator"}, {line: "token revoke json-%d --reason x"},
 	{line: "session list"}, {line: "session grant s-json json-%d"}, {line: "session revoke s-json json-%d"}, {line: "session nosuch", code: exitUsage}, {line: "key consent json-c%d --maker bob --scope llm:call"}, {line: "key consent", code: exitUsage},
 	{line: "key create json-%d --actor admin"}, {line: "key list"}, {line: "key revoke json-%d --reason over"}, {line: "key revoke nosuch --reason over", code: exitFailed},
 	{line: "llm stats"}, {line: "llm spend"}, {line: "llm nosuch", code: exitUsage},
@@ -54,7 +54,11 @@ var invocations = []invocation{
 	{line: "roles grant json-%d clerk"}, {line: "roles list"}, {line: "roles revoke json-%d clerk"}, {line: "roles revoke unknown clerk", code: exitFailed},
 	{line: "delegations grant robot tool.noop --ttl 1m"}, {line: "delegations list"}, {line: "delegations revoke g-nosuch", code: exitFailed},
 	{line: "break-glass list"}, {line: "break-glass review b-nosuch --reason x", code: exitFailed},
-	{line: "trust list"}, {line: "trust add approval json-%d"}, {line: "trust nosuch", code: exitUsage},
+	{line: "trust list"}, {line: "trust add approval json-%d"}, {line: "trust cell"}, {line: "trust operator add json-%d"}, {line: "trust operator remove json-%d"}, {line: "trust operator list"},
+	{line: "tenant list"}, {line: "tenant show default"}, {line: "tenant show nosuch", code: exitFailed}, {line: "tenant export default --out DIR/t-%d.jsonl"}, {line: "verify DIR/t-1.jsonl"}, {line: "tenant export nosuch", code: exitFailed}, {line: "tenant create json-%d/shop/prod --admin alice"}, {line: "tenant create json/shop", code: exitUsage},
+	{line: "tenant suspend json-%d_shop_prod --reason x"}, {line: "tenant resume json-%d_shop_prod --reason x"}, {line: "tenant quota json-%d_shop_prod --quota-in-flight 9"},
+	{line: "tenant nosuch", code: exitUsage},
+	{line: "trust nosuch", code: exitUsage},
 	{line: "events list --session s-json"}, {line: "events list --session s-none"}, {line: "events tail --session s-json", stream: true, stops: true}, {line: "events nosuch", code: exitUsage}, {line: "dev events --since 1h", stream: true, stops: true},
 	{line: "search session=s-json"}, {line: "search session=s-none"}, {line: "search nosuch", code: exitUsage},
 	{line: "why c-nosuch", code: exitFailed}, {line: "why c-nosuch --format gif", code: exitFailed}, {line: "replay"}, {line: "replay --until 3"}, {line: "replay --until never", code: exitUsage},
@@ -73,7 +77,7 @@ var invocations = []invocation{
 
 // TestJSON checks that with --json every verb prints only JSON on standard output, even
 // on failure, and exits with the same code as without, and that no verb except token
-// admin prints the token.
+// admin prints the administrator's token.
 func TestJSON(t *testing.T) {
 	data, dir := t.TempDir(), t.TempDir()
 	m, err := mesh.Start(t.Context(), mesh.Config{Dir: data, Addr: "127.0.0.1:0", Noop: true})
@@ -102,6 +106,7 @@ func TestJSON(t *testing.T) {
 	t.Setenv("BINNACLE_ADDR", m.Addr)
 	t.Setenv("BINNACLE_DATA", data)
 	t.Setenv("BINNACLE_TOKEN", m.Token)
+	t.Setenv("BINNACLE_OPERATOR_TOKEN", m.OperatorToken)
 	left := maps.Clone(commands)
 	run := func(x *invocation, n int, extra ...string) (code int, out string) {
 		line := strings.NewReplacer("%d", fmt.Sprint(n), "DIR", dir, "DATA", data).Replace(x.line)

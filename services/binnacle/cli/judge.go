@@ -30,8 +30,9 @@ func newJudgeCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// runJudge requests a judgement and prints it. It returns an error for a judgement that
-// is recorded as invalid, such as one that cites events outside the session.
+// runJudge requests a judgement and prints it. For a judgement that is recorded as
+// invalid, such as one that cites events outside the session, it returns an error, and
+// the text format prints nothing.
 func runJudge(ctx context.Context, c *env, session, rubric string) error {
 	if session == "" || rubric == "" {
 		return fail(exitUsage, "judge wants --session and --rubric")

@@ -59,9 +59,9 @@ func newKeyCmd(c *env) *cobra.Command {
 
 type keyOptions struct {
 	request gateway.KeyRequest
-	budget  float64 // budget in US dollars
-	window  string  // window of the budget
-	rate    string  // window of the rate limit
+	budget  float64 // budget in US dollars; 0: no limit
+	window  string  // window of the budget: day, month or total
+	rate    string  // window of the rate limit: second, minute or hour
 	ttl     time.Duration
 }
 

@@ -46,8 +46,8 @@ func newLLMCmd(c *env) *cobra.Command {
 	}, stats, spend)
 }
 
-// window returns the query parameters that select the events since the given duration
-// before now.
+// window returns the query parameters that select the events of a period that has the
+// given length and ends now.
 func window(since time.Duration) url.Values {
 	return url.Values{"from": {time.Now().Add(-since).UTC().Format(time.RFC3339)}}
 }

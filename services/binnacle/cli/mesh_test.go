@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
 // invoke runs one command with empty standard input and returns its exit code and
@@ -21,7 +22,8 @@ func invoke(t *testing.T, args ...string) (code int, out, errOut string) {
 	return invokeWith(t, "", args...)
 }
 
-// invokeWith runs one command and returns its exit code and outputs.
+// invokeWith runs one command with the standard input in, and returns its exit code and
+// outputs.
 func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	var b, e bytes.Buffer
@@ -60,7 +62,7 @@ func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]strin
 // alone isolates a test from the user's settings: it clears the variables that name a
 // mesh and sets an empty configuration folder.
 func alone(t *testing.T) {
-	for _, name := range []string{"ADDR", "TOKEN", "DATA", "CONTEXT", "CA"} {
+	for _, name := range []string{"ADDR", "TOKEN", "OPERATOR_TOKEN", "DATA", "CONTEXT", "CA"} {
 		t.Setenv("BINNACLE_"+name, "")
 		os.Unsetenv("BINNACLE_" + name)
 	}
@@ -83,6 +85,7 @@ func TestTables(t *testing.T) {
 		"session list":      {"/api/v1/identities", "{}", "SESSION "},
 		"break-glass list":  {"/api/v1/identities", "{}", "GRANT "},
 		"trust list":        {"/api/v1/trust/keys", "[]", "KID "},
+		"tenant list":       {"/api/v1/tenants", "[]", "TENANT "},
 		"llm stats":         {"/api/v1/llm/stats", "[]", "MODEL "},
 		"llm spend":         {"/api/v1/llm/spend", "[]", "MODEL "},
 		"policy show":       {"/api/v1/policies", "[]", "LAYER "},
@@ -195,6 +198,7 @@ func TestCompletion(t *testing.T) {
 	addr, _ := answers(t, map[string]string{
 		"GET /api/v1/packs":     packs,
 		"GET /v1/models":        `{"data":[{"id":"demo/echo"},{"id":"acme/large"}]}`,
+		"GET /api/v1/tenants":   tenantList,
 		"GET /api/v1/approvals": `[{"call_id":"c-1","kind":"tool.x","actor":"a"}]`,
 	})
 	t.Setenv("BINNACLE_ADDR", addr)
@@ -218,6 +222,8 @@ func TestCompletion(t *testing.T) {
 		"tools --context |":           "prod",
 		"context use |":               "prod",
 		"trust add |":                 "approval bundle witness",
+		"tenant suspend |":            "acme_shop_prod default",
+		"token create --tenant acme":  "acme_shop_prod",
 		"trust rotate aud":            "audit",
 		"why c-1 --format |":          "text mermaid dot svg",
 		"completion z":                "zsh",
@@ -281,7 +287,7 @@ func TestContexts(t *testing.T) {
 	must(`{"name":"other","current":true,"addr":"127.0.0.1:1","token":false}`, exitOK, "", "context", "list", "--json")
 	must("*       other             127.0.0.1:1               none\n", exitOK, "", "context", "list", "-o", "table")
 	must("the token is not accepted", exitAuth, "bad", "login", "--context", "default")
-	must("cmd.upper", exitOK, "", "tools", "--context", "default") // the stored contexts are unchanged
+	must("cmd.upper", exitOK, "", "tools", "--context", "default") // the rejected login has not changed the stored contexts
 	must("standard input holds no token", exitAuth, " \n", "login")
 	must("standard input holds no token", exitAuth, "a b", "login")
 	must("login reads the token from standard input", exitUsage, "good", "login", "--token", "x")
@@ -385,6 +391,107 @@ func TestPrecedence(t *testing.T) {
 				t.Errorf("%s %s %s (%v), want %s %s %s", c.mesh().addr, token, c.mesh().ca, err, x.addr, x.token, x.file)
 			}
 		})
+	}
+}
+
+// TestOperatorToken checks the token of an operator's requests: that of --token, of a
+// context that the command line names, of BINNACLE_OPERATOR_TOKEN, of BINNACLE_TOKEN, of
+// the current context, or of a file in DATA, in this order. It also checks that other
+// requests never have the operator's token.
+func TestOperatorToken(t *testing.T) {
+	alone(t)
+	path, err := contexts.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &contexts.Store{Contexts: map[string]contexts.Context{"one": {Addr: "one:1", Token: "t1"}}}
+	if err := s.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	both, old := t.TempDir(), t.TempDir()
+	write(t, both, map[string]string{mesh.AdminTokenFile: "admin\n", mesh.OperatorTokenFile: "operator\n"})
+	write(t, old, map[string]string{mesh.AdminTokenFile: "admin\n"})
+	for _, x := range []struct {
+		line, env, data string
+		operator, usual string
+	}{
+		{"", "", both, "operator", "admin"},
+		{"", "", old, "admin", "admin"},
+		{"", "TOKEN=tx", both, "tx", "tx"},
+		{"", "OPERATOR_TOKEN=to TOKEN=tx", both, "to", "tx"},
+		{"", "OPERATOR_TOKEN=to", both, "to", "admin"},
+		{"--token ty", "OPERATOR_TOKEN=to TOKEN=tx", both, "ty", "ty"},
+		{"--context one", "OPERATOR_TOKEN=to TOKEN=tx", both, "t1", "t1"},
+		{"", "CONTEXT=one OPERATOR_TOKEN=to", both, "to", "t1"},
+		{"", "CONTEXT=one", both, "t1", "t1"},
+	} {
+		t.Run(x.line+" "+x.env, func(t *testing.T) {
+			for _, kv := range strings.Fields(x.env) {
+				name, value, _ := strings.Cut(kv, "=")
+				t.Setenv("BINNACLE_"+name, value)
+			}
+			for operator, want := range map[bool]string{true: x.operator, false: x.usual} {
+				c := &env{out: io.Discard, errOut: io.Discard}
+				cmd, rest, err := newRoot(c).Find(append([]string{"tools", "--data", x.data}, strings.Fields(x.line)...))
+				if err == nil {
+					err = cmd.ParseFlags(rest)
+				}
+				if err == nil {
+					err = c.start(cmd.Flags())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.operator = operator
+				if token, err := c.bearer(); err != nil || token != want {
+					t.Errorf("operator %t: %s, want %s (%v)", operator, token, want, err)
+				}
+			}
+		})
+	}
+}
+
+// TestOperatorRequests checks, for each command, whether its requests are an operator's.
+func TestOperatorRequests(t *testing.T) {
+	alone(t)
+	t.Setenv("BINNACLE_TOKEN", "usual")
+	t.Setenv("BINNACLE_OPERATOR_TOKEN", "good")
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"p0.json": `{"max_cents":5}`, "overlay.json": `{"id":"o","rules":[{"kinds":["tool.rm*"],"reason_code":"DENY_X","verdict":"DENY"}],"scope":"agent","subject":"a"}`,
+		"seed": strings.Repeat("01", 32), "root.kid": "k-0123456789abcdef0123456789abcdef\n"})
+	for line, want := range map[string]string{
+		"tenant create a/b/c --admin ann":        "good",
+		"tenant list":                            "good",
+		"tenant show a_b_c":                      "good",
+		"tenant suspend a_b_c --reason x":        "good",
+		"tenant resume a_b_c --reason x":         "good",
+		"tenant quota a_b_c --quota-in-flight 1": "good",
+		"tenant export a_b_c":                    "good",
+		"freeze --reason x":                      "good",
+		"unfreeze --reason x":                    "good",
+		"call policy.freeze {}":                  "good",
+		"call tenant.suspend {}":                 "good",
+		"call noop {}":                           "usual",
+		"policy activate DIR/p0.json":            "good",
+		"policy activate DIR/overlay.json":       "usual",
+		"policy rollback p0":                     "good",
+		"policy rollback p1":                     "usual",
+		"policy simulate DIR/overlay.json":       "good",
+		"policy explain c-1":                     "good",
+		"replay":                                 "good",
+		"replay --until 3":                       "good",
+		"export --ledger":                        "good",
+		"export --session s":                     "usual",
+		"archive --to DIR/archive":               "good",
+		"witness --name w --key DIR/seed --state DIR/state --root DIR/root.kid --every 0": "good",
+		"events list": "usual",
+		"trust list":  "usual",
+	} {
+		addr, tokens := answers(t, nil)
+		invoke(t, append(strings.Fields(strings.ReplaceAll(line, "DIR", dir)), "--addr", addr, "--data", dir)...)
+		if len(*tokens) == 0 || (*tokens)[0] != want {
+			t.Errorf("%s: tokens %q, want %s", line, *tokens, want)
+		}
 	}
 }
 

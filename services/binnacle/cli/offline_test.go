@@ -84,8 +84,9 @@ func TestOfflinePolicy(t *testing.T) {
 	}
 }
 
-// TestOfflineKeys checks that, without a mesh, tokens can be made, and keys can be made,
-// added, rotated, revoked and distributed; that no command prints a seed of the ring;
+// TestOfflineKeys checks that, without a mesh, tokens can be made, keys can be made,
+// added, rotated, revoked and distributed, and operators can be added, removed and
+// listed; that no command prints a seed of the ring;
 // and that invalid arguments of these and other commands result in the expected errors.
 func TestOfflineKeys(t *testing.T) {
 	alone(t)
@@ -122,6 +123,24 @@ func TestOfflineKeys(t *testing.T) {
 		{"trust sign DATA/ceilings.json", exitOK, `^signed .*p0.json\nsha256:`, ""},
 		{"trust sign DATA/wrong.json", exitUsage, `^$`, "surplus"},
 		{"trust rotate root", exitOK, `^k-[0-9a-f]{32}\n$`, ""},
+		{"init --tenant ignored", exitOK, `^keys are in`, ""},
+		{"init --tenant _x --data OTHER", exitUsage, `^$`, `--tenant: tenant "_x": want a name`},
+		{"token operator", exitOK, `^\S{100,}\n$`, ""},
+		{"token create --actor a --scope tools:call --tenant a.b", exitUsage, `^$`, "--tenant"},
+		{"trust add approval carol --tenant acme_shop_prod", exitOK, `^k-[0-9a-f]{32}\n$`, ""},
+		{"trust add witness w2 --tenant acme_shop_prod", exitFailed, `^$`, "belongs to the whole mesh"},
+		{"trust cell", exitOK, `^the cell of log _cell is signed; its original tenant is default\n`, ""},
+		{"trust operator add ann --for 8h", exitOK, `^ann operator until \d{4}-`, ""},
+		{"trust operator add ann --for -8h", exitUsage, `^$`, "--for"},
+		{"trust operator add bob --json", exitOK, `^\{"issued":".*","principal":"bob","sig":"`, ""},
+		{"trust operator remove bob", exitOK, `^bob withdrawn\n$`, ""},
+		{"trust operator remove bob", exitFailed, `^$`, `"bob" is not an operator`},
+		{"trust operator list", exitOK, `^ann +\S+ +operator until \S+\nbob +\S+ +withdrawn\noperator +\S+ +operator\n$`, ""},
+		{"tenant create acme/shop", exitUsage, `^$`, "ORGANIZATION/PROJECT/ENVIRONMENT"},
+		{"tenant create acme/shop/prod", exitUsage, `^$`, "--admin"},
+		{"tenant create acme/Shop/prod --admin a", exitUsage, `^$`, `project "Shop"`},
+		{"tenant quota acme_shop_prod", exitUsage, `^$`, "at least one of --quota-in-flight"},
+		{"tenant export a --mint-token --token x", exitUsage, `^$`, "contradict"},
 		{"provision --print-config --nats-listen 127.0.0.1:1", exitOK, `127.0.0.1:1`, ""},
 		{"verify DATA/nosuch.tar --root DATA/nosuch", exitUsage, `^$`, "no trusted root"},
 		{"verify DATA/nosuch.tar", exitFailed, `^$`, "no such file"},
@@ -136,12 +155,16 @@ func TestOfflineKeys(t *testing.T) {
 		{"archive", exitUsage, `^$`, "archive wants --to"},
 		{"archive --to x --mirror nats://x --witnessed 1", exitUsage, `^$`, "--witnessed is for the mesh"},
 	} {
-		line := strings.NewReplacer("DATA", data, "KID", kid).Replace(x.line)
-		code, out, errOut := invoke(t, append(strings.Fields(line), "--data", data)...)
+		line := strings.NewReplacer("DATA", data, "KID", kid, "OTHER", t.TempDir()).Replace(x.line)
+		args := strings.Fields(line)
+		if !strings.Contains(line, "--data") {
+			args = append(args, "--data", data)
+		}
+		code, out, errOut := invoke(t, args...)
 		if code != x.code || !regexp.MustCompile(x.out).MatchString(out) || !strings.Contains(errOut, x.errOut) {
 			t.Errorf("%s: %d, want %d\n%s%s", x.line, code, x.code, out, errOut)
 		}
-		if strings.HasPrefix(x.line, "trust add approval") {
+		if x.line == "trust add approval carol" {
 			kid = strings.TrimSpace(out)
 		}
 		seeds, err := filepath.Glob(filepath.Join(data, "keys", "*.seed"))
@@ -300,7 +323,8 @@ func TestReplayReport(t *testing.T) {
 }
 
 // TestEpochOf checks that epochOf splits an origin into its base and the number of its
-// epoch, which is 1 if it has none, and 0 if the number is invalid.
+// epoch, which is 1 if it has none. If the number is invalid, the base is the whole
+// origin and the number 0.
 func TestEpochOf(t *testing.T) {
 	for origin, want := range map[string]struct {
 		base  string

@@ -46,8 +46,9 @@ diff of two files work offline; the others at the mesh.`,
 			Short:             "Put the version before the current one in force again",
 			Example:           "  binnacle policy rollback p1 default",
 			Args:              takes(1, 2),
-			ValidArgsFunction: byPosition(words("p0", "p1", "p2"), cobra.NoFileCompletions),
+			ValidArgsFunction: byPosition(words(layerP0, "p1", "p2"), cobra.NoFileCompletions),
 		}, "policy.rollback", func(pos []string) any {
+			c.operator = pos[0] == layerP0
 			args := map[string]string{"layer": pos[0]}
 			if len(pos) == 2 {
 				args["name"] = pos[1]
@@ -123,13 +124,12 @@ func newPolicyActivateCmd(c *env) *cobra.Command {
 	f.StringVar(&o.url, "url", "", "address of the bundle on a bundle server, a `URL`")
 	f.StringVar(&o.object, "object", "", "`COMMITMENT` of a bundle in the object store")
 	f.Int64Var(&o.size, "size", 0, "of the object, in bytes")
-	flagWords(cmd, "layer", "p0", "p1", "p2")
+	flagWords(cmd, "layer", layerP0, "p1", "p2")
 	return cmd
 }
 
 func newPolicySimulateCmd(c *env) *cobra.Command {
-	var name string
-	var precedence int64
+	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate PATH",
 		Short: "Show which recorded calls a document would have decided otherwise",
@@ -138,10 +138,12 @@ place, and show which verdicts differ.`,
 		Example: "  binnacle policy simulate other.tar.gz --name extra --precedence 10",
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return simulatePolicy(cmd.Context(), c, args[0], name, precedence)
+			return simulatePolicy(cmd.Context(), c, args[0], &o)
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the bundle (default that of the file)")
-	cmd.Flags().Int64Var(&precedence, "precedence", 500, "of the bundle; lower numbers are evaluated first")
+	cmd.Flags().StringVar(&o.tenant, "tenant", "", "id of the `TENANT` in which it would be in force (default the mesh's original tenant)")
+	complete(cmd, "tenant", fromMesh(c, tenantNames))
+	cmd.Flags().StringVar(&o.name, "name", "", "`NAME` of the bundle (default that of the file)")
+	cmd.Flags().Int64Var(&o.precedence, "precedence", 500, "of the bundle; lower numbers are evaluated first")
 	return cmd
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/draft"
 )
 
+// layerP0 is the layer of the ceilings, which are those of the whole mesh.
+const layerP0 = "p0"
+
 type activateOptions struct {
 	layer, name, url, object string
 	precedence, size         int64
@@ -53,6 +56,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 	if o.name != "" {
 		args["name"] = o.name
 	}
+	c.operator = args["layer"] == layerP0
 	return c.say(c.governed(ctx, "policy.activate", args))
 }
 
@@ -60,7 +64,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 // or else the current one in the catalog.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
-	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // the name of a tool, even if it begins like one of policy's own kinds: those need no approval, since their documents cannot change
+	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // treated as a tool's name, even if it is a kind of policy's own: the documents of those kinds cannot change and need no approval
 		kind = "tool." + kind
 	}
 	if len(rest) == 2 {

@@ -25,13 +25,13 @@ type change struct {
 }
 
 // simulation is the result of policy simulate. It separates the changes that the
-// candidate causes from those that are due to changes since the calls were recorded.
+// candidate causes from the changes since the calls were recorded.
 type simulation struct {
 	Calls     int      `json:"calls"`
 	Same      int      `json:"same"`
 	Skipped   int      `json:"not_redecidable"`
-	Candidate []change `json:"by_candidate"` // the current decision and the decision with the candidate differ
-	Since     []change `json:"since"`        // the recorded decision and the current decision differ
+	Candidate []change `json:"by_candidate"` // calls that the current policies and the policies with the candidate decide differently
+	Since     []change `json:"since"`        // calls that the current policies decide differently than recorded
 }
 
 // add compares three decisions on one call: the recorded one, the one under the current
@@ -56,23 +56,28 @@ func differs(a, b recorded.Opinion) bool {
 	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
 }
 
+type simulateOptions struct {
+	name, tenant string
+	precedence   int64
+}
+
 // simulatePolicy repeats every recorded decision, under the current policies and with
 // the candidate added, and prints the differences. It skips decisions on calls whose
 // arguments cannot be read.
-func simulatePolicy(ctx context.Context, c *env, path, name string, precedence int64) error {
+func simulatePolicy(ctx context.Context, c *env, path string, o *simulateOptions) error {
 	d, err := draft.Read(path)
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
-	if name != "" {
-		d.Name = name
+	if o.name != "" {
+		d.Name = o.name
 	}
-	d.Precedence = precedence
+	d.Precedence = o.precedence
 	now, err := eachDecision(ctx, c, func(*recorded.State, *contract.Event, *contract.Decision, []byte) error { return nil })
 	if err != nil {
 		return err
 	}
-	sim, err := recorded.NewSimulation(now, d, time.Now())
+	sim, err := recorded.NewSimulation(now, d, o.tenant, time.Now())
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
@@ -161,10 +166,12 @@ func opinion(s guard.Step) string {
 }
 
 // eachDecision reads the ledger and calls each for every recorded decision on a proposed
-// call, with its event, the policy state at that position and the call's arguments,
-// which are nil if they cannot be read (such as after erasure). It stops at the first
-// error of each. It returns the state at the end of the ledger.
+// call, with the policy state at that position, the event that contains the decision,
+// the decision, and the call's arguments, which are nil if they cannot be read, for
+// example after erasure. It stops at the first error of each. It returns the policy
+// state at the end of the ledger.
 func eachDecision(ctx context.Context, c *env, each func(*recorded.State, *contract.Event, *contract.Decision, []byte) error) (*recorded.State, error) {
+	c.operator = true
 	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {
 		return nil, err

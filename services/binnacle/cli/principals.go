@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPrincipalsCmd returns the command principals, which registers people, agents and
-// services and suspends them.
+// newPrincipalsCmd returns the command principals, which lists and registers people,
+// agents and services, suspends them, and ends suspensions.
 func newPrincipalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "principals COMMAND",

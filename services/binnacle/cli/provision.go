@@ -111,7 +111,7 @@ func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	if err != nil {
 		return err
 	}
-	p := mesh.Provisioner{Dialer: bus.Dialer{URL: x.NATS.URL, CA: cmp.Or(x.NATS.CA, run.NATSCA(o.keys))}, Ring: ring, Tenant: "default", Replicas: x.NATS.Replicas, Mirror: x.NATS.Mirror, Starting: run.NewStarting()}
+	p := mesh.Provisioner{Dialer: bus.Dialer{URL: x.NATS.URL, CA: cmp.Or(x.NATS.CA, run.NATSCA(o.keys))}, Ring: ring, Replicas: x.NATS.Replicas, Mirror: x.NATS.Mirror, Starting: run.NewStarting()}
 	go run.AnswerHealth("provision", p.Provisioned, p.Starting)
 	return p.Run(ctx, func() {
 		process.Ready.Store(true)

@@ -76,9 +76,8 @@ func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) 
 	return m, nil
 }
 
-// runProxy serves the proxy until ctx is done. It then closes the listener, waits up to
-// proxyGrace for open requests, and closes the connections of those that are left. An
-// embedded mesh ends after them.
+// runProxy serves the proxy until ctx is done or serving fails; see serveUntil. It then
+// stops the embedded mesh, if there is one.
 func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
 	u, err := url.Parse(o.upstream)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

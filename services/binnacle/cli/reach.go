@@ -3,12 +3,15 @@ package cli
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
 // defaultAddr is the address of the mesh if no flag, variable or context names one.
@@ -20,7 +23,7 @@ type target struct {
 	ca      string // PEM file of the authorities for the mesh's certificate; empty: the system's
 	token   string // token of the context; empty if no context is used or it has no token
 	context string // name of the context that has the address addr; empty if none is used
-	err     error  // error of finding the context, if the command needs one
+	err     error  // error of finding the context; nil if the command needs no context
 }
 
 // mesh returns the address of the mesh and the credentials for requests. Flags take
@@ -99,10 +102,11 @@ func (c *env) base() string {
 
 // bearer returns the token for the command's requests: that of --token, BINNACLE_TOKEN,
 // the context in use or, if none is in use, DATA/admin.token, in this order; but the
-// token of a context that --context names takes precedence over BINNACLE_TOKEN. The
-// error has exit code 5 if there is no token, or if --token or BINNACLE_TOKEN is set but
-// empty and no other token takes precedence over it. If --token names no token, an error
-// of finding the context (target.err) is returned first.
+// token of a context that --context names takes precedence over BINNACLE_TOKEN. If the
+// requests are an operator's, BINNACLE_OPERATOR_TOKEN takes precedence over
+// BINNACLE_TOKEN, and DATA/operator.token over DATA/admin.token. It is an error if
+// --token or BINNACLE_TOKEN is set but empty, unless another token takes precedence over
+// it.
 func (c *env) bearer() (string, error) {
 	if c.token != "" {
 		return c.token, nil
@@ -111,22 +115,49 @@ func (c *env) bearer() (string, error) {
 	if t.err != nil {
 		return "", t.err
 	}
-	v, set := os.LookupEnv("BINNACLE_TOKEN")
-	v = strings.TrimSpace(v)
-	named := c.context != "" && t.token != ""
-	switch {
-	case c.given("token"):
+	if c.given("token") {
 		return "", fail(exitAuth, "--token is empty: give a token, or leave the flag out")
-	case v != "" && !named:
-		return v, nil
-	case set && !named:
-		return "", fail(exitAuth, "BINNACLE_TOKEN is empty: set it to a token, or unset it to use the administrator's")
+	}
+	if c.context == "" || t.token == "" {
+		if v, err := variableToken(c); v != "" || err != nil {
+			return v, err
+		}
+	}
+	switch {
 	case t.token != "":
 		return t.token, nil
 	case t.context != "":
 		return "", fail(exitAuth, "context %q has no token: 'binnacle login --context %s' stores one", t.context, t.context)
 	}
-	path := filepath.Join(c.data, "admin.token")
+	return fileToken(c)
+}
+
+// variableToken returns the token in the environment, or "" if there is none.
+func variableToken(c *env) (string, error) {
+	if c.operator {
+		if v := strings.TrimSpace(os.Getenv("BINNACLE_OPERATOR_TOKEN")); v != "" {
+			return v, nil
+		}
+	}
+	v, set := os.LookupEnv("BINNACLE_TOKEN")
+	v = strings.TrimSpace(v)
+	if set && v == "" {
+		return "", fail(exitAuth, "BINNACLE_TOKEN is empty: set it to a token, or unset it to use the administrator's")
+	}
+	return v, nil
+}
+
+// fileToken returns the token of the mesh whose folder is DATA. A mesh of an earlier
+// release whose cell is not open has no operator's token; its administrator is its
+// operator.
+func fileToken(c *env) (string, error) {
+	if c.operator {
+		b, err := os.ReadFile(filepath.Join(c.data, mesh.OperatorTokenFile))
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return strings.TrimSpace(string(b)), err
+		}
+	}
+	path := filepath.Join(c.data, mesh.AdminTokenFile)
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return "", fail(exitAuth, "no token: give --token, set BINNACLE_TOKEN, log in with 'binnacle login', or run beside %s", path)
@@ -135,7 +166,8 @@ func (c *env) bearer() (string, error) {
 }
 
 // transport returns a transport that verifies the mesh's certificate against the
-// authorities in the target's PEM file, or else against those of the system.
+// authorities in the target's PEM file, or against the system's authorities if it has
+// none.
 func (c *env) transport() (*http.Transport, error) {
 	t := &http.Transport{}
 	file := c.mesh().ca

@@ -45,9 +45,8 @@ DATA/keys and reads the whole ledger first; a ledger that holds everything is re
 }
 
 // recoverLog opens a new log epoch after the ledger has lost events that a checkpoint
-// commits to. It requires the root seed and first compares the ledger with the
-// checkpoint. It returns an error if the ledger still has all those events, because
-// witnesses could report a new epoch over a healthy log as a fork.
+// commits to. It requires the root seed. It returns an error if the ledger still has all
+// those events, because witnesses could report a new epoch over a healthy log as a fork.
 func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	if o.reason == "" {
 		return fail(exitUsage, "recover wants --reason: it is signed and stays on the ledger")
@@ -115,10 +114,9 @@ func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head 
 	return compareLedger(ctx, conn, head)
 }
 
-// compareLedger reads a ledger from its first event and returns a description of how it
-// differs from a checkpoint: an entry is missing, there are too few events, or the
-// events are others. It returns "" if the ledger begins with the events of the
-// checkpoint.
+// compareLedger reads a ledger from its first event and compares its events with the
+// events that a checkpoint commits to. It returns a description of the difference, or ""
+// if the ledger begins with the checkpoint's events.
 func compareLedger(ctx context.Context, conn *bus.Conn, head *ledger.Head) (string, error) {
 	var t ledger.Tree
 	for en, err := range (eventlog.JetStream{Conn: conn}).Scan(ctx, bus.Filter{}.String(), 1) {

@@ -53,10 +53,11 @@ was instead.`,
 }
 
 // runReplay rebuilds every view from the first event in a temporary folder, compares it
-// with the live view at the same position, and repeats every recorded decision. It
-// returns an error with exit code 6 if anything differs. An optional view that the mesh
-// does not return is not compared.
+// with the live view at the same position, and repeats the recorded decisions whose
+// content can be read. It returns an error with exit code 6 if anything differs. An
+// optional view that the mesh does not return is not compared.
 func runReplay(ctx context.Context, c *env) error {
+	c.operator = true
 	live, err := liveViews(ctx, c)
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func runReplay(ctx context.Context, c *env) error {
 }
 
 // replayer reads the ledger in order. It applies each event to the views, up to the
-// positions of the live ones, and repeats recorded decisions.
+// positions of the live views, and repeats recorded decisions.
 type replayer struct {
 	c     *env
 	ctx   context.Context
@@ -163,7 +164,7 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	if err == nil {
 		en.Subject = e.Subject()
 	} else {
-		e = nil // not an event; audit's view reports it as an alarm
+		e = nil // the entry is not a valid event; audit's view records an alarm about it
 	}
 	if r.end != nil && e != nil && r.end(seq, e) {
 		return errEnd
@@ -171,16 +172,16 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	if err := r.applyViews(en, e); err != nil || e == nil {
 		return err
 	}
+	if r.state.Reads(e.Name) {
+		if err := r.state.Apply(e); err != nil {
+			r.differ("event %d: %v", seq, err)
+		}
+	}
 	if k, ok := view.Key(e); ok {
 		if err := r.trust.Apply(k, e.Lamport); err != nil {
 			r.differ("key %s: %v", k.KID, err)
 		}
 		return nil
-	}
-	if r.state.Reads(e.Name) {
-		if err := r.state.Apply(e); err != nil {
-			r.differ("event %d: %v", seq, err)
-		}
 	}
 	return r.decision(e)
 }
@@ -216,7 +217,7 @@ func (r *replayer) decision(e *contract.Event) error {
 	case contract.EventEffectRecorded:
 		var rec contract.Recorded
 		if e.Service() != "policy" || contract.Decode(e.Data, &rec) != nil {
-			return nil // not a decision of policy; audit's view reports an event that cannot be decoded as an alarm
+			return nil // not an outcome that policy recorded, or one that cannot be decoded; audit's view reports an alarm about the latter
 		}
 		if rec.Decision != nil {
 			return r.redecide(e, rec.Decision)
@@ -227,20 +228,21 @@ func (r *replayer) decision(e *contract.Event) error {
 
 // redecide decides a recorded call again from the recorded facts and the policies that
 // were active then, and reports a difference if the result is not the recorded decision.
-// If the call's arguments are erased or encrypted, or other content that the decision
-// requires is erased, the decision is only counted. If r.each is set, redecide calls it
-// instead of deciding. A call that was never proposed is a difference in both cases.
+// If the call's arguments are erased, withheld or encrypted, or other content that the
+// decision requires is erased, the decision is only counted. If r.each is set, redecide
+// calls r.each instead of deciding again. In either case, a decision on a call that was
+// not proposed, or that has a final decision already, is a difference.
 func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	r.rep.Decisions++
 	ref := r.args[d.CallID]
-	if d.Verdict != contract.Escalate { // an escalated call will be decided again
+	if d.Verdict != contract.Escalate { // an escalated call may be decided again
 		delete(r.args, d.CallID)
 	}
 	if ref == nil {
 		r.differ("decision %s: its call was never proposed", d.ID)
 		return nil
 	}
-	args, err := r.open(ref)
+	args, err := r.open(d.Tenant, ref)
 	if r.each != nil {
 		return r.each(e, d, args, err)
 	}
@@ -266,22 +268,22 @@ func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	return nil
 }
 
-// differ records a difference. Only the first maxDifferences are listed.
+// differ adds a difference to the report, unless the report has maxDifferences already.
 func (r *replayer) differ(format string, args ...any) {
 	if len(r.rep.Differences) < maxDifferences {
 		r.rep.Differences = append(r.rep.Differences, fmt.Sprintf(format, args...))
 	}
 }
 
-// open returns the bytes of a content, which it fetches from the mesh if they are in the
-// object store. It returns contract.ErrErased for erased content, and
+// open returns the bytes of a tenant's content, which it fetches from the mesh if they are
+// in the object store. It returns contract.ErrErased for erased or withheld content, and
 // contract.ErrEncrypted for encrypted content.
-func (r *replayer) open(ref *contract.Content) ([]byte, error) {
+func (r *replayer) open(tenant string, ref *contract.Content) ([]byte, error) {
 	if ref.Store != contract.StoreObject {
 		return ref.Open(nil)
 	}
 	var b bytes.Buffer
-	_, err := r.c.copyTo(r.ctx, &b, "/api/v1/contents/"+url.PathEscape(ref.Commitment)+"?size="+strconv.FormatInt(ref.Size, 10))
+	_, err := r.c.copyTo(r.ctx, &b, "/api/v1/contents/"+url.PathEscape(ref.Commitment)+"?size="+strconv.FormatInt(ref.Size, 10)+"&tenant="+url.QueryEscape(tenant))
 	if err != nil {
 		if strings.Contains(err.Error(), "erased") {
 			return nil, contract.ErrErased

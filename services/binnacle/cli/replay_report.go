@@ -17,7 +17,7 @@ type replayReport struct {
 	Views        []viewResult `json:"views"`
 	Decisions    int          `json:"decisions"`
 	Redecided    int          `json:"redecided"`
-	Erased       int          `json:"not_redecidable"` // decisions that could not be repeated, because content is erased or encrypted
+	Erased       int          `json:"not_redecidable"` // decisions that could not be repeated, because content is erased, withheld or encrypted
 	Differences  []string     `json:"differences"`
 	Equal        bool         `json:"equal"`
 }
@@ -28,7 +28,7 @@ type viewResult struct {
 	Position uint64 `json:"position"`
 	Lines    int    `json:"lines"`
 	Equal    bool   `json:"equal"`
-	Where    string `json:"where,omitempty"` // description of the first line that differs
+	Where    string `json:"where,omitempty"` // description of the first line that differs; "" if none does
 	// NotCompared is the reason why the live view could not be read, such as that its
 	// service is not running; Equal is then true. It is "" if the view was compared.
 	NotCompared string `json:"not_compared,omitempty"`
@@ -48,8 +48,8 @@ func (r *replayer) progress(n, of uint64, began time.Time) {
 	fmt.Fprintf(r.c.errOut, "\r[%s%s] %d/%d  %.0f events/s%s", strings.Repeat("=", done), strings.Repeat(" ", width-done), n, of, float64(n)/time.Since(began).Seconds(), end)
 }
 
-// compare compares a rebuilt view with the live one line by line, and adds the result to
-// the report.
+// compare compares a rebuilt view with the live view line by line, and adds the result
+// to the report.
 func (r *replayer) compare(name string, position uint64, live, rebuilt []byte) {
 	v := viewResult{Name: name, Position: position, Lines: bytes.Count(rebuilt, []byte("\n")), Equal: bytes.Equal(live, rebuilt)}
 	if !v.Equal {
@@ -70,7 +70,7 @@ func (r *replayer) compare(name string, position uint64, live, rebuilt []byte) {
 	r.rep.Views = append(r.rep.Views, v)
 }
 
-// print prints the report for people.
+// print prints the report as text.
 func (r *replayer) print() {
 	fmt.Fprintf(r.c.out, "replayed %d events in %.2f s (%d events/s)\n", r.rep.Events, r.rep.Seconds, r.rep.EventsPerSec)
 	for _, v := range r.rep.Views {

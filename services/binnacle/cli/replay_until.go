@@ -33,6 +33,7 @@ func asItWas(ctx context.Context, c *env, until string) error {
 		return fail(exitUsage, "--until %q: want a ledger sequence or an RFC 3339 time", until)
 	}
 	limit := contract.Time(at)
+	c.operator = true
 	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {
 		return err

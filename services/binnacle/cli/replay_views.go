@@ -22,7 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
-// declaredViews returns the views of the mesh: those that services declare, and each
+// declaredViews returns the views of the mesh: the views that services declare, and each
 // service's view of the key registry.
 func declaredViews() []view.Declaration {
 	out := slices.Concat(audit.Views(), gateway.Views(), policy.Views(), llmrouter.Views())
@@ -39,13 +39,12 @@ type liveView struct {
 	Dump     string `json:"dump"`
 	Root     string `json:"root,omitempty"` // key id of the root key; set only in the gateway's catalog
 
-	missing string // why the view could not be read; "" if it was
+	missing string // reason why the view could not be read; "" if it was read
 }
 
 // liveViews reads all declared views from the mesh, and returns them by name. If an
-// optional view cannot be read, its member missing is set. The views are read before
-// anything is rebuilt, because each has its own position, up to which the rebuilt view
-// must be built.
+// optional view cannot be read, its field missing is set. The live views are read before
+// any view is rebuilt, because a view is rebuilt up to the position of the live view.
 func liveViews(ctx context.Context, c *env) (map[string]liveView, error) {
 	out := map[string]liveView{}
 	declared := declaredViews()
@@ -94,7 +93,7 @@ func fetchView(ctx context.Context, c *env, of services.View) (v liveView, err e
 	return v, nil
 }
 
-// rebuilding is a view that replay rebuilds up to the position of the live one.
+// rebuilding is a view that replay rebuilds up to the position of the live view.
 type rebuilding struct {
 	view.Declaration
 	view.State

@@ -17,7 +17,7 @@ var families = []struct {
 	{"run", "Run it", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
 	{"use", "Use it", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
 		newTokenCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
-	{"govern", "Govern it", []verb{newPolicyCmd, newApprovalsCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
+	{"govern", "Govern it", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},
 	{"prove", "Prove it", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
 		newRecoverCmd, newWitnessCmd}},
@@ -28,8 +28,9 @@ const about = `binnacle runs a verifiable mesh for AI agents and talks to one.
 
 A command finds a running mesh by --addr, BINNACLE_ADDR or the context in use
 (default 127.0.0.1:8080), and its token by --token, BINNACLE_TOKEN, the context
-or DATA/admin.token. 'binnacle COMMAND --help' explains a command, its flags and
-its subcommands.
+or DATA/admin.token. What concerns the whole mesh (tenants, freezes, the ledger as a
+whole) is an operator's: BINNACLE_OPERATOR_TOKEN or DATA/operator.token.
+'binnacle COMMAND --help' explains a command, its flags and its subcommands.
 
 Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
 policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,

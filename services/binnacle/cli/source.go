@@ -44,8 +44,8 @@ func (o *sourceOptions) declare(cmd *cobra.Command) {
 	directories(cmd, "keys")
 }
 
-// openLedger opens the ledger that the options select. The caller calls the returned
-// function when done.
+// openLedger opens the ledger that the options select. It returns an error if they set
+// both mirror and witnessed. The caller calls the returned function when done.
 func openLedger(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, func(), error) {
 	if o.mirror != "" && o.witnessed > 0 {
 		return nil, nil, fail(exitUsage, "--witnessed is for the mesh, not for its mirror")
@@ -60,6 +60,7 @@ func openLedger(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 // meshLedger returns the ledger up to a checkpoint that covers its current end or, if k
 // > 0, up to the newest checkpoint with k witnesses' cosignatures.
 func meshLedger(ctx context.Context, c *env, k int) (*ledgerSource, error) {
+	c.operator = true
 	note, cosigned, err := checkpointNow(ctx, c, k)
 	if err != nil {
 		return nil, err
@@ -105,7 +106,8 @@ func checkpointNow(ctx context.Context, c *env, k int) (note string, cosigned []
 }
 
 // openMirror opens the mirror of the ledger up to the newest mirrored checkpoint whose
-// events are all in the mirror.
+// events are all in the mirror. The caller must call the returned function, which closes
+// the connection, when done.
 func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, func(), error) {
 	if o.keys == "" {
 		o.keys = filepath.Join(c.data, "keys")
@@ -138,7 +140,8 @@ func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 }
 
 // mirroredCheckpoint returns the newest mirrored checkpoint over at most last events,
-// and the number of events that it covers.
+// and the number of events that it covers. It does not verify the signature. It returns
+// an error if there is no such checkpoint.
 func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note string, size uint64, err error) {
 	for seq := uint64(1); ; {
 		batch, err := conn.GetBatch(ctx, bus.MirrorCheckpoints, bus.LogSubject("*", bus.CheckpointSubject), seq, 1000)

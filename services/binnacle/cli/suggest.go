@@ -53,9 +53,9 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return fail(exitUsage, "%v%s; '%s --help' lists the flags", err, hint, cmd.CommandPath())
 }
 
-// suggestNames adds to err the existing names that are similar to name, if unknown
-// returns true for the code and reason of err. list returns the existing names. If list
-// fails or no name is similar, err is returned unchanged.
+// suggestNames adds to err the existing names that are similar to name, if the function
+// unknown returns true for the code and reason of err. The function list returns the
+// existing names. If list fails or no name is similar, err is returned unchanged.
 func suggestNames(ctx context.Context, c *env, err error, unknown func(code, reason string) bool, name string, list func(context.Context, *env) ([]string, error)) error {
 	var x *exitError
 	if !errors.As(err, &x) {
@@ -88,7 +88,8 @@ func didYouMean(names []string) string {
 }
 
 // near returns at most three names that are similar to word, the nearest first: names
-// within a few edits, and names that begin with word. It ignores case.
+// within a few edits and, if word has more than one byte, names that begin with it. It
+// ignores case.
 func near(word string, names []string) []string {
 	type candidate struct {
 		name  string

@@ -55,7 +55,8 @@ func newTerminal(t *testing.T) *terminal {
 	return x
 }
 
-// sees waits until a text is on the terminal, and returns all output so far.
+// sees waits until a text is on the terminal, for at most 5 s, and returns all output so
+// far.
 func (x *terminal) sees(t *testing.T, want string) string {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -118,7 +119,7 @@ func TestLoginPrompt(t *testing.T) {
 	done := make(chan int)
 	go func() { done <- execute(t.Context(), []string{"login", "--addr", addr}, tty.tty, tty.tty, tty.tty) }()
 	tty.sees(t, "token for "+addr+": ")
-	for { // the prompt is written before echo is disabled
+	for { // wait until echo is disabled, which happens after the prompt is written
 		state, err := unix.IoctlGetTermios(int(tty.tty.Fd()), unix.TCGETS)
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -34,7 +36,15 @@ func newTokenCmd(c *env) *cobra.Command {
 			Example:           "  binnacle token admin --data data",
 			Args:              takes(0, 0),
 			ValidArgsFunction: cobra.NoFileCompletions,
-			RunE:              func(*cobra.Command, []string) error { return printAdminToken(c) },
+			RunE:              func(*cobra.Command, []string) error { return printToken(c, mesh.AdminToken) },
+		},
+		&cobra.Command{
+			Use:               "operator",
+			Short:             "Print the operator's token, a new one if the old one is about to expire",
+			Example:           "  binnacle token operator --data data",
+			Args:              takes(0, 0),
+			ValidArgsFunction: cobra.NoFileCompletions,
+			RunE:              func(*cobra.Command, []string) error { return printToken(c, mesh.OperatorToken) },
 		},
 		newTokenRevokeCmd(c),
 	)
@@ -42,16 +52,19 @@ func newTokenCmd(c *env) *cobra.Command {
 
 func newTokenCreateCmd(c *env) *cobra.Command {
 	var o tokenOptions
+	var tenant string
 	cmd := &cobra.Command{
 		Use:               "create --actor WHO --scope SCOPE…",
 		Short:             "Mint a token with the keys in DATA and print it",
-		Example:           "  binnacle token create --actor alice --scope tools:call --scope llm:call --ttl 8h",
+		Example:           "  binnacle token create --actor alice --scope tools:call --scope llm:call --ttl 8h\n  binnacle token create --tenant acme_shop_prod --actor alice --scope llm:call",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return createToken(c, &o) },
+		RunE:              func(*cobra.Command, []string) error { return createToken(c, tenant, &o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.actor, "actor", "", "`WHO` the token identifies")
+	f.StringVar(&tenant, "tenant", "", "id of the `TENANT` it is for (default the mesh's original tenant)")
+	complete(cmd, "tenant", fromMesh(c, tenantNames))
 	f.StringVar(&o.client, "client", "-", "the `CLIENT` it is for")
 	f.DurationVar(&o.ttl, "ttl", 24*time.Hour, "how long it is valid")
 	f.StringArrayVar(&o.scopes, "scope", nil, fmt.Sprintf("`SCOPE`, may be repeated; one of %v", token.All))
@@ -93,29 +106,60 @@ func revokeToken(ctx context.Context, c *env, pos []string, principal, reason st
 }
 
 // createToken mints a token with the seed in DATA/keys, without a request to the mesh.
-func createToken(c *env, o *tokenOptions) error {
+func createToken(c *env, tenant string, o *tokenOptions) error {
 	if o.actor == "" || len(o.scopes) == 0 {
 		return fail(exitUsage, "token create wants --actor and at least one --scope")
 	}
-	seed, err := keyring.ReadSeed(filepath.Join(c.data, "keys", "token.seed"))
+	t, err := mintToken(c.data, tenant, o)
 	if err != nil {
-		return fmt.Errorf("tokens are minted where the mesh's keys are: %w", err)
-	}
-	t, err := token.Mint(seed, "default", o.actor, o.client, o.scopes, time.Now(), o.ttl)
-	if err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return err
 	}
 	return c.print(map[string]string{"token": t, "id": token.ID(t)}, func() { fmt.Fprintln(c.out, t) })
 }
 
-func printAdminToken(c *env) error {
-	ring, err := keyring.Open(filepath.Join(c.data, "keys"))
+// mintToken returns a new token of a tenant, or of the mesh's original tenant if tenant is
+// empty, signed with the seed in the ring of keys in the folder data. The gateway decides
+// whether the tenant exists.
+func mintToken(data, tenant string, o *tokenOptions) (string, error) {
+	ring, original, err := openRing(data)
+	if err != nil {
+		return "", fmt.Errorf("tokens are minted where the mesh's keys are: %w", err)
+	}
+	seed, err := ring.Seed("token.seed")
+	if err != nil {
+		return "", fmt.Errorf("tokens are minted where the mesh's keys are: %w", err)
+	}
+	tenant = cmp.Or(tenant, original)
+	if !contract.Token(tenant) {
+		return "", fail(exitUsage, "--tenant %q: want the id of a tenant, such as acme_shop_prod", tenant)
+	}
+	t, err := token.Mint(seed, tenant, o.actor, o.client, o.scopes, time.Now(), o.ttl)
+	if err != nil {
+		return "", &exitError{code: exitUsage, err: err}
+	}
+	return t, nil
+}
+
+// printToken prints the token that the function of returns: the administrator's or the
+// operator's.
+func printToken(c *env, of func(dir string, ring *keyring.Ring) (string, error)) error {
+	ring, _, err := openRing(c.data)
 	if err != nil {
 		return err
 	}
-	t, err := mesh.AdminToken(c.data, ring, "default")
+	t, err := of(c.data, ring)
 	if err != nil {
 		return err
 	}
 	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
+}
+
+// openRing opens the ring of keys in the folder data and returns it with its tenant.
+func openRing(data string) (*keyring.Ring, string, error) {
+	ring, err := keyring.Open(filepath.Join(data, "keys"))
+	if err != nil {
+		return nil, "", err
+	}
+	tenant, err := ring.Tenant()
+	return ring, tenant, err
 }

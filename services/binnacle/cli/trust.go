@@ -22,8 +22,8 @@ import (
 type trustOptions struct{ keys, distribute string }
 
 // newTrustCmd returns the command trust. Its subcommands, except list, work offline on
-// files. Those that change the key ring copy changed keys to the services' folders if
-// --distribute or BINNACLE_DISTRIBUTE is set.
+// files. The subcommands that change the key ring also copy its keys to the services'
+// folders if --distribute or BINNACLE_DISTRIBUTE is set.
 func newTrustCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "trust COMMAND",
@@ -33,6 +33,8 @@ func newTrustCmd(c *env) *cobra.Command {
 		newTrustInitCmd(c),
 		newTrustListCmd(c),
 		newTrustAddCmd(c),
+		newTrustCellCmd(c),
+		newTrustOperatorCmd(c),
 		newRingCmd(c, &cobra.Command{
 			Use:               "rotate SERVICE|root",
 			Short:             "Replace a service's signing key, or the root key",
@@ -68,8 +70,8 @@ func newTrustCmd(c *env) *cobra.Command {
 	)
 }
 
-// newRingCmd sets cmd to apply change to the key ring and to distribute the result, and
-// returns cmd.
+// newRingCmd sets cmd to apply the function change to the key ring, and then to
+// distribute the ring if --distribute or its variable is set, and returns cmd.
 func newRingCmd(c *env, cmd *cobra.Command, change func(ring *keyring.Ring, pos []string) error) *cobra.Command {
 	var o trustOptions
 	cmd.Flags().StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
@@ -92,15 +94,16 @@ func newRingCmd(c *env, cmd *cobra.Command, change func(ring *keyring.Ring, pos 
 }
 
 func newTrustInitCmd(c *env) *cobra.Command {
-	var to string
+	var to, tenant string
 	cmd := &cobra.Command{
 		Use:               "init",
 		Short:             "Make the keys of a mesh, as 'binnacle init' does",
 		Example:           "  binnacle trust init --data data",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return makeKeys(c, to) },
+		RunE:              func(*cobra.Command, []string) error { return makeKeys(c, tenant, to) },
 	}
+	originalFlag(cmd, &tenant)
 	distributeFlag(cmd, &to)
 	return cmd
 }
@@ -120,11 +123,11 @@ func newTrustListCmd(c *env) *cobra.Command {
 }
 
 func newTrustAddCmd(c *env) *cobra.Command {
-	var public string
+	var public, tenant string
 	cmd := newRingCmd(c, &cobra.Command{
 		Use:               "add approval|bundle|witness NAME",
 		Short:             "Add the key of an approver, a bundle's signer or a witness",
-		Example:           "  binnacle trust add approval carol\n  binnacle trust add witness w1 --public \"$(cat w1.pub)\"",
+		Example:           "  binnacle trust add approval carol\n  binnacle trust add approval carol --tenant acme_shop_prod\n  binnacle trust add witness w1 --public \"$(cat w1.pub)\"",
 		Args:              takes(2, 2),
 		ValidArgsFunction: byPosition(words("approval", "bundle", "witness"), cobra.NoFileCompletions),
 	}, func(ring *keyring.Ring, pos []string) error {
@@ -132,9 +135,11 @@ func newTrustAddCmd(c *env) *cobra.Command {
 		if err != nil {
 			return fail(exitUsage, "%v", err)
 		}
-		return printKID(c)(ring.AddKey(pos[0], pos[1], pub))
+		return printKID(c)(ring.AddKey(pos[0], pos[1], tenant, pub))
 	})
 	cmd.Flags().StringVar(&public, "public", "", "public `KEY` in base64; empty makes a key pair")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "id of the `TENANT` of the approver or signer (default the mesh's original tenant)")
+	complete(cmd, "tenant", fromMesh(c, tenantNames))
 	return cmd
 }
 
@@ -159,7 +164,7 @@ func signCeilings(c *env, ring *keyring.Ring, file string) error {
 	})
 }
 
-// publicOf prints the public half of a seed file, in base64.
+// publicOf prints the public key that belongs to the seed in a file, in base64.
 func publicOf(c *env, file string) error {
 	seed, err := keyring.ReadSeed(file)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ type meshOptions struct {
 	file, packs, containerd, llm, capture, nats, webhook string
 	cert, key, natsCert, natsKey                         string
 	policies                                             []string
-	power, noop, mirror                                  bool
+	power, noop, mirror, noSnapshots                     bool
 }
 
 // declare declares the flags of the options.
@@ -43,6 +44,7 @@ func (o *meshOptions) declare(cmd *cobra.Command) {
 	f.StringVar(&o.key, "tls-key", "", "its key, a PEM `FILE`")
 	natsTLS(cmd, &o.natsCert, &o.natsKey)
 	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own")
+	f.BoolVar(&o.noSnapshots, "no-snapshots", false, "build every view from the ledger's first event, and store no snapshots (BINNACLE_SNAPSHOTS=false)")
 	f.StringVar(&o.webhook, "approval-webhook", "", "`URL` that is notified of calls that wait for approval")
 	f.StringArrayVar(&o.policies, "policy", nil, "P1 bundle (.tar.gz) or Rego `FILE`, which replaces the built-in bundle; may be repeated")
 	for flag, pointer := range map[string]string{"packs": "/session-runner/packs", "containerd": "/session-runner/containerd", "llm": "/llm-router/document",
@@ -64,6 +66,9 @@ func (o *meshOptions) load(c *env, program string) (*config.Loaded, error) {
 	if c.given("power") {
 		flags["/durability"] = config.Flag{Name: "--power", Text: map[bool]string{true: "power", false: "process"}[o.power]}
 	}
+	if c.given("no-snapshots") {
+		flags["/snapshots"] = config.Flag{Name: "--no-snapshots", Text: strconv.FormatBool(!o.noSnapshots)}
+	}
 	if c.given("verbose") {
 		flags["/log/level"] = config.Flag{Name: "--verbose", Text: "debug"}
 	}
@@ -83,9 +88,9 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 // configuration. It reads the vault's key and the llm document. The durability mode
 // replicated is an error, because one process has one NATS server.
 func meshConfig(x *config.Config) (mesh.Config, error) {
-	cfg := mesh.Config{Dir: x.Data, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
+	cfg := mesh.Config{Dir: x.Data, Tenant: x.Tenant, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
 		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
-		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, Webhook: x.Gateway.ApprovalWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
+		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, NoSnapshots: !x.Snapshots, Webhook: x.Gateway.ApprovalWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
 	if x.Durability == "replicated" {
 		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")
 	}
@@ -141,7 +146,7 @@ func newUpCmd(c *env) *cobra.Command {
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
 		Long: `Run the whole mesh in one process, in the foreground. State is in DATA; keys and the
-administrator's token are made at the first start. --addr is the address to listen on.
+tokens of the administrator and the operator are made at the first start. --addr is the address to listen on.
 The log, on standard error, has a line for each request.`,
 		Example: `  binnacle up
   binnacle up --addr 127.0.0.1:8080 --data data --packs packs --llm llm.json
@@ -188,8 +193,8 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 	process.Ready.Store(true)
 	started := time.Since(began).Milliseconds()
 	_ = c.print(map[string]any{"addr": m.Addr, "admin": process.Admin, "data": c.data, "root": m.RootKID, "start_ms": started}, func() {
-		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api    %s\n  token  %s\n  root   %s\n  admin  %s\nCtrl-C stops it in order.\n",
-			mesh.Version, started, m.URL(), filepath.Join(c.data, "admin.token"), m.RootKID, process.Admin)
+		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api       %s\n  token     %s\n  operator  %s\n  root      %s\n  admin     %s\nCtrl-C stops it in order.\n",
+			mesh.Version, started, m.URL(), filepath.Join(c.data, mesh.AdminTokenFile), filepath.Join(c.data, mesh.OperatorTokenFile), m.RootKID, process.Admin)
 	})
 	return m.Err()
 }

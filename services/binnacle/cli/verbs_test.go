@@ -62,6 +62,14 @@ func TestRequests(t *testing.T) {
 		{"approvals deny c-1 --reason no", "", "POST /api/v1/approvals/c-1/votes", `{"vote":"deny","reason":"no"}`},
 		{"freeze --reason drill", "", calls, governed("policy.freeze", `{"reason":"drill"}`)},
 		{"unfreeze --reason over", "", calls, governed("policy.unfreeze", `{"reason":"over"}`)},
+		{"tenant create acme/shop/prod --admin alice", "", calls, governed("tenant.create", `{"organization":"acme","project":"shop","environment":"prod","admin":"alice"}`)},
+		{"tenant create acme/shop/prod --admin alice --quota-in-flight 3 --quota-body-bytes 9", "", calls,
+			governed("tenant.create", `{"organization":"acme","project":"shop","environment":"prod","admin":"alice","quota":{"body_bytes":9,"in_flight":3}}`)},
+		{"tenant suspend acme_shop_prod --reason late", "", calls, governed("tenant.suspend", `{"tenant":"acme_shop_prod","reason":"late"}`)},
+		{"tenant resume acme_shop_prod --reason paid", "", calls, governed("tenant.resume", `{"tenant":"acme_shop_prod","reason":"paid"}`)},
+		{"tenant quota acme_shop_prod --quota-calls-per-second 5", "", calls, governed("tenant.set_quota", `{"tenant":"acme_shop_prod","quota":{"calls_per_second":5}}`)},
+		{"tenant quota acme_shop_prod --quota-in-flight 0", "", calls, governed("tenant.set_quota", `{"tenant":"acme_shop_prod","quota":{}}`)},
+		{"tenant export acme_shop_prod --out DIR/t.tar", "", "GET /api/v1/tenants/acme_shop_prod/evidence", ``},
 		{"principals register robot agent", "", calls, governed("policy.register_principal", `{"principal":"robot","type":"agent"}`)},
 		{"principals suspend robot --reason odd", "", calls, governed("policy.suspend_principal", `{"principal":"robot","reason":"odd"}`)},
 		{"principals resume robot --reason fine", "", calls, governed("policy.resume_principal", `{"principal":"robot","reason":"fine"}`)},
@@ -186,6 +194,14 @@ func TestResponses(t *testing.T) {
 		{"break-glass list", "GET /api/v1/identities", `{"break_glass":[{"id":"b-1"}]}`, exitOK, "{\"id\":\"b-1\"}\n", ""},
 		{"trust list", "GET /api/v1/trust/keys", `[{"kid":"k-1","owner":"policy","uses":["a","b"],"since_lamport":2,"valid":true},{"kid":"k-2","owner":"o"}]`, exitOK,
 			"k-1  policy               a,b                              since 2         valid\nk-2  o                                                     since 0         not valid\n", ""},
+		{"tenant list", "GET /api/v1/tenants", tenantList, exitOK,
+			"acme_shop_prod       2026-11-23T00:00:00.000000Z  suspended           3 in flight, 7 body bytes\ndefault              2026-11-22T00:00:00.000000Z  active, original    default\n", ""},
+		{"tenant show default", "GET /api/v1/tenants", tenantList, exitOK, "default              2026-11-22T00:00:00.000000Z  active, original    default\n", ""},
+		{"tenant show default --json", "GET /api/v1/tenants", tenantList, exitOK,
+			`{"original":true,"quota":{},"since":"2026-11-22T00:00:00.000000Z","suspended":false,"tenant":"default"}` + "\n", ""},
+		{"tenant show acme_shop_prd", "GET /api/v1/tenants", tenantList, exitFailed, "", "the mesh has no tenant acme_shop_prd; did you mean acme_shop_prod?"},
+		{"tenant suspend a --reason x", "POST /api/v1/calls", `{"error":{"code":"denied","message":"denied by policy: OPERATOR_REQUIRED"}}`, exitDenied, "", "OPERATOR_REQUIRED"},
+		{"tenant export a", "GET /api/v1/tenants/a/evidence", "bytes", exitOK, "bytes", ""},
 		{"export --session s", "GET /api/v1/sessions/s/evidence", "bytes", exitOK, "bytes", ""},
 		{"export --session s --json", "GET /api/v1/sessions/s/evidence", "bytes", exitOK, `{"bytes":5,"content_base64":"Ynl0ZXM="}` + "\n", ""},
 	} {
@@ -200,3 +216,7 @@ func TestResponses(t *testing.T) {
 		}
 	}
 }
+
+// tenantList is a response to GET /api/v1/tenants.
+const tenantList = `[{"tenant":"acme_shop_prod","organization":"acme","project":"shop","environment":"prod","since":"2026-11-23T00:00:00.000000Z","suspended":true,"quota":{"in_flight":3,"body_bytes":7},"original":false},` +
+	`{"tenant":"default","since":"2026-11-22T00:00:00.000000Z","suspended":false,"quota":{},"original":true}]`

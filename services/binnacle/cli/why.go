@@ -24,11 +24,12 @@ import (
 type story struct {
 	CallID string       `json:"call_id"`
 	Nodes  []chapter    `json:"nodes"` // in ledger order, after the causes outside the call
-	Edges  [][2]string  `json:"edges"` // pairs of event ids, parent first
+	Edges  [][2]string  `json:"edges"` // pairs of ids of events: a cause and the event that it caused
 	Rules  []guard.Step `json:"rules"` // the steps of the last decision on the call
 }
 
-// chapter is one event in the history of a call.
+// chapter is one event in the history of a call, or a cause outside the call; of a
+// cause, only ID, Kind, Name and Says are set.
 type chapter struct {
 	Seq     uint64 `json:"seq"`
 	ID      string `json:"id"`
@@ -118,7 +119,7 @@ func (s *story) read(r io.Reader) error {
 		}
 		e, err := eventlog.OpenBytes(line.Event, eventlog.Every)
 		if err != nil {
-			continue // not an event; audit reports the entry as an alarm
+			continue // not a valid event; audit's view records an alarm about the entry
 		}
 		graph.Add(e, line.Event)
 		if e.CallID != s.CallID {

@@ -64,7 +64,7 @@ func (s *story) dot() string {
 }
 
 // svg returns a drawing with the events one below the other in ledger order. Arrows to
-// the next event are straight, others are curved.
+// the next event are straight; all other arrows are curved.
 func (s *story) svg() string {
 	const width, height, gap, left = 760, 34, 26, 60
 	var b strings.Builder

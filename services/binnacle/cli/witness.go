@@ -78,6 +78,7 @@ func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 	if err != nil {
 		return err
 	}
+	c.operator = true
 	return watchLog(ctx, c, &witnessing{c: c, name: o.name, key: k, file: o.state, root: kid}, o.every)
 }
 
@@ -94,7 +95,7 @@ func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) e
 			return nil
 		case errors.As(err, &x) && x.code == exitFork, err != nil && every == 0:
 			return err
-		case err != nil && err.Error() != waiting: // logged once per reason, not once per attempt
+		case err != nil && err.Error() != waiting: // a reason is printed once, not at every attempt
 			waiting = err.Error()
 			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", every, waiting)
 		case err == nil && waiting != "":
@@ -120,8 +121,8 @@ type witnessing struct {
 	file string
 	root string
 	keys trust.Registry
-	seen uint64 // sequence of the last key event that has been read
-	sent []byte // the head whose cosignature the mesh has accepted
+	seen uint64 // sequence of the last key event that has been read; 0: none
+	sent []byte // the newest checkpoint whose cosignature the mesh has accepted; nil: none
 }
 
 // look verifies that the newest checkpoint extends the stored one, stores it, and sends
@@ -180,10 +181,9 @@ type errFork string
 
 func (e errFork) Error() string { return string(e) }
 
-// follows verifies that head extends last: it belongs to the same log with at least as
-// many entries, or to a later epoch of that log, which the root key opened. If the two
-// contradict each other, follows stores both in a file beside the state, as proof of the
-// fork, and returns an error with exit code 8.
+// follows verifies that head extends last: with grown if both have the same origin, and
+// with reopened otherwise. If the two contradict each other, follows stores both in a
+// file beside the state, as proof of the fork, and returns an error with exit code 8.
 func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
 	var err error
 	if head.Origin == last.Origin {

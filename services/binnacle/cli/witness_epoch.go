@@ -34,10 +34,9 @@ func epochOf(origin string) (base string, epoch int64) {
 	return base, n
 }
 
-// reopened verifies that the root key opened every epoch after that of last, up to that
-// of head, and that the checkpoint that closed the epoch of last covers last. It reports
-// a new origin that the root key did not open as a fork. It stores last in a file beside
-// the state.
+// reopened verifies that a root key opened each epoch after the epoch of last, up to the
+// epoch of head, and that the checkpoint that closed the epoch of last is last or
+// extends it. It stores kept, the signed note of last, in a file beside the state.
 func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
 	base, from := epochOf(last.Origin)
 	now, to := epochOf(head.Origin)
@@ -68,7 +67,8 @@ func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoi
 }
 
 // closed verifies that the checkpoint named in the opening of an epoch is last, or
-// extends it, so that the closed history contains what the witness has cosigned.
+// extends it, so that the closed epoch contains the history that the witness has
+// cosigned.
 func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept []byte, l *contract.LogEpoch) error {
 	if sign.Digest(kept) == l.Checkpoint {
 		return nil
@@ -114,7 +114,7 @@ func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, e
 		}
 		l, err := trust.VerifyEpoch(e, w.keys.At)
 		if err != nil {
-			continue // invalid, or not signed by a root key
+			continue // the opening is invalid, or no root key signed it
 		}
 		if _, ok := out[l.Epoch]; !ok {
 			out[l.Epoch] = l

@@ -53,9 +53,9 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // TestAccessLog checks that each of several API requests, and a call over MCP, is logged
-// on one line with route, status and duration and, where the request has them, actor,
-// call id and error code. No line contains a token, argument, query, path parameter or
-// unknown path, and a health probe is not logged at level info.
+// on one line with route, status and duration and, where the request has them, tenant,
+// actor, call id and error code. No line contains a token, argument, query, path parameter
+// or unknown path, and a health probe is not logged at level info.
 func TestAccessLog(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })
@@ -94,7 +94,7 @@ func TestAccessLog(t *testing.T) {
 		}
 		l := found[0]
 		text := func(name string) string { s, _ := l[name].(string); return s }
-		if ms, ok := l["ms"].(float64); !ok || ms <= 0 || l["status"] != status || text("actor") != actor || text("error") != code || l["service"] != "gateway" {
+		if ms, ok := l["ms"].(float64); !ok || ms <= 0 || l["status"] != status || text("actor") != actor || text("error") != code || l["service"] != "gateway" || (text("tenant") == "default") != (actor != "") {
 			t.Errorf("%s %s: %v", method, route, l)
 		}
 		return text("call")

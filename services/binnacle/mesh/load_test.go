@@ -85,9 +85,9 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkLLM sends requests to a model: short ones with a token and with a budgeted
-// virtual key, and, with the key, requests of 80 kB and requests for streams. Mesh and
-// provider are in this process, and the provider responds immediately.
+// BenchmarkLLM sends requests to a model: short requests with a token and with a
+// budgeted virtual key, and, with the key, requests of 80 kB and requests for streams.
+// Mesh and provider are in this process, and the provider responds immediately.
 func BenchmarkLLM(b *testing.B) {
 	answer := []byte(`{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
 	chunk := []byte(`data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")

@@ -28,44 +28,52 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
 // Version is the version of this program, as run.Version returns it.
 var Version = run.Version()
 
+// DefaultTenant is the tenant of a new mesh whose configuration names none.
+const DefaultTenant = "default"
+
 // Config configures a mesh in one process. Dir is required; the zero value of every
 // other field is usable.
 type Config struct {
-	Dir        string   // folder of the mesh's state: keys, ledger, views
-	Addr       string   // listen address of the gateway; default 127.0.0.1:8080
-	Tenant     string   // name of the tenant; default "default"
-	Packs      string   // folder of packs; empty = none
-	Containerd string   // containerd socket for tier "container"; empty = tier "process"
-	Policies   []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
-	Power      bool     // fsync every event, so that it survives a loss of power
-	Noop       bool     // offer tool.noop, for benchmarks and tests
-	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
-	Mirror     bool     // maintain a mirror of the ledger in a separate NATS account
-	TLSCert    string   // the gateway's certificate and key, PEM files; empty = plain HTTP
-	TLSKey     string
-	NATSCert   string // the NATS listener's certificate and key; empty = plain TCP
-	NATSKey    string
-	MaxStore   int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
-	NATSListen string       // also listen for NATS clients on host:port; empty = in process only
-	Webhook    string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
-	Capture    string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
-	Process    *run.Process // provides live configuration and metrics to the services; nil = neither
-	TracesTo   string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
-	LLM        llmrouter.Config
+	Dir         string   // folder of the mesh's state: keys, ledger, views
+	Addr        string   // listen address of the gateway; default 127.0.0.1:8080
+	Tenant      string   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
+	Packs       string   // folder of packs; empty = none
+	Containerd  string   // path of containerd's socket; empty = tier "container" is not available
+	Policies    []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
+	Power       bool     // fsync every event, so that it survives a loss of power
+	Noop        bool     // offer tool.noop, for benchmarks and tests
+	VaultKEK    []byte   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
+	Mirror      bool     // maintain a mirror of the ledger in a separate NATS account
+	NoSnapshots bool     // build every view from the ledger's first event, and store no snapshots
+	TLSCert     string   // PEM files with the gateway's certificate and key; empty = plain HTTP
+	TLSKey      string
+	NATSCert    string // PEM files with the NATS listener's certificate and key; empty = plain TCP
+	NATSKey     string
+	MaxStore    int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
+	NATSListen  string       // also listen for NATS clients on host:port; empty = in process only
+	Webhook     string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
+	Capture     string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
+	Process     *run.Process // provides live configuration and metrics to the services; nil = neither
+	TracesTo    string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
+	LLM         llmrouter.Config
 }
 
 // Mesh is a running mesh. Its methods are safe for concurrent use.
 type Mesh struct {
 	Addr    string // listen address of the gateway
-	Token   string // administrator's bearer token
-	RootKID string // trust anchor for verifying evidence
+	Token   string // bearer token of the original tenant's administrator
+	RootKID string // key id of the root key, the trust anchor for verifying evidence
+
+	// OperatorToken is the bearer token of the first operator, who governs the mesh as a
+	// whole and reads the whole ledger. It is empty if the cell is not open (see
+	// Provisioner); the administrator is the operator then.
+	OperatorToken string
 
 	scheme   string // scheme of the gateway's URL: http or https
 	starting *run.Starting
@@ -107,9 +115,10 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 	return bus.ServerConfig(Declarations(), o)
 }
 
-// Distribute copies the keys of each service, and of provision, to the folder of dir
-// that has its name, and the NATS server's configuration to dir/nats/nats.conf. Folders
-// that do not exist are skipped. Each file has the owner of its folder and mode 0600.
+// Distribute distributes the keys of a ring to the folders of dir (see
+// keyring.Ring.Distribute). If the folder dir/nats exists, Distribute also writes the
+// NATS server's configuration to dir/nats/nats.conf, with the owner of that folder and
+// mode 0600.
 func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	conf, err := ServerConfig(ring, o)
 	if err != nil {
@@ -127,31 +136,38 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
-// Start starts a mesh and returns when it is ready: its gateway accepts calls, and every
-// service has caught up with the ledger. It makes the keys that Dir lacks. The mesh
-// stops when ctx is done or Stop is called. Start has no time limit while views are
-// rebuilt, and the time that this takes grows with the ledger. If the gateway accepts
-// calls and the mesh still makes no progress towards being ready for 15 seconds, Start
-// logs a warning and returns the mesh. The error wraps ErrInUse if the folder is in use.
-// If the start makes no progress for run.StartPatience before the gateway accepts calls,
-// the error names the views and instances that are not ready. If ctx is done during the
-// start, the error wraps that of ctx. After an error, the mesh is nil and has ended.
+// Start starts a mesh and returns when its gateway accepts calls and every service has
+// caught up with the ledger. It makes the keys that Dir lacks; keys of another tenant
+// than Tenant are an error. The mesh stops when ctx is done or Stop is called. Start has
+// no time limit while it makes progress, because rebuilding views takes longer as the
+// ledger grows. If it makes no progress for run.StartPatience before the gateway accepts
+// calls, it returns an error that names the views and instances that are not ready. If
+// it makes none for 15 seconds after the gateway has begun to accept calls, it logs a
+// warning and returns the mesh. The error wraps ErrInUse if the folder is in use, and
+// the error of ctx if ctx is done during the start. After an error, the mesh is nil and
+// has ended.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
 	}
 	cfg.Addr = cmp.Or(cfg.Addr, "127.0.0.1:8080")
-	cfg.Tenant = cmp.Or(cfg.Tenant, "default")
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
-	ring, err := Init(dir, cfg.Tenant)
+	ring, err := Init(dir, cmp.Or(cfg.Tenant, DefaultTenant))
 	if err != nil {
 		return nil, fmt.Errorf("mesh: %w", err)
 	}
+	tenant, err := ring.Tenant()
+	if err != nil {
+		return nil, fmt.Errorf("mesh: %w", err)
+	}
+	if cfg.Tenant = cmp.Or(cfg.Tenant, tenant); cfg.Tenant != tenant {
+		return nil, fmt.Errorf("mesh: tenant %q: the keys in %s belong to tenant %q; use another folder for another mesh", cfg.Tenant, ring.Dir, tenant)
+	}
 	m := &Mesh{RootKID: ring.RootKID, scheme: "http", starting: run.NewStarting(), done: make(chan struct{})}
-	if m.Token, err = AdminToken(dir, ring, cfg.Tenant); err != nil {
+	if m.Token, err = AdminToken(dir, ring); err != nil {
 		return nil, err
 	}
 	if cfg.TLSCert != "" {
@@ -175,7 +191,7 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 // ended stops the mesh and waits until it has ended. It returns the error of ctx, joined
 // with that of the mesh, and never nil.
 func (m *Mesh) ended(ctx context.Context) error {
-	err := ctx.Err() // before Stop, which ends ctx
+	err := ctx.Err() // read before Stop, which cancels ctx
 	if err = errors.Join(err, m.Stop()); err == nil {
 		err = errors.New("mesh: ended while it started")
 	}
@@ -235,7 +251,7 @@ func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 	return err
 }
 
-// URL returns the gateway's address with its scheme.
+// URL returns the base URL of the gateway, such as http://127.0.0.1:8080.
 func (m *Mesh) URL() string { return m.scheme + "://" + m.Addr }
 
 // probe sends a GET request to the gateway of this process. It does not verify the
@@ -274,8 +290,9 @@ func (m *Mesh) answers(ctx context.Context) error {
 	}
 }
 
-// run runs the mesh until ctx is done, or a service or the provisioner fails, sets m.err
-// and closes m.done. It closes ready when all services are ready.
+// run runs the mesh until ctx is done, or a service or the provisioner fails. Then it
+// shuts down the server, releases the folder, sets m.err and closes m.done. It closes
+// ready when all services are ready.
 func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, ready chan struct{}) {
 	defer close(m.done)
 	// The provisioner must outlive the services, and the NATS server must outlive both.
@@ -286,8 +303,8 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {
-		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant, Mirror: cfg.Mirror, Starting: m.starting}).Run(base, func() { close(provisioned) })
-		stop() // without it, no key is published and no stream is restored
+		prov <- (&Provisioner{Dialer: d, Ring: ring, Mirror: cfg.Mirror, Starting: m.starting}).Run(base, func() { close(provisioned) })
+		stop() // without the provisioner, no key is published and no lost stream is restored
 	}()
 	m.err = m.services(ctx, cfg, dir, ring, d, provisioned, ready)
 	stopBase()
@@ -297,8 +314,9 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	m.lock.Close()
 }
 
-// services runs all services once the server is provisioned. If one fails, the others
-// are stopped; the first error is returned.
+// services waits until provisioned is closed, and then runs all services until ctx is
+// done. It closes ready when all of them are ready. If a service fails, the other
+// services are stopped and its error is returned.
 func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, d bus.Dialer, provisioned, ready chan struct{}) error {
 	list, err := (&setup{cfg: &cfg, dir: dir, ring: ring, listening: func(a string) { m.Addr = a }}).services()
 	if err != nil {
@@ -309,15 +327,21 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	case <-ctx.Done():
 		return nil
 	}
+	if m.OperatorToken, err = operatorToken(dir, ring); err != nil { // the cell is open now, if it can be
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
 	up := make(chan struct{}, len(list))
 	for name, s := range list {
-		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting}
+		rc := run.Config{Dialer: d, RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting, NoSnapshots: cfg.NoSnapshots}
 		if cfg.Process != nil {
 			rc.Live, rc.Metrics = cfg.Process.Live, cfg.Process.Metrics
 		}
 		if rc.NKeySeed, err = ring.NKey(name); err != nil {
-			return err
+			stop()
+			return errors.Join(err, g.Wait())
 		}
 		if _, err := os.Stat(ring.Path(name + ".sign")); err == nil { // the gateway has no signing key in a ring of an old release
 			rc.SignSeed = func() ([]byte, error) { return ring.Seed(name + ".sign") }
@@ -349,35 +373,6 @@ func Init(dir, tenant string) (*keyring.Ring, error) {
 		return nil, err
 	}
 	return ring, private.Write(filepath.Join(dir, "root.kid"), []byte(ring.RootKID+"\n"))
-}
-
-// AdminToken returns the administrator's token from dir/admin.token. If the token is
-// missing, invalid or expires within seven days, it mints one that is valid for 90 days
-// and stores it.
-func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
-	path := filepath.Join(dir, "admin.token")
-	public, err := tokenPublic(ring)
-	if err != nil {
-		return "", err
-	}
-	if err := private.CheckOne(path); err != nil {
-		return "", err
-	}
-	if b, err := os.ReadFile(path); err == nil {
-		raw := strings.TrimSpace(string(b))
-		if c, err := token.Verify(public, tenant, raw); err == nil && time.Until(c.ExpiresAt.Time) > 7*24*time.Hour {
-			return raw, nil
-		}
-	}
-	seed, err := ring.Seed("token.seed")
-	if err != nil {
-		return "", err
-	}
-	t, err := token.Mint(seed, tenant, "admin", "bootstrap", token.All, time.Now(), 90*24*time.Hour)
-	if err != nil {
-		return "", err
-	}
-	return t, private.Write(path, []byte(t+"\n"))
 }
 
 // Done returns a channel that is closed when the mesh has ended: because of Stop, the

@@ -50,7 +50,7 @@ func TestMirror(t *testing.T) {
 	}
 	caught(301)
 
-	// The operations on the ledger's stream that could also erase the mirror.
+	// These operations on the ledger's stream could also erase the mirror's messages.
 	if _, err := admin.JS.UpdateStream(ctx, jetstream.StreamConfig{Name: bus.Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, MaxMsgs: 2, DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}

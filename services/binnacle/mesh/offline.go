@@ -42,8 +42,8 @@ func storeFolder(dir string) (string, error) {
 
 // Offline starts only the NATS server of the stopped mesh in dir, whose keys are in the
 // folder keys, and connects to it as the provisioning identity. The error wraps ErrInUse
-// if the mesh is running. After success, the caller closes the connection and then calls
-// stop.
+// if the folder dir is in use. After success, the caller closes the connection and then
+// calls stop.
 func Offline(dir, keys string) (c *bus.Conn, stop func(), err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {

@@ -49,7 +49,7 @@ var parts = []part{
 	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),
 }
 
-// part is one service of a mesh in one process.
+// part describes how a service is created for a mesh that runs in one process.
 type part struct {
 	fresh     func() run.Service                  // returns a new service without configuration
 	configure func(b *setup, s run.Service) error // configures a new service; nil if it needs no configuration
@@ -67,7 +67,7 @@ func of[S any, P interface {
 	return p
 }
 
-// Declarations returns what each service requires of the bus: consumers, subjects and
+// Declarations returns the bus declaration of each service: its consumers, subjects and
 // permissions.
 func Declarations() []bus.Declaration {
 	out := make([]bus.Declaration, len(parts))
@@ -77,7 +77,7 @@ func Declarations() []bus.Declaration {
 	return out
 }
 
-// state returns the folder of a service's state.
+// state returns the path of the folder of a service's state.
 func (b *setup) state(service string) string {
 	s, _ := services.Get(service)
 	return filepath.Join(b.dir, s.State)
@@ -134,8 +134,8 @@ func (b *setup) gateway(c *gateway.Config) error {
 	return nil
 }
 
-// vault sets the configuration of the vault-broker. Without Config.VaultKEK the
-// key-encryption key is the ring's.
+// vault sets the configuration of the vault-broker and creates the folder of its state.
+// Without Config.VaultKEK, the key-encryption key is the ring's.
 func (b *setup) vault(c *vaultbroker.Config) error {
 	kek := b.cfg.VaultKEK
 	if kek == nil {

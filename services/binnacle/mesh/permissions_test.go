@@ -103,8 +103,9 @@ func TestPermissions(t *testing.T) {
 			}
 			refused("ack another's work", "$JS.ACK.EVENTS."+other+"-work.1.1.1.1.0", []byte("+TERM"))
 
-			// Forgeries: a request with another service's subject as its reply makes the
-			// server publish on that subject.
+			// Attempts to forge events: if a service could use another service's subject
+			// as the reply subject of a request, the server would publish its response
+			// there.
 			forged := fmt.Sprintf("evt.t.%s.-.forged.k", other)
 			if other == d.Service {
 				t.Fatal("test names itself")

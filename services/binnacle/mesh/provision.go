@@ -15,10 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -32,7 +30,6 @@ import (
 type Provisioner struct {
 	Dialer   bus.Dialer
 	Ring     *keyring.Ring
-	Tenant   string
 	Replicas int
 	Mirror   bool          // also maintain the mirrors
 	Starting *run.Starting // receives the progress of Run until the ledger has been read; nil if no caller needs the progress
@@ -40,7 +37,12 @@ type Provisioner struct {
 	ok        atomic.Bool
 	read      reading
 	slot      *bus.Slot
-	published int // number of trust documents and log epochs of the ring that publish has found on, or added to, the ledger since the last provisioning
+	published int                   // number of the ring's documents at the last publish since the last provisioning
+	log       string                // tenant of the mesh's first root key and of its log, from the last publish
+	names     atomic.Pointer[names] // nil before the first publish
+	tenants   map[string]bool       // tenants that documents of the ring are for, and whether each existed at the last publish
+	open      bool                  // whether the cell was open at the last publish
+	seedless  bool                  // openCell has logged that the root seed is missing
 }
 
 // trustPoll is the interval at which the ring is read for new trust documents and log
@@ -48,17 +50,18 @@ type Provisioner struct {
 const trustPoll = time.Second
 
 // Provisioned reports whether the server is provisioned: the last attempt to provision
-// it and then to publish the ring's keys succeeded, and the connection has not been made
-// again since. If a key that was added to the ring later cannot be published, the result
-// does not change.
+// it and then to publish the ring's keys succeeded, and the provisioner has not
+// reconnected since. A failure to publish a key that was added to the ring later does
+// not change the result.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
-// Run provisions the server, publishes the trust documents and log epochs of the ring,
-// and then calls ready. It retries after a failure. It provisions again after each
-// reconnection, because a restarted server has lost what it stored only in memory. It
-// also publishes documents that are added to the ring while it runs. It returns nil when
-// ctx is done, a *bus.RunningError if another provisioner runs, and another error if it
-// cannot connect, or loses its slot or the connection for good.
+// Run provisions the server, publishes the trust documents, log epochs and operators of
+// the ring, and then calls ready, once. It retries after a failure. It provisions again
+// after each reconnection, because a restarted server has lost the streams and consumers
+// that it stored only in memory. It also publishes documents that are added to the ring
+// while it runs. It returns nil when ctx is done, a *bus.RunningError if another
+// provisioner runs, and another error if it cannot connect, or loses its slot or the
+// connection for good.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
@@ -71,6 +74,8 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	defer cancel()
 	p.progress(ctx)
 	var lost chan error
+	m := p.emitter(c)
+	lease.Go(func() { p.checker(c, m).Run(ctx) })
 	for first := true; ; {
 		_, reconnected := c.Epoch()
 		var again <-chan time.Time
@@ -87,7 +92,11 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 			lease.Go(func() { lost <- p.slot.Keep(ctx) })
 		}
 		if err == nil {
-			err = p.publish(ctx, c)
+			err = p.record(ctx, c, m)
+		}
+		var refused *refusedError
+		if errors.As(err, &refused) {
+			return err
 		}
 		p.ok.Store(err == nil)
 		if err == nil {
@@ -114,7 +123,7 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 				wait = false
 			case <-time.After(trustPoll):
 				if again == nil {
-					if err := p.publish(ctx, c); err != nil && ctx.Err() == nil {
+					if err := p.record(ctx, c, m); err != nil && ctx.Err() == nil {
 						slog.Warn("trust documents not published, will be tried again", "err", err)
 					}
 				}
@@ -123,8 +132,8 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// progress adds the reading of the ledger to the tasks of the start, and logs what the
-// start waits for.
+// progress adds the reading of the ledger to the tasks of the start, and starts a
+// goroutine that logs the tasks that the start waits for.
 func (p *Provisioner) progress(ctx context.Context) {
 	if p.Starting == nil {
 		p.Starting = run.NewStarting()
@@ -136,6 +145,7 @@ func (p *Provisioner) progress(ctx context.Context) {
 
 // once provisions the server as bus.Provision does, creates the missing mirrors if
 // Mirror is set, and acquires the provisioner's slot if it has none. It may be repeated.
+// It returns a *bus.RunningError if another provisioner holds the slot.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -163,7 +173,8 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 }
 
 // restore creates the work consumers that the server has lost, each at the oldest item
-// that is not completed. It reads the ledger once, without a time limit.
+// that is not completed. To find these items, it reads the ledger once, without a time
+// limit.
 func (p *Provisioner) restore(ctx context.Context, c *bus.Conn) error {
 	lost, err := bus.LostWork(ctx, c.JS, Declarations())
 	if err != nil || len(lost) == 0 {
@@ -197,37 +208,6 @@ func (p *Provisioner) restore(ctx context.Context, c *bus.Conn) error {
 	return nil
 }
 
-// publish records the trust documents and log epochs of the ring that are not on the
-// ledger yet.
-func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
-	docs, err := p.Ring.Trust()
-	if err != nil {
-		return err
-	}
-	epochs, err := p.Ring.Epochs()
-	if err != nil || len(docs)+len(epochs) == p.published {
-		return err
-	}
-	m := &emit.Emitter{Log: eventlog.JetStream{Conn: c}, Tenant: p.Tenant, Source: "provision/provision-1", Now: time.Now}
-	if err := p.read.all(ctx, c, m); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	for i := range docs {
-		if err := publish(ctx, m, &docs[i]); err != nil {
-			return fmt.Errorf("publish key %s: %w", docs[i].KID, err)
-		}
-	}
-	for i := range epochs {
-		if err := openEpoch(ctx, m, &epochs[i]); err != nil {
-			return fmt.Errorf("open log epoch %d: %w", epochs[i].Epoch, err)
-		}
-	}
-	p.published = len(docs) + len(epochs)
-	return nil
-}
-
 // reading is the progress of reading the ledger, for its Lamport times or for the
 // positions of work consumers. It implements run.View.
 type reading struct {
@@ -244,8 +224,9 @@ func (r *reading) Pending() uint64        { return r.last.Load() - min(r.positio
 // revocation does not invalidate signatures made before it. The newest checkpoint
 // contains the highest Lamport time up to its size; only later events are read, without
 // a time limit: if audit did not run for a while, there may be many.
-func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
-	from, err := seeCheckpoint(ctx, c, m)
+// The checkpoints are those of the log that is named after the tenant log.
+func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter, log string) error {
+	from, err := seeCheckpoint(ctx, c, m, log)
 	if err != nil {
 		return err
 	}
@@ -275,27 +256,19 @@ func (r *reading) scan(ctx context.Context, c *bus.Conn, from, last uint64, f fu
 	return nil
 }
 
-// seeCheckpoint advances the Lamport clock to that of the newest checkpoint and returns
-// the sequence of the first event after the checkpoint. It returns 1 if there is no
-// checkpoint or the newest one is malformed.
-func seeCheckpoint(ctx context.Context, c *bus.Conn, m *emit.Emitter) (from uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	s, err := c.JS.Stream(ctx, bus.Checkpoints)
-	if err != nil {
-		return 0, err
-	}
-	msg, err := s.GetLastMsgForSubject(ctx, bus.LogSubject(m.Tenant, bus.CheckpointSubject))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return 1, nil
-	} else if err != nil {
-		return 0, err
+// seeCheckpoint advances the Lamport clock to that of the newest checkpoint of a log and
+// returns the sequence of the first event after the checkpoint. It returns 1 if there is
+// no checkpoint or the newest one is malformed.
+func seeCheckpoint(ctx context.Context, c *bus.Conn, m *emit.Emitter, log string) (from uint64, err error) {
+	note, err := newestCheckpoint(ctx, c, log)
+	if err != nil || note == nil {
+		return 1, err
 	}
 	var lamport uint64
-	for line := range strings.Lines(string(msg.Data)) {
+	for line := range strings.Lines(string(note)) {
 		_, _ = fmt.Sscanf(line, "lamport %d", &lamport)
 	}
-	head, err := ledger.ReadHead(msg.Data)
+	head, err := ledger.ReadHead(note)
 	if err != nil {
 		return 1, nil
 	}
@@ -303,37 +276,19 @@ func seeCheckpoint(ctx context.Context, c *bus.Conn, m *emit.Emitter) (from uint
 	return head.Size + 1, nil
 }
 
-// publish records a key, or its revocation, unless the ledger already has it.
-func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey) error {
-	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, "provision", "trust"), func(h []*contract.Event) (*contract.Event, error) {
-		for _, e := range h {
-			m.See(e.Lamport)
-			var have contract.TrustKey
-			if contract.Decode(e.Data, &have) == nil && have.KID == k.KID && have.Revoked == k.Revoked {
-				return nil, nil
-			}
-		}
-		name := contract.EventKeyPublished
-		if k.Revoked {
-			name = contract.EventKeyRevoked
-		}
-		return m.New(name, "trust", contract.Bytes(k), nil), nil
-	})
-	return err
-}
-
-// openEpoch records the opening of a log epoch, unless the ledger already has that epoch
-// or a later one.
-func openEpoch(ctx context.Context, m *emit.Emitter, l *contract.LogEpoch) error {
-	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, "provision", "log"), func(h []*contract.Event) (*contract.Event, error) {
-		for _, e := range h {
-			m.See(e.Lamport)
-			var have contract.LogEpoch
-			if contract.Decode(e.Data, &have) == nil && have.Epoch >= l.Epoch {
-				return nil, nil
-			}
-		}
-		return m.New(contract.EventLogEpochOpened, "log", contract.Bytes(l), nil), nil
-	})
-	return err
+// newestCheckpoint returns the newest checkpoint of a log, or nil if there is none.
+func newestCheckpoint(ctx context.Context, c *bus.Conn, log string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	s, err := c.JS.Stream(ctx, bus.Checkpoints)
+	if err != nil {
+		return nil, err
+	}
+	msg, err := s.GetLastMsgForSubject(ctx, bus.LogSubject(log, bus.CheckpointSubject))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return msg.Data, nil
 }

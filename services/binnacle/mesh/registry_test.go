@@ -113,10 +113,10 @@ type composeService struct {
 // helpers lists the containers that are not services of the registry.
 var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
 
-// TestCompose checks that docker-compose.yaml runs every service of the registry that
-// has a program from its own image, with a health check and a restart policy, with only
-// its own keys, and with a volume if and only if it has a state folder. Other containers
-// must be helpers.
+// TestCompose checks that docker-compose.yaml runs each program of the registry from its
+// own image, with a health check, a restart policy and only its own keys, and with a
+// volume if and only if the service has a state folder. Every other container must be
+// one of helpers.
 func TestCompose(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,7 +24,7 @@ func (v *slowView) Position() uint64       { return v.at.Load() }
 func (v *slowView) Pending() uint64        { return 200 - v.at.Load() }
 func (v *slowView) Ready() <-chan struct{} { return v.ready }
 
-// startingMesh returns a mesh whose services run until it is stopped.
+// startingMesh returns a mesh without services, which ends when it is stopped.
 func startingMesh(t *testing.T) *Mesh {
 	ctx, stop := context.WithCancel(t.Context())
 	m := &Mesh{starting: run.NewStarting(), stop: stop, done: make(chan struct{})}
@@ -126,5 +127,34 @@ func TestProvisionerFails(t *testing.T) {
 	}
 	if err := m.Err(); err == nil || !strings.Contains(err.Error(), "taken by another process") {
 		t.Error(err)
+	}
+}
+
+// TestStartTenant shows that a mesh has the tenant of its keys if its configuration
+// names none, and that Start returns an error if it names another.
+func TestStartTenant(t *testing.T) {
+	dir := t.TempDir()
+	for _, tenant := range []string{"acme", ""} {
+		m, err := Start(t.Context(), Config{Dir: dir, Addr: "127.0.0.1:0", Tenant: tenant})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := http.NewRequest(http.MethodGet, m.URL()+"/api/v1/limits", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+m.Token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("tenant %q: %v %v", tenant, resp, err)
+		} else {
+			resp.Body.Close()
+		}
+		if err := m.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	if m, err := Start(t.Context(), Config{Dir: dir, Addr: "127.0.0.1:0", Tenant: "other"}); m != nil || err == nil || !strings.Contains(err.Error(), `belong to tenant "acme"`) {
+		t.Errorf("%t %v", m != nil, err)
 	}
 }

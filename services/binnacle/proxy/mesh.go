@@ -13,7 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Mesh configures access to the gateway that decides the proxy's calls.
+// Mesh configures access to the gateway to which the proxy proposes its calls. Client
+// must not be nil.
 type Mesh struct {
 	URL    string // http://host:port
 	Token  string
@@ -32,7 +33,8 @@ type asker struct {
 	receipts []string // receipt ids of the decided tool calls
 }
 
-// verdict is the mesh's decision on one call.
+// verdict describes whether a call is allowed, and if it is not, the error for the
+// client.
 type verdict struct {
 	Allowed             bool
 	Status              int
@@ -48,8 +50,9 @@ func undecided(format string, args ...any) *verdict {
 	return &verdict{Status: http.StatusServiceUnavailable, Code: contract.CodeMeshUnavailable, Message: fmt.Sprintf(format, args...), RetryAfter: "2"}
 }
 
-// decide proposes a call and waits for its outcome. Anything other than an allowed
-// outcome is a refusal, such as a call that waits for approval or an unreachable mesh.
+// decide proposes a call and waits for the mesh's response. The verdict is a refusal
+// unless the response allows the call, for example if the call waits for approval or the
+// mesh is unreachable.
 func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
 	if err != nil {
@@ -126,7 +129,7 @@ func (v *verdict) headers(h http.Header, session string) {
 }
 
 // headers sets the header with the receipt ids of the tool calls that were decided
-// before the response began.
+// before the response began, if there are any.
 func (a *asker) headers(h http.Header) {
 	if len(a.receipts) > 0 {
 		h.Set("X-Binnacle-Tool-Receipts", strings.Join(a.receipts, ", "))

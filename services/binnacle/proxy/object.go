@@ -13,17 +13,15 @@ import (
 )
 
 // object is a JSON object that preserves the order of its members and the bytes of their
-// values. Ambiguous objects are rejected: those with duplicate members, and those with a
-// member whose name differs only in case from one in looked, since a lax parser could
-// confuse the two.
+// values.
 type object struct {
 	keys []string
 	vals map[string]json.RawMessage
 }
 
 // looked lists the names of members that a lax parser must not be able to confuse with
-// others. An object is rejected if the name of one of its members differs from one of
-// these names only in case.
+// other members. An object is rejected if the name of one of its members differs from
+// one of these names only in case.
 var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools",
 	"output", "response", "item", "output_index", "type", "name", "arguments", "input", "call_id"}
 

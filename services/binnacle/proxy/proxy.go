@@ -42,10 +42,11 @@ type Proxy struct {
 const (
 	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed and may contain tool calls
 	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed chat completion, and of one event of a stream
-	maxCalls = 128      // limit on the tool calls of one choice, and on those held at once in a stream of the Responses API; half the limit on the output items of a response
+	maxCalls = 128      // limit on the tool calls of one choice, and on the tool calls held at once in a stream of the Responses API; half the limit on the output items of a response
 )
 
-// sent lists the paths below /v1 to which POST requests are forwarded after a decision.
+// sent lists the paths to which POST requests are forwarded after a decision. In a
+// request, /v1 may precede the path.
 var sent = map[string]bool{"/chat/completions": true, "/responses": true, "/completions": true, "/embeddings": true}
 
 // New returns a proxy in front of the provider at upstream. The proxy proposes its calls
@@ -59,8 +60,8 @@ func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy 
 
 // ServeHTTP implements http.Handler. It governs POST requests to the paths in sent,
 // forwards GET requests for the models and for the paths in read, and serves /healthz.
-// It responds with 404 to every other request, because the response could contain an
-// undecided tool call.
+// It responds with 404 to every other request, because the provider's response could
+// contain an undecided tool call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/v1")
 	switch {
@@ -121,8 +122,9 @@ type forwardArgs struct {
 }
 
 // forward proposes llm.forward for a request and, if the mesh allows it, forwards the
-// request and decides the tool calls in the response. Nothing is sent to the upstream
-// before the decision.
+// request. It decides the tool calls in a successful chat completion or response of the
+// Responses API; it refuses a redirect, and forwards the body of any other response
+// unchanged. Nothing is sent to the upstream before the decision.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -171,7 +173,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 }
 
 // describe returns the arguments of llm.forward for a request: the summary of it that
-// the ledger records.
+// the ledger records. It returns an error if parse rejects the body, if model is missing
+// or empty, or if model, stream or tools has the wrong type.
 func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -256,7 +259,7 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 // Content-Length, and X-Binnacle headers, which only the proxy sets.
 func head(w http.ResponseWriter, resp *http.Response) {
 	for k, v := range resp.Header {
-		if !strings.HasPrefix(k, "X-Binnacle-") { // only the proxy sets these headers
+		if !strings.HasPrefix(k, "X-Binnacle-") {
 			w.Header()[k] = v
 		}
 	}

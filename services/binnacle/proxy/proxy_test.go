@@ -15,7 +15,7 @@ import (
 )
 
 // stand is a test fixture: a proxy between a scripted upstream and a mesh that allows
-// llm.forward and the functions "ok…" and denies all other calls.
+// llm.forward and the functions whose names begin with "ok", and denies all other calls.
 type stand struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -73,7 +73,7 @@ func (s *stand) post(t *testing.T, path, body string) (int, string, http.Header)
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body) // ReadAll returns what was received before a stream was cut, which the test checks
+	b, _ := io.ReadAll(resp.Body) // ReadAll returns the bytes received before a stream was cut, which the test checks
 	return resp.StatusCode, string(b), resp.Header
 }
 
@@ -132,7 +132,7 @@ func TestPlain(t *testing.T) {
 }
 
 // TestMixed checks that the allowed tool calls of a response reach the client complete
-// and in order if others are denied, that the allowed ones are proposed with canonical
+// and in order if another call is denied, that they are proposed with canonical
 // arguments, and that the response names its session and the receipts of all tool calls.
 func TestMixed(t *testing.T) {
 	s := newStand(t, answering(completion(`{"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("rm", `{}`)+`,`+call("ok2", ``)+`]}`, "tool_calls")))
@@ -195,8 +195,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// TestHeld checks that a tool call is not sent before its choice ends, which is when it
-// is decided, and that text is sent before that.
+// TestHeld checks that the text of a stream is sent before the stream ends, and that a
+// tool call is not sent before its choice ends.
 func TestHeld(t *testing.T) {
 	gate := make(chan struct{})
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {

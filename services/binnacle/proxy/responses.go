@@ -66,7 +66,7 @@ func (t *toolCall) item(id string) *object {
 func made(v any) *object {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // documents of strings can always be encoded
+		panic(err) // made is called only with documents that can be encoded
 	}
 	o, err := parse(b)
 	if err != nil {
@@ -75,7 +75,8 @@ func made(v any) *object {
 	return o
 }
 
-// refusalItem returns the message that replaces a withheld call.
+// refusalItem returns the output item that replaces a refused tool call: a message with
+// the given id and the text of the refusal.
 func refusalItem(id, refusal string) *object {
 	return made(map[string]any{"id": id, "type": "message", "role": "assistant", "status": "completed",
 		"content": []any{map[string]string{"type": "refusal", "refusal": refusal}}})
@@ -115,7 +116,8 @@ func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 }
 
 // output decides the tool calls among the output items of a response object, and
-// replaces each by the decided call or a refusal.
+// replaces each by the decided call or a refusal. It returns an error if the items are
+// malformed or more than 2*maxCalls.
 func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
 	items, err := doc.list("output")
 	if err != nil {
@@ -156,7 +158,7 @@ func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
 }
 
 // governedResponse returns the response in body with only the allowed tool calls;
-// refusals replace the others.
+// refusals replace all other tool calls. A malformed response is an error.
 func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -200,7 +202,7 @@ func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker
 }
 
 // write sends an event to the client. It sets a new sequence number, because the proxy
-// omits some of the upstream's events and adds others.
+// omits and adds events.
 func (s *responseStream) write(e *object) {
 	var kind string
 	_ = e.get("type", &kind)
@@ -210,8 +212,10 @@ func (s *responseStream) write(e *object) {
 	_ = s.rc.Flush()
 }
 
-// event decides the tool calls in one event of a stream, and forwards the event. It
-// omits the deltas of tool calls, and item handles events with an output item.
+// event forwards one event of a stream, after deciding the tool calls in the response
+// object that it may contain. It passes events with an output item to method item, and
+// omits the other events of tool calls and the final [DONE]. A malformed event is an
+// error.
 func (s *responseStream) event(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		return nil
@@ -247,9 +251,9 @@ func (s *responseStream) event(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// item handles an event with an output item. A tool call is held until its item is
-// done; it is then decided, and sent as the complete sequence of events of a call or of
-// a message with a refusal.
+// item handles an event with an output item. An item that is not a tool call is
+// forwarded. A tool call is held until its item is done; it is then decided, and sent as
+// the complete sequence of events of a call or of a message with a refusal.
 func (s *responseStream) item(ctx context.Context, e *object, kind string, index int) error {
 	it, err := e.sub("item")
 	if err != nil {

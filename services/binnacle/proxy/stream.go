@@ -14,11 +14,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// stream forwards a streamed chat completion and decides its tool calls. Text is
-// forwarded at once. The deltas of tool calls are held until their choice ends; each
-// call is then decided as a whole, and sent as one delta or replaced by a refusal. If
-// the upstream's connection breaks, stream breaks the client's; if the stream is
-// malformed, it sends an error.
+// stream forwards a streamed chat completion. The tool calls of a choice are held until
+// the choice ends. They are then decided and sent in one chunk, with a refusal in place
+// of the calls that are not allowed. Everything else is forwarded at once. If the
+// upstream's connection breaks, stream breaks the client's. If the stream is malformed,
+// or ends while tool calls are held, it sends an error.
 func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -67,7 +67,8 @@ func (s *stream) write(data []byte) {
 }
 
 // chunk forwards one event without its tool calls, which are held until their choice
-// ends.
+// ends. An event of which nothing else remains is omitted. A malformed event is an
+// error.
 func (s *stream) chunk(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		if s.holds() {
@@ -106,7 +107,7 @@ func (s *stream) chunk(ctx context.Context, data []byte) error {
 
 // choice removes the tool calls from one choice of a chunk, and reports whether anything
 // remains to be sent. If the choice ends with this chunk, its calls are decided, and the
-// allowed calls and the refusal of the others are sent first.
+// allowed calls and the text of the refusals are sent first.
 func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err error) {
 	index := 0
 	if err := c.get("index", &index); err != nil {
@@ -153,9 +154,9 @@ func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err err
 	return true, nil
 }
 
-// hold adds a delta to the held tool call with its index. It returns an error if the
-// choice has too many tool calls, or if those of the whole response have more than
-// maxHeld bytes.
+// hold adds a delta to the held tool call with the delta's index, or with index 0 if the
+// delta has none. It returns an error if the choice has too many tool calls, or if the
+// tool calls of the whole response have more than maxHeld bytes.
 func (s *stream) hold(choice int, f *fields) error {
 	h := s.held[choice]
 	if h == nil {
@@ -185,8 +186,8 @@ func (s *stream) hold(choice int, f *fields) error {
 	return nil
 }
 
-// release sends the allowed calls and the refusal of the others as a separate chunk with
-// the metadata of doc.
+// release sends the allowed calls, and the text of the refusals if it is not empty, as a
+// separate chunk with the metadata of doc.
 func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal string) {
 	delta := &object{vals: map[string]json.RawMessage{}}
 	var list []*object
@@ -213,7 +214,7 @@ func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal st
 	s.write(out.append(nil))
 }
 
-// errUpstreamCut is the error of events for a stream that breaks off.
+// errUpstreamCut is the error that events returns if the stream breaks off.
 var errUpstreamCut = errors.New("the upstream broke the stream off")
 
 // events reads a stream of server-sent events (WHATWG HTML §9.2) and calls each with

@@ -13,15 +13,15 @@ import (
 
 // toolCall is one tool call of a response. The call that the client receives is built
 // from these fields and the id or index of its item, so its name and arguments are
-// exactly those that were decided.
+// exactly the name and arguments that were decided.
 type toolCall struct {
 	id, kind   string // kind is "function", "custom", or "" for the deprecated function_call; calls of any other kind are refused
 	name, args string
 }
 
-// want returns the kind and arguments with which the call is proposed to the mesh. The
-// argument of a custom tool is text, so it becomes the member input. An error means that
-// the call is refused.
+// want returns the kind and arguments with which the call is proposed to the mesh.
+// Missing arguments of a function become {}. The argument of a custom tool is text, so
+// it becomes the member input. An error means that the call is refused.
 func (t *toolCall) want() (kind string, args json.RawMessage, err error) {
 	switch t.kind {
 	case "function", "":
@@ -80,10 +80,10 @@ func (t *toolCall) at(i int) *object {
 	return o
 }
 
-// govern proposes the calls concurrently. It returns the allowed ones in their order,
-// and one text that explains the refusal of the others, or "". Calls after the first
-// maxCalls, and calls with invalid arguments or an unknown kind, are refused without a
-// proposal.
+// govern proposes the calls concurrently. It returns the allowed calls in their order,
+// and one text that explains the refusal of all other calls, or "". Calls after the
+// first maxCalls, and calls with invalid arguments or an unknown kind, are refused
+// without a proposal. The ids of the receipts are added to a.receipts.
 func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolCall, refusal string) {
 	verdicts := make([]*verdict, len(calls))
 	var wg sync.WaitGroup
@@ -157,7 +157,7 @@ func take(m *object) ([]fields, error) {
 }
 
 // governed returns the chat completion in body with only the allowed tool calls; a
-// refusal describes the others.
+// refusal describes all other tool calls. A malformed completion is an error.
 func governed(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	doc, err := parse(body)
 	if err != nil {

@@ -31,7 +31,8 @@ var Levels = []string{"L1", "L2", "L3"}
 type Target struct {
 	Transport http.RoundTripper // sends the requests; nil means http.DefaultTransport
 	Endpoint  string            // http(s)://host:port
-	Token     string            // bearer token that may call Tool and Model, and read the ledger
+	Token     string            // bearer token that may call Tool and Model, and read the evidence of these calls
+	Operator  string            // bearer token that may read the whole ledger and its tiles; if empty, the gates that need it are omitted
 	Root      string            // key id of the trusted root; required by L2 and L3
 	Tool      string            // name of a tool that policy allows Token to call
 	Args      json.RawMessage   // arguments with which the gates call Tool
@@ -51,9 +52,10 @@ type Result struct {
 // gate is one entry of a file in schemas/conformance/http: a statement about the
 // endpoint, and the steps that check it.
 type gate struct {
-	Gate  string `json:"gate"`
-	Claim string `json:"claim"`
-	Steps []step `json:"steps"`
+	Gate     string `json:"gate"`
+	Claim    string `json:"claim"`
+	Operator bool   `json:"operator"` // the gate needs Target.Operator
+	Steps    []step `json:"steps"`
 }
 
 // step is either a request with its expected response, or the name of a check in
@@ -66,7 +68,7 @@ type step struct {
 	Request struct {
 		Method  string            `json:"method"`
 		Path    string            `json:"path"`
-		Auth    string            `json:"auth"` // "none": no Authorization header; "wrong": an invalid token; otherwise Target.Token
+		Auth    string            `json:"auth"` // "none": no Authorization header; "wrong": an invalid token; "operator": Target.Operator; otherwise Target.Token
 		Session string            `json:"session"`
 		Headers map[string]string `json:"headers"`
 		Body    json.RawMessage   `json:"body"`
@@ -76,8 +78,8 @@ type step struct {
 		Status  int               `json:"status"`
 		Headers map[string]string `json:"headers"` // header name → regular expression (RE2) for its value
 		Body    map[string]string `json:"body"`    // JSON Pointer → regular expression for the value there
-		Text    string            `json:"text"`    // regular expression that must match in the body
-		Not     string            `json:"not"`     // regular expression that must not match the body
+		Text    string            `json:"text"`    // regular expression that must match somewhere in the body; empty = none
+		Not     string            `json:"not"`     // regular expression that must match nowhere in the body; empty = none
 	} `json:"expect"`
 	Save map[string]string `json:"save"` // response header → name of the saved value
 }
@@ -107,10 +109,11 @@ func gates(level string) (map[string][]gate, error) {
 	return out, nil
 }
 
-// Run runs every gate up to the level, and calls tell with each result as soon as the
-// gate has ended. A gate that fails does not stop the others; once ctx is done, all
-// further gates fail. Run returns an error if the level is unknown, in which case no
-// gate runs, or if ctx is done at the end. Failed gates are not an error.
+// Run runs every gate up to the level, except those that need an operator's token if t
+// has none, and calls tell with each result as soon as the gate has ended. A gate that
+// fails does not stop the other gates and is not an error of Run. Once ctx is done, all
+// further gates fail, and Run returns the error of ctx. For an unknown level, Run returns
+// an error and runs no gate.
 func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	all, err := gates(level)
 	if err != nil {
@@ -123,6 +126,9 @@ func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	p := &probe{Target: t, client: &http.Client{Timeout: 60 * time.Second, Transport: t.Transport}, vars: map[string]string{"tool": t.Tool, "model": t.Model, "run": hex.EncodeToString(id)}, sessions: map[string][]string{}}
 	for _, l := range Levels {
 		for _, g := range all[l] {
+			if g.Operator && t.Operator == "" {
+				continue
+			}
 			began := time.Now()
 			err := p.gate(ctx, g)
 			r := Result{Level: l, Gate: g.Gate, Claim: g.Claim, Pass: err == nil, MS: time.Since(began).Milliseconds()}
@@ -199,10 +205,9 @@ func inJSON(s string) string {
 	return string(b[1 : len(b)-1])
 }
 
-// step sends the request of s and checks the response. It returns an error if there is
-// no complete response or if the response does not meet an expectation of s. If s names
-// a session, step records the session id and the receipt id of the response. It also
-// saves the headers that s lists.
+// step sends the request of s, and returns an error unless the response meets the
+// expectations of s. If s names a session, step records the session id and the receipt
+// id of the response. It also saves the headers that s lists.
 func (p *probe) step(ctx context.Context, s *step) error {
 	q := &s.Request
 	body := []byte(q.Raw)
@@ -220,6 +225,8 @@ func (p *probe) step(ctx context.Context, s *step) error {
 	case "none":
 	case "wrong":
 		h.Set("Authorization", "Bearer wrong")
+	case "operator":
+		h.Set("Authorization", "Bearer "+p.Operator)
 	default:
 		h.Set("Authorization", "Bearer "+p.Token)
 	}
@@ -322,10 +329,15 @@ func (p *probe) do(ctx context.Context, method, path string, h http.Header, body
 	return resp, got, nil
 }
 
-// read sends a GET request with the token and returns the body. A status other than 200
-// is an error.
+// read sends a GET request with Target.Token and returns the body. A status other than
+// 200 is an error.
 func (p *probe) read(ctx context.Context, path string) ([]byte, error) {
-	resp, got, err := p.do(ctx, http.MethodGet, path, http.Header{"Authorization": {"Bearer " + p.Token}}, nil)
+	return p.readAs(ctx, p.Token, path)
+}
+
+// readAs is like read, with another token.
+func (p *probe) readAs(ctx context.Context, token, path string) ([]byte, error) {
+	resp, got, err := p.do(ctx, http.MethodGet, path, http.Header{"Authorization": {"Bearer " + token}}, nil)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s: status %d: %s", path, resp.StatusCode, short(got))
 	}

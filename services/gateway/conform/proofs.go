@@ -421,7 +421,7 @@ func (p *probe) tile(ctx context.Context, level uint, index, width uint64) ([]by
 	if width < 256 {
 		name += ".p/" + strconv.FormatUint(width, 10)
 	}
-	b, err := p.read(ctx, fmt.Sprintf("/log/tile/%d/%s", level, name))
+	b, err := p.readAs(ctx, p.Operator, fmt.Sprintf("/log/tile/%d/%s", level, name))
 	if err == nil && uint64(len(b)) != width*32 {
 		err = fmt.Errorf("tile %d/%s has %d bytes, want %d", level, name, len(b), width*32)
 	}
@@ -471,7 +471,7 @@ func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, l
 	return translog.Hash(seen[key][(index%256)*32 : (index%256+1)*32]), nil
 }
 
-// checkLedger checks that the leaf hashes in the last tile are those of the ledger
+// checkLedger checks that the leaf hashes in the last tile are the hashes of the ledger
 // entries that the tile covers.
 func checkLedger(ctx context.Context, p *probe) error {
 	head, err := p.head(ctx)
@@ -480,7 +480,7 @@ func checkLedger(ctx context.Context, p *probe) error {
 	}
 	tile := (head.Size - 1) / 256
 	width := head.Size - tile*256
-	b, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger?from=%d&to=%d", tile*256+1, head.Size))
+	b, err := p.readAs(ctx, p.Operator, fmt.Sprintf("/api/v1/ledger?from=%d&to=%d", tile*256+1, head.Size))
 	if err != nil {
 		return err
 	}

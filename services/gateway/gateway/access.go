@@ -12,12 +12,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// accessFacts returns the actor, the call and the error code that the access log records
-// for a request that ended with err.
+// accessFacts returns the tenant, the actor, the call and the error code that the access
+// log records for a request that ended with err.
 func accessFacts(c echo.Context, err error) accesslog.Facts {
 	f := accesslog.Facts{Call: c.Response().Header().Get(calls.IDHeader)}
 	if who, ok := c.Get(auth.CallerKey).(*auth.Caller); ok {
-		f.Actor = who.Actor
+		f.Tenant, f.Actor = who.Tenant, who.Actor
 	}
 	_, f.Error = apierr.StatusAndCode(err)
 	return f
@@ -28,5 +28,5 @@ func accessFacts(c echo.Context, err error) accesslog.Facts {
 // is /mcp whatever MCP method it carries.
 func (s *Service) logToolCall(who *auth.Caller, call string, began time.Time, err error) {
 	status, code := apierr.StatusAndCode(err)
-	accesslog.Line(s.env.Log, slog.LevelInfo, "tools/call", "/mcp", status, time.Since(began), &accesslog.Facts{Actor: who.Actor, Call: call, Error: code})
+	accesslog.Line(s.env.Log, slog.LevelInfo, "tools/call", "/mcp", status, time.Since(began), &accesslog.Facts{Tenant: who.Tenant, Actor: who.Actor, Call: call, Error: code})
 }

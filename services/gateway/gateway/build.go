@@ -3,8 +3,11 @@ package gateway
 import (
 	"errors"
 	"net/http"
+	"runtime"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -48,13 +51,14 @@ type parts struct {
 	tlog        *tlog.API
 	conformance *conformance.API
 	health      *health.API
-	queries     *queries.Client
+	queries     *queries.Services
 }
 
 // Outside holds the connections to other services that tests replace. The connections to
 // the ledger and to this instance's inbox are in run.Env.
 type Outside struct {
-	Queries *rpc.Client // queries other services
+	Queries *rpc.Client  // queries other services
+	Tenants auth.Tenants // the registry of tenants; if nil, that of the run.Env
 	// Open subscribes to the frames that the service named by from sends for a call.
 	// Frames that were sent before are not delivered.
 	Open func(call, from string) llmapi.Frames
@@ -96,9 +100,13 @@ func (s *Service) Deliver(en eventlog.Entry) error {
 	return errors.Join(s.apply(en), s.prop.Deliver(en))
 }
 
+// turn is the time for which a call counts as one that needs a processor; see fair.Turns.
+const turn = 50 * time.Millisecond
+
 // build creates the APIs of the gateway and connects them.
 func (s *Service) build(env *run.Env, out Outside) {
 	s.env, s.metrics = env, metrics.New()
+	s.tools.Keys = env.Trust.At
 	if env.Metrics != nil {
 		s.metrics.Register(env.Metrics)
 	}
@@ -106,41 +114,45 @@ func (s *Service) build(env *run.Env, out Outside) {
 	if env.Emit != nil {
 		ledger = env.Emit.Log
 	}
-	s.queries = &queries.Client{Client: out.Queries}
-	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenant: env.Tenant, Authority: &s.authority, Limits: s.Bodies}
+	s.queries = queries.New(out.Queries)
+	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, Exceeded: s.metrics.CountExceeded,
+		Turns: fair.Turns{Places: 2 * runtime.GOMAXPROCS(0), Hold: turn}}
+	if out.Tenants == nil {
+		s.gate.Tenants = env.Cell
+	}
 	if s.view != nil {
 		s.gate.Known = s.view.Ready()
 	}
 	if env.SignKey() != nil {
-		s.lender = &handout.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
+		s.lender = &handout.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Tenants: env.Cell.Check, Cell: env.Cell.Now, Instance: env.Instance}
 	}
-	in := &sessions.Resolver{Tenant: env.Tenant, Ledger: ledger, Grants: &s.authority}
-	heirs := &labels.Reader{Tenant: env.Tenant, Ledger: ledger, Queries: s.queries}
+	in := &sessions.Resolver{Ledger: ledger, Grants: &s.authority}
+	heirs := &labels.Reader{Ledger: ledger, Queries: s.queries}
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
 	s.calls = &calls.API{Gate: s.gate,
-		Maker: &calls.Maker{Tenant: env.Tenant, CallTimeout: s.CallTimeout, Sessions: in, Labels: heirs, Queries: s.queries, Tools: &s.tools},
+		Maker: &calls.Maker{CallTimeout: s.CallTimeout, Sessions: in, Labels: heirs, Queries: s.queries, Tools: &s.tools.Catalog},
 		Runner: &calls.Runner{Queries: s.queries, Proposer: s.prop, Past: &await.Past{Ledger: ledger, Instance: env.Instance, Proposer: s.prop},
-			Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log, Suspended: s.gate.Suspended}}
+			Tools: &s.tools.Catalog, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log, Suspended: s.gate.Suspended}}
 	s.prop.ExecutorOf = s.calls.ExecutorOf
 	s.models = &llmapi.API{Capture: s.capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries,
 		Metrics: s.metrics, Blobs: env.Blobs, Tracer: env.Tracer, Log: env.Log,
 		Open: out.Open, Post: out.Post}
 	s.calls.ModelRequest = s.models.Request
-	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools, Logged: s.logToolCall}
-	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools}
-	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools,
+	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Logged: s.logToolCall}
+	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools.Catalog}
+	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools.Catalog,
 		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
 	if s.decide.Lender = out.Lender; s.lender != nil { // assigning a nil *handout.Lender would make the interface non-nil
 		s.decide.Lender = s.lender
 	}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
-	s.secrets = &secrets.API{Tenant: env.Tenant, Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
+	s.secrets = &secrets.API{Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
 	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
-	s.ledger = &ledgerapi.API{Tenant: env.Tenant, RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,
-		Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
+	s.ledger = &ledgerapi.API{RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,
+		Verifiers: fair.New(ledgerapi.MaxVerifying), Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
 	s.tlog = &tlog.API{Gate: s.gate, Queries: s.queries}
 	s.conformance = &conformance.API{RootKID: env.RootKID, Gate: s.gate, Blobs: env.Blobs, Emit: env.Emit}
-	s.health = &health.API{Tenant: env.Tenant, Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,
+	s.health = &health.API{Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,
 		Ledger: ledger, Conn: env.Conn, Queries: out.Queries, Health: env.Health}
 }

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth/authtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -26,8 +28,10 @@ func edge(t *testing.T, limits body.Limits) (*Service, string, func(actor string
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	s := &Service{Config: Config{TokenKey: key, Bodies: limits}}
-	env := &run.Env{Tenant: "default", Log: slog.Default()}
-	s.build(env, outsideOf(env))
+	env := &run.Env{Log: slog.Default()}
+	out := outsideOf(env)
+	out.Tenants, out.Queries = authtest.New("default"), &rpc.Client{}
+	s.build(env, out)
 	srv := httptest.NewServer(s.routes())
 	t.Cleanup(srv.Close)
 	return s, srv.Listener.Addr().String(), func(actor string, scopes ...string) string {
@@ -39,8 +43,8 @@ func edge(t *testing.T, limits body.Limits) (*Service, string, func(actor string
 	}
 }
 
-// begin sends the head of a request with the given Content-Length, and the part of its
-// body that is in body.
+// begin sends the head of a request with the given Content-Length, followed by body,
+// which may be shorter than that. It returns the connection.
 func begin(t *testing.T, addr, method, path, bearer string, length int, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -72,8 +76,8 @@ func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 }
 
 // TestScopeBeforeBody checks that every route verifies the credential and the scope that
-// it requires before it reads the body, and that every route that accepts a body
-// requires a scope. The requests of this test never send their bodies.
+// it requires before it reads the body, and that every route with a method other than
+// GET requires a scope. The requests of this test never send their bodies.
 func TestScopeBeforeBody(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{})
 	health := "bearer " + mint("probe", token.Health)

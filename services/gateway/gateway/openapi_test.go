@@ -74,6 +74,7 @@ var freeForm = map[string]string{
 	"Args":             "the tool's input schema has the members",
 	"Document":         "the OpenAPI Initiative specifies the document itself",
 	"EventData":        "each type of event has a schema of its own (docs/reference/events.md)",
+	"ExportLine":       "lines of four kinds have members of their own (docs/reference/ledger-format.md)",
 	"Facts":            "policy bundles and kinds of calls have facts of their own",
 	"InputItem":        "the members are those that the caller of the provider's API sent",
 	"MCPMessage":       "the Model Context Protocol specifies them",
@@ -84,8 +85,8 @@ var freeForm = map[string]string{
 	"ViewLine":         "views have a canonical form of their own, which is compared as bytes",
 }
 
-// TestNoBareMaps checks that bare finds no schema in the document except those that
-// freeForm lists, and that freeForm lists no other schemas. The description of each
+// TestNoBareMaps checks that bare finds no schema in the document except the schemas
+// that freeForm lists, and that freeForm lists no other schemas. The description of each
 // schema in freeForm must be long enough to give the reason.
 func TestNoBareMaps(t *testing.T) {
 	d := readDocument(t)
@@ -113,7 +114,7 @@ func TestNoBareMaps(t *testing.T) {
 }
 
 // bare returns the places of the schemas in schema, including schema itself, that
-// describe nothing: those without a type, a reference or alternatives, and objects for
+// describe nothing: schemas without a type, a reference or alternatives, and objects for
 // which neither members nor the type of further members are described. at is the place
 // of schema.
 func bare(schema any, at string) (out []string) {

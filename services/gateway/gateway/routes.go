@@ -31,13 +31,16 @@ type route struct {
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 	audit, admin := auth.Holds(token.Audit), auth.Holds(token.Admin)
-	// The handlers of the routes with these needs propose a call or record a report.
+	// Responses of routes with the need mesh cover all tenants. Routes with the need ofLog
+	// read the log, which all tenants share, or the export of one tenant.
+	mesh, ofLog := auth.Holds(token.CellAudit).OfMesh(), auth.Holds(token.Audit, token.CellAudit)
+	// The handlers of the routes with these needs propose a call.
 	calling, model, decides := auth.Calling.WithRecord(), auth.Holds(token.LLM).WithRecord(), auth.Holds(token.Decide).WithRecord()
 	mcp := s.mcp.Handler()
 	return []route{
 		{get, "/healthz", auth.Open, s.health.Alive},
 		{get, "/readyz", auth.Open, s.health.Ready},
-		{get, "/metrics", auth.Open, s.metrics.Handler(s.health, s.queries.Client)},
+		{get, "/metrics", auth.Open, s.metrics.Handler(s.health, s.queries.OfMesh().Client)},
 		{get, "/openapi.json", auth.Open, openapi},
 		{get, "/version", auth.Open, s.health.VersionOf},
 
@@ -67,7 +70,7 @@ func (s *Service) table() []route {
 		{post, "/api/v1/judgements", calling, s.calls.Judgement},
 		{get, "/api/v1/calls/:id", auth.Known, s.calls.State},
 		{post, "/api/v1/decide", decides, s.decide.Decide},
-		{post, "/api/v1/intents/:id/outcome", decides, s.decide.Report},
+		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide).WithReport(), s.decide.Report},
 
 		{get, "/api/v1/approvals", auth.Holds(token.Vote), s.approvals.List},
 		{get, "/api/v1/approvals/:call", auth.Holds(token.Vote), s.approvals.Get},
@@ -75,6 +78,8 @@ func (s *Service) table() []route {
 		{get, "/api/v1/policies", audit, s.policy.Policies},
 		{get, "/api/v1/limits", audit, s.policy.Limits},
 		{get, "/api/v1/identities", audit, s.policy.Identities},
+		{get, "/api/v1/tenants", mesh, s.policy.Tenants},
+		{get, "/api/v1/tenants/:tenant", mesh, s.policy.Tenant},
 		{get, "/api/v1/trust/keys", auth.Known, s.policy.TrustKeys},
 
 		{get, "/helm/receipts", audit, s.ledger.Receipts},
@@ -83,21 +88,22 @@ func (s *Service) table() []route {
 		{get, "/api/v1/proofgraph/sessions/:id/receipts", audit, s.ledger.SessionReceipts},
 		{get, "/api/v1/proofgraph/receipts/:hash", audit, s.ledger.ReceiptByDigest},
 		{get, "/api/v1/sessions/:id/evidence", audit, s.ledger.Evidence},
+		{get, "/api/v1/tenants/:tenant/evidence", ofLog, s.ledger.TenantEvidence},
 		{post, "/api/v1/evidence/export", audit, s.ledger.ExportEvidence},
 		{post, "/api/v1/evidence/verify", audit.WithOpaqueBody(), s.ledger.VerifyEvidence},
 		{post, "/api/v1/conformance/run", audit, s.conformance.Run},
 		{get, "/api/v1/conformance/reports/:id", audit, s.conformance.Report},
 		{get, "/api/v1/events", audit, s.ledger.Events},
 		{get, "/api/v1/search", audit, s.ledger.Search},
-		{get, "/api/v1/ledger", audit, s.ledger.Entries},
+		{get, "/api/v1/ledger", mesh, s.ledger.Entries},
 		{get, "/api/v1/ledger/:seq/proof", audit, s.ledger.Proof},
 		{get, "/api/v1/contents/:commitment", audit, s.ledger.Content},
-		{get, "/log/checkpoint", audit, s.tlog.Checkpoint},
-		{get, "/log/consistency", audit, s.tlog.Consistency},
-		{get, "/log/tile/:level/:tile", audit, s.tlog.Tile},
-		{get, "/log/tile/:level/:tile/*", audit, s.tlog.Tile},
-		{post, "/log/cosignatures", auth.Holds(token.Cosign), s.tlog.Cosign},
-		{get, "/api/v1/views/:service", audit, s.ledger.View},
+		{get, "/log/checkpoint", ofLog, s.tlog.Checkpoint},
+		{get, "/log/consistency", ofLog, s.tlog.Consistency},
+		{get, "/log/tile/:level/:tile", mesh, s.tlog.Tile},
+		{get, "/log/tile/:level/:tile/*", mesh, s.tlog.Tile},
+		{post, "/log/cosignatures", auth.Holds(token.Cosign).OfMesh(), s.tlog.Cosign},
+		{get, "/api/v1/views/:service", mesh, s.ledger.View},
 
 		{get, "/mcp/v1/capabilities", auth.Holds(token.Tools), s.mcp.Capabilities},
 		{post, "/mcp/v1/execute", calling, s.mcp.Execute},

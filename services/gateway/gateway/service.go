@@ -1,8 +1,8 @@
 // Package gateway is the service that clients connect to. It translates requests of the
 // OpenAI, Anthropic, MCP and REST APIs into proposals of calls, awaits their outcomes on
-// the ledger, and translates these into responses. Requests that are not calls are
-// answered from the ledger, from the gateway's views, or by queries to other services.
-// The gateway makes no policy decisions and executes no calls.
+// the ledger, and translates these into responses. For requests that are not calls, it
+// reads the ledger or its views, or queries other services. The gateway makes no policy
+// decisions and executes no calls.
 package gateway
 
 import (
@@ -30,6 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -51,7 +52,7 @@ type Config struct {
 	TLSCert     string // PEM files with certificate and key, reloaded when they change; empty means plain HTTP
 	TLSKey      string
 	Webhook     string // URL that is notified of calls that wait for approval; empty disables notifications
-	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
+	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature; if Webhook is set, at least 16 bytes
 	// Listening, if set, is called with the bound address before requests are served.
 	Listening func(addr string)
 	// Listener, if set, accepts the connections instead of a TCP listener on Addr.
@@ -64,7 +65,7 @@ type Service struct {
 	Config
 
 	env       *run.Env
-	tools     catalog.Catalog
+	tools     catalog.View
 	authority auth.Authority
 	view      *follow.Follower
 	metrics   *metrics.Metrics
@@ -87,7 +88,7 @@ func (s *Service) capture() string {
 
 // toolsReader is the reader of the events of both views: the catalog of tools and the
 // state of credentials.
-var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), auth.Filters()...)}
+var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.ViewFilters), auth.Filters()...)}
 
 // outcomesReader is the reader of the events that pending calls wait for: outcomes,
 // escalations, and the intents of calls that their callers execute.
@@ -109,7 +110,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	s.view = follow.New(env.Conn, env.Instance, toolsReader, s.apply)
+	kept := s.entries(env.Snapshots == nil)
+	s.view = follow.New(env.Conn, env.Instance, toolsReader, kept.Add)
 	s.build(env, outsideOf(env))
 	s.prop.ServeBodies(env.Box)
 	s.secrets.Serve()
@@ -123,6 +125,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	g, inner := errgroup.WithContext(ctx)
+	from := env.Snapshots.Start(ctx, kept.Source(services.ViewCatalog, snapshotVersion, s.view))
+	g.Go(func() error { return s.view.Run(inner, from) })
 	s.background(inner, g)
 	// Outcomes are still received after ctx is done, until every request has its
 	// response.
@@ -167,8 +171,8 @@ func (s *Service) configure() error {
 	return nil
 }
 
-// apply applies a ledger entry to the views of credentials and of the catalog. An entry
-// that eventlog.Open rejects is logged and skipped.
+// apply applies a ledger entry to the views of credentials and of the catalog, and
+// advances the Lamport clock. An entry that eventlog.Open rejects is logged and skipped.
 func (s *Service) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, toolsReader.Filters...)
 	if err != nil {
@@ -183,11 +187,10 @@ func (s *Service) apply(en eventlog.Entry) error {
 }
 
 // background starts the goroutines that run concurrently with the requests until ctx is
-// done: the follower of the views, the ledger probe, the cleanup of MCP sessions, the
-// lender if the instance has a signing key, and the webhook if one is configured.
+// done: the ledger probe, the cleanup of MCP sessions, the lender if the instance has a
+// signing key, and the webhook if one is configured.
 func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	conn := s.env.Conn
-	g.Go(func() error { return s.view.Run(ctx, 1) })
 	g.Go(func() error {
 		s.probe.Run(ctx, func(try context.Context) error { return conn.Led(try, bus.Events) })
 		return nil

@@ -15,7 +15,7 @@ import (
 
 const model = `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":9}`
 
-// proposing holds, for each route that admits suspended principals, a request: its path
+// proposing holds, for each route that admits suspended callers, a request: its path
 // if that differs from the route's, and its body.
 var proposing = map[string][2]string{
 	"POST /v1/chat/completions":          {"", model},
@@ -34,46 +34,78 @@ var proposing = map[string][2]string{
 	"POST /api/v1/approvals/:call/votes": {"/api/v1/approvals/c-x/votes", `{"vote":"grant","reason":"x"}`},
 	"POST /mcp/v1/execute":               {"", `{"method":"a","params":{}}`},
 	"POST /api/v1/decide":                {"", `{"kind":"tool.a","report_within_ms":1000}`},
-	"POST /api/v1/secrets":               {"", ``},                            // needs the vault-broker's key before it proposes
-	"DELETE /v1/responses/:id":           {"/v1/responses/resp_1", ``},        // needs a stored response
-	"POST /api/v1/intents/:id/outcome":   {"/api/v1/intents/i-x/outcome", ``}, // records the effect of a call that was allowed before
+	"POST /api/v1/secrets":               {"", ``},                            // no body, because nothing would be proposed without the vault-broker's key
+	"DELETE /v1/responses/:id":           {"/v1/responses/resp_1", ``},        // makes no proposal here, because no response is stored
+	"POST /api/v1/intents/:id/outcome":   {"/api/v1/intents/i-x/outcome", ``}, // makes no proposal; it records the effect of a call that was allowed before
 }
 
 // lender is a lender that no call of the tests reaches, because none is allowed.
 type lender struct{ decide.Lender }
 
-// TestSuspendedCallers checks, for every route that requires a credential, that it
-// admits a suspended principal if and only if proposing lists it. Each request in
-// proposing that has a body must become a call, so that policy can deny it.
+// suspensions maps the code of the error that requests of mallory receive to the function
+// that causes it: it suspends mallory or its tenant.
+var suspensions = map[string]func(m *edgetest.Mesh){
+	contract.CodePrincipalSuspended: func(m *edgetest.Mesh) {
+		m.Record("policy", contract.EventPrincipalSuspended, "mallory", contract.Bytes(&policy.PrincipalSuspended{Principal: "mallory", Reason: "x"}), nil)
+	},
+	contract.CodeTenantSuspended: func(m *edgetest.Mesh) { m.Tenants.Suspend(edgetest.Tenant, true) },
+}
+
+// TestSuspendedCallers checks, for every route that requires a credential, that the
+// route admits a suspended principal, and a principal of a suspended tenant, if and only
+// if it is listed in proposing. Each request in proposing that has a body must become a
+// call, so that policy can deny it. A namesake in another tenant is not rejected, and
+// neither is a principal of the tenant after its suspension.
 func TestSuspendedCallers(t *testing.T) {
+	for code, suspend := range suspensions {
+		t.Run(code, func(t *testing.T) { suspendedCallers(t, code, suspend) })
+	}
+}
+
+func suspendedCallers(t *testing.T, code string, suspend func(*edgetest.Mesh)) {
 	m := edgetest.NewWith(t, gateway.Config{}, lender{}, "tool.a", "llm.chat")
 	proposed := ""
 	m.Execute = func(c *edgetest.Call) { proposed = c.Proposal.Actor; c.Deny(contract.ReasonPrincipalSuspended) }
-	m.Record("policy", contract.EventPrincipalSuspended, "mallory", contract.Bytes(&policy.PrincipalSuspended{Principal: "mallory", Reason: "x"}), nil)
+	suspend(m)
 	who := m.Token("mallory", token.All...)
 	for route, admitted := range m.Service.Admitted() {
 		method, path, _ := strings.Cut(route, " ")
 		q, calls := proposing[route]
 		if calls != admitted {
-			t.Errorf("%s admits suspended principals: %t, want %t", route, admitted, calls)
+			t.Errorf("%s admits suspended callers: %t, want %t", route, admitted, calls)
 		}
 		if q[0] != "" {
 			path = q[0]
 		}
 		proposed = ""
 		r := m.Do(method, path, who, q[1])
-		if refused := r.Code == 403 && r.Error() == contract.EventPrincipalSuspended && proposed == ""; refused == calls {
+		if refused := r.Code == 403 && r.Error() == code && proposed == ""; refused == calls {
 			t.Errorf("%s: %d %s", route, r.Code, r.Body)
 		}
 		if q[1] != "" && proposed != "mallory" {
 			t.Errorf("%s: %d %s; no proposal", route, r.Code, r.Body)
 		}
 	}
+	if r := m.Do("GET", "/api/v1/packs", m.TokenIn(edgetest.Other, "mallory", token.All...), ""); r.Code != 200 {
+		t.Errorf("request of the namesake in the other tenant: %d %s", r.Code, r.Body)
+	}
+	m.Record("policy", contract.EventPrincipalResumed, "mallory", contract.Bytes(&policy.PrincipalResumed{Principal: "mallory", Reason: "x"}), nil)
+	m.Tenants.Suspend(edgetest.Tenant, false)
+	if r := m.Do("GET", "/api/v1/packs", who, ""); r.Code != 200 {
+		t.Errorf("after the suspension: %d %s", r.Code, r.Body)
+	}
 }
 
-// TestSuspendedRepeats checks that a suspended principal receives neither the output nor
-// the intent of a call that it proposed before its suspension.
+// TestSuspendedRepeats checks that a suspended principal, or a principal of a suspended
+// tenant, receives neither the output nor the intent of a call that it proposed before the
+// suspension.
 func TestSuspendedRepeats(t *testing.T) {
+	for code, suspend := range suspensions {
+		t.Run(code, func(t *testing.T) { suspendedRepeats(t, code, suspend) })
+	}
+}
+
+func suspendedRepeats(t *testing.T, code string, suspend func(*edgetest.Mesh)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.NewWith(t, gateway.Config{}, lender{}, "tool.a", "llm.chat")
 		m.Execute = func(c *edgetest.Call) {
@@ -88,13 +120,13 @@ func TestSuspendedRepeats(t *testing.T) {
 		}
 		r := m.Do("POST", "/api/v1/decide", who, `{"kind":"tool.a","report_within_ms":60000}`, "X-Binnacle-Timeout: 1", "Idempotency-Key: d")
 		decided := r.Header().Get("X-Binnacle-Call-Id")
-		m.Record("policy", contract.EventPrincipalSuspended, "mallory", contract.Bytes(&policy.PrincipalSuspended{Principal: "mallory", Reason: "x"}), nil)
+		suspend(m)
 		for what, r := range map[string]*edgetest.Response{
 			"a repeated call":        m.Do("POST", "/api/v1/calls", who, call, key),
 			"a repeated decision":    m.Do("POST", "/api/v1/decide", who, `{"kind":"tool.a","report_within_ms":60000}`, "X-Binnacle-Timeout: 1", "Idempotency-Key: d"),
 			"the intent, by call id": m.Do("POST", "/api/v1/decide", who, `{"call_id":"`+decided+`"}`, "X-Binnacle-Timeout: 1"),
 		} {
-			if r.Code != 403 || r.Error() != contract.EventPrincipalSuspended {
+			if r.Code != 403 || r.Error() != code {
 				t.Errorf("%s: %d %s", what, r.Code, r.Body)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
@@ -24,8 +25,9 @@ const (
 	audience = "binnacle"
 )
 
-// Scopes that a token may hold; All also contains the others. Policy receives the scopes
-// as facts; the gateway checks those that a route requires.
+// Scopes that a token may hold. All also contains any other scope that the registry of
+// services declares. Policy receives the scopes as facts; the gateway checks the scopes
+// that a route requires.
 const (
 	LLM    = "llm:call"
 	Tools  = "tools:call"
@@ -37,15 +39,19 @@ const (
 	Health = "health:read"
 	Vote   = "approvals:vote"
 	Cosign = "log:cosign"
-	Decide = "calls:decide" // executes calls itself and reports their outcomes
+	Decide = "calls:decide" // obtain decisions about calls that the caller executes itself, and report how they ended
+
+	// The scopes of operators, which concern the mesh as a whole and not one tenant.
+	CellAdmin = "cell:admin" // create, suspend and limit tenants
+	CellAudit = "cell:audit" // read the whole ledger, and the list of tenants
 )
 
-// All lists every scope: those above, and the scopes that the registry of services
-// declares for other kinds of calls.
+// All lists the constants above, and the scopes that the registry of services declares
+// for other kinds of calls.
 var All = all()
 
 func all() []string {
-	out := []string{Admin, Audit, Cosign, Decide, Erase, Health, Judge, LLM, Tools, Vault, Vote}
+	out := []string{Admin, Audit, CellAdmin, CellAudit, Cosign, Decide, Erase, Health, Judge, LLM, Tools, Vault, Vote}
 	for _, k := range services.Kinds() {
 		if !slices.Contains(out, k.Scope) {
 			out = append(out, k.Scope)
@@ -79,19 +85,20 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 	return jwt.NewWithClaims(jwt.SigningMethodEdDSA, c).SignedString(ed25519.NewKeyFromSeed(seed))
 }
 
-// Verify checks the signature, issuer, audience, lifetime and tenant of a token, and
-// returns its JWT claims, with "-" for a missing client. It rejects a token without a
-// subject, and a token with an id of more than 128 bytes. It also rejects a token
-// without an id or a time of issue, because such a token could not be revoked.
-func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
+// Verify checks the signature, issuer, audience and lifetime of a token, and returns its
+// JWT claims, with "-" for a missing client. The caller checks that the tenant exists.
+// Verify rejects a token without a subject or with a malformed tenant (see
+// contract.Token), and a token with an id of more than 128 bytes. It also rejects a
+// token without an id or a time of issue, because such a token could not be revoked.
+func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 	var c Claims
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },
 		jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithIssuer(issuer), jwt.WithAudience(audience), jwt.WithExpirationRequired())
 	if err != nil {
 		return nil, err
 	}
-	if c.Tenant != tenant {
-		return nil, errors.New("token belongs to another tenant")
+	if !contract.Token(c.Tenant) {
+		return nil, errors.New("token names no tenant")
 	}
 	if c.Subject == "" {
 		return nil, errors.New("token names no subject")
@@ -103,6 +110,14 @@ func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 		c.Client = "-"
 	}
 	return &c, nil
+}
+
+// Has reports whether a token has a scope, without verifying the token. It is false if raw
+// is not a token.
+func Has(raw, scope string) bool {
+	var c Claims
+	_, _, err := jwt.NewParser().ParseUnverified(raw, &c)
+	return err == nil && slices.Contains(c.Scopes, scope)
 }
 
 // ID returns the id of a token without verifying the token, or raw if raw is not a token

@@ -26,9 +26,12 @@ func TestMint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Verify(public, "t", raw)
-	if err != nil || c.Subject != "alice" || c.Client != "cli" || !slices.Equal(c.Scopes, []string{Tools, Audit}) || c.ID == "" {
+	c, err := Verify(public, raw)
+	if err != nil || c.Tenant != "t" || c.Subject != "alice" || c.Client != "cli" || !slices.Equal(c.Scopes, []string{Tools, Audit}) || c.ID == "" {
 		t.Fatalf("%+v %v", c, err)
+	}
+	if !Has(raw, Tools) || Has(raw, LLM) || Has("no token", Tools) {
+		t.Error("Has returns wrong results")
 	}
 	if c.IssuedAt.Time.Sub(now).Abs() > 2*time.Millisecond || !c.ExpiresAt.Time.After(now.Add(59*time.Minute)) {
 		t.Error(c.IssuedAt, c.ExpiresAt)
@@ -41,8 +44,9 @@ func TestMint(t *testing.T) {
 	}
 }
 
-// TestVerify checks that Verify rejects tokens of another key or tenant, expired tokens,
-// tokens with another algorithm or without a signature, and texts that are not tokens.
+// TestVerify checks that Verify rejects tokens of another key or without a valid tenant,
+// expired tokens, tokens with another algorithm or without a signature, and texts that
+// are not tokens.
 func TestVerify(t *testing.T) {
 	seed, public := keys()
 	other := slices.Clone(seed)
@@ -67,7 +71,8 @@ func TestVerify(t *testing.T) {
 	}
 	for name, raw := range map[string]string{
 		"another key":            mint(other, "t", now, time.Hour),
-		"another tenant":         mint(seed, "u", now, time.Hour),
+		"no tenant":              mint(seed, "", now, time.Hour),
+		"a tenant of two tokens": mint(seed, "t.u", now, time.Hour),
 		"expired":                mint(seed, "t", now.Add(-2*time.Hour), time.Hour),
 		"cut":                    good[:len(good)-2],
 		"without a signature":    parts[0] + "." + parts[1] + ".",
@@ -75,13 +80,13 @@ func TestVerify(t *testing.T) {
 		"HMAC by the public key": hmac,
 		"nothing":                "",
 	} {
-		if c, err := Verify(public, "t", raw); err == nil {
+		if c, err := Verify(public, raw); err == nil {
 			t.Errorf("%s is accepted: %+v", name, c)
 		}
 	}
 }
 
-// TestScopesDocumented checks that the how-to lists every scope.
+// TestScopesDocumented checks that docs/how-to/README.md lists every scope.
 func TestScopesDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/how-to/README.md")
 	if err != nil {

@@ -51,7 +51,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
 	s.prop.ServeBodies(env.Box)
-	if err := catalog.Register(ctx, env.Emit, "judge", []contract.Tool{scoreTool}); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "judge", []contract.Tool{scoreTool}); err != nil {
 		return err
 	}
 	outcomes, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -72,7 +72,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// judgeTime is the time limit of the nested call.
+// judgeTime is the time limit of the nested call to the judging model.
 const judgeTime = 60 * time.Second
 
 // score executes a call of kind judge.score. The call fails if the rubric is invalid, or
@@ -90,7 +90,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
-	turns, err := rpc.Do(ctx, s.env.Queries, audit.TranscriptQuery, audit.TranscriptRequest{Session: args.Session})
+	turns, err := rpc.Do(ctx, s.env.Queries.In(w.Event.Tenant), audit.TranscriptQuery, audit.TranscriptRequest{Session: args.Session})
 	if err != nil {
 		return execute.Fail(contract.CodeSessionNotFound, "the transcript cannot be had: %v", err)
 	}
@@ -140,8 +140,8 @@ func chat(r *verdict.Rubric, transcript json.RawMessage) ([]byte, error) {
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
 }
 
-// words returns the text of the first choice of a chat completion, or an error if there
-// is no choice.
+// words returns the text of the first choice of a chat completion, or an error if the
+// completion is malformed or has no choice.
 func words(completion []byte) (string, error) {
 	var c struct {
 		Choices []struct {
@@ -158,7 +158,7 @@ func words(completion []byte) (string, error) {
 
 // ask proposes the nested call as the actor of the call judge.score, waits for its
 // outcome, and returns the text of the model's reply. It returns an error if the nested
-// call does not succeed.
+// call does not succeed or the reply cannot be read.
 func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
 	raw, err := chat(r, transcript)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: llm.Executor, Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
 		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: judgeTime, Parent: w.Event}
-	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {
+	if err := llm.Request(ctx, s.env.Blobs.In(w.Event.Tenant), &req, args, raw, labels); err != nil {
 		return "", err
 	}
 	req.Stream = false // ask does not receive frames, only the outcome
@@ -188,7 +188,7 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	if out.Recorded.Effect.Status != contract.Succeeded || out.Recorded.Output == nil {
 		return "", errors.New("the judging model gave no answer: " + out.Recorded.Receipt.ReasonCode + " " + out.Recorded.Effect.ErrorCode)
 	}
-	body, err := s.env.Blobs.Open(ctx, out.Recorded.Output)
+	body, err := s.env.Blobs.In(w.Event.Tenant).Open(ctx, out.Recorded.Output)
 	if err != nil {
 		return "", err
 	}

@@ -73,7 +73,8 @@ func TestJudgement(t *testing.T) {
 }
 
 // TestTool checks that the tool's input schema requires the members that score reads and
-// allows no others, and that the service's declaration matches the tool's executor.
+// allows no other members, and that the service's declaration matches the tool's
+// executor.
 func TestTool(t *testing.T) {
 	var schema struct {
 		Closed   *bool `json:"additionalProperties"`

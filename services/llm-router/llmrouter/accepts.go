@@ -1,18 +1,13 @@
 package llmrouter
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/llm"
-	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
@@ -23,8 +18,8 @@ const acceptsKey = "accepts"
 const anyLabel = "*"
 
 // accepted returns the data labels that providers and model names accept. A provider
-// without labels has no entry. A name that may be routed to several providers accepts
-// only the labels that all of them accept; if there are none, its entry contains the
+// without labels has no entry. A model name accepts only the labels that are accepted by
+// every provider to which it may be routed; if there are none, its entry contains the
 // label "-", which no data has.
 func (s *Service) accepted() *events.DataAccepted {
 	by := map[string][]string{}
@@ -84,17 +79,6 @@ func both(a, b []string) []string {
 
 // publishAccepted records the labels that providers and model names accept, if they have
 // changed.
-func (s *Service) publishAccepted(ctx context.Context, env *run.Env) error {
-	data := contract.Bytes(s.accepted())
-	filter := bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.DataAcceptedName, Key: acceptsKey}.String()
-	last, err := env.Emit.Log.Last(ctx, filter)
-	if err == nil {
-		if e, err := eventlog.Open(last, filter); err == nil && bytes.Equal(e.Data, data) {
-			return nil
-		}
-	} else if !errors.Is(err, eventlog.ErrNotFound) {
-		return err
-	}
-	_, err = env.Emit.Append(ctx, env.Emit.New(events.DataAcceptedName, acceptsKey, data, nil))
-	return err
+func (s *Service) publishAccepted(ctx context.Context, m *emit.Emitter) error {
+	return announce(ctx, m, events.DataAcceptedName, acceptsKey, contract.Bytes(s.accepted()))
 }

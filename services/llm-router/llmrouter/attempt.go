@@ -14,10 +14,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
@@ -40,11 +40,11 @@ type attempt struct {
 	usage  ir.Usage
 	said   int // size of the output so far, in bytes
 	output []byte
-	seen   scan.Seen // findings in the response
+	seen   scan.Seen // findings of the guard in the response
 	held   amounts   // amounts reserved for this attempt in call.billed
 	egress provider.Egress
 	trace  string // traceparent header field for the provider
-	inject bool   // the router, not the caller, requested usage in the stream
+	inject bool   // the router requested that the stream report usage; the caller did not
 }
 
 // newAttempt returns an attempt with one candidate. rule is recorded as the reason for
@@ -79,7 +79,7 @@ func (a *attempt) execute(ctx context.Context) *provider.Failure {
 }
 
 // contained executes the attempt. It converts a panic into errPanicked and logs it, so
-// that the attempt is recorded, with what it used, and the call ends as after any other
+// that the attempt is recorded with its usage, and the call continues as after any other
 // failure.
 func (a *attempt) contained(ctx context.Context) (err error) {
 	defer func() {
@@ -97,7 +97,7 @@ func (a *attempt) contained(ctx context.Context) (err error) {
 func spanOf(a *attempt) trace.Span {
 	c := a.c
 	attrs := []attribute.KeyValue{attribute.String("gen_ai.operation.name", c.api.Operation), attribute.String("gen_ai.provider.name", a.up.TraceName()), attribute.String("gen_ai.request.model", a.cand.Model),
-		attribute.String("gen_ai.conversation.id", c.w.Event.Session), attribute.String("binnacle.call.id", c.w.Call.ID), attribute.Bool("gen_ai.request.stream", c.args.Stream)}
+		attribute.String("gen_ai.conversation.id", c.w.Event.Session), attribute.String("binnacle.call.id", c.w.Call.ID), attribute.String("binnacle.tenant", c.w.Event.Tenant), attribute.Bool("gen_ai.request.stream", c.args.Stream)}
 	if v := gjson.GetBytes(c.args.Params, "temperature"); v.Exists() {
 		attrs = append(attrs, attribute.Float64("gen_ai.request.temperature", v.Num))
 	}
@@ -105,9 +105,10 @@ func spanOf(a *attempt) trace.Span {
 }
 
 // failure converts an error of run to a *provider.Failure, and records the code, the
-// HTTP status and the retry time of the failure in a.ev. It logs the detail of a failure
-// that callers must not see. The attempt's own status is cancelled if ctx is done, or
-// else that of the failure's row. failure returns nil if err is nil.
+// HTTP status (if there is one) and the retry time of the failure in a.ev. It logs the
+// failure's detail, which callers must not see. a.ev.Status becomes contract.Cancelled
+// if ctx is done, or else the status of the failure's row in fault.Table. failure
+// returns nil if err is nil.
 func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
 	if err == nil {
 		return nil
@@ -146,10 +147,12 @@ func codeFor(ctx context.Context, err error) string {
 	return fault.Internal
 }
 
-// record adds the attempt to the call's events and its usage to the call's totals. If
-// the provider reported no usage, or an impossible one (see ir.Usage.Checked), the usage
-// is estimated for an attempt that succeeded, had output, or was cancelled after the
-// provider had sent a status.
+// record settles the attempt's reservation, and adds the attempt to the call's events
+// and its usage to the call's totals. The attempt's output, if any, becomes that of the
+// call if the attempt succeeded or its response has begun. If the provider reported no
+// usage, or an impossible one (see ir.Usage.Checked), the usage is estimated for an
+// attempt that succeeded, had output, or was cancelled after the provider had sent a
+// status.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	a.usage = a.usage.Checked()

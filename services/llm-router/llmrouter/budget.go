@@ -9,8 +9,9 @@ import (
 // of a US dollar, and bytes sent to providers.
 type amounts struct{ tokens, micros, egress int64 }
 
-// worst returns the maximum that the attempt can be billed for. It does not include
-// bytes, nor the price of a model that is not in the price table.
+// worst returns the maximum that the attempt can be billed for: nothing if the provider
+// runs in this process. It does not include bytes, nor the price of a model that is not
+// in the price table.
 func (a *attempt) worst() amounts {
 	if a.up.Local() != nil {
 		return amounts{}
@@ -21,8 +22,9 @@ func (a *attempt) worst() amounts {
 }
 
 // afford reserves the maximum that the attempt can be billed for. If the call's attempts
-// could then exceed what policy reserved for the call, it reserves nothing and returns a
-// failure with fault.OverBudget. settle must be called when the attempt has ended.
+// could then exceed the amounts that policy reserved for the call, it reserves nothing
+// and returns a failure with fault.OverBudget. settle must be called when the attempt
+// has ended.
 func (a *attempt) afford() *provider.Failure {
 	c, w := a.c, a.worst()
 	c.mu.Lock()
@@ -37,8 +39,8 @@ func (a *attempt) afford() *provider.Failure {
 }
 
 // affordEgress reserves n bytes for sending a request. If the call's attempts would then
-// exceed what policy reserved for the call, it reserves nothing and returns false. The
-// transport calls it again before it resends a request.
+// exceed the bytes that policy reserved for the call, it reserves nothing and returns
+// false. The transport calls it again before it resends a request.
 func (a *attempt) affordEgress(n int64) bool {
 	c := a.c
 	c.mu.Lock()
@@ -71,7 +73,7 @@ func (a *attempt) settle(f *provider.Failure) {
 }
 
 // release subtracts the tokens and the price that are reserved for an attempt that was
-// not sent, and returns the zero amounts for a.held.
+// not sent. It returns the zero amounts, which the caller must assign to a.held.
 func (a *attempt) release() amounts {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()

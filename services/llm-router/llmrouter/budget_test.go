@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// TestAfford shows that the sum over all attempts of a call is limited to what policy
-// reserved, in tokens, money and bytes, and that the reservation of an attempt that was
-// not sent is released when the attempt ends. An image counts as the maximum tokens that
-// the model may need for it.
+// TestAfford shows that the sum over all attempts of a call is limited to the amounts
+// that policy reserved, in tokens, money and bytes, and that the reservation of an
+// attempt that was not sent is released when the attempt ends. An image counts as the
+// maximum tokens that the model may need for it.
 func TestAfford(t *testing.T) {
 	s := &Service{}
 	s.Table = route.Table{Prices: route.Prices{Version: "1", Models: []route.Price{{Model: "p/m", Input: 1_000_000, Output: 1_000_000, Image: 40}}}}

@@ -19,11 +19,12 @@ import (
 )
 
 // CacheConfig configures the cache of responses. A response is reused for a request that
-// permits it, if the kind, the caller, the virtual key, the beta features, the actions on
-// findings in responses and, after the prompt guards, every byte of the body are the same.
+// permits it, if the kind, the tenant, the caller, the virtual key, the beta features,
+// the actions on findings in responses and, after the prompt guards, every byte of the
+// body are the same.
 type CacheConfig struct {
 	Store string `json:"store,omitempty"`  // memory (default): in this instance; object: in the mesh's object store, shared by all instances and kept across restarts, at most 1 GiB; responses to calls that are not recorded as plain text are always in memory
-	TTLMS int64  `json:"ttl_ms,omitempty"` // lifetime of a cached response; 0 = 1 hour
+	TTLMS int64  `json:"ttl_ms,omitempty"` // lifetime of a cached response, in milliseconds; 0 = 1 hour
 	MaxMB int64  `json:"max_mb,omitempty"` // limit on the memory that an instance uses for the cache, in MiB; 0 = 64
 }
 
@@ -32,7 +33,7 @@ type CacheConfig struct {
 type cache struct {
 	mu   sync.Mutex
 	by   map[string]*list.Element
-	ages list.List // most recently used first
+	ages list.List // elements of by, most recently used first
 	size int64
 }
 
@@ -71,8 +72,8 @@ func (c *cache) drop(el *list.Element) {
 // entrySize is an estimate of the bytes of an entry without its body.
 const entrySize = 512
 
-// put adds an entry and evicts others until the cache is within limit, in bytes. It does
-// not evict the new entry.
+// put adds an entry, replacing one with the same key, and evicts others until the cache
+// is within limit, in bytes. It does not evict the new entry.
 func (c *cache) put(k *kept, limit int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,14 +90,12 @@ func (c *cache) put(k *kept, limit int64) {
 	}
 }
 
-// cacheKey returns the key of a request. It covers the kind, the caller, the virtual key
-// and the body, so that a response is never returned to another caller, and all else that
-// determines the response: the beta features, and the output guard, which combines the
-// configuration with the obligations of the decision. A response is therefore returned
-// only under the guard that was applied to it. The guard is not applied to a cached
-// response instead, because a stream would have to be decoded and encoded again.
+// cacheKey returns the key of a request. It covers the tenant and the caller, so that a
+// response is never returned to another caller, and everything else that determines the
+// response: the kind, the virtual key, the body, the beta features, and the output
+// guard, which combines the configuration with the obligations of the decision.
 func (c *call) cacheKey() string {
-	parts := []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body), digestOf(c.args.Beta)}
+	parts := []string{c.w.Call.Kind, c.w.Event.Tenant, c.w.Event.Actor, c.key.id, string(c.body), digestOf(c.args.Beta)}
 	var guard []string
 	for _, class := range slices.Sorted(maps.Keys(c.reply)) {
 		guard = append(guard, class, c.reply[class])
@@ -124,8 +123,8 @@ func (s *Service) cacheLimit() int64 {
 }
 
 // cached completes the call with a cached response. It returns false if there is none
-// that can be read. If the response cannot be sent to the caller, it returns a failed
-// result and true.
+// that can be read, or if another response has begun. If the response cannot be sent to
+// the caller, it returns a failed result and true.
 func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	key := c.cacheKey()
 	k := c.s.cache.get(key, time.Now())
@@ -138,7 +137,7 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	body := k.body
 	if k.stored != nil {
 		var err error
-		if body, err = c.s.env.Blobs.Kept(ctx, k.stored); err != nil {
+		if body, err = c.s.env.Blobs.In(c.w.Event.Tenant).Kept(ctx, k.stored); err != nil {
 			return execute.Result{}, false
 		}
 	}
@@ -173,7 +172,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 		c.s.cache.put(k, c.s.cacheLimit())
 		return
 	}
-	stored, err := c.s.env.Blobs.Keep(ctx, body, k.media, ttl)
+	stored, err := c.s.env.Blobs.In(c.w.Event.Tenant).Keep(ctx, body, k.media, ttl)
 	if err != nil {
 		c.s.env.Log.Warn("an answer was not kept", "call", c.w.Call.ID, "err", err)
 		return
@@ -183,7 +182,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 
 // applyCached adds a response in the object store to this instance's cache, unless it
 // has expired. Every instance does so, including the one that stored the response. It
-// returns an error if the event cannot be decoded.
+// returns an error if the event or its expiry time cannot be decoded.
 func (s *Service) applyCached(e *contract.Event) error {
 	var d events.ResponseCached
 	if err := contract.Decode(e.Data, &d); err != nil {

@@ -39,7 +39,7 @@ type call struct {
 		tags []string
 	}
 
-	room          *amounts // amounts reserved by policy; nil if no budget limits the call
+	room          *amounts // amounts reserved by policy, of which 0 limits nothing; nil if no budget limits the call
 	prompt, reply scan.Guard
 	inPrompt      scan.Seen
 	withheld      []string // names of tools that are removed from the request
@@ -48,11 +48,11 @@ type call struct {
 	billed amounts    // upper bound of the amounts that all attempts so far may be billed for
 	tries  int64
 	usage  contract.Usage
-	output []byte // the response to record
+	output []byte // response that is recorded as the call's output; nil if there is none
 }
 
-// call executes one call. The result always has a usage, also after a failure: the sum
-// of what the attempts used and sent.
+// call executes one call. The result always has a usage, also after a failure: the
+// amounts that all attempts used and sent.
 func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller) execute.Result {
 	c := &call{s: s, w: w, api: api, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
 	r := c.answer(ctx)
@@ -96,8 +96,7 @@ func (c *call) answer(ctx context.Context) execute.Result {
 	return c.result()
 }
 
-// read sets the fields of c that come from the call: the args, the body, the time, the
-// budget, the obligations and the virtual key. It returns nil on success. It returns a
+// read sets the fields of c that come from the call. It returns nil on success, or a
 // failed result if something cannot be read, if an obligation is unknown, or if the body
 // does not agree with the args, on which the decision is based. Therefore policy, guards
 // and providers all read the same request.
@@ -154,8 +153,8 @@ func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 		Message: "no provider " + strconv.Quote(p)}
 }
 
-// refused records a request that owned or clean rejected, as an attempt with the
-// provider none.
+// refused records a request that owned or clean rejected, as an attempt whose provider
+// is "none".
 func (c *call) refused(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
 		Provider: "none", Requested: c.args.Model, Status: contract.Failed, Streamed: c.args.Stream, Tags: c.key.tags}))
@@ -219,8 +218,9 @@ func passHeaders(to map[string]string, from http.Header) {
 
 // follow tries the candidates of a plan in order. It returns nil on success, or else the
 // failure that ends the call. After a failure, the row of the failure in fault.Table,
-// the triggers of the next candidate and the limits of Retry determine what is tried
-// next. Nothing is tried once a response has begun or ctx is done.
+// the triggers of the next candidate and the limits of Retry determine whether the same
+// candidate or the next one is tried. No candidate is tried once a response has begun or
+// ctx is done.
 func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Failure {
 	var last *provider.Failure
 	for i := 0; i < len(plan); i++ {
@@ -283,9 +283,10 @@ func (r Retry) wait(try int, retryAfter time.Duration) (time.Duration, bool) {
 
 // race sends the call to candidate i. If hedging is on, and the attempt has neither
 // ended nor begun a response after HedgeMS, it sends the call to the next candidate as
-// well. It returns nil if one of them succeeds, or else the failure of the one whose
-// response began or, if none did, of the one that ended last. The index is that of the
-// candidate whose result is returned. All attempts have ended when race returns.
+// well. It returns nil if one of the attempts succeeds, or else the failure of the
+// attempt whose response began or, if no response began, of the attempt that ended last.
+// The index is that of the attempt's candidate. All attempts have ended when race
+// returns.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
 	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
 	if hedge == 0 || i+1 >= len(plan) {
@@ -304,7 +305,7 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 		e := end{a: c.newAttempt(plan[i], rule), i: i}
 		go func() {
 			defer func() {
-				e.panicked = recover() // race panics with it, in the goroutine whose caller recovers
+				e.panicked = recover() // race panics again with this value, in the goroutine of the call
 				ends <- e
 			}()
 			e.f = e.a.execute(ctx)
@@ -322,7 +323,8 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 			}
 		case e := <-ends:
 			running--
-			// If the response of an attempt has begun, the other cannot answer any more.
+			// If the response of an attempt has begun, the response of the other attempt
+			// can no longer be sent.
 			if e.f == nil || running == 0 || c.out.claimedBy(e.a) {
 				cancel()
 				for ; running > 0; running-- {

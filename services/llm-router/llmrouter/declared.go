@@ -3,6 +3,7 @@ package llmrouter
 import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
 // Views returns the declaration of the view of attempts. Replay compares its digest,
@@ -10,6 +11,6 @@ import (
 func Views() []view.Declaration {
 	return []view.Declaration{view.Of(services.LLMRouter, services.ViewUsage, attemptsReader, func(*view.Origin) (view.State, error) {
 		var u Usage
-		return view.Fold(u.Apply, func() []byte { return []byte(u.Digest()) }), nil
-	})}
+		return view.FoldLoad(u.Apply, func() []byte { return []byte(u.Digest()) }, u.LoadSnapshot), nil
+	}).At(usage.Version)}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // embeddings returns a caller's embeddings request translated for api. It returns an
-// error if the input is tokens instead of text.
+// error if the input is a list with an item that is not text, such as a token.
 func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	in := gjson.GetBytes(body, "input")
 	var texts []string

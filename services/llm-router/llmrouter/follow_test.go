@@ -142,7 +142,7 @@ func (s *Service) made(t *testing.T, ctx context.Context, kind, body string) *ma
 		t.Fatal(err)
 	}
 	m := &made{}
-	w := &execute.Work{Event: &contract.Event{Actor: "alice"}, Call: &contract.Call{ID: "c-1", Kind: kind, Stream: true}}
+	w := &execute.Work{Event: &contract.Event{Tenant: "t", Actor: "alice"}, Call: &contract.Call{ID: "c-1", Kind: kind, Stream: true}}
 	w.Fact = func(name string, data []byte) {
 		var f events.AttemptFinished
 		if err := contract.Decode(data, &f); err != nil || name != events.AttemptFinishedName {
@@ -277,7 +277,8 @@ func TestReserved(t *testing.T) {
 
 // TestStreaming shows that another candidate is tried if a stream fails before its first
 // content, and that the call fails if the stream fails later. The content that was
-// received until then is recorded.
+// received until then is recorded. The router requests the usage, but the caller, which
+// did not request it, does not receive it.
 func TestStreaming(t *testing.T) {
 	whole := streams("", first, hello, stop, used, done)
 	for name, c := range map[string]struct {
@@ -374,7 +375,7 @@ func TestLeft(t *testing.T) {
 	if f := m.run(t, ctx); f == nil || f.Code != fault.Cancelled || m.facts[0].Status != contract.Cancelled || len(u.bodies["b"]) != 0 {
 		t.Errorf("%+v %+v", f, m.facts)
 	}
-	if name, rests := s.providers["a"].keys.pick(time.Now(), "m"); rests != nil || name != "llm.a" {
+	if name, rests := s.providers["a"].keys.pick(time.Now(), "t", "m"); rests != nil || name != "llm.a" {
 		t.Errorf("the key is held responsible: %v", rests)
 	}
 }
@@ -395,9 +396,9 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestFailed shows what a caller receives after a failure: the status, the retry time,
-// and the body of the provider's response unless it is about the router's key or not
-// JSON. A response that has begun keeps its status.
+// TestFailed shows the response that a caller receives after a failure: the status, the
+// retry time, and the body of the provider's response unless it is about the router's
+// key or not JSON. A response that has begun keeps its status.
 func TestFailed(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	own := `{"error":{"message":"theirs"}}`
@@ -444,8 +445,8 @@ func TestPlanned(t *testing.T) {
 }
 
 // TestWait shows that the wait before a retry is at least the time that the provider
-// requires and at most retry.max_ms, after any number of tries, and that invalid limits
-// are rejected.
+// requires and at most retry.max_ms, after any number of tries, that there is no retry
+// if the provider requires more, and that invalid limits are rejected.
 func TestWait(t *testing.T) {
 	const ms = time.Millisecond
 	r := Retry{BaseMS: 200, MaxMS: 5000}
@@ -500,21 +501,21 @@ func TestBrokenAttempt(t *testing.T) {
 	if f := m.run(t, t.Context()); f != nil || !strings.HasPrefix(m.trace(), "a:upstream_error") {
 		t.Fatalf("%v %s", f, m.trace())
 	}
-	time.Sleep(10 * time.Millisecond)      // the breaker's open period
-	s.keys.refused("llm.a", "key-llm.a-1") // so that the key is fetched again
+	time.Sleep(10 * time.Millisecond)                      // wait until the breaker's open period has ended
+	s.keys.refused(tenantKey{"t", "llm.a"}, "key-llm.a-1") // remove the cached key, so that the next call fetches it
 	m = s.made(t, t.Context(), llm.Chat, streamed)
 	m.w.Secret = func(context.Context, string) (string, error) { panic("a defect") }
 	f := m.run(t, t.Context())
 	if f != nil || m.trace() != "a:internal, b:succeeded fallback:a/m" || m.facts[0].ProviderKey != "llm.a" || m.usage.InputTokens == 0 {
 		t.Errorf("%v %s %+v", f, m.trace(), m.facts)
 	}
-	if name, rests := s.providers["a"].keys.pick(time.Now(), "m"); rests != nil || name != "llm.a" {
+	if name, rests := s.providers["a"].keys.pick(time.Now(), "t", "m"); rests != nil || name != "llm.a" {
 		t.Errorf("the key is locked: %v", rests)
 	}
 }
 
-// TestHiddenFailure shows that a caller does not receive what a provider says about the
-// router's key, neither in the response nor in the outcome, and that the log has it
+// TestHiddenFailure shows that neither the response nor the result of a call contains a
+// provider's message about the router's key, and that the log contains the message
 // without the key.
 func TestHiddenFailure(t *testing.T) {
 	const told = `{"error":{"message":"Incorrect API key provided: sk-pr***wxyz of org-7, key-llm.a-1","code":401}}`
@@ -542,8 +543,8 @@ func TestHiddenFailure(t *testing.T) {
 }
 
 // TestRaceBroken shows that a hedged call ends with the failure of the attempt whose
-// response had begun, without waiting for a response to the other, which is cancelled
-// and recorded.
+// response had begun, without waiting for a response to the other attempt, which is
+// cancelled and recorded.
 func TestRaceBroken(t *testing.T) {
 	begun := make(chan struct{})
 	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -572,8 +573,8 @@ func TestRaceBroken(t *testing.T) {
 	}
 }
 
-// TestUnknownBlock shows that a caller of the provider's own API receives blocks of a
-// type that the router does not know, and that a caller of another API receives the rest.
+// TestUnknownBlock shows that a caller of the provider's own API receives blocks of an
+// unknown type, and that a caller of another API receives the other blocks.
 func TestUnknownBlock(t *testing.T) {
 	events := []string{`{"type":"message_start","message":{"id":"msg_1","model":"m"}}`, `{"type":"content_block_start","index":0,"content_block":{"type":"hologram","data":"zz"}}`, `{"type":"content_block_stop","index":0}`,
 		`{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"hello"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}`, `{"type":"message_stop"}`}

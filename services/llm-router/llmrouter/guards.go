@@ -18,7 +18,7 @@ import (
 // Policy may require stricter actions.
 type Guards struct {
 	Prompt map[string]string `json:"prompt,omitempty"` // action (flag, redact or block) for each class (email, phone, credit_card, iban, us_ssn, aws_key, github_token, api_key, jwt, private_key, slack_token) or group (pii, secret, all)
-	Output map[string]string `json:"output,omitempty"` // the same for responses of models
+	Output map[string]string `json:"output,omitempty"` // action for each class or group of findings in responses of models, as in prompt
 }
 
 // guardOf returns the guard for one side of the configuration, prompt or output. It
@@ -98,7 +98,7 @@ type filter struct {
 	seen   scan.Seen
 	joined bool                  // the caller joins all texts of a choice, even with other events between them
 	at     map[lane]*scan.Stream // buffered text, by lane
-	last   map[int]lane          // current lane of each choice
+	last   map[int]lane          // current lane, by choice
 	args   map[lane][]byte       // arguments received so far, by tool call
 }
 

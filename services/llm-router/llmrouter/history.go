@@ -75,11 +75,11 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 		message := fmt.Sprintf("%s: no %s %s is stored", field, what, id)
 		return &provider.Failure{Code: fault.NotFound, Message: message, Fault: &ir.Fault{Param: field, Message: message}}
 	}
-	if id := c.args.Previous; id != "" && c.s.usage.answer(id).Actor != c.w.Event.Actor {
+	if id := c.args.Previous; id != "" && c.s.usage.answer(c.w.Event.Tenant, id).Actor != c.w.Event.Actor {
 		return none("/previous_response_id", "response", id)
 	}
 	for _, id := range c.args.Refs {
-		if c.s.usage.item(id).Actor != c.w.Event.Actor {
+		if c.s.usage.item(c.w.Event.Tenant, id).Actor != c.w.Event.Actor {
 			return none("/input", "item", id)
 		}
 	}
@@ -110,12 +110,12 @@ func unread(err error) error {
 // the id of the response that this one continues, or "". Its error wraps errNotStored if
 // no response with the id is stored for the caller, errUnread if the ledger or the
 // content cannot be read now, or contract.ErrEncrypted if the router cannot decrypt the
-// content. Other errors mean that the content cannot be translated. It gives up after
+// content. Other errors mean that the content cannot be translated. The time limit is
 // three seconds.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	a, err := c.s.answer(ctx, id)
+	a, err := c.s.answer(ctx, c.w.Event.Tenant, id)
 	if err != nil {
 		return nil, "", unread(err)
 	}
@@ -142,13 +142,14 @@ func (c *call) turn(ctx context.Context, callID string) (turn []ir.Message, prev
 
 // exchange returns the request and the response of one of the caller's calls, and the id
 // of the response that it continued, or "". It returns errNotStored if the call has no
-// stored response, and the errors of event and of the object store.
+// stored response, and the errors of event, of the object store and of decoding the
+// args.
 func (c *call) exchange(ctx context.Context, callID string) (body, output []byte, previous string, err error) {
 	var call contract.Call
 	if err := c.event(ctx, audit.ProposalQuery, contract.EventCallProposed, callID, &call); err != nil {
 		return nil, nil, "", err
 	}
-	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)
+	rawArgs, err := c.s.env.Blobs.In(c.w.Event.Tenant).Open(ctx, &call.Args)
 	if err != nil {
 		return nil, nil, "", err
 	}
@@ -163,20 +164,21 @@ func (c *call) exchange(ctx context.Context, callID string) (body, output []byte
 	if call.Kind != llm.Responses || rec.Output == nil || !args.Stored() {
 		return nil, nil, "", errNotStored
 	}
-	if body, err = c.s.env.Blobs.Open(ctx, call.Body); err != nil {
+	if body, err = c.s.env.Blobs.In(c.w.Event.Tenant).Open(ctx, call.Body); err != nil {
 		return nil, nil, "", err
 	}
-	output, err = c.s.env.Blobs.Open(ctx, rec.Output)
+	output, err = c.s.env.Blobs.In(c.w.Event.Tenant).Open(ctx, rec.Output)
 	return body, output, args.Previous, err
 }
 
 // event queries audit for an event of one of the caller's calls, and decodes the data of
 // the event into data. It repeats the query until audit has indexed the event. It
-// returns errNotStored for another caller's call. If ctx is done before the event is
-// indexed, it returns errNotStored or the error of the query.
+// returns errNotStored for another caller's call, and any error of the query or of
+// decoding. If ctx is done before the event is indexed, it returns errNotStored or the
+// error of the query.
 func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
 	for {
-		raw, err := rpc.Do(ctx, c.s.env.Queries, q, audit.CallRef{CallID: callID})
+		raw, err := rpc.Do(ctx, c.s.env.Queries.In(c.w.Event.Tenant), q, audit.CallRef{CallID: callID})
 		if err != nil {
 			return err
 		}
@@ -192,7 +194,7 @@ func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawM
 		}
 		select {
 		case <-ctx.Done():
-			return errNotStored // the call has not ended
+			return errNotStored // the event is not indexed, so the call has probably not ended
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -213,7 +215,7 @@ func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.R
 	if err := json.Unmarshal(w.Args, &q); err != nil {
 		return execute.Fail(fault.InvalidInput, "%v", err)
 	}
-	a, err := s.answer(ctx, q.ID)
+	a, err := s.answer(ctx, w.Event.Tenant, q.ID)
 	if err != nil {
 		return execute.Fail(contract.CodeUnavailable, "%v", err)
 	}

@@ -14,11 +14,15 @@ import (
 
 // keyring caches provider keys for keyLife, so that they are not fetched for every call.
 // vault-broker releases the values, sealed, under the decision of the call that fetches
-// them. It is safe for concurrent use.
+// them. Keys of different tenants are distinct even if their names are equal. It is safe
+// for concurrent use.
 type keyring struct {
 	mu   sync.Mutex
-	held map[string]heldKey
+	held map[tenantKey]heldKey
 }
+
+// tenantKey identifies a provider key: its tenant and its name in the configuration.
+type tenantKey struct{ tenant, name string }
 
 type heldKey struct {
 	value string
@@ -29,11 +33,13 @@ type heldKey struct {
 // that time at the latest, or earlier if the provider rejects the old one.
 const keyLife = 30 * time.Second
 
-// get returns the value of a key, cached or fetched with the grant of w. The value is
-// registered with w, so that w redacts it. The error is that of fetching the value.
+// get returns the value of a key of w's tenant, cached or fetched with the grant of w. The
+// value is registered with w, so that w redacts it. The error is that of fetching the
+// value.
 func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string, error) {
+	at := tenantKey{w.Event.Tenant, name}
 	k.mu.Lock()
-	h, ok := k.held[name]
+	h, ok := k.held[at]
 	k.mu.Unlock()
 	if ok && time.Now().Before(h.until) {
 		w.Hide(name, h.value)
@@ -46,27 +52,36 @@ func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held == nil {
-		k.held = map[string]heldKey{}
+		k.held = map[tenantKey]heldKey{}
 	}
-	k.held[name] = heldKey{v, time.Now().Add(keyLife)}
+	k.held[at] = heldKey{v, time.Now().Add(keyLife)}
 	return v, nil
 }
 
 // refused removes a value that the provider rejected, unless a newer one has replaced
 // it.
-func (k *keyring) refused(name, value string) {
+func (k *keyring) refused(at tenantKey, value string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held[name].value == value {
-		delete(k.held, name)
+	if k.held[at].value == value {
+		delete(k.held, at)
 	}
 }
 
-// rotation selects the keys of a provider in round-robin order. It skips a key that is
-// at its rate limit for the requested model, or whose breaker rejects requests. It is
-// safe for concurrent use.
+// rotation selects the keys of a provider. Each tenant has keys of its own under the
+// configured names, so a key that is rejected or at its rate limit is skipped for its
+// tenant only. A provider without keys has one state for all tenants. It is safe for
+// concurrent use.
 type rotation struct {
 	mu    sync.Mutex
+	names []string
+	limit route.Break
+	by    map[string]*turns // by tenant, made at its first request; by "" for a provider without keys
+}
+
+// turns is the rotation of one tenant's keys, in round-robin order. It skips a key that
+// is at its rate limit for the requested model, or whose breaker rejects requests.
+type turns struct {
 	names []string
 	next  int
 	state map[string]*route.Breaker
@@ -74,24 +89,40 @@ type rotation struct {
 }
 
 func newRotation(names []string, b route.Break) *rotation {
-	if len(names) == 0 {
-		names = []string{""} // a provider without keys also needs a breaker
-	}
-	r := &rotation{names: names, state: map[string]*route.Breaker{}, rests: map[[2]string]time.Time{}}
-	for _, n := range names {
-		r.state[n] = &route.Breaker{Break: b}
-	}
-	return r
+	return &rotation{names: names, limit: b, by: map[string]*turns{}}
 }
 
-// pick returns the name of the next usable key for a model, which is "" for a provider
-// without keys; the caller must then call report or rest with this name. If no key is
-// usable, pick returns a failure with the time after which one may be usable:
-// fault.RateLimited if at least one key is at its rate limit, or else
+// of returns the rotation of a tenant's keys, which it creates if necessary. r.mu must
+// be held.
+func (r *rotation) of(tenant string) *turns {
+	names := r.names
+	if len(names) == 0 {
+		tenant, names = "", []string{""} // a provider without keys also needs a breaker
+	}
+	t := r.by[tenant]
+	if t == nil {
+		t = &turns{names: names, state: map[string]*route.Breaker{}, rests: map[[2]string]time.Time{}}
+		for _, n := range names {
+			t.state[n] = &route.Breaker{Break: r.limit}
+		}
+		r.by[tenant] = t
+	}
+	return t
+}
+
+// pick returns the name of a tenant's next usable key for a model, which is "" for a
+// provider without keys; the caller must then call report or rest with this tenant and
+// name. If no key is usable, pick returns a failure with the time to wait until one may
+// be usable: fault.RateLimited if at least one key is at its rate limit, or else
 // fault.ProviderUnavailable.
-func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure) {
+func (r *rotation) pick(now time.Time, tenant, model string) (string, *provider.Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.of(tenant).pick(now, model)
+}
+
+// pick implements rotation.pick for one tenant.
+func (r *turns) pick(now time.Time, model string) (string, *provider.Failure) {
 	limited, broken := time.Time{}, time.Time{}
 	sooner := func(a *time.Time, b time.Time) {
 		if a.IsZero() || b.Before(*a) {
@@ -121,23 +152,24 @@ func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure)
 }
 
 // rest excludes a key from requests to a model until the given time, or until more than
-// 4096 exclusions are stored and all are removed. For the key's breaker, the request was
-// neither a success nor a failure.
-func (r *rotation) rest(name, model string, until time.Time) {
+// 4096 exclusions of its tenant are stored and all are removed. For the key's breaker,
+// the request was neither a success nor a failure.
+func (r *rotation) rest(key tenantKey, model string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.rests) > 4096 {
-		clear(r.rests)
+	t := r.of(key.tenant)
+	if len(t.rests) > 4096 {
+		clear(t.rests)
 	}
-	r.rests[[2]string{name, model}] = until
-	r.state[name].Undecided()
+	t.rests[[2]string{key.name, model}] = until
+	t.state[key.name].Undecided()
 }
 
 // report calls f with the breaker of a key while r.mu is held.
-func (r *rotation) report(name string, f func(*route.Breaker)) {
+func (r *rotation) report(key tenantKey, f func(*route.Breaker)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f(r.state[name])
+	f(r.of(key.tenant).state[key.name])
 }
 
 // latencies holds a smoothed time to the first byte for each provider/model, in

@@ -2,6 +2,7 @@ package llmrouter
 
 import (
 	"context"
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -14,24 +15,47 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// modelList holds the models that each provider lists, by the provider's name.
+// modelList holds the models that providers listed last. The lists depend on the key,
+// and some names identify the key's owner, so each tenant has lists of its own.
 type modelList struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	by map[string]tenantModels // by tenant
+}
+
+// tenantModels holds the models that each provider listed last for one tenant, by the
+// provider's name.
+type tenantModels struct {
 	lists map[string][]string
-	at    time.Time
+	at    time.Time // time of the last fetch; zero if there was none
+}
+
+// of returns the lists of a tenant. The caller must not change them.
+func (l *modelList) of(tenant string) tenantModels {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.by[tenant]
+}
+
+// set replaces the lists of the given providers for a tenant, at the time now.
+func (l *modelList) set(tenant string, lists map[string][]string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.by == nil {
+		l.by = map[string]tenantModels{}
+	}
+	all := map[string][]string{}
+	maps.Copy(all, l.by[tenant].lists)
+	maps.Copy(all, lists)
+	l.by[tenant] = tenantModels{all, now}
 }
 
 // listLife is the time after which a list of models is outdated.
 const listLife = 5 * time.Minute
 
-func (l *modelList) stale() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Since(l.at) > listLife
-}
+func (m tenantModels) stale() bool { return time.Since(m.at) > listLife }
 
 // discover fetches the lists of models of all providers that are reached over HTTP, for
-// at most ten seconds. Its output is the number of all models that are then known. If a
+// at most ten seconds. Its output is the number of models that list then returns. If a
 // provider fails, its earlier list is kept and the call still succeeds. It runs as a
 // call, because it uses the providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
@@ -42,6 +66,8 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 		room.Store(w.Intent.Budget.Amounts.EgressBytes)
 	}
 	var wg sync.WaitGroup
+	var mu sync.Mutex // guards lists
+	lists := map[string][]string{}
 	for _, up := range s.providers {
 		if up.Local() != nil {
 			continue
@@ -62,27 +88,22 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 				s.env.Log.Warn("provider does not list its models", "provider", up.Name, "err", err)
 				return
 			}
-			s.models.mu.Lock()
-			defer s.models.mu.Unlock()
-			if s.models.lists == nil {
-				s.models.lists = map[string][]string{}
-			}
-			s.models.lists[up.Name] = models
+			mu.Lock()
+			defer mu.Unlock()
+			lists[up.Name] = models
 		})
 	}
 	wg.Wait()
-	s.models.mu.Lock()
-	s.models.at = time.Now()
-	s.models.mu.Unlock()
+	s.models.set(w.Event.Tenant, lists, time.Now())
 	c := canon.Object(nil)
-	c.Int("models", int64(len(s.list())))
+	c.Int("models", int64(len(s.list(w.Event.Tenant))))
 	return execute.Result{EffectType: kindModels, Output: c.End(), Usage: &contract.Usage{EgressBytes: sent.Load(), Measured: []string{contract.MeasureEgress}}}
 }
 
-// list returns every model that is known: models in this process, aliases, virtual
-// models, the configured models of each provider, and those that the provider listed
-// last.
-func (s *Service) list() []events.Model {
+// list returns every model that is known for a tenant: models in this process, aliases,
+// virtual models, the configured models of each provider, and the models that the
+// provider listed last.
+func (s *Service) list(tenant string) []events.Model {
 	out := []events.Model{}
 	for _, p := range registry.Locals() {
 		for _, m := range p.Local().Models {
@@ -92,11 +113,10 @@ func (s *Service) list() []events.Model {
 	for _, n := range s.Names() {
 		out = append(out, events.Model{ID: n, OwnedBy: "binnacle"})
 	}
-	s.models.mu.Lock()
-	defer s.models.mu.Unlock()
+	listed := s.models.of(tenant).lists
 	for _, c := range s.Providers {
 		seen := map[string]bool{}
-		for _, list := range [][]string{c.Models, s.models.lists[c.Name]} {
+		for _, list := range [][]string{c.Models, listed[c.Name]} {
 			for _, m := range list {
 				if !seen[m] {
 					seen[m] = true

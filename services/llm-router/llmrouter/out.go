@@ -15,28 +15,26 @@ import (
 )
 
 // out sends a call's response in frames to the gateway instance that forwards it to the
-// caller, if the caller receives frames. The first frame is sent at once. To limit the
-// number of messages, a further frame is sent only when it is full, when the response
-// ends, or when 10 to 50 ms have passed since the last frame; this time increases with
-// the number of calls in progress. At most llm.Window bytes may be sent that the caller
-// has not yet read. A write beyond that blocks, so the provider's response is read more
-// slowly. out is safe for concurrent use.
+// caller, if the caller receives frames. To limit the number of messages, it gathers
+// bytes that do not fill a frame, see minGather. At most llm.Window bytes may be sent
+// that the caller has not yet read. A write beyond this limit blocks, so the provider's
+// response is read more slowly. out is safe for concurrent use.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
 	credits *transient.Stream // receives the counts of bytes that the caller has read; nil if the caller receives no frames
-	under   *atomic.Int64     // calls in progress in this service
+	under   *atomic.Int64     // number of calls in progress in this instance
 
 	mu       sync.Mutex
 	tee      *[]byte   // collects all bytes for the cache; nil if the response is not cached
-	said     *llm.Head // head of the response that is sent
+	said     *llm.Head // head of the response that is sent; nil until an attempt is selected
 	claimed  *attempt  // attempt whose response is sent; nil until one is selected
-	head     *llm.Head // to be sent with the next frame; nil afterwards
+	head     *llm.Head // head to send with the first frame; nil once that frame was tried
 	held     []byte    // bytes that are not yet sent
 	last     time.Time // time at which the last frame was sent
 	timer    *time.Timer
-	sent     int64 // bytes in all frames
-	credited int64 // bytes that the caller has read
+	sent     int64 // bytes in all frames, including one that waits for room in the window
+	credited int64 // bytes that the caller has read, according to the newest credit
 	err      error // first error; later writes return it
 }
 
@@ -49,8 +47,8 @@ const (
 	maxGather = 50 * time.Millisecond
 )
 
-// gather returns how long after the last frame queued bytes that do not fill a frame are
-// sent, given the number of calls in progress.
+// gather returns the time after the last frame at which queued bytes that do not fill a
+// frame are sent. calls is the number of calls in progress.
 func gather(calls int64) time.Duration {
 	return min(max(time.Duration(calls)*minGather/100, minGather), maxGather)
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
-	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
@@ -29,11 +29,27 @@ func (s *Service) sends() int64 {
 	return n
 }
 
+// announce appends an event of the cell to the tenant of m, unless the last event with
+// this name and key there has the same data.
+func announce(ctx context.Context, m *emit.Emitter, name, key string, data []byte) error {
+	filter := bus.Filter{Tenant: m.Tenant, Service: llm.Executor, Event: name, Key: key}.String()
+	last, err := m.Log.Last(ctx, filter)
+	if err == nil {
+		if e, err := eventlog.Open(last, filter); err == nil && bytes.Equal(e.Data, data) {
+			return nil
+		}
+	} else if !errors.Is(err, eventlog.ErrNotFound) {
+		return err
+	}
+	_, err = m.Append(ctx, m.New(name, key, data, nil))
+	return err
+}
+
 // publish records limits and prices, if they have changed, so that policy can compute
 // the maximum usage and cost of a request and compare it with budgets. It includes the
 // aliases, the virtual models, the models that have fallbacks, the models in the price
 // table, and the models in this process, which cost nothing.
-func (s *Service) publish(ctx context.Context, env *run.Env) error {
+func (s *Service) publish(ctx context.Context, m *emit.Emitter) error {
 	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}
 	for _, l := range registry.Locals() {
 		for _, m := range l.Local().Models {
@@ -52,21 +68,10 @@ func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	}
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
-		m := s.Most(n)
-		p.Models = append(p.Models, events.ModelPrice{Attempts: m.Attempts, Context: m.Limits.Context, ImageTokens: m.Limits.Image, Input: m.Input, MaxOutput: m.Limits.Output,
-			Model: n, Output: m.Output, Unpriced: !m.Priced})
+		x := s.Most(n)
+		p.Models = append(p.Models, events.ModelPrice{Attempts: x.Attempts, Context: x.Limits.Context, ImageTokens: x.Limits.Image, Input: x.Input, MaxOutput: x.Limits.Output,
+			Model: n, Output: x.Output, Unpriced: !x.Priced})
 	}
 	slices.SortFunc(p.Models, func(a, b events.ModelPrice) int { return cmp.Compare(a.Model, b.Model) })
-	data := contract.Bytes(&p)
-	filter := bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.PricesPublishedName, Key: pricesKey}.String()
-	last, err := env.Emit.Log.Last(ctx, filter)
-	if err == nil {
-		if e, err := eventlog.Open(last, filter); err == nil && bytes.Equal(e.Data, data) {
-			return nil
-		}
-	} else if !errors.Is(err, eventlog.ErrNotFound) {
-		return err
-	}
-	_, err = env.Emit.Append(ctx, env.Emit.New(events.PricesPublishedName, pricesKey, data, nil))
-	return err
+	return announce(ctx, m, events.PricesPublishedName, pricesKey, contract.Bytes(&p))
 }

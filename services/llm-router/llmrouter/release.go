@@ -29,12 +29,12 @@ type ClientTool struct {
 	Function struct {
 		Name        string          `json:"name"`
 		Description string          `json:"description"`
-		Parameters  json.RawMessage `json:"parameters"` // JSON Schema; absent = no arguments
+		Parameters  json.RawMessage `json:"parameters"` // JSON Schema of the arguments of a function; absent = it has no arguments
 		Strict      bool            `json:"strict"`     // ignored: arguments are always checked against the schema
 	} `json:"function"`
 	Class  string   `json:"class,omitempty"`        // class of the effect, from E0 (read-only) to E4 (irreversible); empty = E3
 	Egress []string `json:"egress_hosts,omitempty"` // hosts that the function sends data to
-	Labels []string `json:"labels,omitempty"`       // labels of the data in its results
+	Labels []string `json:"labels,omitempty"`       // labels of the data in the function's results
 }
 
 // tool returns the catalog entry client.<name>. Its errors name the invalid member.

@@ -27,14 +27,14 @@ func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	r.Model = a.cand.Model
 	body, err := a.api.Request(r)
 	if bound := a.api.OldBound; err == nil && bound != "" && r.MaxTokens > 0 && a.up.OldBound() {
-		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers support only the older member for the limit
+		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers read the limit on output tokens from this older member only
 	}
 	return body, err
 }
 
 // passed returns the caller's own body with the candidate's model. If the API reports
-// the usage of a stream only on request, and the caller did not request it, passed does,
-// because cost is computed from reported usage.
+// the usage of a stream only on request, and the caller did not request it, passed
+// requests it, because cost is computed from reported usage.
 func (a *attempt) passed() ([]byte, error) {
 	body, err := rename(a.c.body, a.cand.Model)
 	if ask := a.api.AskUsage; err == nil && ask != "" && a.c.args.Stream && !a.c.args.Usage {

@@ -21,7 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/requests.golden")
 
-// capture is an http.RoundTripper that records each request instead of sending it.
+// capture is an http.RoundTripper that writes each request to out, and returns an error
+// instead of sending the request.
 type capture struct{ out *bytes.Buffer }
 
 // signed matches the parts of a signature that depend on the time.

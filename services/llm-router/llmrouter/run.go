@@ -32,11 +32,9 @@ func headOf(c *route.Candidate, media string) *llm.Head {
 	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: c.ID()}}
 }
 
-// run executes the attempt. For a provider that is reached over HTTP, it selects the
-// API, writes the request, reserves its maximum cost, selects a key, waits for a place
-// at the provider, sends the request and forwards the response. A count of tokens that
-// is estimated needs no request. An error that is not a *provider.Failure was not caused
-// by the provider.
+// run executes the attempt, in this process or over HTTP. Before a request is sent over
+// HTTP, its maximum cost is reserved and a key is selected. An error that is not a
+// *provider.Failure was not caused by the provider.
 func (a *attempt) run(ctx context.Context) error {
 	if a.up.Local() != nil {
 		return a.local(ctx)
@@ -54,7 +52,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if f := a.afford(); f != nil {
 		return f
 	}
-	name, rests := a.up.keys.pick(time.Now(), a.cand.Model)
+	name, rests := a.up.keys.pick(time.Now(), a.c.w.Event.Tenant, a.cand.Model)
 	if rests != nil {
 		return rests
 	}
@@ -75,7 +73,8 @@ func (a *attempt) sendWith(ctx context.Context, key string, body []byte) error {
 
 // unreadable returns the failure for a request that cannot be read or translated. If err
 // is a *provider.Failure, it is returned unchanged; errNotStored becomes fault.NotFound,
-// and errUnread fault.ProviderUnavailable; why precedes the text of any other error.
+// errUnread becomes fault.ProviderUnavailable, and any other error is converted by
+// refused, with why.
 func (c *call) unreadable(err error, why string) error {
 	var f *provider.Failure
 	switch {
@@ -89,12 +88,14 @@ func (c *call) unreadable(err error, why string) error {
 	return refused(c.body, err, why)
 }
 
-// send waits for a place at the provider, fetches the value of the named key, sends the
-// request and forwards the response. If the request fails after the key was fetched, it
-// returns the value with the error, so that report can discard a rejected value.
+// send waits until the provider's concurrency limit permits the request, fetches the
+// value of the named key, sends the request and forwards the response. If the wait
+// fails, it releases the reserved tokens and price. If the request fails after the key
+// was fetched, it returns the value with the error, so that report can discard a
+// rejected value.
 func (a *attempt) send(ctx context.Context, key string, body []byte) (value string, err error) {
 	c, up := a.c, a.up
-	if err := up.gate.Enter(ctx, c.w.Event.Actor); err != nil {
+	if err := up.gate.Enter(ctx, c.w.Event.Tenant, c.w.Event.Actor); err != nil {
 		a.held = a.release()
 		return "", err
 	}
@@ -124,8 +125,8 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 	return value, a.plain(res, head)
 }
 
-// report updates the state of the key that a request used according to the request's
-// result. If ctx is done, the request counts neither as a success nor as a failure.
+// report updates the state of a request's key according to the result of the request. If
+// ctx is done, the request counts neither as a success nor as a failure.
 func (a *attempt) report(ctx context.Context, name, value string, err error) {
 	says := fault.Healthy
 	var f *provider.Failure
@@ -137,19 +138,20 @@ func (a *attempt) report(ctx context.Context, name, value string, err error) {
 	case err != nil:
 		says = fault.Of(codeFor(ctx, err)).Key
 	}
+	key := tenantKey{a.c.w.Event.Tenant, name}
 	keys, failed := a.up.keys, func(b *route.Breaker) { b.Failure(time.Now()) }
 	switch says {
 	case fault.Unknown:
-		keys.report(name, (*route.Breaker).Undecided)
+		keys.report(key, (*route.Breaker).Undecided)
 	case fault.Healthy:
-		keys.report(name, (*route.Breaker).Success)
+		keys.report(key, (*route.Breaker).Success)
 	case fault.Resting:
-		keys.rest(name, a.cand.Model, time.Now().Add(max(f.Retry, time.Second)))
+		keys.rest(key, a.cand.Model, time.Now().Add(max(f.Retry, time.Second)))
 	case fault.Rejected:
-		a.c.s.keys.refused(name, value)
-		keys.report(name, failed)
+		a.c.s.keys.refused(key, value)
+		keys.report(key, failed)
 	case fault.Failing:
-		keys.report(name, failed)
+		keys.report(key, failed)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // several APIs, with names in any case.
 type received struct {
 	tools   map[string]bool
-	bounds  []int64 // values that limit the length of the answer
+	bounds  []int64 // limits on the number of output tokens of an answer
 	answers int64
 	budget  int64
 	letters int64 // number of bytes in the longer texts; a token has at least two bytes
@@ -36,7 +36,8 @@ func member(o map[string]any, names ...string) (out []any) {
 	return out
 }
 
-// read records what a request in an API's wire format contains.
+// read adds the tools, limits, number of answers and texts of doc to r. doc is a request
+// in the API named wire.
 func (r *received) read(wire string, doc map[string]any) {
 	for _, t := range member(doc, "tools", "functions", "mcp_servers") {
 		r.offered(t, "")
@@ -152,7 +153,7 @@ func (r *received) offered(v any, namespace string) {
 					r.offered(in, n.(string)+".")
 				}
 				named = true
-			} else if typ != "url" { // an MCP server is not a tool
+			} else if typ != "url" { // the name of an MCP server is not that of a tool
 				name(n)
 			}
 		}

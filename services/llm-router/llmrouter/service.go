@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -27,9 +28,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bound"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
@@ -40,7 +41,7 @@ import (
 // available. docs/reference/llm-document.md is generated from the members and their
 // comments.
 type Config struct {
-	Providers []provider.Config `json:"providers"` // providers of language models; demo is always available
+	Providers []provider.Config `json:"providers"` // providers of language models; the built-in provider demo is always available
 	route.Table
 	Retry   Retry       `json:"retry"`              // limits on retries with one candidate, before the next is tried
 	Breaker route.Break `json:"breaker"`            // circuit breaker of each provider key
@@ -66,11 +67,11 @@ func ReadConfig(doc []byte) (cfg Config, err error) {
 // between tries, in milliseconds.
 type Retry struct {
 	Attempts int   `json:"attempts,omitempty"` // maximum number of tries, including the first; 0 = 2
-	BaseMS   int64 `json:"base_ms,omitempty"`  // initial limit of the full-jitter backoff; 0 = 200
+	BaseMS   int64 `json:"base_ms,omitempty"`  // limit of the random wait before the first retry, which doubles with each try; 0 = 200
 	MaxMS    int64 `json:"max_ms,omitempty"`   // maximum wait before a retry, including the time that the provider requires; 0 = 5000
 }
 
-// Maxima of the numbers in the llm document.
+// Maxima of the numbers in the llm document; maxTTL is in milliseconds.
 const (
 	maxAttempts = 1000
 	maxCalls    = 1_000_000
@@ -169,17 +170,23 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	rpc.Serve(&rpc.Server{Box: env.Box}, events.ModelsQuery, func(context.Context, *events.ModelsRequest) (events.ModelList, error) {
-		return events.ModelList{Data: s.list(), Stale: s.models.stale()}, nil
+	rpc.Serve(&rpc.Server{Box: env.Box}, events.ModelsQuery, func(ctx context.Context, _ *events.ModelsRequest) (events.ModelList, error) {
+		tenant := transient.Tenant(ctx)
+		return events.ModelList{Data: s.list(tenant), Stale: s.models.of(tenant).stale()}, nil
 	})
 	tools, err := s.registered()
 	if err != nil {
 		return err
 	}
-	if err := catalog.Register(ctx, env.Emit, "llm-router", tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "llm-router", tools); err != nil {
 		return err
 	}
-	if err := errors.Join(s.publish(ctx, env), s.publishAccepted(ctx, env)); err != nil {
+	cell, err := env.Cell.Now(ctx)
+	if err != nil {
+		return err
+	}
+	m := env.Emit.In(cell.Tenant)
+	if err := errors.Join(s.publish(ctx, m), s.publishAccepted(ctx, m)); err != nil {
 		return err
 	}
 	limit := s.Limit
@@ -190,7 +197,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	view := s.serveUsage(env)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return view.Run(ctx, 1) })
+	from := env.Snapshots.Start(ctx, s.usageSource(view))
+	g.Go(func() error { return view.Run(ctx, from) })
 	g.Go(func() error {
 		ready()
 		return x.Run(ctx)

@@ -25,14 +25,15 @@ import (
 )
 
 // TestRotation shows that keys are used in round-robin order, that a rate limit excludes
-// a key for one model and failures exclude it for all, and that the failure contains the
-// time to wait until a key may be usable again.
+// a key for one model and failures exclude it for all, that one request at a time probes
+// a key after its open period, and that the failure contains the time to wait until a
+// key may be usable again.
 func TestRotation(t *testing.T) {
 	now := time.Now()
 	r := newRotation([]string{"k1", "k2"}, route.Break{Failures: 1, OpenMS: 1000})
 	next := func(model string) string {
 		t.Helper()
-		name, f := r.pick(now, model)
+		name, f := r.pick(now, "t", model)
 		if f != nil {
 			return fmt.Sprint(f.Code, " ", f.Retry)
 		}
@@ -44,19 +45,19 @@ func TestRotation(t *testing.T) {
 			t.Fatalf("%d: %s, want %s", i, got, want)
 		}
 	}
-	r.rest("k2", "m", now.Add(5*time.Second))
+	r.rest(tenantKey{"t", "k2"}, "m", now.Add(5*time.Second))
 	if a, b := next("m"), next("m"); a != "k1" || b != "k1" {
 		t.Errorf("a key that rests is used: %s %s", a, b)
 	}
 	if a, b := next("other"), next("other"); a == b {
 		t.Errorf("a key rests for another model: %s %s", a, b)
 	}
-	r.rest("k1", "m", now.Add(3*time.Second))
+	r.rest(tenantKey{"t", "k1"}, "m", now.Add(3*time.Second))
 	if got := next("m"); got != "rate_limited 3s" {
 		t.Error(got)
 	}
-	r.report("k1", fails)
-	r.report("k2", fails)
+	r.report(tenantKey{"t", "k1"}, fails)
+	r.report(tenantKey{"t", "k2"}, fails)
 	if got := next("other"); got != "provider_unavailable 1s" {
 		t.Error(got)
 	}
@@ -67,11 +68,11 @@ func TestRotation(t *testing.T) {
 	if got := next("other"); got != "provider_unavailable 1s" {
 		t.Errorf("a second probe: %s", got)
 	}
-	r.report("k1", (*route.Breaker).Success)
+	r.report(tenantKey{"t", "k1"}, (*route.Breaker).Success)
 	if got := next("other"); got != "k1" {
 		t.Error(got)
 	}
-	if name, f := newRotation(nil, route.Break{}).pick(now, "m"); name != "" || f != nil {
+	if name, f := newRotation(nil, route.Break{}).pick(now, "t", "m"); name != "" || f != nil {
 		t.Errorf("a provider without keys: %q %v", name, f)
 	}
 }
@@ -92,7 +93,8 @@ func TestLatencies(t *testing.T) {
 }
 
 // TestCache shows that the cache evicts the least recently used responses if they exceed
-// its limit, and returns none that has expired.
+// its limit, but not the newest one, that it replaces a response under the same key, and
+// that it returns no response that has expired.
 func TestCache(t *testing.T) {
 	var c cache
 	now := time.Now()
@@ -130,21 +132,21 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheKey shows that requests that differ in the caller, the key, the kind, one byte
-// of the body, a beta feature or the action on a class of findings have different cache
-// keys.
+// TestCacheKey shows that requests that differ in the tenant, the caller, the key, the
+// kind, one byte of the body, a beta feature or the action on a class of findings have
+// different cache keys.
 func TestCacheKey(t *testing.T) {
 	seen := map[string]string{}
 	type request struct {
-		kind, actor, key, body string
-		beta                   []string
-		reply                  scan.Guard
+		tenant, kind, actor, key, body string
+		beta                           []string
+		reply                          scan.Guard
 	}
-	for _, x := range []request{{"k", "alice", "", "body", nil, nil}, {"k", "bob", "", "body", nil, nil}, {"k", "alice", "key", "body", nil, nil}, {"l", "alice", "", "body", nil, nil}, {"k", "alice", "", "body ", nil, nil},
-		{"k", "alicek", "", "body", nil, nil}, {"k", "alice", "k", "body", nil, nil}, {"", "kalice", "", "body", nil, nil}, {"k", "alice", "", "body", []string{"a"}, nil}, {"k", "alice", "", "body", []string{"a", "b"}, nil},
-		{"k", "alice", "", "body", []string{"ab"}, nil}, {"k", "alice", "", "body", nil, scan.Guard{"email": "flag"}}, {"k", "alice", "", "body", nil, scan.Guard{"email": "redact"}}, {"k", "alice", "", "body", nil, scan.Guard{"iban": "redact"}},
-		{"k", "alice", "", "body", nil, scan.Guard{"email": "redact", "iban": "redact"}}, {"k", "alice", "", "body", []string{"email", "redact"}, nil}} {
-		c := &call{w: &execute.Work{Event: &contract.Event{Actor: x.actor}, Call: &contract.Call{Kind: x.kind}}, body: []byte(x.body), reply: x.reply}
+	for _, x := range []request{{"u", "k", "alice", "", "body", nil, nil}, {"tk", "", "alice", "", "body", nil, nil}, {"t", "k", "alice", "", "body", nil, nil}, {"t", "k", "bob", "", "body", nil, nil}, {"t", "k", "alice", "key", "body", nil, nil}, {"t", "l", "alice", "", "body", nil, nil}, {"t", "k", "alice", "", "body ", nil, nil},
+		{"t", "k", "alicek", "", "body", nil, nil}, {"t", "k", "alice", "k", "body", nil, nil}, {"t", "", "kalice", "", "body", nil, nil}, {"t", "k", "alice", "", "body", []string{"a"}, nil}, {"t", "k", "alice", "", "body", []string{"a", "b"}, nil},
+		{"t", "k", "alice", "", "body", []string{"ab"}, nil}, {"t", "k", "alice", "", "body", nil, scan.Guard{"email": "flag"}}, {"t", "k", "alice", "", "body", nil, scan.Guard{"email": "redact"}}, {"t", "k", "alice", "", "body", nil, scan.Guard{"iban": "redact"}},
+		{"t", "k", "alice", "", "body", nil, scan.Guard{"email": "redact", "iban": "redact"}}, {"t", "k", "alice", "", "body", []string{"email", "redact"}, nil}} {
+		c := &call{w: &execute.Work{Event: &contract.Event{Tenant: x.tenant, Actor: x.actor}, Call: &contract.Call{Kind: x.kind}}, body: []byte(x.body), reply: x.reply}
 		c.args.Beta, c.key.id = x.beta, x.key
 		k := c.cacheKey()
 		if k != c.cacheKey() || seen[k] != "" {
@@ -154,8 +156,9 @@ func TestCacheKey(t *testing.T) {
 	}
 }
 
-// TestKept shows that an identical request gets the same response from the cache in
-// memory, and is recorded as a cache hit.
+// TestKept shows that an identical request, but not one with another body or a beta
+// feature, gets the same response from the cache in memory, and is recorded as a cache
+// hit.
 func TestKept(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion), says(500, "")}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -227,7 +230,8 @@ func TestKeptGuarded(t *testing.T) {
 }
 
 // TestAccepted shows that a name that may be routed to several providers accepts only
-// the labels that all of them accept, and that the demo accepts every label.
+// the labels that all of them accept, that a name without such labels gets the label
+// "-", and that the demo accepts every label.
 func TestAccepted(t *testing.T) {
 	s := &Service{}
 	s.Config = Config{Providers: []provider.Config{{Name: "a", Accepts: []string{"user_file", "secret"}}, {Name: "b", Accepts: []string{"secret", "secret"}}, {Name: "c"}, {Name: "d", Accepts: []string{"*"}}},
@@ -290,7 +294,7 @@ func TestConfigure(t *testing.T) {
 	if err := s.configure(); err != nil || s.Retry != (Retry{2, 200, 5000}) || !s.has("demo") || s.has("openai") {
 		t.Errorf("%v %+v", err, s.Retry)
 	}
-	if got := s.list(); len(got) != 1 || got[0].ID != "demo/echo" || got[0].Object != "model" || got[0].OwnedBy != "binnacle-demo" {
+	if got := s.list("t"); len(got) != 1 || got[0].ID != "demo/echo" || got[0].Object != "model" || got[0].OwnedBy != "binnacle-demo" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -299,24 +303,24 @@ func TestConfigure(t *testing.T) {
 // list it, and that lists are outdated until they have been fetched.
 func TestList(t *testing.T) {
 	s := &Service{Config: Config{Providers: []provider.Config{{Name: "a", Models: []string{"m", "n"}}, {Name: "b"}}, Table: route.Table{Aliases: map[string]string{"z": "a/m"}}}}
-	s.models.lists = map[string][]string{"a": {"n", "o"}, "b": {"m"}}
+	s.models.set("t", map[string][]string{"a": {"n", "o"}, "b": {"m"}}, time.Time{})
 	var ids []string
-	for _, m := range s.list() {
+	for _, m := range s.list("t") {
 		ids = append(ids, m.ID)
 	}
 	if !slices.Equal(ids, []string{"demo/echo", "z", "a/m", "a/n", "a/o", "b/m"}) {
 		t.Error(ids)
 	}
-	if !s.models.stale() {
+	if !s.models.of("t").stale() {
 		t.Error("lists that were never read are fresh")
 	}
-	if s.models.at = time.Now(); s.models.stale() {
+	if s.models.set("t", nil, time.Now()); s.models.of("t").stale() {
 		t.Error("fresh lists are stale")
 	}
 }
 
-// TestTools shows that the tools have their released names, and that each kind in
-// llm.Kinds has an API.
+// TestTools shows the names of the service's tools, and that each kind in llm.Kinds has
+// an API.
 func TestTools(t *testing.T) {
 	var kinds []string
 	for _, x := range (&Service{}).tools() {
@@ -362,7 +366,7 @@ func TestClientTool(t *testing.T) {
 }
 
 // TestClientTools shows that a client's functions are registered after the service's own
-// tools, and that two of one name are rejected.
+// tools, and that a second function of the same name is rejected.
 func TestClientTools(t *testing.T) {
 	named := func(name string) ClientTool {
 		d := ClientTool{Type: "function", Class: "E0"}
@@ -484,7 +488,7 @@ func TestUsageView(t *testing.T) {
 	if err := b.Apply(e); err != nil || a.Digest() != b.Digest() {
 		t.Errorf("two views of one event differ: %v", err)
 	}
-	if x := a.answer("r1"); x.Call != "c-1" || x.Actor != "alice" || a.item("i1").Call != "c-1" || a.item("r1").Call != "" {
+	if x := a.answer("", "r1"); x.Call != "c-1" || x.Actor != "alice" || a.item("", "i1").Call != "c-1" || a.item("", "r1").Call != "" {
 		t.Errorf("%+v", x)
 	}
 }

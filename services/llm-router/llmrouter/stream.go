@@ -22,7 +22,7 @@ type stream struct {
 	*attempt
 	head  *llm.Head
 	dec   dialect.Decoder
-	enc   dialect.Encoder // nil: events are forwarded as received
+	enc   dialect.Encoder // encodes events for the caller; nil if events are forwarded as received
 	guard *filter         // nil if no guard applies; otherwise enc is not nil
 	turns ir.Turns
 	sum   ir.Collect
@@ -99,9 +99,8 @@ func (s *stream) end() error {
 	return s.finish(append(end, s.enc.Finish()...))
 }
 
-// maxStreamed is the maximum size of what is kept in memory of a stream: the bytes of
-// text and arguments, eventSize for each event, and the bytes that are buffered before
-// the first content.
+// maxStreamed limits the memory for a stream, in bytes: the text and arguments,
+// eventSize for each event, and the bytes that are buffered before the first content.
 const (
 	maxStreamed = 24 << 20
 	eventSize   = 32
@@ -113,7 +112,8 @@ var errEnd = errors.New("end")
 // next reads one event and returns the bytes for the caller, which may be none. On the
 // first event with content, it selects this attempt as the one whose response is sent;
 // it returns errLost if another attempt was selected before. It returns errEnd at the
-// end of the stream.
+// end of the stream, and a failure if the stream exceeds maxStreamed. Its other errors
+// are those of read and take.
 func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error) {
 	e, said, err := s.read(ctx, res)
 	if err != nil {
@@ -142,10 +142,10 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 	return b, nil
 }
 
-// read reads and decodes one event. If the answer is already complete, it returns errEnd
-// instead of a read error, because a connection that breaks then has lost nothing.
-// Otherwise it returns the error of ctx if ctx is done, and a failure of the provider
-// for any other error.
+// read reads and decodes one event. An error that the provider reports, and an event
+// that cannot be decoded, are failures of the provider. If the stream ends or cannot be
+// read, read returns errEnd if the answer is already complete, since nothing is missing
+// then, the error of ctx if ctx is done, or else a failure of the provider.
 func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, said []ir.Event, err error) {
 	var fault *ir.Fault
 	if e, err = res.Next(); err == nil {
@@ -167,9 +167,9 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 	return e, nil, res.Cut(err)
 }
 
-// raw returns the bytes of an event as received, except for what edit removes. In some
-// APIs the last event contains the whole response; raw stores that as the document to
-// record.
+// raw returns the bytes of an event after edit, and records the response's id. In some
+// APIs the last event contains the whole response; raw stores that response as the
+// document to record.
 func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	if s.ev.ResponseID == "" {
 		s.ev.ResponseID = responseID(e.Data)
@@ -227,7 +227,9 @@ func (s *stream) ordered(said []ir.Event) (out []ir.Event, err error) {
 	return out, nil
 }
 
-// finish sends the end of a complete stream and sets the document to record.
+// finish sends the end of a complete stream and sets the document to record. If the
+// stream had no content, finish selects this attempt as the one whose response is sent;
+// it returns errLost if another attempt was selected before.
 func (s *stream) finish(end []byte) error {
 	if !s.shown { // the stream is complete but had no content
 		if err := s.c.out.claim(s.attempt, s.head); err != nil {
@@ -269,9 +271,9 @@ func whole(types []string, data []byte) ([]byte, bool) {
 // requested.
 var usageNull = []byte(`,"usage":null`)
 
-// edit removes from an event what is present only because the router requested usage. It
-// removes members "usage":null, and returns nil for an event that contains nothing but
-// usage.
+// edit removes members "usage":null from an event, and returns nil for an event that
+// contains only usage, if the router requested usage and the caller did not. Otherwise
+// it returns raw unchanged.
 func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 	if !s.inject {
 		return raw
@@ -282,7 +284,7 @@ func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 			only = only && steps[i].Kind == ir.Begin
 		}
 		if only {
-			return nil // the event contains usage only
+			return nil
 		}
 	}
 	// Within a string, quotes are escaped, so this matches only a member.

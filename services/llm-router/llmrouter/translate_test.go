@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// translatable maps the kinds of calls that can be translated to the APIs in which
+// translatable returns, for each kind of calls that can be translated, the API in which
 // callers send them.
 func translatable() map[string]*dialect.API {
 	out := map[string]*dialect.API{}

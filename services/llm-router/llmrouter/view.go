@@ -15,45 +15,56 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
-// attemptsReader reads the events from which the view llm.usage is built, and those
+// attemptsReader reads the events from which the view llm.usage is built, and the events
 // about cached responses in the object store.
 var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName),
 	Cover: bus.Filter{Service: llm.Executor}.String()}
 
 // Usage is the view llm.usage: attempts and the owners of stored responses. Both the
-// running service and replay use it. The zero value is empty. It is safe for concurrent
-// use.
+// running service and replay use it. The zero value is empty. The methods other than
+// LoadSnapshot are safe for concurrent use.
 type Usage struct {
 	mu    sync.Mutex
 	state usage.State
+	last  uint64 // sequence of the last entry that the state includes; only the live view sets it
 }
 
 // Apply adds an attempt or the deletion of a response to the view, and ignores other
-// events. It returns an error if the event cannot be decoded.
+// events. It returns an error if it cannot decode the event or parse its time.
 func (u *Usage) Apply(e *contract.Event) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.state.Apply(e)
 }
 
-// answer returns the stored response with an id, or the zero Answer if there is none. If
-// Deleted is set, the other fields are zero.
-func (u *Usage) answer(id string) usage.Answer {
+// applyAt applies the event at the sequence seq of the ledger, as Apply does, and
+// records seq as the last sequence applied.
+func (u *Usage) applyAt(seq uint64, e *contract.Event) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.state.Answer(id)
+	u.last = seq
+	return u.state.Apply(e)
 }
 
-// item returns the response that contains the item with an id, or the zero Answer if
-// there is none. If Deleted is set, the other fields are zero.
-func (u *Usage) item(id string) usage.Answer {
+// answer returns the stored response of a tenant with an id, or the zero Answer if there
+// is none. If Deleted is set, the other fields are zero.
+func (u *Usage) answer(tenant, id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.state.Item(id)
+	return u.state.Answer(tenant, id)
+}
+
+// item returns the response of a tenant that contains the item with an id, or the zero
+// Answer if there is none. If Deleted is set, the other fields are zero.
+func (u *Usage) item(tenant, id string) usage.Answer {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.state.Item(tenant, id)
 }
 
 // Digest returns the SHA-256 of the view's dump, as "sha256:" and hexadecimal digits.
@@ -69,9 +80,9 @@ func (u *Usage) Digest() string {
 // Usage.answer. An attempt is on the ledger before the outcome of its call, so the view
 // contains each response that a caller has received in full. If the ledger cannot be
 // read, it returns the error, and the Answer may be outdated.
-func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
+func (s *Service) answer(ctx context.Context, tenant, id string) (usage.Answer, error) {
 	err := s.view.Poll(ctx)
-	return s.usage.answer(id), err
+	return s.usage.answer(tenant, id), err
 }
 
 // serveUsage registers the queries that read the view, and the health of the view. It
@@ -88,7 +99,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		if e.Name == events.ResponseCachedName {
 			return s.applyCached(e)
 		}
-		return s.usage.Apply(e)
+		return s.usage.applyAt(en.Seq, e)
 	})
 	view.Every, s.view = 500*time.Millisecond, view
 	env.ReportFollower("llm.usage", view, nil)
@@ -97,7 +108,9 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 }
 
 // serve registers the queries that read the view. Their responses include every event
-// that was on the ledger when the query was received.
+// that was on the ledger when the query was received. A query about attempts or stored
+// responses covers the tenant of the query; a query of the cell about attempts covers
+// all tenants.
 func (u *Usage) serve(server *rpc.Server) {
 	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
 		for { // repeat if the view advanced while the digest was computed
@@ -108,32 +121,41 @@ func (u *Usage) serve(server *rpc.Server) {
 			}
 		}
 	})
-	rpc.Serve(server, events.StatsQuery, func(_ context.Context, q *events.StatsRequest) ([]events.ModelStats, error) {
+	rpc.Serve(server, events.StatsQuery, func(ctx context.Context, q *events.StatsRequest) ([]events.ModelStats, error) {
 		from, to, err := window(q.From, q.To)
 		if err != nil {
 			return nil, err
 		}
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		return u.state.Stats(from, to), nil
+		return u.state.Stats(counted(ctx), from, to), nil
 	})
-	rpc.Serve(server, events.SpendQuery, func(_ context.Context, q *events.SpendRequest) ([]events.Spend, error) {
+	rpc.Serve(server, events.SpendQuery, func(ctx context.Context, q *events.SpendRequest) ([]events.Spend, error) {
 		from, to, err := window(q.From, q.To)
 		if err != nil {
 			return nil, err
 		}
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		rows, err := u.state.Spend(from, to, q.By)
+		rows, err := u.state.Spend(counted(ctx), from, to, q.By)
 		if err != nil {
 			return nil, &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: err.Error()}
 		}
 		return rows, nil
 	})
-	rpc.Serve(server, events.StoredResponseQuery, func(_ context.Context, q *events.StoredResponseRequest) (events.StoredResponse, error) {
-		a := u.answer(q.ID)
+	rpc.Serve(server, events.StoredResponseQuery, func(ctx context.Context, q *events.StoredResponseRequest) (events.StoredResponse, error) {
+		a := u.answer(transient.Tenant(ctx), q.ID)
 		return events.StoredResponse{Call: a.Call, Actor: a.Actor, Deleted: a.Deleted, Tokens: a.Tokens}, nil
 	})
+}
+
+// counted returns the tenant whose attempts a query counts: the tenant of the query or,
+// if that is the cell's tenant, "" for all tenants.
+func counted(ctx context.Context) string {
+	if t := transient.Tenant(ctx); t != contract.CellTenant {
+		return t
+	}
+	return ""
 }
 
 // window parses the bounds of a query's time window, which are times of RFC 3339. An

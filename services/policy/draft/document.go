@@ -24,11 +24,12 @@ type Document struct {
 }
 
 // Read reads a policy document from a file or folder. A .tar.gz file, a .rego file, or a
-// folder of Rego and data is a bundle. Any other file must be a JSON object: with a
-// member "scope" it is an overlay, and otherwise ceilings, signed or not; Body is its
-// canonical form. Bundles get the precedence 500. Read returns errors of the file system
-// and of Build unchanged; an error about the content of a JSON file names the file. The
-// content of a .tar.gz file is not checked.
+// folder of Rego and data is a bundle with the precedence 500; its name is that of the
+// file or folder without .tar.gz or .rego. Any other file must be a JSON object: with a
+// member "scope" it is an overlay, named by its id, and otherwise ceilings, signed or
+// not; Body is its canonical form. Read returns errors of the file system and of Build
+// unchanged; an error about the content of a JSON file names the file. The content of a
+// .tar.gz file is not checked.
 func Read(path string) (*Document, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -65,11 +66,12 @@ func Read(path string) (*Document, error) {
 	return &Document{Layer: "p0", Body: body}, nil
 }
 
-// Build packs the .rego, data.json and .manifest files of a folder, or a single Rego
-// file, into a bundle. The bundle is signed with the seed of an Ed25519 key, under the
-// key id kid; a nil seed leaves it unsigned. Files that end in _test.rego are left out.
-// The same files, kid and seed produce the same bytes. Build returns an error if there
-// are no such files, or if they do not form a bundle or do not parse.
+// Build packs the .rego, data.json and .manifest files of a folder and its subfolders,
+// or a single Rego file, into a bundle. The bundle is signed with the seed of an Ed25519
+// key, under the key id kid; a nil seed leaves it unsigned. Files that end in _test.rego
+// are left out. The same files, kid and seed produce the same bytes. Build returns
+// errors of the file system, and an error if there are no such files, or if they do not
+// form a bundle or do not parse.
 func Build(path, kid string, seed []byte) ([]byte, error) {
 	files, err := bundleFiles(path, false)
 	if err != nil {

@@ -90,9 +90,9 @@ func (s *Stack) Validate() []Finding { return s.in.Validate(nil, nil) }
 // warnings do not.
 func Fatal(fs []Finding) bool { return len(cpi.Errors(fs)) > 0 }
 
-// Diff compares two stacks, and returns what old has and next lacks, and what next adds.
-// It compares single rules of bundles; the ceilings and each overlay are compared as a
-// whole.
+// Diff compares the lines of two stacks. A line is a rule of a bundle, the ceilings or
+// an overlay. removed holds the lines that only old has, and added those that only next
+// has.
 func Diff(old, next *Stack) (removed, added []string) {
 	a, b := old.in.Lines(), next.in.Lines()
 	for _, l := range a {

@@ -143,9 +143,9 @@ func TestTest(t *testing.T) {
 	}
 }
 
-// TestTestLikeActivation shows that tests see the data of the bundle, and that Test
-// rejects what an activation rejects: malformed data, and builtins that bundles cannot
-// use.
+// TestTestLikeActivation shows that tests can read the data of the bundle, and that Test
+// rejects a bundle that activation rejects because of malformed data or of a builtin
+// that bundles cannot use.
 func TestTestLikeActivation(t *testing.T) {
 	const policy = "package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"DENY\", \"reason_code\": data.binnacle.reason}\n"
 	const check = "package binnacle.p1_test\nimport rego.v1\nimport data.binnacle.p1\ntest_reason if p1.answer.reason_code == \"DENY_DATA\" with input as {\"kind\": \"tool.x\"}\n"

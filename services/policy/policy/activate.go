@@ -73,7 +73,7 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	var body []byte
 	if w.Call.Kind == kindActivate {
 		var err error
-		if body, err = s.prepare(ctx, &a, &act); errors.Is(err, blob.ErrRead) {
+		if body, err = s.prepare(ctx, w.Event.Tenant, &a, &act); errors.Is(err, blob.ErrRead) {
 			return execute.Fail(contract.CodeUnavailable, "%v", err)
 		} else if err != nil {
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
@@ -90,11 +90,13 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
 }
 
-// prepare fetches the document to activate and checks what its layer requires: the id of
-// an overlay must be the name in a, and a bundle must be signed by a key for bundles. It
-// sets the source of act and, for a bundle, the precedence, which is 500 if a has none.
-func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
-	if body, act.Source, err = s.fetch(ctx, a); err != nil {
+// prepare fetches the document that a tenant activates and checks it as its layer
+// requires: the id of an overlay must be the name in a, and a bundle must be signed by a
+// key for bundles. It sets the source of act and, for a bundle, the precedence, which is
+// 500 if a has none. The error wraps blob.ErrRead if the document is an object that
+// cannot be read now.
+func (s *activator) prepare(ctx context.Context, tenant string, a *changeArgs, act *contract.Activated) (body []byte, err error) {
+	if body, act.Source, err = s.fetch(ctx, tenant, a); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.given(), err)
 	}
 	switch a.Layer {
@@ -102,7 +104,7 @@ func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Ac
 		if act.Precedence = a.Precedence; act.Precedence == 0 {
 			act.Precedence = 500
 		}
-		if _, err := rego.Verify(body, s.bundleKey); err != nil {
+		if _, err := rego.Verify(body, func(kid string) ([]byte, error) { return s.bundleKey(tenant, kid) }); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.given(), err)
 		}
 	case "p2":
@@ -117,52 +119,156 @@ func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Ac
 	return body, nil
 }
 
-// activate validates the stack with the activation included, and records the activation
-// with its content. It sets Bundle and Digest of a if body is not nil, and completes a
-// as stack.History.Resolve does. The returned event is nil if the activation changes
+// activate validates the stack of a tenant with the activation included, and records the
+// activation with its content. The tenant is that of the cause. Without a cause, and for
+// ceilings, it is the cell's own; the error is of type invalid if the cause is in another
+// tenant then. activate sets Bundle and Digest of a if body is not nil, and completes a as
+// stack.History.Resolve does. The returned event is nil if the activation changes
 // nothing. On success the findings are not nil, so that they encode as a JSON array. An
 // error of type invalid means that the activation is rejected.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
-	findings := []cpi.Finding{}
-	if body != nil {
-		content, err := s.contents.Commit(ctx, body, "application/octet-stream")
-		if err != nil {
-			return nil, nil, err
-		}
-		a.Bundle, a.Digest = content, sign.Digest(body)
+	x := &activation{activator: s, cause: cause, a: a, body: body, rollback: rollback, findings: []cpi.Finding{}}
+	if cause != nil && s.tenant(ctx, cause.Tenant) == nil {
+		return nil, nil, invalid{fmt.Errorf("layer: tenant %s does not exist", cause.Tenant)}
 	}
-	ev, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", keyPolicies), func(h []*contract.Event) (*contract.Event, error) {
+	record := x.ofTenant
+	if cause == nil || a.Layer == "p0" || cause.Tenant == contract.CellTenant {
+		record = x.ofCell
+	}
+	ev, err := record(ctx)
+	return ev, x.findings, err
+}
+
+// activation is the state of recording one activation.
+type activation struct {
+	*activator
+	cause    *contract.Event // governing call, or nil
+	a        *contract.Activated
+	body     []byte // document to store, or nil
+	rollback bool
+	findings []cpi.Finding
+
+	stored  string           // tenant in which store has stored the document, or ""
+	content contract.Content // reference to the stored document
+}
+
+// ofCell records an activation in the cell's own tenant. Its history contains the
+// activations of the original tenant, from before the cell was opened, that belong to the
+// cell.
+func (x *activation) ofCell(ctx context.Context) (*contract.Event, error) {
+	return x.inCell(ctx, x.cause, keyPolicies, func(cell handle.Cell, h []*contract.Event) (*contract.Event, error) {
+		all, err := stack.HistoryOf(h)
+		if err != nil {
+			return nil, err
+		}
+		n := 0 // number of activations by the original tenant, if that is not the cell's own
+		for n < len(all) && all[n].Tenant != cell.Tenant {
+			n++
+		}
+		return x.record(ctx, cell.Tenant, append(all[:n].OfCell(), all[n:]...), false)
+	})
+}
+
+// ofTenant records an activation in the tenant of its cause. If that is the original
+// tenant and the cell was opened, the history has no activations that belong to the cell.
+func (x *activation) ofTenant(ctx context.Context) (*contract.Event, error) {
+	cell, err := x.cell(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tenant := x.cause.Tenant
+	var early []*contract.Event // events of the original tenant before the cell was opened
+	if cell.Opened > 0 && tenant == cell.Original {
+		before, err := cell.History(ctx, x.emit.Log, bus.Filter{Service: "policy", Key: keyPolicies})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range before {
+			if e.Tenant == tenant {
+				early = append(early, e.Event)
+			}
+		}
+	}
+	shared, err := stack.HistoryOf(early)
+	if err != nil {
+		return nil, err
+	}
+	return handle.DoFrom(ctx, x.emit.Log, bus.AggregateFilter(tenant, "policy", keyPolicies), max(cell.Opened, 1), func(h []*contract.Event) (*contract.Event, error) {
 		history, err := stack.HistoryOf(h)
 		if err != nil {
 			return nil, err
 		}
-		changes, err := history.Resolve(a, rollback)
-		if err != nil {
-			return nil, invalid{err}
-		}
-		if !changes {
-			return nil, nil
-		}
-		e := s.fact(contract.EventPolicyActivated, keyPolicies, nil, cause)
-		if fs, err := s.validate(ctx, history, a, e.Lamport, rollback); err != nil {
-			return nil, err
-		} else if len(fs) > 0 {
-			findings = fs
-		}
-		e.Data = contract.Bytes(a)
-		return e, nil
+		return x.record(ctx, tenant, append(shared.Own(), history...), cell.Opened > 0)
 	})
-	return ev, findings, err
 }
 
-// validate builds the stack that results from an activation, and checks it. It returns
-// an error of type invalid if a document is erased, is encrypted or does not compile, or
-// if a finding prevents the activation, and another error if a stored document cannot be
+// record returns the event of the activation in a tenant, or nil if the activation changes
+// nothing. If over is true, the documents of the cell, which history does not contain, also
+// apply to the tenant.
+func (x *activation) record(ctx context.Context, tenant string, history stack.History, over bool) (*contract.Event, error) {
+	if x.body != nil {
+		x.a.Digest = sign.Digest(x.body)
+	}
+	changes, err := history.Resolve(x.a, x.rollback)
+	if err != nil {
+		return nil, invalid{err}
+	}
+	if !changes {
+		return nil, nil
+	}
+	if err := x.store(ctx, tenant, x.body); err != nil {
+		return nil, err
+	}
+	e := x.fact(contract.EventPolicyActivated, keyPolicies, nil, x.cause)
+	holder := tenant
+	if x.rollback {
+		holder = history.Holder(x.a)
+	}
+	fs, err := x.validate(ctx, tenant, history, stack.Activation{Activated: x.a, Lamport: e.Lamport, Tenant: holder}, x.rollback, over)
+	if err != nil {
+		return nil, err
+	}
+	if len(fs) > 0 {
+		x.findings = fs
+	}
+	if holder != tenant { // the content of a document belongs to the tenant of its activation
+		body, err := x.contents(holder).Open(ctx, &x.a.Bundle)
+		if err != nil {
+			return nil, err
+		}
+		if err := x.store(ctx, tenant, body); err != nil {
+			return nil, err
+		}
+	}
+	e.Data = contract.Bytes(x.a)
+	return e, nil
+}
+
+// store stores the document of the activation in a tenant, unless it is stored there
+// already, and sets the Bundle of the activation. It does nothing if body is nil.
+func (x *activation) store(ctx context.Context, tenant string, body []byte) (err error) {
+	if body == nil {
+		return nil
+	}
+	if x.stored != tenant {
+		if x.content, err = x.contents(tenant).Commit(ctx, body, "application/octet-stream"); err != nil {
+			return err
+		}
+		x.stored = tenant
+	}
+	x.a.Bundle = x.content
+	return nil
+}
+
+// validate builds the stack that results from an activation in a tenant, with the
+// documents of the cell if over is true, checks it, and returns the findings. The error
+// is of type invalid if a document is erased, is encrypted or does not compile, or if a
+// finding prevents the activation. Any other error means that a stored document cannot be
 // read now.
-func (s *activator) validate(ctx context.Context, history stack.History, a *contract.Activated, lamport uint64, rollback bool) ([]cpi.Finding, error) {
+func (s *activator) validate(ctx context.Context, tenant string, history stack.History, a stack.Activation, rollback, over bool) ([]cpi.Finding, error) {
 	var unread error
-	next, err := history.Build(a, lamport, func(c *contract.Content) ([]byte, error) {
-		body, err := s.contents.Open(ctx, c)
+	next, err := history.Build(a, func(holder string, c *contract.Content) ([]byte, error) {
+		body, err := s.contents(holder).Open(ctx, c)
 		if err != nil && !errors.Is(err, contract.ErrErased) && !errors.Is(err, contract.ErrEncrypted) {
 			unread = fmt.Errorf("the stored policy document %s cannot be read: %w", c.Commitment, err)
 		}
@@ -174,13 +280,16 @@ func (s *activator) validate(ctx context.Context, history stack.History, a *cont
 	if err != nil {
 		return nil, invalid{err}
 	}
-	known := s.names.known(a.Layer, a.Name)
+	if over {
+		*next = next.Over(s.states.Base())
+	}
+	known := s.names.known(tenant, a.Layer, a.Name)
 	known.Lenient = a.Source == "config" || rollback || a.Retired // when the service starts, some names may not exist yet; and documents that a rollback restores or a retirement leaves may refer to names that no longer exist
 	if a.Retired {
 		known.Layer = ""
 	}
 	var limits []guard.Limit
-	s.state.Read(func(v *state.View) { limits = v.People.Limits.List() })
+	s.states.Nearest(tenant).Read(func(v *state.View) { limits = v.People.Limits.List() })
 	findings := next.Validate(known, limits)
 	if err := refusal(findings); err != nil {
 		return nil, invalid{err}

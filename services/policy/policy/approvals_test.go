@@ -27,7 +27,7 @@ func waits(t *testing.T, ctx context.Context) (l *ledger, m *member, call string
 		t.Fatal(err)
 	}
 	m.follow()
-	if got := m.state.Escalations(); len(got) != 1 || got[0].CallID != l.callOf(d) || got[0].Reason != contract.ReasonApprovalRequired {
+	if got := m.states.OfCell().Escalations(); len(got) != 1 || got[0].CallID != l.callOf(d) || got[0].Reason != contract.ReasonApprovalRequired {
 		t.Fatalf("%+v", got)
 	}
 	return l, m, l.callOf(d)
@@ -53,8 +53,8 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 // TestVotes shows that votes of unregistered principals, votes on calls that do not
 // wait, and votes that are neither grant nor deny are rejected, that a vote fails as
 // unavailable and not as invalid while the ledger fails, that a settled call accepts no
-// other vote, and that the vote that settles a call leads to exactly one second
-// decision.
+// other vote, and that the vote that settles a call leads to exactly one second decision
+// even if it is delivered twice.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
@@ -97,20 +97,20 @@ func TestVotes(t *testing.T) {
 		for range 2 { // the settling vote is delivered twice
 			settled(t, ctx, l, m)
 		}
-		if got := l.of(contract.EventAllowed); len(got) != 1 || got[0].CallID != call || len(m.state.Escalations()) != 0 {
+		if got := l.of(contract.EventAllowed); len(got) != 1 || got[0].CallID != call || len(m.states.OfCell().Escalations()) != 0 {
 			t.Errorf("%d calls are allowed", len(got))
 		}
 	})
 }
 
 // TestSignedBallots shows that a signed ballot counts as the vote of the owner of its
-// key and not of the client that sends it, and that a forged ballot does not verify and
-// does not count.
+// key and not of the client that sends it, and that a forged ballot, and one with a key
+// id or a signature alone, does not verify and does not count.
 func TestSignedBallots(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
 		k := key(t, "ballot")
-		shown := &m.state.WaitingFor(call).Escalated.Decision
+		shown := &m.states.OfCell().WaitingFor(call).Escalated.Decision
 		ballot := &contract.Approval{Approver: "carol", CallID: call, KID: k.KID, Reason: "seen", Tenant: "t", Vote: contract.Refuse}
 		sig := k.Sign(sign.DomainApproval, contract.Bytes(guard.BallotOf(ballot, shown)))
 		args := func(vote, kid, sig string) string {
@@ -128,12 +128,18 @@ func TestSignedBallots(t *testing.T) {
 			{`{"call_id":"c-other","sig":"x"}`, true},           // the call is not waiting for votes
 			{`[]`, true}, // args that the schema denies
 		} {
-			if m.ballots.verifies([]byte(c.args)) != c.want {
+			if m.ballots.verifies("t", []byte(c.args)) != c.want {
 				t.Errorf("%s: not %v", c.args, c.want)
 			}
 		}
 		if r := m.governor.handle(ctx, work("bob", kindVote, args(contract.Grant, k.KID, sig))); r.ErrorCode != "invalid_input" {
 			t.Errorf("%+v", r)
+		}
+		for _, half := range []string{`"kid":"` + k.KID + `"`, `"sig":"` + sig + `"`} {
+			r := m.governor.handle(ctx, work("bob", kindVote, `{"call_id":"`+call+`",`+half+`,"reason":"seen","vote":"deny"}`))
+			if r.ErrorCode != contract.CodeInvalidInput || len(l.of(contract.EventApprovalRecorded)) != 0 {
+				t.Errorf("%s: %+v", half, r)
+			}
 		}
 		if r := m.governor.handle(ctx, work("bob", kindVote, args(contract.Refuse, k.KID, sig))); !strings.Contains(string(r.Output), `"approver":"carol"`) {
 			t.Errorf("%+v", r)

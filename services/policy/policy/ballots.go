@@ -29,10 +29,9 @@ func voteFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventApprovalRecorded, Key: session}.String()
 }
 
-// escalation returns the ESCALATE decision of policy on the call of e: its event, its
-// data, and its sequence. It searches backwards from the sequence before, or from the
-// end of the ledger if before is 0. The error wraps eventlog.ErrNotFound if there is
-// none.
+// escalation returns the newest ESCALATE decision of policy on the call of e that has a
+// sequence lower than before, or the newest one if before is 0: its event, its data, and
+// its sequence. The error wraps eventlog.ErrNotFound if there is none.
 func (i *instance) escalation(ctx context.Context, e *contract.Event, before uint64) (ev *contract.Event, esc contract.Escalated, seq uint64, err error) {
 	f := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventEscalated, Key: e.Session}
 	en, err := eventlog.Before(ctx, i.emit.Log, f.String(), before, eventlog.OfCall(e.CallID, nil))
@@ -57,13 +56,13 @@ type voteArgs struct {
 }
 
 // signer returns the principal that owns the key of a ballot, and an error unless
-// the ballot's signature verifies.
+// the ballot's signature verifies and the principal is of the waiting call's tenant.
 func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
 	for _, k := range b.trust.Keys() {
 		if k.KID != a.KID {
 			continue
 		}
-		who, ok := strings.CutPrefix(k.Owner, guard.ApproverOwner(""))
+		who, ok := strings.CutPrefix(k.Owner, contract.OwnerApprover)
 		if !ok {
 			return "", errors.New("kid: is not an approver's key")
 		}
@@ -73,15 +72,16 @@ func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
 	return "", errors.New("kid: is not in the trust registry")
 }
 
-// verifies returns false if the args of a vote have a ballot whose signature does not
-// verify. It is called before the decision, so that a call with a forged ballot is
-// denied and has a receipt.
-func (b *ballots) verifies(args []byte) bool {
+// verifies returns false if args, those of a vote in a tenant, contain a signature or a
+// key id, the call waits for votes in that tenant, and the ballot does not verify. It
+// returns true for any other vote. The tenant must exist. verifies is called before the
+// decision, so that a call with a forged ballot is denied and has a receipt.
+func (b *ballots) verifies(tenant string, args []byte) bool {
 	var a voteArgs
 	if json.Unmarshal(args, &a) != nil || a.Sig == "" && a.KID == "" {
 		return true // the vote has no signature, or the schema denies its args
 	}
-	w := b.state.WaitingFor(a.CallID)
+	w := b.states.Of(tenant).WaitingFor(a.CallID)
 	if w == nil {
 		return true // the call does not wait for votes; the executor reports that
 	}
@@ -89,35 +89,41 @@ func (b *ballots) verifies(args []byte) bool {
 	return err == nil
 }
 
-// vote executes policy.vote. It fails with not_found if no such call waits for approval,
-// with conflict if the call was settled but the state has not applied that yet, with
-// invalid_input if the vote does not count, and with unavailable if the ledger fails or
-// if other votes are recorded first at every attempt.
+// vote executes policy.vote. It fails with not_found if no such call of the same tenant
+// waits for approval, with conflict if the call was settled but the state has not
+// applied that yet, with invalid_input if the tenant, the args or the vote is not valid,
+// and with unavailable if the ledger fails or if other votes are recorded first at every
+// attempt.
 func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	var a voteArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
-	waits := b.state.WaitingFor(a.CallID)
+	st := b.tenant(ctx, w.Event.Tenant)
+	if st == nil {
+		return unknownTenant(w.Event.Tenant)
+	}
+	waits := st.WaitingFor(a.CallID)
 	for range 20 { // the state may not have applied the escalation yet
 		if waits != nil {
 			break
 		}
 		sleep(ctx, 50*time.Millisecond)
-		waits = b.state.WaitingFor(a.CallID)
+		st = b.states.Of(w.Event.Tenant) // the tenant's first event replaces its state
+		waits = st.WaitingFor(a.CallID)
 	}
 	if waits == nil {
 		return execute.Fail(contract.CodeNotFound, "no call %s waits for approval", a.CallID)
 	}
 	v := approval.Vote{Approver: w.Event.Actor, Vote: a.Vote, Reason: a.Reason, KID: a.KID, Sig: a.Sig}
-	if a.Sig != "" {
+	if a.Sig != "" || a.KID != "" {
 		who, err := b.signer(&a, waits)
 		if err != nil {
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 		v.Approver = who
 	}
-	if err := b.state.MayVote(v.Approver); err != nil {
+	if err := st.MayVote(v.Approver); err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	got, err := b.record(ctx, waits, v, w.Event.Client)
@@ -130,9 +136,10 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
 }
 
-// record appends a vote with the expected sequence of the last one. It returns
-// approval.ErrSettled, any other error of approval.Decide as invalid, and the errors of
-// escalation and handle.DoFrom.
+// record appends a vote with the expected sequence of the last one, and returns the vote
+// as recorded. The error wraps approval.ErrSettled if the call is settled, and is of
+// type invalid if approval.Decide rejects the vote for another reason. After any other
+// error, the vote may or may not be on the ledger.
 func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {
 	e := waits.Event
 	var got *contract.Approval
@@ -146,7 +153,7 @@ func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.V
 			return nil, err
 		}
 		now := b.emit.Now()
-		b.state.Read(func(s *state.View) { v.Roles = s.People.People.Roles(v.Approver, contract.Time(now)) })
+		b.states.Of(e.Tenant).Read(func(s *state.View) { v.Roles = s.People.People.Roles(v.Approver, contract.Time(now)) })
 		if got, err = approval.Decide(&waits.Escalated, votes, v, now); errors.Is(err, approval.ErrSettled) {
 			return nil, err
 		} else if err != nil {
@@ -180,7 +187,7 @@ func votesOf(h []*contract.Event, call string) (votes []contract.Approval, event
 func (b *ballots) timeouts(ctx context.Context) {
 	for ctx.Err() == nil {
 		sleep(ctx, 250*time.Millisecond)
-		for _, w := range b.state.Overdue(b.emit.Time()) {
+		for _, w := range b.states.Overdue(b.emit.Time()) {
 			if _, err := b.record(ctx, w, approval.Vote{Vote: contract.TimeOut}, "-"); err != nil && !errors.Is(err, approval.ErrSettled) && ctx.Err() == nil {
 				b.log.Warn("timeout not recorded, will be tried again", "call", w.Event.CallID, "err", err)
 			}

@@ -80,10 +80,10 @@ func (s *activator) put(ctx context.Context, layer, name string, precedence int6
 // has no name.
 const keyUnnamed = "policy-p1"
 
-// retireUnnamed retires the bundle of release 0.1, which would otherwise be
-// evaluated before all others.
+// retireUnnamed retires the bundle of release 0.1, which would otherwise be evaluated
+// before all other bundles.
 func (s *activator) retireUnnamed(ctx context.Context) error {
-	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", keyUnnamed), func(h []*contract.Event) (*contract.Event, error) {
+	_, err := s.inCell(ctx, nil, keyUnnamed, func(_ handle.Cell, h []*contract.Event) (*contract.Event, error) {
 		history, err := stack.HistoryOf(h)
 		if err != nil {
 			return nil, err
@@ -101,23 +101,42 @@ func (s *activator) retireUnnamed(ctx context.Context) error {
 	return nil
 }
 
-// bootstrap registers the administrator of a new mesh as a person, so that at least one
-// person can vote and register others. It does nothing if the administrator was
+// bootstrap registers the administrator of the original tenant and, once the cell is
+// opened, the first operator of the mesh in the cell's own tenant, so that in each at
+// least one person can vote and register others. It does nothing for a principal that was
 // registered or suspended before. Any number of instances may run it concurrently.
 func (s *activator) bootstrap(ctx context.Context) error {
-	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
+	cell, err := s.cell(ctx)
+	if err != nil {
+		return fmt.Errorf("policy: the cell is not known: %w", err)
+	}
+	if cell.Original != "" { // a new ledger has no original tenant before its cell is opened
+		err = s.person(ctx, cell.Original, contract.BootstrapAdmin)
+	}
+	if err == nil && cell.Opened > 0 {
+		err = s.person(ctx, cell.Tenant, contract.BootstrapOperator)
+	}
+	return err
+}
+
+// person registers the first person of a tenant, unless that principal was registered or
+// suspended before.
+func (s *activator) person(ctx context.Context, tenant, principal string) error {
+	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
 		st, err := folded(h)
 		if err != nil {
 			return nil, err
 		}
-		first := govern.Bootstrap(st)
-		if first == nil {
+		d := govern.Bootstrap(st, principal)
+		if d == nil {
 			return nil, nil
 		}
-		return s.fact(events.PrincipalRegisteredName, govern.KeyIdentity, contract.Bytes(first), nil), nil
+		e := s.fact(events.PrincipalRegisteredName, govern.KeyIdentity, contract.Bytes(d), nil)
+		e.Tenant = tenant
+		return e, nil
 	})
 	if err != nil {
-		return fmt.Errorf("policy: the administrator is not registered: %w", err)
+		return fmt.Errorf("policy: %s of tenant %s is not registered: %w", principal, tenant, err)
 	}
 	return nil
 }

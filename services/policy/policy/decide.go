@@ -12,11 +12,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
 // decider decides proposals and records the decisions.
@@ -25,10 +27,10 @@ type decider struct {
 	sessions  *sessions
 	labels    *labels
 	ballots   *ballots
-	budget    *budget.Ledger
+	budget    *budget.Ledgers
 	tracer    *tracing.Tracer
-	connected func() time.Time // when the connection to the NATS server was made
-	parents   cache[liveParent]
+	connected func() time.Time       // returns the time at which the connection to the NATS server was made
+	parents   *lru.Cache[liveParent] // parent calls, by tenant, session, call id and executor
 }
 
 // proposal is a call that is being decided, with the facts collected about it.
@@ -36,11 +38,12 @@ type proposal struct {
 	event   *contract.Event
 	call    contract.Call
 	facts   guard.Facts
-	args    []byte    // nil = cannot be read
-	model   *llm.Args // decoded args of a request to a model, otherwise nil
+	state   *state.State // state of the call's tenant, or of the cell's own tenant if the call's does not exist
+	args    []byte       // nil if they cannot be read
+	model   *llm.Args    // decoded args of a request to a model, otherwise nil
 	retries uint64
 	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
-	after   uint64 // for the second decision: the sequence of the proposal
+	after   uint64 // for the second decision: the sequence of the proposal; otherwise 0
 
 	again    bool   // whether the labels are read from the ledger, as in a second attempt
 	guess    bool   // whether the labels were read from this instance's cache
@@ -68,7 +71,7 @@ func (d *decider) take(ctx context.Context, m delivery) error {
 		return errors.Join(errMalformed, err)
 	}
 	d.emit.See(p.event.Lamport)
-	span := d.tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID))
+	span := d.tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID), attribute.String("binnacle.tenant", p.event.Tenant))
 	defer span.End()
 	// After a restart, the server may report a delivery as the first one although it
 	// delivered the message before. For proposals that are older than the connection,
@@ -96,7 +99,7 @@ const clockSkew = time.Second
 // decide evaluates a call and records the decision: allowed, escalated, or denied
 // with a receipt. It returns errMoved if the facts no longer match the ledger.
 func (d *decider) decide(ctx context.Context, p *proposal) error {
-	eval := d.state.Evaluate(ctx, stack.Call{ID: p.call.ID, IdemKey: p.call.IdemKey, Facts: p.facts, Args: p.args})
+	eval := p.state.Evaluate(ctx, stack.Call{ID: p.call.ID, IdemKey: p.call.IdemKey, Facts: p.facts, Args: p.args})
 	v := eval.Verdict()
 	reserved := certain
 	if v.Verdict == contract.Allow {

@@ -11,6 +11,7 @@ scope_of := {
 	"vault.": "vault:write",
 	"judge.": "judge:run",
 	"policy.": "policy:admin",
+	"tenant.": "cell:admin",
 }
 
 # What principals say about what is their own needs no scope beside a token.
@@ -34,6 +35,11 @@ unfit if {
 web if "web" in input.labels
 
 sends if count(input.about.egress_hosts) > 0
+
+# The kinds of calls that govern others.
+privileged if startswith(input.kind, "policy.")
+
+privileged if startswith(input.kind, "tenant.")
 
 # Labels of data that a model may receive only if its provider accepts them.
 held := {"secret", "user_file"}
@@ -59,7 +65,7 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	unfit
 } else := {"verdict": "DENY", "reason_code": "TAINTED_PRIVILEGED_INVOKE_DENY"} if {
 	web
-	startswith(input.kind, "policy.")
+	privileged
 } else := {"verdict": "DENY", "reason_code": "TAINTED_CREDENTIAL_ACCESS_DENY"} if {
 	web
 	count(input.about.secrets) > 0

@@ -117,15 +117,15 @@ else := {"verdict": "DENY", "reason_code": "DENY_ID"} if input.ids.session == "`
 	}
 }
 
-// TestDualControlDecision shows that the approval of a second person is required,
-// that break-glass does not replace it, and that the caller's own vote does not
-// count.
+// TestDualControlDecision shows that a call under dual control requires the approval of
+// a second person, that break-glass does not replace it, and that the caller's own vote
+// does not count.
 func TestDualControlDecision(t *testing.T) {
 	w := usual(t)
 	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(time.Minute)), ID: "b-1", Reason: "x"})
 	judge := func(f guard.Facts) string {
 		w.addFacts(&f)
-		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
+		eval := w.st.OfCell().Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
 		return eval.Verdict().Reason
 	}
 	f := facts("echo")

@@ -21,9 +21,9 @@ type expirer struct {
 // to exceed the clock differences between services.
 const sweepGrace = 2 * time.Second
 
-// run expires overdue calls once a second until ctx is done. The view must have caught
-// up with the ledger, since otherwise run would look up every call that the view still
-// lists although it has started.
+// run expires overdue calls once a second until ctx is done. The view of unstarted calls
+// must have caught up with the ledger before, since otherwise run would look up every
+// call that the view still lists although it has started.
 func (s *expirer) run(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()

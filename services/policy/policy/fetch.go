@@ -15,26 +15,29 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// bundleKey returns the public key with this id, or an error if the key is unknown, is
-// not valid now, or is not a key for bundles.
-func (s *activator) bundleKey(kid string) ([]byte, error) {
+// bundleKey returns the public key of a tenant with this id, or an error if the tenant has
+// no such key, the key is not valid now, or it is not a key for bundles.
+func (s *activator) bundleKey(tenant, kid string) ([]byte, error) {
 	for _, k := range s.trust.Keys() {
-		if k.KID == kid {
-			if !strings.HasPrefix(k.Owner, "bundle:") {
+		if k.KID == kid && k.Tenant == tenant {
+			if !strings.HasPrefix(k.Owner, contract.OwnerBundle) {
 				return nil, fmt.Errorf("key %s does not sign bundles", kid)
 			}
-			return s.trust.At(kid, k.Owner, contract.UseBundle, s.emit.Tick())
+			return s.trust.At(kid, trust.Owner(&k.TrustKey), contract.UseBundle, s.emit.Tick())
 		}
 	}
 	return nil, fmt.Errorf("key %s is not in the trust registry", kid)
 }
 
-// fetch returns the document to activate and its origin: the call itself, the object
-// store, or an HTTP server. It returns an error unless a names exactly one of them.
-func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, source string, err error) {
+// fetch returns the document that a tenant activates and its origin: the call itself, the
+// tenant's objects, or an HTTP server. The document of an overlay that the call contains is
+// returned in canonical form. fetch returns an error unless a names exactly one origin,
+// and an error that wraps blob.ErrRead if an object cannot be read now.
+func (s *activator) fetch(ctx context.Context, tenant string, a *changeArgs) (body []byte, source string, err error) {
 	n := 0
 	for _, given := range []bool{a.Bundle != "", a.Document != "", a.URL != "", a.Object != nil} {
 		if given {
@@ -57,7 +60,7 @@ func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, sour
 		return body, "call", err
 	case a.Object != nil:
 		c := contract.Content{Commitment: a.Object.Commitment, MediaType: "application/gzip", Size: a.Object.Size, Store: contract.StoreObject}
-		body, err = s.contents.Open(ctx, &c)
+		body, err = s.contents(tenant).Open(ctx, &c)
 		return body, "object " + a.Object.Commitment, err
 	}
 	body, err = s.download(ctx, a.URL)
@@ -74,7 +77,7 @@ func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
 		return nil, errors.New("want http:// or https:// without credentials")
 	}
-	in := s.state.Stack()
+	in := s.states.OfCell().Stack()
 	p0 := in.Ceilings()
 	listed := func(host string) bool {
 		return p0 != nil && slices.ContainsFunc(p0.EgressHosts, func(p string) bool { return guard.MatchHost(p, host) })

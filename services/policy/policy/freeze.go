@@ -1,12 +1,16 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // freezes records, for each freeze, the executor instances that have acknowledged it.
@@ -28,6 +32,15 @@ func (f *freezes) add(a *contract.FreezeAck) {
 	f.acked[a.FreezeID] = append(f.acked[a.FreezeID], a.Instance)
 }
 
+// ownInstance reports whether a name is that of an instance of the service, so that no
+// service acknowledges a freeze for another.
+func ownInstance(service, name string) bool {
+	s, _ := services.Get(service)
+	number, ok := strings.CutPrefix(name, cmp.Or(s.Instance, service+"-"))
+	_, err := strconv.ParseUint(number, 10, 8)
+	return ok && err == nil
+}
+
 // of returns the instances that have acknowledged a freeze.
 func (f *freezes) of(id string) []string {
 	f.mu.Lock()
@@ -39,7 +52,7 @@ func (f *freezes) of(id string) []string {
 // intents to callers. Other services do not start effects.
 func (f *freezes) executors() []string {
 	out := []string{contract.CallerExecutor}
-	for _, t := range f.state.Catalog.Tools() {
+	for _, t := range f.states.Catalog.Tools() {
 		if !slices.Contains(out, t.Executor) {
 			out = append(out, t.Executor)
 		}
@@ -49,9 +62,9 @@ func (f *freezes) executors() []string {
 
 // acknowledged waits until every running executor instance, and at least one instance,
 // has acknowledged the freeze, until ten seconds have passed, or until ctx is done.
-// missing lists the instances that have not acknowledged it. A service whose running
-// instances cannot be read is listed by its own name; if a read does not return in time,
-// the result of the read before it counts.
+// acked lists the instances that have acknowledged it, and missing the running ones that
+// have not. A service whose running instances cannot be read is listed in missing by its
+// own name; if a read does not return in time, the result of the read before it counts.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -2,7 +2,9 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -15,8 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// gather collects the facts of a call and reads its args. gatherByArgs adds the facts
-// that depend on the args.
+// gather collects the facts of a call, reads its args, and sets p.state. For a call of a
+// tenant that does not exist, it collects only the facts that the proposal contains, the
+// time, and MeshTenant.
 func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	e, c := p.event, &p.call
 	now := d.emit.Now()
@@ -24,11 +27,15 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 		Now: contract.Time(now), OnBehalfOf: c.OnBehalfOf, Parent: c.Parent, ReportWithin: c.ReportWithin, Proposed: e.Time, Proposer: e.Service(), Scopes: c.Scopes,
 		Requested: c.Requested, Session: e.Session, SessionName: c.SessionName, Tenant: e.Tenant, Tool: c.Tool}
 	f := &p.facts
-	if e.Tenant != d.tenant {
-		f.MeshTenant = d.tenant
-		return nil // facts of this mesh must not be read for another tenant
+	if p.state, err = d.known(ctx, e.Tenant); err != nil {
+		return err
 	}
-	d.state.Read(func(v *state.View) {
+	if p.state == nil {
+		f.MeshTenant = d.states.Cell()
+		p.state = d.states.OfCell() // its documents deny the call
+		return nil
+	}
+	p.state.Read(func(v *state.View) {
 		v.AddFacts(f, now)
 		f.Revoked = v.People.Tokens.Revoked(c.Token, e.Actor, e.Time)
 	})
@@ -43,15 +50,15 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	if f.Labels, err = d.labels.reaching(ctx, p); err != nil {
 		return err
 	}
-	p.args = d.readArgs(ctx, c)
+	p.args = d.readArgs(ctx, e.Tenant, c)
 	d.gatherByArgs(p, now)
 	return nil
 }
 
-// readArgs returns the args of a call, or nil if they cannot be read or are nested too
-// deeply; the call is then denied for that reason.
-func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
-	args, err := d.contents.Open(ctx, &c.Args)
+// readArgs returns the args of a call of a tenant, or nil if they cannot be read or are
+// nested too deeply; the call is then denied for that reason.
+func (d *decider) readArgs(ctx context.Context, tenant string, c *contract.Call) []byte {
+	args, err := d.contents(tenant).Open(ctx, &c.Args)
 	if err != nil && !errors.Is(err, contract.ErrErased) {
 		d.log.Warn("args unreadable", "call", c.ID, "err", err)
 	}
@@ -62,27 +69,32 @@ func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
 	return args
 }
 
-// gatherByArgs adds the facts that depend on values in the args: which labels the
-// requested model may receive; the state of the virtual key, which may exclude that
-// model; whether a ballot's signature verifies; and whether a registration requires a
-// second person.
+// gatherByArgs decodes a request to a model into p.model and adds the facts that depend
+// on values in the args: which labels the requested model may receive, if the call has
+// labels; the state of the virtual key, which may exclude that model; whether a ballot's
+// signature verifies; whether the call changes ceilings outside of an opened cell; and
+// whether a registration requires a second person.
 func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 	f := &p.facts
 	model := ""
 	if p.model = stack.LLMArgs(f.Kind, p.args); p.model != nil {
 		model = p.model.Model
 	}
-	d.state.Read(func(v *state.View) {
+	p.state.Read(func(v *state.View) {
 		if len(f.Labels) > 0 && p.model != nil {
 			f.Accepts = v.Accepts(model)
 		}
 		f.Key = v.Key(f, model)
+		if slices.Contains([]string{kindActivate, kindRollback}, f.Kind) && v.Outside() {
+			var a changeArgs
+			f.OutsideCell = json.Unmarshal(p.args, &a) == nil && a.Layer == "p0"
+		}
 		if f.Kind == govern.KindRegister {
 			f.DualControl = v.People.People.DualControl(p.args, f.Actor, now)
 		}
 	})
 	if f.Kind == kindVote {
-		f.Unverified = !d.ballots.verifies(p.args)
+		f.Unverified = !d.ballots.verifies(p.event.Tenant, p.args)
 	}
 }
 
@@ -94,7 +106,7 @@ func (d *decider) parentLive(ctx context.Context, p *proposal) (bool, error) {
 	e := p.event
 	parent := outcome.Call{Tenant: e.Tenant, Session: p.call.ParentSession, ID: p.call.Parent, Executor: e.Service()}
 	k := parent.Tenant + "." + parent.Session + "." + parent.ID + "." + parent.Executor
-	seen, known := d.parents.get(k)
+	seen, known := d.parents.Get(k)
 	if !known {
 		allowed, seq, err := parent.Allowed(ctx, d.emit.Log, p.seq)
 		if errors.Is(err, eventlog.ErrNotFound) {
@@ -115,7 +127,7 @@ func (d *decider) parentLive(ctx context.Context, p *proposal) (bool, error) {
 		}
 		seen.next = next
 	}
-	d.parents.put(k, seen)
+	d.parents.Put(k, seen)
 	return seen.actor == e.Actor, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
 // governor executes the calls that govern the mesh.
@@ -26,12 +27,13 @@ type governor struct {
 	ballots   *ballots
 	activator *activator
 	freezes   *freezes
+	tenants   *tenants
 }
 
 // handle executes one governing call and returns its result. If the call succeeds, the
-// event that it causes, if any, is on the ledger when handle returns, and this
-// instance's state has usually applied it. For a freeze, handle also waits for the
-// executors' acknowledgements.
+// event that it causes, if any, is on the ledger when handle returns, and, except for a
+// vote, this instance's state has usually applied it. For a freeze, handle also waits
+// for the executors' acknowledgements.
 func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	switch w.Call.Kind {
 	case kindVote:
@@ -39,17 +41,28 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	case kindActivate, kindRollback, kindRetire:
 		return g.activator.change(ctx, w)
 	}
+	if tenant.Governs(w.Call.Kind) {
+		return g.tenants.change(ctx, w)
+	}
 	c, err := govern.Parse(w.Call.Kind, w.Args)
 	if err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
-	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: g.emit.Now(), View: &g.state, Consistent: g.consistent}
+	st := g.tenant(ctx, w.Event.Tenant)
+	if st == nil {
+		return unknownTenant(w.Event.Tenant)
+	}
+	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: g.emit.Now(), View: st,
+		Consistent: func(limits []guard.Limit) error { return g.consistent(w.Event.Tenant, limits) }}
 	by.Owns = func(session string) bool {
 		owner, err := g.sessions.opener(ctx, by.Tenant, session, "")
 		return err == nil && owner == by.Actor
 	}
 	var fact govern.Fact
-	ev, err := handle.Do(ctx, g.emit.Log, bus.AggregateFilter(g.tenant, "policy", c.Aggregate), func(h []*contract.Event) (*contract.Event, error) {
+	decide := func(h []*contract.Event) (*contract.Event, error) {
+		if first := st.Created(); first != nil && c.Aggregate == govern.KeyIdentity {
+			h = append([]*contract.Event{first}, h...)
+		}
 		st, err := folded(h)
 		if err != nil {
 			return nil, err
@@ -58,7 +71,13 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 			return nil, invalid{err}
 		}
 		return g.fact(fact.Name, c.Aggregate, contract.Bytes(fact.Data), w.Event), nil
-	})
+	}
+	var ev *contract.Event
+	if c.Aggregate == govern.KeyFreeze {
+		ev, err = g.inCell(ctx, w.Event, c.Aggregate, func(_ handle.Cell, h []*contract.Event) (*contract.Event, error) { return decide(h) })
+	} else {
+		ev, err = handle.Do(ctx, g.emit.Log, bus.AggregateFilter(w.Event.Tenant, "policy", c.Aggregate), decide)
+	}
 	if res, failed := failure(err); failed {
 		return res
 	}
@@ -81,11 +100,16 @@ func folded(h []*contract.Event) (*govern.State, error) {
 	return st, nil
 }
 
-// consistent returns the reason why the limits are inconsistent with the ceilings in
-// force or refer to names that do not exist, or nil.
-func (g *governor) consistent(limits []guard.Limit) error {
-	in := g.state.Stack()
-	st := cpi.Stack{P0: in.Ceilings(), Limits: limits, Known: g.names.known("limits", "")}
+// unknownTenant returns the result of a governing call of a tenant that does not exist.
+func unknownTenant(tenant string) execute.Result {
+	return execute.Fail(contract.CodeInvalidInput, "tenant %s does not exist", tenant)
+}
+
+// consistent returns the reason why the limits of a tenant are inconsistent with the
+// ceilings in force or refer to names that do not exist, or nil. The tenant must exist.
+func (g *governor) consistent(tenant string, limits []guard.Limit) error {
+	in := g.states.Of(tenant).Stack()
+	st := cpi.Stack{P0: in.Ceilings(), Limits: limits, Known: g.names.known(tenant, "limits", "")}
 	findings := cpi.Validate(&st)
 	if err := refusal(findings); err != nil {
 		at := strings.TrimPrefix(cpi.Errors(findings)[0].Pointer, "/")

@@ -3,9 +3,9 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
@@ -24,18 +26,20 @@ import (
 // instance holds the values that the parts of one running policy service share.
 type instance struct {
 	name     string // name of the instance
-	tenant   string // tenant of the mesh
 	emit     *emit.Emitter
 	log      *slog.Logger
-	contents contents
+	contents func(tenant string) contents // returns the contents of a tenant
 	trust    keyring
 	signKey  func() *sign.Key
 	recorder *outcome.Recorder
-	state    state.State
-	seen     atomic.Uint64 // greatest Lamport time of the events that state has applied
+	states   state.States
+	epoch    func() uint64                              // returns the number of reconnections to the server; nil if there are none
+	cell     func(context.Context) (handle.Cell, error) // returns the state of the cell after every stored event; see run.Cell.Now
+	reach    func(context.Context) error                // waits until states has applied every event that was stored at the time of the call
+	seen     atomic.Uint64                              // greatest Lamport time of the events that states has applied
 }
 
-// contents stores, reads and decrypts contents.
+// contents stores, reads and decrypts the contents of one tenant.
 type contents interface {
 	Open(context.Context, *contract.Content) ([]byte, error)
 	Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error)
@@ -47,12 +51,45 @@ type keyring interface {
 	Keys() []trust.Key
 }
 
-// fact returns a new event of an aggregate. cause is the governing call, or nil if no
-// call causes the event. The event does not belong to the call's session.
+// fact returns a new event of an aggregate. cause is the governing call, whose tenant the
+// event has, or nil if no call causes the event, which is then in the cell's own tenant.
+// The event does not belong to the call's session.
 func (i *instance) fact(name, key string, data []byte, cause *contract.Event) *contract.Event {
-	e := i.emit.New(name, key, data, cause)
+	m := i.emit
+	if cause == nil {
+		m = m.In(i.states.Cell())
+	}
+	e := m.New(name, key, data, cause)
 	e.Session, e.CallID, e.Origin = "", "", "-"
 	return e
+}
+
+// reachWait is the maximum time that known waits for the state to apply stored events.
+const reachWait = 5 * time.Second
+
+// known returns the state of a tenant, or nil if the tenant does not exist. If this
+// instance has no state of the tenant, known first waits until the instance has applied
+// every stored event, because it may not have applied the event that creates the tenant or
+// opens the cell. It returns an error if that takes longer than reachWait.
+func (i *instance) known(ctx context.Context, id string) (*state.State, error) {
+	if st := i.states.Of(id); st != nil {
+		return st, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachWait)
+	defer cancel()
+	if err := i.reach(ctx); err != nil {
+		return nil, fmt.Errorf("tenant %s is not known, and the state has not applied every event: %w", id, err)
+	}
+	return i.states.Of(id), nil
+}
+
+// tenant returns the state of a tenant as known does, or nil if known fails.
+func (i *instance) tenant(ctx context.Context, id string) *state.State {
+	st, err := i.known(ctx, id)
+	if err != nil {
+		i.log.Warn("tenant not found", "err", err)
+	}
+	return st
 }
 
 // caughtUp waits, for at most a second, until the state has applied an event with at
@@ -69,8 +106,9 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 }
 
-// answered reports whether policy has recorded a permission or an outcome of the call of
-// e at or after sequence seq. also lists the names of other events that count.
+// answered reports whether policy has recorded, at or after sequence seq, that the call
+// of e is allowed, or an outcome of that call. The names in also are those of further
+// events that count.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
 	for en, err := range i.emit.Log.Scan(ctx, filter, seq) {
@@ -129,30 +167,13 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// cache is a map that is safe for concurrent use. It holds at most maxCached entries,
-// since it is emptied after that number of calls of put.
-type cache[V any] struct {
-	m  sync.Map
-	mu sync.Mutex
-	n  int
-}
-
+// maxCached is the maximum number of entries of each cache, of at most about 1 kB each.
 const maxCached = 16384
 
-func (c *cache[V]) get(k string) (v V, ok bool) {
-	x, ok := c.m.Load(k)
-	v, _ = x.(V)
-	return v, ok
-}
-
-func (c *cache[V]) put(k string, v V) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n++; c.n > maxCached {
-		c.m.Clear()
-		c.n = 1
-	}
-	c.m.Store(k, v)
+// cacheOf returns an empty cache of at most maxCached entries, which is emptied at each
+// reconnection to the server.
+func cacheOf[V any](i *instance) *lru.Cache[V] {
+	return &lru.Cache[V]{Max: maxCached, Epoch: i.epoch}
 }
 
 // invalid is an error in the caller's input, as opposed to one of the ledger.

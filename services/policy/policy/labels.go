@@ -8,27 +8,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 // The label that policy itself attaches.
-const labelSecret = "secret" // the output of a tool that received a secret
+const labelSecret = "secret" // label of the output of a tool that received a secret
 
 // labels tracks the classes of data in sessions. The labels of a session are the
 // union of those that its calls can have added. They are recorded before the call
 // that adds them is allowed, so that they are on the ledger before the output of
-// that call can cause another one. Labels are never removed.
+// that call can cause another call. Labels are never removed.
 //
-// A call is usually first decided with the labels in this instance's cache, and an
-// ALLOW is then appended with the expected sequence of their event. Reading the
-// labels before each decision would cost a round trip. If the append is rejected,
-// the labels are read and the call is decided again. An instance cannot conclude from
-// its own view that no session has labels: another instance may have recorded the
-// first ones a moment ago.
+// To save a round trip, a call is usually first decided with the labels in this
+// instance's cache, and an ALLOW is then appended with the expected sequence of their
+// event. If the append is rejected, the labels are read and the call is decided again.
 type labels struct {
 	*instance
-	known cache[labelled] // labels by "tenant.session"
+	known *lru.Cache[labelled] // labels by "tenant.session"
 }
 
 // labelled is the labels of a session and the sequence of the event that recorded
@@ -38,12 +36,14 @@ type labelled struct {
 	seq    uint64
 }
 
-// errMoved is returned if the ledger has newer labels of the session, or another
-// reservation, than the decision was made with.
+// errMoved is returned if the facts of a decision no longer match the ledger: the
+// session has newer labels than those in the facts, or the result of the call's
+// reservation differs from that in the facts. The call is then decided again.
 var errMoved = errors.New("the session was labelled meanwhile")
 
 // reaching returns the labels of all data that can have caused a call: of its session,
-// of its parent's session, and of the request itself. It sets guess and labelled of p.
+// of its parent's session, and of the request itself. Those of its session come from the
+// cache unless p.again is set. It sets guess and labelled of p.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
@@ -71,12 +71,12 @@ func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 // last returns the labels of a session in this instance's cache, or the zero value if
 // the session is not cached.
 func (l *labels) last(tenant, session string) labelled {
-	have, _ := l.known.get(tenant + "." + session)
+	have, _ := l.known.Get(tenant + "." + session)
 	return have
 }
 
-// confirm returns errMoved if the cached labels of a proposal are not those on
-// the ledger.
+// confirm returns errMoved if the facts of a proposal were collected with cached labels
+// of its session and the ledger has other labels.
 func (l *labels) confirm(ctx context.Context, p *proposal) error {
 	if !p.guess {
 		return nil
@@ -131,7 +131,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		}
 		seq, err := l.emit.Log.AppendExpect(ctx, e.Subject(), e.ID, b, labelFilter(p.event.Tenant, session), have.seq)
 		if err == nil {
-			l.known.put(p.event.Tenant+"."+session, labelled{all, seq})
+			l.known.Put(p.event.Tenant+"."+session, labelled{all, seq})
 			if session == p.event.Session && have.seq == p.labelled {
 				p.labelled = seq // add itself recorded the event at seq, for this call, so it must not count as a change of the labels since the facts were collected
 			}
@@ -168,7 +168,7 @@ func (l *labels) of(ctx context.Context, tenant, session string) (have labelled,
 		return have, err
 	}
 	have = labelled{d.Labels, en.Seq}
-	l.known.put(tenant+"."+session, have)
+	l.known.Put(tenant+"."+session, have)
 	return have, nil
 }
 

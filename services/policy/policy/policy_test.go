@@ -36,7 +36,7 @@ func key(t testing.TB, name string) *sign.Key {
 // world is a state that is built from events without a ledger.
 type world struct {
 	t        testing.TB
-	st       state.State
+	st       state.States
 	contents map[string][]byte
 	lamport  uint64
 }
@@ -51,7 +51,7 @@ func newWorld(t testing.TB) *world {
 		}
 		return root.Public(), nil
 	}
-	w.st.Open = func(c *contract.Content) ([]byte, error) { return w.contents[c.Commitment], nil }
+	w.st.Open = func(_ string, c *contract.Content) ([]byte, error) { return w.contents[c.Commitment], nil }
 	return w
 }
 
@@ -137,38 +137,41 @@ func facts(tool string) guard.Facts {
 		Proposed: contract.Time(noon), Proposer: "gateway", Scopes: []string{"tools:call", "policy:admin"}, Session: "s-1", Tenant: "t", Tool: tool}
 }
 
-func (w *world) addFacts(f *guard.Facts) { w.st.Read(func(v *state.View) { v.AddFacts(f, noon) }) }
+func (w *world) addFacts(f *guard.Facts) {
+	w.st.OfCell().Read(func(v *state.View) { v.AddFacts(f, noon) })
+}
 
 func (w *world) limits() (limits []guard.Limit) {
-	w.st.Read(func(v *state.View) { limits = v.Limits() })
+	w.st.OfCell().Read(func(v *state.View) { limits = v.Limits() })
 	return limits
 }
 
 // estimate returns the greatest amounts that an evaluated call can use.
 func (w *world) estimate(eval *stack.Evaluation, args []byte) (a contract.Amounts) {
-	w.st.Read(func(v *state.View) {
+	w.st.OfCell().Read(func(v *state.View) {
 		a = stack.Estimate(eval.Tool(), stack.LLMArgs(eval.Facts().Kind, args), v.Price, 1)
 	})
 	return a
 }
 
-// key returns the facts about the virtual key k1 for a call of an actor.
+// key returns the facts about the virtual key k1 for a call of an actor that requests a
+// model, or none if model is empty.
 func (w *world) key(actor, model string) (k *guard.KeyFact) {
 	f := facts("echo")
 	f.Client, f.Actor = "key/k1", actor
-	w.st.Read(func(v *state.View) { k = v.Key(&f, model) })
+	w.st.OfCell().Read(func(v *state.View) { k = v.Key(&f, model) })
 	return k
 }
 
 // digests returns the digests of the policies that apply to a call with these facts.
 func (w *world) digests(f *guard.Facts) contract.PolicyDigests {
-	s := w.st.Stack()
-	return s.Basis(&w.st.Catalog, f).Digests
+	s := w.st.OfCell().Stack()
+	return s.Basis(w.st.Catalog.In(w.st.Cell()), f).Digests
 }
 
 // decide makes a complete decision without a network: facts, evaluation, limits and
-// verdict. It checks that the recorded decision can be taken again with the same result,
-// and can be explained.
+// verdict. Empty args count as args that cannot be read. decide checks that the recorded
+// decision can be taken again with the same result, and can be explained.
 func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	w.t.Helper()
 	w.addFacts(&f)
@@ -176,7 +179,7 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	if args != "" {
 		raw = []byte(args)
 	}
-	eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: raw})
+	eval := w.st.OfCell().Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: raw})
 	v := eval.Verdict()
 	if limits := w.limits(); v.Verdict == contract.Allow && len(limits) > 0 {
 		var book limit.State
@@ -184,7 +187,7 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 			{Account: "rate/agent:alice", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"}, {Account: "ask/agent:bob", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"},
 			{Account: "wide/agent:carol", Amount: 1, Window: "concurrent"}, {Account: "day/agent:dave", Amount: 1, Window: "day:2026-03-03T00:00:00.000Z"}}}}}
 		limit.Evolve(&book, &spent)
-		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: eval.Facts(), Amounts: w.estimate(&eval, raw)}}, nil)
+		_, got := limit.Decide(&book, func(string) []guard.Limit { return limits }, noon, []limit.Request{{Call: limit.Call{ID: "c-1"}, Facts: eval.Facts(), Amounts: w.estimate(&eval, raw)}}, nil)
 		if len(got[0].Accounts) > 0 {
 			eval.Charge(&got[0])
 		}
@@ -220,6 +223,29 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	}
 }
 
+// TestPrivilegedKinds shows that the built-in policy allows the kinds that govern others only
+// with their scope, and never in a session that has read data from the web.
+func TestPrivilegedKinds(t *testing.T) {
+	w := usual(t)
+	for kind, scope := range map[string]string{"policy.freeze": "policy:admin", "tenant.suspend": "cell:admin"} {
+		w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: kind, Tool: kind, Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
+		for _, c := range []struct {
+			scopes, labels []string
+			want           string
+		}{
+			{[]string{scope}, nil, contract.ReasonRuleScopedCall},
+			{[]string{"tools:call", "audit:read"}, nil, contract.ReasonMissingRequirement},
+			{[]string{scope}, []string{"web"}, contract.ReasonTaintedPrivilegedInvokeDeny},
+		} {
+			f := facts("")
+			f.Kind, f.Tool, f.Scopes, f.Labels = kind, kind, c.scopes, c.labels
+			if v, reason := w.decide(f, `{}`); reason != c.want {
+				t.Errorf("%s with %v and labels %v: %s %s, want %s", kind, c.scopes, c.labels, v, reason, c.want)
+			}
+		}
+	}
+}
+
 // TestEveryReason shows that every reason code of the registry occurs in a decision with
 // the registry's verdict, since the registry must not have codes that are not used, and
 // that no other reason code occurs.
@@ -248,6 +274,8 @@ func TestEveryReason(t *testing.T) {
 	try(w, with("a b", func(*guard.Facts) {}), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.ReportWithin = guard.MaxReportWithin.Milliseconds() + 1 }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.MeshTenant = "other" }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.TenantSuspended = true }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Tenant = contract.CellTenant }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Proposer = "judge" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.SessionOwner = "bob" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Unverified = true }), `{}`)
@@ -427,8 +455,8 @@ func TestReplayedState(t *testing.T) {
 	}
 }
 
-// ten returns a world with three policy layers, in which the tenth rule of the bundle
-// allows the call.
+// ten returns a world with three policy layers and the tool noop, whose calls the tenth
+// rule of the bundle allows.
 func ten(t testing.TB) *world {
 	w := newWorld(t)
 	w.ceilings(nil)
@@ -453,7 +481,7 @@ func BenchmarkAllow(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		f.Client = fmt.Sprint("c", i) // a rule reads this value, so each decision must evaluate the bundle instead of using the cache
 		w.addFacts(&f)
-		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
+		eval := w.st.OfCell().Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
 		if d := eval.Decide(0, k); d.ReasonCode != "RULE_TEN" {
 			b.Fatal(d.ReasonCode)
 		}

@@ -3,12 +3,15 @@ package policy
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
@@ -19,7 +22,7 @@ import (
 // nothing to the ledger.
 type queries struct {
 	*instance
-	budget *budget.Ledger
+	budget *budget.Ledgers
 	starts *starts.View
 }
 
@@ -32,7 +35,7 @@ func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
 		// dump is repeated.
 		for {
 			at := view.Position()
-			dump := q.state.Dump()
+			dump := q.states.Dump()
 			if view.Position() == at {
 				return query.ViewDump{Name: "policy.state", Position: at, Dump: string(dump)}, nil
 			}
@@ -43,6 +46,7 @@ func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
 	rpc.Serve(server, events.KeysQuery, q.keys)
 	rpc.Serve(server, events.IdentitiesQuery, q.identities)
 	rpc.Serve(server, events.PoliciesQuery, q.policies)
+	rpc.Serve(server, events.TenantsQuery, q.tenants)
 	money := &rpc.Server{Box: box, View: accounts{q.budget}, Fresh: q.budget.Read}
 	rpc.Serve(money, events.LimitsQuery, q.limits)
 	rpc.Serve(money, events.BudgetViewQuery, func(context.Context, *events.BudgetViewRequest) (query.ViewDump, error) {
@@ -55,8 +59,23 @@ func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
 	})
 }
 
+// inTenant returns the state of the tenant that a query was sent for. It fails with not_found
+// if that tenant does not exist, and with unavailable if this instance cannot determine
+// that; see known.
+func (q *queries) inTenant(ctx context.Context) (*state.State, error) {
+	tenant := transient.Tenant(ctx)
+	st, err := q.known(ctx, tenant)
+	if err != nil {
+		return nil, rpc.Errorf(contract.CodeUnavailable, "%v", err)
+	}
+	if st != nil {
+		return st, nil
+	}
+	return nil, rpc.Errorf(contract.CodeNotFound, "not found: tenant %s does not exist", tenant)
+}
+
 // accounts implements rpc.View for the budget ledger.
-type accounts struct{ *budget.Ledger }
+type accounts struct{ *budget.Ledgers }
 
 // Position implements rpc.View. It returns the sequence of the last change in the budget
 // ledger.
@@ -66,9 +85,34 @@ func (x accounts) Position() uint64 { at, _ := x.Dump(); return at }
 // ledger to its end.
 func (accounts) Pending() uint64 { return 0 }
 
+// tenants returns the tenants of the mesh, sorted by id.
+func (q *queries) tenants(context.Context, *events.TenantsRequest) ([]events.Tenant, error) {
+	all, original := state.Tenants(&q.states)
+	out := make([]events.Tenant, len(all))
+	for i := range all {
+		out[i] = tenantRow(&all[i], original)
+	}
+	return out, nil
+}
+
+// tenantRow returns a tenant as queries return it. original is the id of the original one.
+func tenantRow(t *trust.Tenant, original string) events.Tenant {
+	out := events.Tenant{Tenant: t.ID, Original: t.ID == original, Since: t.Since, Suspended: t.Suspended, Quota: t.Quota}
+	if parts := strings.Split(t.ID, "_"); len(parts) == 3 {
+		if _, err := contract.TenantID(parts[0], parts[1], parts[2]); err == nil {
+			out.Organization, out.Project, out.Environment = parts[0], parts[1], parts[2]
+		}
+	}
+	return out
+}
+
 // approvals returns the calls that wait for approval, without their args.
-func (q *queries) approvals(context.Context, *events.ApprovalsRequest) ([]events.PendingCall, error) {
-	waiting := q.state.Escalations()
+func (q *queries) approvals(ctx context.Context, _ *events.ApprovalsRequest) ([]events.PendingCall, error) {
+	st, err := q.inTenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waiting := st.Escalations()
 	out := make([]events.PendingCall, len(waiting))
 	for i := range waiting {
 		out[i] = pendingCall(&waiting[i])
@@ -79,12 +123,16 @@ func (q *queries) approvals(context.Context, *events.ApprovalsRequest) ([]events
 // approval returns one call that waits for approval, with its args if they can be read.
 // It fails with not_found if the call does not wait.
 func (q *queries) approval(ctx context.Context, r *events.ApprovalRequest) (out events.PendingCall, err error) {
-	x, args, ok := q.state.Escalation(r.CallID)
+	st, err := q.inTenant(ctx)
+	if err != nil {
+		return out, err
+	}
+	x, args, ok := st.Escalation(r.CallID)
 	if !ok {
 		return out, rpc.Errorf(contract.CodeNotFound, "not found: no call %s waits for approval", r.CallID)
 	}
 	out = pendingCall(&x)
-	if b, err := q.contents.Open(ctx, &args); err == nil {
+	if b, err := q.contents(x.Tenant).Open(ctx, &args); err == nil {
 		out.Args = b
 	}
 	return out, nil
@@ -97,20 +145,32 @@ func pendingCall(x *state.Escalation) events.PendingCall {
 
 // limits returns the limits in force and the accounts of the budget ledger. Before it is
 // called, the newest budget events have been applied.
-func (q *queries) limits(context.Context, *events.LimitsRequest) (out events.LimitsState, err error) {
+func (q *queries) limits(ctx context.Context, _ *events.LimitsRequest) (out events.LimitsState, err error) {
+	st, err := q.inTenant(ctx)
+	if err != nil {
+		return out, err
+	}
 	out.Limits = []guard.Limit{}
-	q.state.Read(func(v *state.View) { out.Limits = append(out.Limits, v.Limits()...) })
+	st.Read(func(v *state.View) { out.Limits = append(out.Limits, v.Limits()...) })
+	rows, err := q.budget.Rows(ctx, transient.Tenant(ctx))
+	if err != nil {
+		return out, err
+	}
 	out.Accounts = []events.Account{}
-	for _, r := range q.budget.Rows() {
+	for _, r := range rows {
 		out.Accounts = append(out.Accounts, events.Account{Account: r.Account, Window: r.Window, Reserved: r.Reserved, Committed: r.Committed})
 	}
 	return out, nil
 }
 
 // keys returns all virtual keys, including revoked ones.
-func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKey, error) {
+func (q *queries) keys(ctx context.Context, _ *events.KeysRequest) ([]events.VirtualKey, error) {
+	st, err := q.inTenant(ctx)
+	if err != nil {
+		return nil, err
+	}
 	out := []events.VirtualKey{}
-	q.state.Read(func(v *state.View) {
+	st.Read(func(v *state.View) {
 		for _, k := range v.People.Keys.List() {
 			out = append(out, events.VirtualKey{ID: k.ID, Actor: k.Actor, Maker: k.Maker, Digest: k.Digest, Scopes: k.Scopes, Models: k.Models, Tags: k.Tags,
 				BudgetUSDMicros: k.BudgetUSDMicros, BudgetWindow: k.BudgetWindow, RateCalls: k.RateCalls, RateWindow: k.RateWindow, Concurrent: k.Concurrent,
@@ -120,12 +180,16 @@ func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKe
 	return out, nil
 }
 
-// identities returns the principals, and the entries that give or end authority, at the
+// identities returns the principals, and the records that give or end authority, at the
 // Lamport time r.At or, if that is 0, over the whole history. It also returns all
 // break-glass grants and the id of the freeze in force now.
-func (q *queries) identities(_ context.Context, r *events.IdentitiesRequest) (events.IdentitiesState, error) {
+func (q *queries) identities(ctx context.Context, r *events.IdentitiesRequest) (events.IdentitiesState, error) {
 	out := events.IdentitiesState{Identities: []events.Identity{}, BreakGlass: []events.BreakGlassGrant{}}
-	q.state.Read(func(v *state.View) {
+	st, err := q.inTenant(ctx)
+	if err != nil {
+		return out, err
+	}
+	st.Read(func(v *state.View) {
 		list := v.People.Identities()
 		if r.At > 0 {
 			list = v.People.IdentitiesAt(r.At, "")
@@ -137,15 +201,19 @@ func (q *queries) identities(_ context.Context, r *events.IdentitiesRequest) (ev
 		for _, g := range v.People.Emergencies.List() {
 			out.BreakGlass = append(out.BreakGlass, events.BreakGlassGrant{ID: g.ID, Actor: g.Actor, Reason: g.Reason, Expires: g.Expires, Reviewer: g.Reviewer, Verdict: g.Verdict})
 		}
-		out.Frozen = v.People.Freeze.ID()
+		out.Frozen = v.Frozen()
 	})
 	return out, nil
 }
 
 // policies returns the policy documents in force.
-func (q *queries) policies(context.Context, *events.PoliciesRequest) ([]events.PolicyDocument, error) {
+func (q *queries) policies(ctx context.Context, _ *events.PoliciesRequest) ([]events.PolicyDocument, error) {
+	st, err := q.inTenant(ctx)
+	if err != nil {
+		return nil, err
+	}
 	out := []events.PolicyDocument{}
-	for _, x := range q.state.InForce() {
+	for _, x := range st.InForce() {
 		out = append(out, events.PolicyDocument{Bundle: x.Bundle, Digest: x.Digest, Layer: x.Layer, Name: x.Name, Precedence: x.Precedence, Retired: x.Retired, Source: x.Source, Body: x.Body})
 	}
 	return out, nil

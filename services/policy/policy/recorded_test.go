@@ -26,11 +26,10 @@ import (
 )
 
 // TestBenchDecision measures the evaluation of an ALLOW under three layers and ten
-// rules, and a recorded denial: from the facts to a signed decision, its signed receipt
-// in the chain, and the acknowledgement of the ledger. It measures recorded denials on
-// an empty ledger and, except in the mode "power", after 1,000,000 other outcomes; in
-// that mode it also measures fsync. It writes its rows to the file named by BENCH_ROWS,
-// if that is set, for e2e/bench.
+// rules, and a recorded denial, from the facts to the acknowledgement of the ledger. It
+// measures recorded denials in the durability modes "process" and "power" on an empty
+// ledger, and in "process" also after 1,000,000 other outcomes; in "power" it also
+// measures fsync. If BENCH_ROWS names a file, it writes its rows there, for e2e/bench.
 func TestBenchDecision(t *testing.T) {
 	var rows []map[string]any
 	add := func(name, durability, budget string, took []time.Duration) {
@@ -76,7 +75,7 @@ func allows(t *testing.T) []time.Duration {
 		f.Client = fmt.Sprint("c", i) // a rule reads this value, so each decision must evaluate the bundle instead of using the cache
 		began := time.Now()
 		w.addFacts(&f)
-		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
+		eval := w.st.OfCell().Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
 		d := eval.Decide(0, k)
 		if took = append(took, time.Since(began)); d.ReasonCode != "RULE_TEN" {
 			t.Fatal(d.ReasonCode)
@@ -98,7 +97,7 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *outcome.Recorder, n in
 		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
 		began := time.Now()
 		w.addFacts(&f)
-		eval := w.st.Evaluate(context.Background(), stack.Call{ID: id, Facts: f, Args: args})
+		eval := w.st.OfCell().Evaluate(context.Background(), stack.Call{ID: id, Facts: f, Args: args})
 		d := eval.Decide(m.Tick(), k)
 		eff := contract.Effect{CallID: id, EffectType: f.Kind, Ended: m.Time(), ErrorCode: "denied", InputDigest: f.ArgsDigest, Instance: "policy-1", Status: contract.Denied, Tool: f.Tool}
 		if err := r.Record(context.Background(), cause, &d, true, eff, nil); err != nil {

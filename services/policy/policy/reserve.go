@@ -11,18 +11,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// maxBudgetTries is the number of earlier deliveries from which on a failing reservation
-// denies the call: if the budget ledger cannot be written, calls must not be allowed.
+// maxBudgetTries is the number of earlier deliveries of a proposal from which on a
+// failing reservation denies the call: if the budget ledger cannot be written, calls
+// must not be allowed.
 const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
 // result to the facts. The returned function reserved waits until the reservation is on
 // the ledger; it returns errMoved if the ledger has another reservation than the facts.
 // If the reservation fails, reserve returns the error or, after maxBudgetTries earlier
-// deliveries, refuses the call with BUDGET_ERROR. It refuses a request to a model
-// without a known price with PRICE_UNKNOWN if a limit in money applies, unless approvers
-// have permitted the call to exceed limits. Nothing is reserved for governing calls,
-// since otherwise an exhausted account would prevent changes to its limit.
+// deliveries of the proposal, refuses the call with BUDGET_ERROR. It refuses a request
+// to a model without a known price with PRICE_UNKNOWN if a limit in money applies,
+// unless approvers have permitted the call to exceed limits. Nothing is reserved for
+// governing calls, since otherwise an exhausted account would prevent changes to its
+// limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {
@@ -55,23 +57,24 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	return func() error { return confirmed(&b, final) }, nil
 }
 
-// request returns the limits in force and, if there are any, the amounts that a call may
-// use.
+// request returns the limits in force and the request for a call's reservation. Amounts
+// of the request are those that the call may use, or zero if no limit is in force; Force
+// is set if approvers granted the call.
 func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.Limit, r limit.Request) {
-	r = limit.Request{CallID: p.call.ID, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
-	d.state.Read(func(v *state.View) {
-		if limits = v.Limits(); len(limits) > 0 {
+	r = limit.Request{Call: limit.Call{ID: p.call.ID}, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
+	p.state.Read(func(v *state.View) {
+		if limits = v.Charged(); len(limits) > 0 {
 			r.Amounts = stack.Estimate(eval.Tool(), p.model, v.Price, v.Sends())
 		}
 	})
 	return limits, r
 }
 
-// confirmed waits until a reservation is on the ledger, and returns errMoved if
-// it differs from b.
+// confirmed waits until the result of a reservation is final, and returns errMoved if it
+// differs from b: the reservation was refused for another reason or has other accounts.
 func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) error {
 	now, err := final()
-	if err == nil && (now.Refused != "" || !slices.Equal(now.Accounts, b.Accounts)) {
+	if err == nil && (now.Refused != b.Refused || !slices.Equal(now.Accounts, b.Accounts)) {
 		err = errMoved
 	}
 	return err

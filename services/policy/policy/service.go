@@ -7,8 +7,7 @@
 // The package is the shell around the pure packages in internal: it consumes
 // deliveries, collects facts, appends with expected sequences, and serves
 // queries. DESIGN.md describes the states of a call, the invariants and the tests
-// for them. A new fact is collected in gather.go; a new governing call is a tool
-// in tools.go and a command in internal/govern.
+// for them.
 package policy
 
 import (
@@ -22,16 +21,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
 // Config is the configuration of the policy service; its files are read when the
@@ -42,7 +42,7 @@ type Config struct {
 	Limit   int      // greatest number of concurrent decisions; 0 = 32
 }
 
-// maxDecisions is the greatest number of concurrent decisions if Config has none.
+// maxDecisions is the greatest number of concurrent decisions if Config.Limit is 0.
 const maxDecisions = 32
 
 // Service implements run.Service. Up to eight instances may run in a mesh; they keep no
@@ -68,7 +68,7 @@ type parts struct {
 	activator *activator
 	governor  governor
 	expirer   expirer
-	budget    *budget.Ledger
+	budget    *budget.Ledgers
 	queries   queries
 	view      atomic.Pointer[follow.Follower] // follower of state; nil until Run has activated the configuration
 }
@@ -77,20 +77,21 @@ type parts struct {
 // the running mesh.
 type mesh struct {
 	tracer    *tracing.Tracer
-	connected func() time.Time                                            // when the connection to the server was established
-	acted     func(ctx context.Context, actor string) (bool, error)       // reports whether the ledger has an event of the actor, according to audit's index
-	live      func(ctx context.Context, service string) ([]string, error) // returns the running instances of a service
-	latest    func(context.Context) (uint64, error)                       // returns the sequence of the newest event that the state processes
+	connected func() time.Time                                              // returns the time at which the connection to the NATS server was established
+	acted     func(ctx context.Context, tenant, actor string) (bool, error) // reports whether the ledger has an event of the actor in the tenant, according to audit's index
+	live      func(ctx context.Context, service string) ([]string, error)   // returns the running instances of a service
+	latest    func(context.Context) (uint64, error)                         // returns the sequence of the newest event that the state processes
 }
 
 // surroundings returns the instance and the mesh functions that are built from the
 // environment of package run.
 func surroundings(env *run.Env) (*instance, mesh) {
-	i := &instance{name: env.Instance, tenant: env.Tenant, emit: env.Emit, log: env.Log, contents: env.Blobs, trust: env.Trust,
-		signKey: env.SignKey, recorder: env.Recorder()}
+	i := &instance{name: env.Instance, emit: env.Emit, log: env.Log, contents: func(tenant string) contents { return env.Blobs.In(tenant) }, trust: env.Trust,
+		signKey: env.SignKey, recorder: env.Recorder(), epoch: env.Epoch, cell: env.Cell.Now}
+	i.states.Configured = env.Cell.Log()
 	return i, mesh{tracer: env.Tracer, connected: env.Conn.Made,
-		acted: func(ctx context.Context, actor string) (bool, error) {
-			r, err := rpc.Do(ctx, env.Queries, audit.ActedQuery, audit.ActedRequest{Actor: actor})
+		acted: func(ctx context.Context, tenant, actor string) (bool, error) {
+			r, err := rpc.Do(ctx, env.Queries.In(tenant), audit.ActedQuery, audit.ActedRequest{Actor: actor})
 			return r.Value, err
 		},
 		live:   func(ctx context.Context, service string) ([]string, error) { return bus.Live(ctx, env.Conn, service) },
@@ -99,26 +100,38 @@ func surroundings(env *run.Env) (*instance, mesh) {
 
 // assemble creates the parts of an instance. Tests call it with an in-memory log.
 func assemble(i *instance, m mesh) *parts {
-	i.state.Keys = i.trust.At
-	i.state.Open = func(c *contract.Content) ([]byte, error) { return i.contents.Open(context.Background(), c) }
-	p := &parts{instance: i, ballots: &ballots{i}, budget: budget.New(i.emit, i.log, func() (limits []guard.Limit) {
-		i.state.Read(func(v *state.View) { limits = v.Limits() })
-		return limits
-	})}
-	owners := &sessions{instance: i}
+	i.states.Keys = i.trust.At
+	i.states.Open = func(tenant string, c *contract.Content) ([]byte, error) {
+		return i.contents(tenant).Open(context.Background(), c)
+	}
+	p := &parts{instance: i, ballots: &ballots{i}, budget: budget.New(i.emit, i.log, i.states.Cell(), &i.states)}
+	i.reach = p.reached
+	owners := &sessions{instance: i, openers: cacheOf[string](i)}
 	known := &names{instance: i, sessions: owners, attested: m.acted, latest: m.latest, position: func() (uint64, bool) {
 		if view := p.view.Load(); view != nil {
 			return view.Position(), true
 		}
 		return 0, false
 	}}
-	p.decider = decider{instance: i, sessions: owners, labels: &labels{instance: i}, ballots: p.ballots, budget: p.budget, tracer: m.tracer, connected: m.connected}
+	p.decider = decider{instance: i, sessions: owners, labels: &labels{instance: i, known: cacheOf[labelled](i)}, parents: cacheOf[liveParent](i), ballots: p.ballots, budget: p.budget, tracer: m.tracer, connected: m.connected}
 	p.settler = settler{&p.decider}
 	p.activator = &activator{instance: i, names: known}
-	p.governor = governor{instance: i, sessions: owners, names: known, ballots: p.ballots, activator: p.activator, freezes: &freezes{instance: i, live: m.live}}
+	p.governor = governor{instance: i, sessions: owners, names: known, ballots: p.ballots, activator: p.activator, freezes: &freezes{instance: i, live: m.live}, tenants: &tenants{i}}
 	p.expirer.instance = i
 	p.queries = queries{instance: i, budget: p.budget, starts: &p.expirer.starts}
 	return p
+}
+
+// reached waits until the state has applied every event that was stored when reached was
+// called. It returns the error of ctx or of a NATS request. Without a follower, it returns
+// at once.
+func (p *parts) reached(ctx context.Context) error {
+	view := p.view.Load()
+	if view == nil {
+		return nil
+	}
+	_, err := view.Reach(ctx)
+	return err
 }
 
 // latest returns the sequence of the newest event that the state processes.
@@ -133,12 +146,12 @@ func latest(ctx context.Context, env *run.Env) (last uint64, err error) {
 	return last, nil
 }
 
-// Run implements run.Service. It activates the configuration, calls ready once the view
-// policy.state has caught up and it begins to consume work, and returns when ctx ends
+// Run implements run.Service. It activates the configuration, waits until the view
+// policy.state has caught up, calls ready and consumes work. It returns when ctx ends
 // and the decisions in progress are complete, or with the first error.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	p := assemble(surroundings(env))
-	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "policy", tools); err != nil {
 		return err
 	}
 	if err := eventlog.Retry(ctx, func() error { return p.activator.configure(ctx, &s.Config) }); err != nil {
@@ -148,7 +161,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	view := follow.New(env.Conn, env.Instance, stateReader, p.apply)
+	kept := p.entries(env.Snapshots == nil)
+	view := follow.New(env.Conn, env.Instance, stateReader, kept.Add)
 	p.view.Store(view)
 	started := follow.New(env.Conn, env.Instance, startsReader, p.expirer.starts.Apply)
 	started.Batch, started.Every = 5000, 500*time.Millisecond
@@ -156,8 +170,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	env.ReportFollower("policy.starts", started, nil)
 	env.ReportWork(decideWork.Consumer("policy"))
 	p.queries.serve(env.Box, view, started)
-	g.Go(func() error { return view.Run(ctx, 1) })
-	g.Go(func() error { return started.Run(ctx, 1) })
+	from := env.Snapshots.Start(ctx, kept.Source(services.ViewState, state.Version, view))
+	startedFrom := env.Snapshots.Start(ctx, p.startsSource(started))
+	env.Snapshots.Start(ctx, p.budgetSource(env))
+	g.Go(func() error { return view.Run(ctx, from) })
+	g.Go(func() error { return started.Run(ctx, startedFrom) })
+	g.Go(func() error { p.bootstrapOpened(ctx); return nil })
 	g.Go(func() error {
 		if caught(ctx, started) {
 			p.expirer.run(ctx)
@@ -178,6 +196,21 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
+// bootstrapOpened waits until this instance has applied cell_opened, and then registers
+// the first persons of the tenants that exist from that event on. It returns when ctx is
+// done or the persons are registered. An error is logged, because the next instance that
+// starts registers them too.
+func (p *parts) bootstrapOpened(ctx context.Context) {
+	for !p.states.Opened() {
+		if sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
+			return
+		}
+	}
+	if err := eventlog.Retry(ctx, func() error { return p.activator.bootstrap(ctx) }); err != nil && ctx.Err() == nil {
+		p.log.Error("the first persons are not registered", "err", err)
+	}
+}
+
 // caught waits until a view has caught up with the ledger. It returns false if ctx is
 // done first.
 func caught(ctx context.Context, view *follow.Follower) bool {
@@ -193,7 +226,9 @@ func caught(ctx context.Context, view *follow.Follower) bool {
 // calls ready when it begins.
 func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()) error {
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return execute.New(env, 16, tools, p.governor.handle).Run(ctx) })
+	governing := execute.New(env, 16, tools, p.governor.handle)
+	governing.ReRunable = tenant.Governs
+	work.Go(func() error { return governing.Run(ctx) })
 	work.Go(func() error { p.ballots.timeouts(ctx); return nil })
 	work.Go(func() error {
 		return consumer.Run(ctx, env.Conn, "policy", settleWork, 8, p.consume("settlement", 250*time.Millisecond, p.settler.take))
@@ -212,7 +247,7 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 // followOutcomes settles reservations when calls end. It starts when limits or open
 // reservations exist, because before that there is nothing to settle.
 func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
-	for !p.budget.Watched() {
+	for p.budget.Discover(ctx); !p.budget.Watched(); p.budget.Discover(ctx) {
 		if sleep(ctx, 200*time.Millisecond); ctx.Err() != nil {
 			return nil
 		}
@@ -230,8 +265,9 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 }
 
 // apply applies one entry to the state. It logs and skips an entry that is not a valid
-// event. It returns an error if an event of policy or a policy document cannot be read;
-// the service then stops, since it would otherwise decide with the wrong policies.
+// event. An error means that an event of policy or a policy document cannot be read or
+// applied; the service then stops, since it would otherwise decide with the wrong
+// policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, stateReader.Filters...)
 	if err != nil {
@@ -245,10 +281,10 @@ func (p *parts) apply(en eventlog.Entry) error {
 		p.log.Error("audit misses history: every call is denied until the ledger is recovered")
 	case contract.EventFreezeAcknowledged:
 		var a contract.FreezeAck
-		if err := contract.Decode(e.Data, &a); err == nil {
+		if err := contract.Decode(e.Data, &a); err == nil && e.Tenant == p.states.Cell() && ownInstance(e.Service(), a.Instance) {
 			p.governor.freezes.add(&a)
 		}
 		return nil
 	}
-	return p.state.Apply(e)
+	return p.states.Apply(e)
 }

@@ -7,20 +7,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
 // sessions determines the owners of sessions.
 type sessions struct {
 	*instance
-	openers cache[string] // actor of the first proposal, by tenant and session
+	openers *lru.Cache[string] // actor of a session's first proposal, by TENANT.SESSION
 }
 
 // foreignOwner returns "" if the actor of a proposal owns its session or has a grant of
-// the owner. Otherwise it returns the owner, or "-" if the owner is unknown. A derived
-// id proves its owner. A session of a release before 0.5 belongs to the actor of its
-// first proposal, which never changes and is therefore cached; before that proposal it
-// belongs to every actor.
+// the owner. Otherwise it returns the owner, or "-" if the owner is unknown. Whether an
+// actor owns a session with a derived id follows from the id. A session of a release
+// before 0.5 belongs to the actor of its first proposal, which never changes and is
+// therefore cached; before that proposal it belongs to every actor.
 func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now string) (string, error) {
 	derived := contract.DerivedSession(e.Session)
 	if contract.OwnsSession(e.Tenant, e.Actor, e.Session) {
@@ -37,7 +38,7 @@ func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now stri
 		return who == first
 	}
 	var by string
-	s.state.Read(func(v *state.View) { by = v.People.GrantedBy(e.Session, e.Actor, now) })
+	s.states.Of(e.Tenant).Read(func(v *state.View) { by = v.People.GrantedBy(e.Session, e.Actor, now) })
 	switch {
 	case owns(e.Actor), by != "" && owns(by):
 		return "", nil
@@ -51,7 +52,7 @@ func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now stri
 // session has no proposal.
 func (s *sessions) opener(ctx context.Context, tenant, session, none string) (string, error) {
 	k := tenant + "." + session
-	if who, ok := s.openers.get(k); ok {
+	if who, ok := s.openers.Get(k); ok {
 		return who, nil
 	}
 	for en, err := range s.emit.Log.Scan(ctx, proposals(tenant, session), 1) {
@@ -62,22 +63,23 @@ func (s *sessions) opener(ctx context.Context, tenant, session, none string) (st
 		if err != nil {
 			continue
 		}
-		s.openers.put(k, first.Actor)
+		s.openers.Put(k, first.Actor)
 		return first.Actor, nil
 	}
 	return none, nil
 }
 
-// opened reports whether a session of the mesh's tenant has a proposal. It returns false
-// if the ledger cannot be read, in which case an activation could not be recorded
-// either.
-func (s *sessions) opened(session string) bool {
+// opened reports whether a session of a tenant has a proposal, for the
+// consistency check of a policy document. It returns false if the id is malformed or the
+// ledger cannot be read within lookFor; in the second case the document could in general
+// not be activated either, because its activation is an event on the ledger.
+func (s *sessions) opened(tenant, session string) bool {
 	if !contract.Token(session) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
-	for _, err := range s.emit.Log.Scan(ctx, proposals(s.tenant, session), 1) {
+	for _, err := range s.emit.Log.Scan(ctx, proposals(tenant, session), 1) {
 		return err == nil
 	}
 	return false

@@ -10,12 +10,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 )
 
-// settler decides escalated calls a second time once they are settled.
+// settler decides an escalated call again when its escalation is resolved: granted,
+// denied or expired.
 type settler struct{ *decider }
 
-// take processes one vote. If the vote settles its call, take decides the call again,
-// and the result has the same meaning as that of decider.take. It ignores a vote that
-// settles no call.
+// take processes one approval event: a vote, or the expiry of the time to vote. If the
+// event resolves the escalation of its call, take decides the call again, and the result
+// has the same meaning as that of decider.take. It ignores any other approval event.
 func (s *settler) take(ctx context.Context, m delivery) error {
 	e := m.event
 	var last contract.Approval

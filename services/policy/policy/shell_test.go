@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
@@ -110,23 +111,34 @@ func once(n int, word string) func(string) error {
 	}
 }
 
-// shelf implements contents in memory. Open fails with down if that is not nil.
+// shelf holds the contents of all tenants in memory.
 type shelf struct {
-	objects map[string][]byte
-	down    error
+	mu      sync.Mutex
+	objects map[string][]byte // by tenant and commitment
+	down    error             // error of every Open; nil = none
 }
 
-func (s *shelf) Open(_ context.Context, c *contract.Content) ([]byte, error) {
-	if s.down != nil {
-		return nil, s.down
+// board implements contents for one tenant.
+type board struct {
+	*shelf
+	tenant string
+}
+
+func (b board) Open(_ context.Context, c *contract.Content) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down != nil {
+		return nil, b.down
 	}
-	return c.Open(s.objects[c.Commitment])
+	return c.Open(b.objects[b.tenant+" "+c.Commitment])
 }
 
-func (s *shelf) Commit(_ context.Context, content []byte, mediaType string) (contract.Content, error) {
+func (b board) Commit(_ context.Context, content []byte, mediaType string) (contract.Content, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	salt := make([]byte, contract.SaltSize)
 	c := contract.NewContent(salt, content, mediaType)
-	s.objects[c.Commitment] = contract.Object(salt, content)
+	b.objects[b.tenant+" "+c.Commitment] = contract.Object(salt, content)
 	return c, nil
 }
 
@@ -143,7 +155,7 @@ func (r ring) Keys() []trust.Key {
 
 func (r ring) At(kid, owner, use string, _ uint64) ([]byte, error) {
 	for k, doc := range r {
-		if doc.KID == kid && doc.Owner == owner && slices.Contains(doc.Uses, use) {
+		if doc.KID == kid && trust.Owner(&doc.TrustKey) == owner && slices.Contains(doc.Uses, use) {
 			return k.Public(), nil
 		}
 	}
@@ -180,14 +192,16 @@ func (l *ledger) join(name string) *member {
 	k := key(l.t, "policy")
 	e := &emit.Emitter{Log: m.faults, Tenant: "t", Source: "policy/" + name, Now: time.Now}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	i := &instance{name: name, tenant: "t", emit: e, log: quiet, contents: l.shelf, trust: l.ring(),
-		signKey: func() *sign.Key { return k }, recorder: &outcome.Recorder{Emit: e, Key: func() *sign.Key { return k }, Service: "policy"}}
+	i := &instance{name: name, emit: e, log: quiet, contents: func(tenant string) contents { return board{l.shelf, tenant} }, trust: l.ring(),
+		signKey: func() *sign.Key { return k }, recorder: &outcome.Recorder{Emit: e, Key: func() *sign.Key { return k }, Service: "policy"}, cell: l.cell}
+	i.states.Configured = "t"
 	m.parts = assemble(i, mesh{
 		connected: func() time.Time { return time.Time{} },
-		acted:     func(context.Context, string) (bool, error) { return false, nil },
+		acted:     func(context.Context, string, string) (bool, error) { return false, nil },
 		live:      func(context.Context, string) ([]string, error) { return nil, nil },
 		latest:    func(context.Context) (uint64, error) { return l.log.Size(), nil },
 	})
+	i.reach = func(ctx context.Context) error { sleep(ctx, time.Second); return ctx.Err() } // a test may call follow within this second
 	m.follow()
 	return m
 }
@@ -196,11 +210,37 @@ func (l *ledger) join(name string) *member {
 // approver carol.
 func (l *ledger) ring() ring {
 	r := ring{}
-	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {guard.ApproverOwner("carol"), contract.UseApproval}} {
+	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {contract.OwnerApprover + "carol", contract.UseApproval}} {
 		k := key(l.t, name)
-		r[k] = trust.Key{TrustKey: contract.TrustKey{KID: k.KID, Owner: of[0], Uses: []string{of[1]}}}
+		r[k] = trust.Key{TrustKey: contract.TrustKey{KID: k.KID, Owner: of[0], Tenant: "t", Uses: []string{of[1]}}}
 	}
 	return r
+}
+
+// cell returns the state of the cell after every event on the ledger. Before the first
+// root key, the cell's tenant is that of the ledger.
+func (l *ledger) cell(ctx context.Context) (handle.Cell, error) {
+	var c trust.Cell
+	var opened uint64
+	for en, err := range l.log.Scan(ctx, bus.Filter{Service: "provision"}.String(), 1) {
+		if err != nil {
+			return handle.Cell{}, err
+		}
+		e, err := eventlog.Open(en, eventlog.Every)
+		if err == nil {
+			err = c.Apply(e, l.ring().At)
+		}
+		if err != nil {
+			return handle.Cell{}, err
+		}
+		if opened == 0 && c.Opened() {
+			opened = en.Seq
+		}
+	}
+	if c.Tenant() == "" {
+		return handle.Cell{Tenant: "t", Original: "t"}, nil
+	}
+	return handle.Cell{Tenant: c.Tenant(), Original: c.Original(), Opened: opened}, nil
 }
 
 // follow updates the views of an instance to the end of the ledger.
@@ -232,7 +272,8 @@ func (m *member) follow() {
 	}
 }
 
-// keepUp updates the views every 5 ms and runs the budget ledger, until ctx is done.
+// keepUp updates the views every 5 ms, and runs the budget ledger and its sweep, until
+// ctx is done.
 func (m *member) keepUp(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
@@ -255,8 +296,8 @@ func (l *ledger) put(service, name, key string, data canon.Document, cause *cont
 	return e
 }
 
-// founded returns a ledger with ceilings, a bundle and tools, one of which declares a
-// label.
+// founded returns a ledger with ceilings, changed by change if that is not nil, a bundle
+// and tools, one of which declares a label.
 func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	l := plain(t, change)
 	l.tool("fetch", func(t *contract.Tool) { t.Labels = []string{"web"} })
@@ -274,8 +315,8 @@ func (l *ledger) tool(name string, change func(*contract.Tool)) {
 	l.put("session-runner", contract.EventToolRegistered, "tool-"+name, &tool, nil)
 }
 
-// plain returns a ledger with ceilings, a bundle and tools, none of which declares labels
-// or receives secrets.
+// plain returns a ledger with ceilings, changed by change if that is not nil, a bundle
+// and tools, none of which declares labels or receives secrets.
 func plain(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	l := newLedger(t)
 	c := guard.Ceilings{ForbiddenKinds: []string{"tool.rm"}, EgressHosts: []string{"mail.example"}, MaxCents: 100, Sandbox: *box(), StartWindowMS: 60_000,
@@ -330,7 +371,7 @@ func (l *ledger) propose(tool string, change func(*contract.Event, *contract.Cal
 	return delivery{event: e, seq: seq, stored: time.Now()}
 }
 
-// of returns the events with this name, in order.
+// of returns the events on the ledger with the given name, in order.
 func (l *ledger) of(name string) []*contract.Event {
 	l.t.Helper()
 	var out []*contract.Event

@@ -7,6 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
 const (
@@ -54,7 +55,16 @@ var tools = []contract.Tool{
 	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Somebody else must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},`+ttl(govern.MaxBreakGlass)+``, "reason", "ttl_ms"),
 	tool(guard.KindReview, "Closes a break-glass grant after looking at what was done under it.",
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
+	tool(tenant.KindCreate, "Creates a tenant: one environment of a project of an organization. The principal in admin is its first registered person. Only operators of the mesh create tenants.",
+		`"organization":{"type":"string","maxLength":64},"project":{"type":"string","maxLength":64},"environment":{"type":"string","maxLength":64},"admin":{"type":"string","minLength":1,"maxLength":128},`+quota, "organization", "project", "environment", "admin"),
+	tool(tenant.KindSuspend, "Suspends a tenant: none of its calls is allowed or started until tenant.resume.", `"tenant":{"type":"string","maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "tenant", "reason"),
+	tool(tenant.KindResume, "Ends the suspension of a tenant.", `"tenant":{"type":"string","maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "tenant", "reason"),
+	tool(tenant.KindSetQuota, "Replaces the quota of a tenant as a whole. For a member that is 0 or omitted, no limit applies.", `"tenant":{"type":"string","maxLength":128},`+quota, "tenant", "quota"),
 }
+
+// quota is the property quota of an input schema: the limits on a tenant's use of each
+// gateway.
+const quota = `"quota":{"type":"object","properties":{"body_bytes":{"type":"integer","minimum":0,"maximum":9007199254740991},"calls_per_second":{"type":"integer","minimum":0,"maximum":9007199254740991},"in_flight":{"type":"integer","minimum":0,"maximum":9007199254740991}}}`
 
 // ttl returns the property ttl_ms of an input schema: a time to live in milliseconds, of
 // at most longest.

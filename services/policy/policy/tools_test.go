@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,11 +10,12 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
 // TestToolsHaveCommands shows that each of policy's tools, except the four that this
-// package executes itself, has a command in package govern, and that the command accepts
-// every argument in the tool's schema.
+// package executes itself, has a command in package govern or in package tenant, and that
+// the command accepts every argument in the tool's schema.
 func TestToolsHaveCommands(t *testing.T) {
 	own := []string{kindVote, kindActivate, kindRollback, kindRetire}
 	governed := 0
@@ -29,14 +31,31 @@ func TestToolsHaveCommands(t *testing.T) {
 			t.Fatalf("%s: %v, %s", tool.Kind, err, tool.InputSchema)
 		}
 		for member := range schema.Properties {
-			if _, err := govern.Parse(tool.Kind, []byte(`{"`+member+`":null}`)); err != nil {
+			if err := parse(tool.Kind, `{"`+member+`":null}`); err != nil {
 				t.Errorf("%s: %s: %v", tool.Kind, member, err)
 			}
 		}
+		if err := parse(tool.Kind, `{"other":null}`); err == nil {
+			t.Errorf("%s accepts an argument that its schema lacks", tool.Kind)
+		}
 	}
-	if governed != 20 {
-		t.Errorf("%d tools are govern's, want 20", governed)
+	if governed != 24 {
+		t.Errorf("%d tools have commands, want 24", governed)
 	}
+}
+
+// parse returns the error of decoding the arguments of a governing call. It returns nil for
+// a *tenant.Error: the arguments could be decoded, but do not name a tenant.
+func parse(kind, args string) error {
+	if !tenant.Governs(kind) {
+		_, err := govern.Parse(kind, []byte(args))
+		return err
+	}
+	_, err := tenant.Parse(kind, []byte(args))
+	if errors.As(err, new(*tenant.Error)) {
+		return nil
+	}
+	return err
 }
 
 // TestTimesToLive shows that the input schema of each tool with a time to live rejects

@@ -24,10 +24,11 @@ var (
 	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.Filters("", contract.EventEffectRecorded)}
 )
 
-// stateFilters returns the filters for the events that the state processes, and
-// for the acknowledgements of freezes.
+// stateFilters returns the filters for the events that the view policy.state processes,
+// and for the acknowledgements of freezes.
 func stateFilters() []string {
-	return slices.Concat(bus.Filters("audit", contract.EventLedgerTruncated), bus.Filters("provision", contract.EventLogEpochOpened),
+	return slices.Concat(bus.Filters("audit", contract.EventLedgerTruncated), bus.Filters("provision", contract.EventKeyPublished, contract.EventLogEpochOpened, contract.EventCellOpened, contract.EventOperatorDelegated, contract.EventOperatorWithdrawn),
+		bus.Filters("policy", contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended),
 		bus.Filters("", contract.EventFreezeAcknowledged), bus.Filters("llm-router", llmrouter.PricesPublishedName, llmrouter.DataAcceptedName),
 		bus.Filters("policy", contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded,
 			events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,

@@ -19,22 +19,22 @@ import (
 
 // State is the view policy.state, together with every policy document that was ever in
 // force and every registered tool document, which decisions of the past need.
-type State struct{ in state.State }
+type State struct{ in state.States }
 
 // NewState returns the empty state. keys returns root keys by Lamport time. open
 // returns the content of a policy document, and fails with contract.ErrErased or
 // ErrEncrypted if the content is not readable; decisions that rest on such a
 // document cannot be taken again.
-func NewState(keys guard.KeyAt, open func(*contract.Content) ([]byte, error)) *State {
-	return &State{state.State{Keep: true, Keys: keys, Open: open}}
+func NewState(keys guard.KeyAt, open func(tenant string, c *contract.Content) ([]byte, error)) *State {
+	return &State{in: state.States{Keep: true, Keys: keys, Open: open}}
 }
 
-// Reads reports whether Apply processes events with this name; a caller may skip
-// the others.
+// Reads reports whether Apply processes events with this name; a caller may skip other
+// events.
 func (*State) Reads(name string) bool { return state.Reads(name) }
 
-// Apply applies the next event of the ledger. It returns an error if an event of policy
-// or a policy document cannot be read, after which the state must not be used.
+// Apply applies the next event of the ledger. An error means that an event of policy or
+// a policy document cannot be read or applied; the state must then not be used.
 func (s *State) Apply(e *contract.Event) error { return s.in.Apply(e) }
 
 // Dump returns the canonical form of the view, lines of JSON in a fixed order, which
@@ -77,6 +77,6 @@ type Budget = budget.View
 // expired calls without an outcome. The zero value is the empty view.
 type Starts = starts.View
 
-// StartsReads reports whether Starts processes events with this name; a caller
-// may skip the others.
+// StartsReads reports whether Starts processes events with this name; a caller may skip
+// other events.
 func StartsReads(name string) bool { return starts.Reads(name) }

@@ -43,7 +43,7 @@ func (p *past) event(service, name string, data canon.Document) {
 	if !p.state.Reads(name) {
 		p.t.Errorf("%s is not read", name)
 	}
-	if err := p.state.Apply(&contract.Event{ID: "e", Source: service + "/1", Name: name, Data: contract.Bytes(data), Lamport: p.lamport}); err != nil {
+	if err := p.state.Apply(&contract.Event{ID: "e", Source: service + "/1", Tenant: "t", Name: name, Data: contract.Bytes(data), Lamport: p.lamport}); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -61,7 +61,8 @@ func overlay(reason string) []byte {
 
 func newPast(t *testing.T) *past { return newPastWith(t, true) }
 
-// newPastWith returns a past in which every content can be read, or none.
+// newPastWith returns a past with ceilings, a bundle and a tool. If readable is false,
+// every content counts as erased.
 func newPastWith(t *testing.T, readable bool) *past {
 	p := &past{t: t, contents: map[string][]byte{}}
 	root := key(t, "root")
@@ -70,12 +71,13 @@ func newPastWith(t *testing.T, readable bool) *past {
 			return nil, errors.New("unknown key")
 		}
 		return root.Public(), nil
-	}, func(c *contract.Content) ([]byte, error) {
+	}, func(_ string, c *contract.Content) ([]byte, error) {
 		if b := p.contents[c.Commitment]; b != nil && readable {
 			return b, nil
 		}
 		return nil, contract.ErrErased
 	})
+	p.event("provision", contract.EventKeyPublished, &contract.TrustKey{KID: root.KID, Owner: "provision", Uses: []string{contract.UseRoot}})
 	p.activate("p0", "", guard.SignP0(root, guard.Ceilings{StartWindowMS: 60_000, MaxCents: 1,
 		Sandbox: contract.Sandbox{CPUMillis: 1, MemoryMiB: 1, OutputBytes: 1, Pids: 1, Tier: "process", WallMS: 1}}))
 	bundle, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_ROLE\"} if \"out\" in input.roles\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_ALL\"}\n")}, "", nil)
@@ -92,7 +94,7 @@ func newPastWith(t *testing.T, readable bool) *past {
 func (p *past) decided() (*contract.Event, *contract.Decision) {
 	f := guard.Facts{Actor: "alice", Client: "-", Deadline: contract.Time(noon.Add(time.Minute)), Kind: "tool.x", Now: contract.Time(noon), Proposed: contract.Time(noon), Proposer: "gateway",
 		Scopes: []string{}, Session: "s-1", Tenant: "t", Tool: "x"}
-	eval := p.state.in.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
+	eval := p.state.in.OfCell().Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
 	d := eval.Decide(1, key(p.t, "policy"))
 	return &contract.Event{Name: contract.EventAllowed, Version: contract.VersionOf(contract.EventAllowed)}, &d
 }
@@ -140,7 +142,7 @@ func TestSimulation(t *testing.T) {
 	_, d := p.decided()
 	simulate := func(body []byte, at time.Time) string {
 		t.Helper()
-		s, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: body}, at)
+		s, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: body}, "", at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,8 +167,11 @@ func TestSimulation(t *testing.T) {
 	if got := simulate(overlay("DENY_NEW"), noon.Add(2*time.Hour)); got != "DENY_ROLE DENY_ROLE" {
 		t.Error("the roles are not today's:", got)
 	}
-	if _, err := NewSimulation(p.state, &draft.Document{Layer: "p9"}, noon); err == nil {
+	if _, err := NewSimulation(p.state, &draft.Document{Layer: "p9"}, "", noon); err == nil {
 		t.Error("a candidate of no layer is placed")
+	}
+	if _, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: overlay("DENY_NEW")}, "nosuch", noon); err == nil {
+		t.Error("a simulation in a tenant that does not exist is accepted")
 	}
 }
 
@@ -178,7 +183,7 @@ func TestSimulationErased(t *testing.T) {
 		p := newPast(t)
 		_, d := p.decided()
 		p.event("policy", contract.EventPolicyActivated, &contract.Activated{Bundle: contract.Content{Commitment: "sha256:gone"}, Digest: "sha256:gone", Layer: layer, Name: name, Precedence: 1})
-		sim, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: overlay("DENY_NEW")}, noon)
+		sim, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: overlay("DENY_NEW")}, "", noon)
 		if err == nil {
 			_, _, err = sim.Decide(t.Context(), d, []byte(`{}`))
 		}

@@ -14,9 +14,9 @@ func work() *execute.Work {
 	return &execute.Work{Call: &contract.Call{ID: "c-1"}, Intent: &contract.ExecutionIntent{Sandbox: &contract.Sandbox{WallMS: 50, MemoryMiB: 64, OutputBytes: 100}}}
 }
 
-// TestJudge checks the result of a call for different outcomes of its program: an error
-// code, a message and no output for a failure, and otherwise the output in canonical
-// form.
+// TestJudge checks the result of a call for different ways in which its program ends: an
+// error code, a message and no output for a failure, and otherwise the output in
+// canonical form.
 func TestJudge(t *testing.T) {
 	deep := strings.Repeat("[", 2000)
 	for name, c := range map[string]struct {

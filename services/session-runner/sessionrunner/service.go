@@ -37,7 +37,7 @@ type Config struct {
 	PacksDir   string // folder of executables and their manifests; empty means no packs
 	StateDir   string // folder for temporary files of sandboxes
 	Containerd string // path of containerd's socket; empty means that tier "container" is not available
-	FIFODir    string // folder whose path is the same for containerd; empty means StateDir/fifo
+	FIFODir    string // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
 	Noop       bool   // register the built-in tool.noop, for benchmarks and tests
 	Limit      int    // maximum number of concurrent calls; 0 means 16
 }
@@ -95,7 +95,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			tools = append(tools, p.Tool)
 		}
 	}
-	if err := catalog.Register(ctx, env.Emit, "session-runner", tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
 		return err
 	}
 	limit := s.Limit
@@ -112,7 +112,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 // openRunners sets the isolation tier for native programs: tier "container" if a
 // containerd socket is configured, or else tier "process" if the host supports it. If
 // the host does not, openRunners sets s.broken and returns nil. It returns an error if
-// containerd does not respond or the folder of sandboxes cannot be emptied or created.
+// containerd.Open fails, or if the folder of sandboxes cannot be emptied or created.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir
@@ -153,8 +153,8 @@ var noop = contract.Tool{Description: "Does nothing and returns its arguments. F
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
 // handle executes one call. It runs the pack in a sandbox that satisfies the required
-// tier, and returns the result with its attestation and usage. The built-in tool.noop
-// returns its arguments without a sandbox.
+// tier, and returns the result, with its attestation and usage if the program ran. The
+// built-in tool.noop returns its arguments without a sandbox.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}
@@ -225,9 +225,9 @@ const secretsMember = "_secrets"
 // the args does not cover the secrets. If the result has an error code, the call cannot
 // run.
 //
-// Args that contain the reserved member are refused even if no secret is granted. Its
-// name is compared without regard to case, because parsers such as encoding/json match
-// names that way.
+// Args that contain the member secretsMember are refused even if no secret is granted.
+// The names of the members are compared with it without regard to case, because parsers
+// such as encoding/json match names that way.
 func input(w *execute.Work) ([]byte, execute.Result) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(w.Args, &members); err != nil {
@@ -254,8 +254,8 @@ func input(w *execute.Work) ([]byte, execute.Result) {
 // maxStderr is the maximum number of bytes of standard error in an error message.
 const maxStderr = 4096
 
-// judge returns the result of a call from the outcome of its program, with the secrets
-// redacted.
+// judge returns the result of a call. out describes how the call's program ended. The
+// secrets are redacted from the output and from the error message.
 func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	red := w.Redactor()
 	stderr := string(red.Head(out.Stderr, maxStderr))

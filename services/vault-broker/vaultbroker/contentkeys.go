@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -17,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
@@ -25,14 +27,24 @@ const (
 	kindDestroy = "vault.destroy_content_key"
 
 	// contentDomain is the domain of the store of content keys. In releases up to 0.4,
-	// content keys were in the store of secrets, under names with this prefix; no other
-	// name in that store contains a slash.
+	// content keys were in the store of secrets, under names with this prefix. No tenant
+	// may be named secret.ReservedNames.
 	contentDomain = secret.ReservedNames + "/"
 )
 
-// openStores opens both stores in the folder dir, and moves content keys that releases
-// up to 0.4 stored among the secrets to the store of content keys.
-func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
+// named returns the name in either store of a tenant's secret or content key. Neither
+// tenants nor names contain a slash.
+func named(tenant, name string) string { return tenant + "/" + name }
+
+// openStores opens both stores in the folder dir, after private.Check of the folder. It
+// moves content keys that releases up to 0.4 stored among the secrets to the store of
+// content keys, and gives the names that releases up to 0.5 stored to the tenant
+// original, the only one that the mesh had. Each step survives a crash and is completed
+// at the next start.
+func openStores(dir string, kek []byte, original string) (secrets, content *store.Store, err error) {
+	if original == secret.ReservedNames {
+		return nil, nil, fmt.Errorf("a tenant cannot be named %s", original)
+	}
 	if err := private.Check(dir); err != nil {
 		return nil, nil, err
 	}
@@ -42,7 +54,10 @@ func openStores(dir string, kek []byte) (secrets, content *store.Store, err erro
 	if content, err = store.Open(filepath.Join(dir, "content-keys.json"), kek, contentDomain); err != nil {
 		return nil, nil, err
 	}
-	return secrets, content, secrets.MoveTo(content, contentDomain)
+	if err := secrets.MoveTo(content, contentDomain); err != nil {
+		return nil, nil, err
+	}
+	return secrets, content, errors.Join(secrets.Rename(original), content.Rename(original))
 }
 
 var contentTools = []contract.Tool{
@@ -54,10 +69,10 @@ var contentTools = []contract.Tool{
 }
 
 // serveContentKeys registers the handler of queries for content keys. The response
-// contains the keys sealed to the recipient that the query names.
+// contains the keys of the query's tenant, sealed to the recipient that the query names.
 func (s *Service) serveContentKeys() {
-	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(_ context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
-		k, err := s.contentKeys()
+	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
+		k, err := s.contentKeys(transient.Tenant(ctx))
 		if err != nil {
 			return sealed, errors.New("the content keys cannot be read")
 		}
@@ -70,23 +85,24 @@ func (s *Service) serveContentKeys() {
 	})
 }
 
-// contentKeys returns all content keys that are not destroyed, with the newest as the
-// current one. If there are none, it creates one.
-func (s *Service) contentKeys() (contentkeys.Keys, error) {
+// contentKeys returns all content keys of a tenant that are not destroyed, with the newest
+// as the current one. If there are none, it creates one.
+func (s *Service) contentKeys(tenant string) (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	for _, id := range s.keys.Names("") { // Names returns sorted ids, so the last usable key is the newest
-		v, err := s.keys.Get(id)
+	for _, name := range s.keys.Names(named(tenant, "")) { // Names returns sorted names, so the last usable key is the newest
+		v, err := s.keys.Get(name)
 		if err != nil {
 			return k, err
 		}
+		id := strings.TrimPrefix(name, named(tenant, ""))
 		if len(v) == contentKeySize { // the value of a destroyed key is empty
 			k.Keys[id], k.Current = v, id
 		}
 	}
 	if k.Current == "" {
-		id, key, err := s.newContentKey()
+		id, key, err := s.newContentKey(tenant)
 		if err != nil {
 			return k, err
 		}
@@ -97,29 +113,29 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 
 const contentKeySize = 32
 
-// newContentKey creates the next key and returns its id and value. The key is durable if
-// the error is nil. The caller must hold contentMu.
-func (s *Service) newContentKey() (string, []byte, error) {
+// newContentKey creates the next key of a tenant and returns its id and value. The key is
+// durable if the error is nil. The caller must hold contentMu.
+func (s *Service) newContentKey(tenant string) (string, []byte, error) {
 	n := 1
-	if ids := s.keys.Names(""); len(ids) > 0 {
-		if _, err := fmt.Sscanf(ids[len(ids)-1], "tk-%d", &n); err != nil {
+	if names := s.keys.Names(named(tenant, "")); len(names) > 0 {
+		if _, err := fmt.Sscanf(strings.TrimPrefix(names[len(names)-1], named(tenant, "")), "tk-%d", &n); err != nil {
 			return "", nil, err
 		}
 		n++
 	}
 	id, key := fmt.Sprintf("tk-%06d", n), make([]byte, contentKeySize)
 	rand.Read(key)
-	return id, key, s.keys.Put(id, key)
+	return id, key, s.keys.Put(named(tenant, id), key)
 }
 
-// content executes a call that creates or destroys a content key.
+// content executes a call that creates or destroys a content key of its tenant.
 func (s *Service) content(w *execute.Work) execute.Result {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	effect, id := "content_key.made", ""
 	if w.Call.Kind == kindRotate {
 		var err error
-		if id, _, err = s.newContentKey(); err != nil {
+		if id, _, err = s.newContentKey(w.Event.Tenant); err != nil {
 			return execute.Fail(contract.CodeInternal, "the store could not be written")
 		}
 	} else {
@@ -130,13 +146,14 @@ func (s *Service) content(w *execute.Work) execute.Result {
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 		effect, id = "content_key.destroyed", args.ID
-		v, err := s.keys.Get(id)
+		name := named(w.Event.Tenant, id)
+		v, err := s.keys.Get(name)
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
 			return execute.Fail(contract.CodeNotFound, "id: no content key %s stands", id)
 		}
-		// Put stores an empty value instead of deleting the entry, so that the id is
+		// Put stores an empty value instead of removing the name, so that the id is
 		// never used again.
-		if err != nil || s.keys.Put(id, []byte{}) != nil {
+		if err != nil || s.keys.Put(name, []byte{}) != nil {
 			return execute.Fail(contract.CodeInternal, "the store could not be written")
 		}
 	}

@@ -1,6 +1,7 @@
 package vaultbroker
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
 	"strconv"
@@ -39,7 +40,7 @@ func TestContentKeys(t *testing.T) {
 	open := func() {
 		t.Helper()
 		var err error
-		if s.store, s.keys, err = openStores(dir, make([]byte, 32)); err != nil {
+		if s.store, s.keys, err = openStores(dir, make([]byte, 32), "t"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,8 +61,9 @@ func TestContentKeys(t *testing.T) {
 	if err := ask(box("session-runner")); err == nil || !strings.Contains(err.Error(), "not for session-runner") {
 		t.Fatal(err)
 	}
+	tenant := "t"
 	do := func(kind, args string) execute.Result {
-		return s.content(&execute.Work{Call: &contract.Call{Kind: kind}, Args: []byte(args)})
+		return s.content(&execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args)})
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000002"}` {
 		t.Fatal(r)
@@ -73,9 +75,26 @@ func TestContentKeys(t *testing.T) {
 		t.Fatal(r)
 	}
 	open()
-	k, err := s.contentKeys()
+	k, err := s.contentKeys("t")
 	if err != nil || len(k.Keys) != 1 || k.Current != "tk-000001" {
 		t.Fatal(k.Current, len(k.Keys), err)
+	}
+	// Another tenant's keys have the same ids and other values, and destroying one
+	// affects that tenant's key only.
+	other, err := s.contentKeys("u")
+	if err != nil || other.Current != "tk-000001" || len(other.Keys) != 1 || bytes.Equal(other.Keys["tk-000001"], k.Keys["tk-000001"]) {
+		t.Fatal(other.Current, len(other.Keys), err)
+	}
+	tenant = "u"
+	if r := do(kindDestroy, `{"id":"tk-000003"}`); r.ErrorCode != "not_found" {
+		t.Fatal(r)
+	}
+	if r := do(kindDestroy, `{"id":"tk-000001"}`); r.ErrorCode != "" {
+		t.Fatal(r)
+	}
+	tenant = "t"
+	if again, err := s.contentKeys("t"); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
+		t.Fatal("destroyed by another tenant:", again.Current, err)
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000003"}` {
 		t.Fatal(r)
@@ -99,14 +118,14 @@ func TestOldStore(t *testing.T) {
 	}
 	s := &Service{}
 	for range 2 {
-		if s.store, s.keys, err = openStores(dir, kek); err != nil {
+		if s.store, s.keys, err = openStores(dir, kek, "t"); err != nil {
 			t.Fatal(err)
 		}
-		k, err := s.contentKeys()
+		k, err := s.contentKeys("t")
 		if err != nil || k.Current != "tk-000002" || len(k.Keys) != 1 || string(k.Keys["tk-000002"]) != "0123456789abcdef0123456789abcdef" {
 			t.Fatal(k, err)
 		}
-		if names := s.store.Names(""); len(names) != 1 || names[0] != "llm.openai" {
+		if names := s.store.Names(""); len(names) != 1 || names[0] != "t/llm.openai" {
 			t.Fatal(names)
 		}
 		// A broker of an earlier release, or a restored file, may have stored the name
@@ -122,5 +141,41 @@ func TestOldStore(t *testing.T) {
 		if r := s.put(t.Context(), &execute.Work{Call: &contract.Call{ID: "c-x"}, Args: []byte(`{"name":` + strconv.Quote(name) + `}`)}); r.ErrorCode != "invalid_input" {
 			t.Errorf("%q: %+v", name, r)
 		}
+	}
+}
+
+// TestSecretsOfTenants checks that two tenants have secrets of their own under one name,
+// that equal values have different fingerprints, and that a tenant without the secret is
+// refused as if no tenant had it.
+func TestSecretsOfTenants(t *testing.T) {
+	s := &Service{}
+	var err error
+	if s.store, s.keys, err = openStores(t.TempDir(), make([]byte, 32), "t"); err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range map[string]string{named("t", "llm.a"): "t's", named("u", "llm.a"): "u's", named("t", "same"): "x", named("u", "same"): "x"} {
+		if err := s.store.Put(name, []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for tenant, want := range map[string]string{"t": "t's", "u": "u's"} {
+		if v, _, refusal := s.value(tenant, "llm.a"); string(v) != want || refusal != "" {
+			t.Errorf("%s: %q %s", tenant, v, refusal)
+		}
+	}
+	_, one, _ := s.value("t", "same")
+	_, two, _ := s.value("u", "same")
+	if one == two || one == "" {
+		t.Errorf("equal secrets of two tenants show: %s %s", one, two)
+	}
+	_, _, other := s.value("w", "llm.a")
+	if _, _, none := s.value("w", "llm.b"); strings.ReplaceAll(other, "llm.a", "llm.b") != none || !strings.Contains(none, "does not exist") {
+		t.Errorf("%q and %q", other, none)
+	}
+	if _, _, refusal := s.value("w", "../t/llm.a"); refusal == "" {
+		t.Error("a path to another tenant's secret is a name")
+	}
+	if _, _, err := openStores(t.TempDir(), make([]byte, 32), "content-key"); err == nil {
+		t.Error("a tenant may have the name of the domain of content keys")
 	}
 }

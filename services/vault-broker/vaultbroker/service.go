@@ -1,10 +1,11 @@
 // Package vaultbroker stores secrets and releases them, sealed, to the executor that a
-// verified decision names. It also stores the content keys of the tenant. No event, log
+// verified decision names. It also stores the content keys of tenants. No event, log
 // line or error contains a value. Only one instance runs at a time, because it owns the
 // files.
 package vaultbroker
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -26,6 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -55,6 +57,8 @@ type Service struct {
 	key   *seal.Key
 
 	contentMu sync.Mutex
+
+	running lru.Cache[outcome.History] // histories of calls that were running when they last requested a secret
 }
 
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
@@ -78,14 +82,20 @@ func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTo
 // begins with "vault: ".
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
+	s.running.Max, s.running.Epoch = maxRunning, env.Epoch
 	var err error
 	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
 		return err
 	}
-	if s.store, s.keys, err = openStores(s.Dir, s.KEK); err != nil {
+	cell, err := env.Cell.Now(ctx)
+	if err != nil {
+		return err
+	}
+	// Values without a tenant in their names were stored when the mesh had one tenant.
+	if s.store, s.keys, err = openStores(s.Dir, s.KEK, cmp.Or(cell.Original, cell.Tenant)); err != nil {
 		return fmt.Errorf("vault: %w", err)
 	}
-	if err := catalog.Register(ctx, env.Emit, "vault-broker", tools()); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "vault-broker", tools()); err != nil {
 		return err
 	}
 	env.ReportWork(requests.Consumer("vault-broker"))
@@ -117,7 +127,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if !secret.ValidName(args.Name) {
 		return execute.Fail(contract.CodeInvalidInput, "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", secret.ReservedNames)
 	}
-	sealed, err := rpc.Do(ctx, s.env.Queries.To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
+	sealed, err := rpc.Do(ctx, s.env.Queries.In(w.Event.Tenant).To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
 	if err != nil {
 		s.env.Log.Warn("a value to be stored cannot be had", "call", w.Call.ID, "err", err)
 		return execute.Fail(contract.CodeValueMissing, "the gateway holds no value for this call any more; store the secret again")
@@ -126,11 +136,13 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeValueMalformed, "the sealed value does not open for this call")
 	}
-	if err := s.store.Put(args.Name, value); err != nil {
+	name := named(w.Event.Tenant, args.Name)
+	fp, err := s.store.Fingerprint(name, value)
+	if err != nil || s.store.Put(name, value) != nil {
 		return execute.Fail(contract.CodeInternal, "the store could not be written")
 	}
 	c := canon.Object(nil)
-	c.Str("fingerprint", s.store.Fingerprint(value))
+	c.Str("fingerprint", fp)
 	c.Str("name", args.Name)
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
@@ -190,13 +202,13 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 	if err != nil {
 		return err
 	}
-	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
+	return s.env.Box.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
-// record appends a fact about a request, unless an earlier delivery of the request
-// recorded one of the same name. An event of another service or with another name that
-// is stored under the message id does not count, since values must not be released
-// without secret_released on the ledger.
+// record appends fact, the event secret_released or secret_refused about a request,
+// unless an earlier delivery of the request recorded an event of the same name. An event
+// of another service or with another name that is stored under the message id does not
+// count, since values must not be released without secret_released on the ledger.
 func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 	own := func(e *contract.Event) bool {
 		return e.Service() == fact.Service() && e.Name == fact.Name && e.CallID == fact.CallID && e.Cause == fact.Cause
@@ -211,19 +223,20 @@ func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 	return err
 }
 
-// check returns the requested values and their fingerprints for the ledger. If the
-// request must be refused, it returns the reason as refusal. Which values may be
-// released follows from the decision on the ledger, because any service can send a
-// request. It returns an error if the ledger cannot be read.
+// check returns the requested values of the event's tenant and, for the ledger, their
+// names with their fingerprints. If the request must be refused, it returns the reason
+// as refusal. The values that may be released follow from the decision on the ledger,
+// because any service can send a request; an expired intent is no reason for a refusal.
+// It returns an error if the ledger cannot be read.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
-	a, allowed, err := s.decision(ctx, e, seq)
+	a, err := s.decision(ctx, e, seq, req)
 	if err != nil {
 		return nil, nil, "", err
 	}
 	if a == nil {
 		return nil, nil, "no decision allows this call", nil
 	}
-	h, err := outcome.CallOf(e, e.Service()).Look(ctx, s.env.Emit.Log, allowed)
+	h, err := s.history(ctx, outcome.CallOf(e, e.Service()), uint64(req.Allowed))
 	if err != nil {
 		return nil, nil, "", err
 	}
@@ -238,37 +251,71 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) }) {
 			return nil, nil, "the intent does not permit secret " + name, nil
 		}
-		if !secret.ValidName(name) {
-			return nil, nil, "no secret is named " + strconv.Quote(name), nil
-		}
-		v, err := s.store.Get(name)
-		if errors.Is(err, store.ErrNotFound) {
-			return nil, nil, "secret " + name + " does not exist; store it with `binnacle secret put " + name + "`", nil
-		}
-		if err != nil {
-			return nil, nil, "secret " + name + " cannot be read", nil
+		v, fp, refusal := s.value(e.Tenant, name)
+		if refusal != "" {
+			return nil, nil, refusal, nil
 		}
 		values[name] = string(v)
-		prints = append(prints, name+" "+s.store.Fingerprint(v))
+		prints = append(prints, name+" "+fp)
 	}
 	return values, prints, "", nil
 }
 
-// decision returns the decision that allowed the call of a request, and the sequence of
-// its event. seq is the sequence of the request. decision returns nil if policy has not
-// allowed the call, or if the event's data are malformed. It does not verify the
-// decision.
-func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64) (*contract.Allowed, uint64, error) {
-	p, at, err := outcome.CallOf(e, e.Service()).Allowed(ctx, s.env.Emit.Log, seq)
+// value returns a tenant's secret and its fingerprint, or the reason for a refusal.
+func (s *Service) value(tenant, name string) (v []byte, fp, refusal string) {
+	if !secret.ValidName(name) {
+		return nil, "", "no secret is named " + strconv.Quote(name)
+	}
+	v, fp, err := s.store.Read(named(tenant, name))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, "", "secret " + name + " does not exist; store it with `binnacle secret put " + name + "`"
+	case err != nil:
+		return nil, "", "secret " + name + " cannot be read"
+	}
+	return v, fp, ""
+}
+
+// decision returns the decision that allowed the call of a request. seq is the sequence
+// of the request. decision returns nil if the event at the sequence that the request
+// names is not the one by which policy allowed that call for the service that made the
+// request, or if its data are malformed. It does not verify the decision. It reads one
+// entry, whatever the length of the session.
+func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (*contract.Allowed, error) {
+	at := uint64(req.Allowed)
+	if req.Allowed < 1 || at >= seq {
+		return nil, nil
+	}
+	en, err := s.env.Emit.Log.Get(ctx, at)
 	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	var a contract.Allowed
-	if err := contract.Decode(p.Data, &a); err != nil {
-		return nil, 0, nil
+	p, err := eventlog.Open(en, bus.AllowedInSession(e.Tenant, e.Service(), e.Session))
+	if err != nil || p.CallID != e.CallID || contract.Decode(p.Data, &a) != nil {
+		return nil, nil
 	}
-	return &a, at, nil
+	return &a, nil
+}
+
+// maxRunning is the maximum number of histories that are cached, of about 1 kB each.
+const maxRunning = 4096
+
+// history returns the history of a call that was allowed at sequence allowed. If a call
+// requests secrets repeatedly, each outcome of its session since its claim is read once.
+func (s *Service) history(ctx context.Context, c outcome.Call, allowed uint64) (h outcome.History, err error) {
+	key := c.Tenant + "." + c.Session + "." + c.ID + "." + c.Executor
+	h, known := s.running.Get(key)
+	if known {
+		h.Recorded, h.Next, err = c.Ended(ctx, s.env.Emit.Log, h.Next)
+	} else {
+		h, err = c.Look(ctx, s.env.Emit.Log, allowed)
+	}
+	if err == nil && h.Claim != nil && !h.Recorded {
+		s.running.Put(key, h)
+	}
+	return h, err
 }

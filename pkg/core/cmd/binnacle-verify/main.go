@@ -1,13 +1,13 @@
 // Command binnacle-verify checks evidence offline: an evidence pack, an exported
-// ledger, or the folder of an archive. It imports only the standard library and
-// the trusted core, so that a reader can audit everything that it runs. The
-// checks are in package evidence; this command reads flags and files and prints
+// ledger, the export of a tenant, or the folder of an archive. It imports only the
+// standard library and the trusted core, so that a reader can audit everything that
+// it runs. The checks are in package evidence; this command reads flags and files and prints
 // the report.
 //
-// Exit codes: 0 verified, or help requested; 1 verification failed, with the reason on
-// standard error; 2 wrong usage, no trusted root, a witness file or kept checkpoint that
-// cannot be read or is malformed, evidence that does not exist, or a report that cannot
-// be written.
+// Exit codes: 0 verified, or help requested; 1 verification failed, or evidence that
+// exists cannot be read, with the reason on standard error; 2 wrong usage, no trusted
+// root, a witness file or kept checkpoint that cannot be read or is malformed, evidence
+// that does not exist, or a report that cannot be written.
 package main
 
 import (
@@ -36,7 +36,7 @@ func run(args []string, envRoot string, stdout, stderr io.Writer) int {
 	kept := flags.String("kept", "", "checkpoint kept from earlier, or a pack with one: the log must have grown from there")
 	asJSON := flags.Bool("json", false, "print the report as JSON")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: binnacle-verify [--root KID|FILE] [--witnesses FILE] [--kept FILE] [--json] pack.tar|ledger.jsonl|archive/")
+		fmt.Fprintln(stderr, "usage: binnacle-verify [--root KID|FILE] [--witnesses FILE] [--kept FILE] [--json] pack.tar|ledger.jsonl|tenant.jsonl|archive/")
 		flags.PrintDefaults()
 	}
 	switch err := flags.Parse(args); {
@@ -103,9 +103,9 @@ func demands(witnesses, kept string) (d evidence.Demands, err error) {
 }
 
 // rootKID returns the key id of the trusted root, which must not come from the evidence
-// itself. It is read from the flag, or else from the environment, or else from
-// data/root.kid. Flag and environment hold a key id or the name of a file with one. It
-// returns an error if the file cannot be read.
+// itself. The key id is read from the flag, or else from the environment, or else from
+// data/root.kid. Flag and environment hold a key id or the name of a file with one.
+// rootKID returns an error if the file cannot be read.
 func rootKID(flagValue, env string) (string, error) {
 	v := flagValue
 	if v == "" {

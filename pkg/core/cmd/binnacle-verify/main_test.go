@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	packs = "../../../../schemas/conformance/packs/"
-	pack  = packs + "good-3-calls.tar"
+	packs   = "../../../../schemas/conformance/packs/"
+	pack    = packs + "good-3-calls.tar"
+	exports = "../../../../schemas/conformance/exports/"
 )
 
-// trusted returns the key id of the root that signed the conformance packs.
-func trusted(t *testing.T) string {
+// trusted returns the key id of the root that signed the conformance files in a folder.
+func trusted(t *testing.T, folder string) string {
 	t.Helper()
-	b, err := os.ReadFile(packs + "index.json")
+	b, err := os.ReadFile(folder + "index.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func file(t *testing.T, name, text string) string {
 // TestExitCodes checks exit code and output for combinations of arguments,
 // environment and files.
 func TestExitCodes(t *testing.T) {
-	root := trusted(t)
+	root, exportRoot := trusted(t, packs), trusted(t, exports)
 	rootFile := file(t, "root.kid", root+"\n")
 	stranger := file(t, "witnesses.json", `{"quorum":1,"witnesses":[{"name":"w","public_key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}]}`)
 	t.Chdir(t.TempDir()) // a folder without data/root.kid
@@ -55,6 +56,8 @@ func TestExitCodes(t *testing.T) {
 		"root by file":            {"--root " + rootFile + " " + abs(pack), "", "VERIFIED", "", 0},
 		"root by environment":     {abs(pack), rootFile, "VERIFIED", "", 0},
 		"the flag counts first":   {"--root " + root + " " + abs(pack), "k-other", "VERIFIED", "", 0},
+		"an export of a tenant":   {"--root " + exportRoot + " " + abs(exports+"good-as-it-was.jsonl"), "", "VERIFIED tenant acme_shop_prod", "", 0},
+		"an export changed":       {"--root " + exportRoot + " " + abs(exports+"bad-an-event-changed.jsonl"), "", "", "FAILED: the lines do not have the checkpoint's root", 1},
 		"as JSON":                 {"--json --root " + root + " " + abs(pack), "", `"session":"s-a"`, "", 0},
 		"help":                    {"-h", "", "", "usage: binnacle-verify", 0},
 		"no file":                 {"--root " + root, "", "", "usage: binnacle-verify", 2},
@@ -99,7 +102,7 @@ func TestDefaultRoot(t *testing.T) {
 // TestNotShown shows that the exit code is 2, with a message on standard error, if the
 // report cannot be written as text or as JSON.
 func TestNotShown(t *testing.T) {
-	root, text := trusted(t), pack
+	root, text := trusted(t, packs), pack
 	for _, args := range [][]string{{"--root", root, text}, {"--root", root, "--json", text}} {
 		var stderr bytes.Buffer
 		if code := run(args, "", full{}, &stderr); code != 2 || stderr.Len() == 0 {

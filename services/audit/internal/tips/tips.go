@@ -30,7 +30,7 @@ type Child struct {
 	key  Hash // key of a leaf
 }
 
-// Root returns the hash of the subtree.
+// Root returns the hash of the subtree, which is zero if the subtree is empty.
 func (c *Child) Root() Hash { return c.hash }
 
 // Node is an inner node: element 0 is the subtree of the keys whose next bit is 0, and
@@ -58,7 +58,8 @@ func Update(s Store, root Child, changes []Change) (Child, error) {
 	return update(s, root, changes, 0)
 }
 
-// update applies changes, sorted by key, to the subtree c at depth.
+// update applies changes, sorted by key, to the subtree c at depth, and returns the new
+// subtree.
 func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	if len(ch) == 0 {
 		return c, nil
@@ -164,9 +165,8 @@ func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 }
 
 // Place returns the store's key for the inner node at depth on the path to key: the bits
-// of key before depth, padded with zeros, followed by depth. The deep nodes on one path
-// have places near each other, so that a change of one key writes few pages of a
-// database.
+// of key before depth, padded with zeros, followed by depth. Deep nodes on one path have
+// places near each other, so that a change of a key writes few pages of a database.
 func Place(key Hash, depth int) []byte {
 	n := depth / 8
 	b := make([]byte, max(8, n+1), max(8, n+1)+2)

@@ -38,9 +38,10 @@ func rootOf(held map[Hash]translog.Tip) Hash {
 }
 
 // TestUpdate checks, after random changes in random batches, that the root is that of
-// translog.TipsRoot for the same content, that every key is proved present or absent,
-// and that the store contains the same nodes as one that is built at once. The same
-// changes in an Overlay give the same root and do not change the store under it.
+// translog.TipsRoot for the same content, that Prove returns a valid proof of the
+// presence or absence of every key, and that the store contains the same nodes as one
+// that is built at once. The same changes in an Overlay give the same root and do not
+// change the store under it.
 func TestUpdate(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -65,7 +65,7 @@ func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 			if a.bytes == nil {
 				a.from = index
 			}
-			a.bytes = append(a.bytes, h[:]...) // Append passes the nodes of a level in order
+			a.bytes = append(a.bytes, h[:]...) // translog.Append passes the nodes of a level in order
 			return nil
 		}); err != nil {
 			return err

@@ -11,9 +11,8 @@ import (
 )
 
 // TestExtend checks that the tree in the files has the same root as one computed in
-// memory, for leaves in batches of different sizes, after the tree was closed and opened
-// again, and if an Extend is repeated. It also checks that Node returns io.EOF for nodes
-// that the tree does not have.
+// memory, for batches of different sizes, repeated calls of Extend and a reopened tree,
+// and that Node returns io.EOF for nodes that the tree does not have.
 func TestExtend(t *testing.T) {
 	dir := t.TempDir()
 	tree, err := Open(dir)

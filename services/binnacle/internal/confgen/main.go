@@ -23,16 +23,17 @@ import (
 // others describes the environment variables that have a use other than to override a
 // member of the configuration file.
 var others = map[string]string{
-	"BINNACLE_ADDR":        "address of the mesh's gateway, for the command line; for `up`, `/gateway/listen`",
-	"BINNACLE_CA":          "PEM file of the authority that signed the gateway's certificate, for the command line; empty = the system's",
-	"BINNACLE_CONFIG":      "folder of a service's own files: the llm document, bundles, packs",
-	"BINNACLE_CONFIG_FILE": "the configuration file",
-	"BINNACLE_CONTEXT":     "context that gives address and token, for the command line, before the one in use",
-	"BINNACLE_DISTRIBUTE":  "folder with one folder per service, and `nats`, that `init` and `trust` copy each service's own keys to",
-	"BINNACLE_GATEWAYS":    "host:port of the gateways; the name is resolved to all of its addresses",
-	"BINNACLE_NATS_TLS_CA": "PEM file of the authority of the NATS listener's certificate, which `init` and `trust` copy to every service as nats.ca",
-	"BINNACLE_ROOT":        "key id of the trusted root, or a file holding it, for verifying",
-	"BINNACLE_TOKEN":       "bearer token, for the command line; set and empty is an error",
+	"BINNACLE_ADDR":           "address of the mesh's gateway, for the command line; for `up`, `/gateway/listen`",
+	"BINNACLE_CA":             "PEM file of the authority that signed the gateway's certificate, for the command line; empty = the system's",
+	"BINNACLE_CONFIG":         "folder of a service's own files: the llm document, bundles, packs",
+	"BINNACLE_CONFIG_FILE":    "the configuration file",
+	"BINNACLE_CONTEXT":        "context that gives address and token, for the command line, before the one in use",
+	"BINNACLE_DISTRIBUTE":     "folder with one folder per service, and `nats`, that `init` and `trust` copy each service's own keys to",
+	"BINNACLE_GATEWAYS":       "host:port of the gateways; the name is resolved to all of its addresses",
+	"BINNACLE_NATS_TLS_CA":    "PEM file of the authority of the NATS listener's certificate, which `init` and `trust` copy to every service as nats.ca",
+	"BINNACLE_OPERATOR_TOKEN": "bearer token of an operator, for the commands that concern the whole mesh; without it BINNACLE_TOKEN",
+	"BINNACLE_ROOT":           "key id of the trusted root, or a file holding it, for verifying",
+	"BINNACLE_TOKEN":          "bearer token, for the command line; set and empty is an error",
 }
 
 var (
@@ -128,7 +129,7 @@ func code(value, up string) string {
 	return "`" + value + "`, of `up` `" + up + "`"
 }
 
-// readers returns the names of the programs that read a member.
+// readers returns, as text, which programs read a member.
 func readers(x *config.Setting) string {
 	if x.Readers == nil {
 		return "every program"

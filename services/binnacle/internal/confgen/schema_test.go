@@ -13,7 +13,7 @@ import (
 )
 
 // TestSchemaAgrees checks for a table of documents that the published JSON Schema
-// accepts those that the programs accept, and no others.
+// accepts a document if and only if the programs accept it.
 func TestSchemaAgrees(t *testing.T) {
 	raw, err := os.ReadFile("../../../../schemas/config/binnacle.v1.json")
 	if err != nil {

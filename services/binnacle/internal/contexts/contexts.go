@@ -43,7 +43,7 @@ func Path() (string, error) {
 }
 
 // Load reads the file of contexts. It returns an empty store if the file does not exist.
-// If other users can access the file, Load removes their permission; see
+// If other users can access the file, Load tries to remove their permission; see
 // private.CheckOne.
 func Load(path string) (*Store, error) {
 	s := &Store{Contexts: map[string]Context{}}
@@ -82,8 +82,8 @@ func (s *Store) Save(path string) error {
 // Names returns the names of the contexts, sorted.
 func (s *Store) Names() []string { return slices.Sorted(maps.Keys(s.Contexts)) }
 
-// Get returns the context with a name, or an error if it does not exist. An empty name
-// selects the current context; Get then returns nil if there is none.
+// Get returns a copy of the context with a name, or an error if it does not exist. An
+// empty name selects the current context; Get then returns nil if there is none.
 func (s *Store) Get(name string) (*Context, error) {
 	if name == "" {
 		name = s.Current
@@ -99,7 +99,7 @@ func (s *Store) Get(name string) (*Context, error) {
 }
 
 // Put adds or replaces a context. It becomes the current context if there is none. An
-// invalid name or an empty address is an error.
+// invalid name or an empty address is an error. s.Contexts must not be nil.
 func (s *Store) Put(name string, c Context) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("context name %q: want letters, digits, '.', '_' and '-', at most 64", name)

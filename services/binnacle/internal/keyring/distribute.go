@@ -17,7 +17,7 @@ import (
 // provisionFiles lists the files of a ring that provision reads in addition to root.kid,
 // its own NATS identity and the certificate authority of the NATS server; see
 // services.Service.Files.
-var provisionFiles = []string{"mirror.nkey", trustDir + "/", epochDir + "/"}
+var provisionFiles = []string{"mirror.nkey", cellFile, operatorDir + "/", trustDir + "/", epochDir + "/"}
 
 // filesOf returns the names of the files of a ring that an identity reads. A name that
 // ends in "/" is a folder.
@@ -31,13 +31,12 @@ func filesOf(identity string) []string {
 
 // Distribute copies the keys of each service, and of provision, to the folder of dir that
 // has its name. Each folder receives only the files that its service reads. A file is
-// replaced by rename, so a service reads either the old content or the new; it has mode
-// 0600 and the owner of the folder that it is in. Folders that do not exist are skipped,
-// so a host receives the keys of the services that it runs. A folder that holds the keys
-// of another mesh is an error.
+// replaced by rename, and has mode 0600 and the owner of its folder. Folders that do not
+// exist are skipped, so a host receives the keys of the services that it runs. It is an
+// error if a folder holds the keys of another mesh.
 //
 // The folder dir/fifo, for the FIFOs that the session-runner shares with containerd, is
-// given to the owner of the session-runner's folder.
+// given to the owner of the session-runner's folder, if both folders exist.
 func (r *Ring) Distribute(dir string) error {
 	for _, s := range append([]string{services.Provision}, services.Names()...) {
 		to := filepath.Join(dir, s)
@@ -59,7 +58,8 @@ func (r *Ring) Distribute(dir string) error {
 }
 
 // PutNATSCA copies a PEM file of certificates into the ring, as the authority against
-// which services and provision verify the NATS server.
+// which services and provision verify the NATS server. It is an error if the file
+// contains no certificate.
 func (r *Ring) PutNATSCA(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -119,8 +119,9 @@ func distribute(r *Ring, name, to string) error {
 	return nil
 }
 
-// PutOwned replaces a file by rename, with mode 0600 and the owner of its folder. It
-// does nothing if the file already has that content, mode and owner.
+// PutOwned writes a file, in place of an existing one by rename, with mode 0600 and the
+// owner of its folder. It does nothing if the file already has that content, mode and
+// owner.
 func PutOwned(path string, b []byte) error {
 	uid, gid, err := owner(filepath.Dir(path))
 	if err != nil {

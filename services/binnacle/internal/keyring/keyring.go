@@ -1,5 +1,6 @@
 // Package keyring makes and reads the keys of a mesh: files of mode 0600 in one folder.
-// Init makes missing keys and never replaces an existing one.
+// Init makes missing keys, and replaces an existing key only if it is a service's
+// signing key that lacks a use.
 package keyring
 
 import (
@@ -54,14 +55,15 @@ var DefaultCeilings = guard.Ceilings{
 	StartWindowMS: 60_000,
 }
 
-// Init makes the ring in dir or, if it is incomplete, its missing parts: the root key,
-// the NATS identities of provision and the services, the signing keys of the services
-// that sign, the token key, the webhook key, the vault's keys, the signed trust
-// documents of the given tenant, and the signed P0 ceilings. It requires the root seed
-// only for signing; the seed may be removed from a complete ring. In a complete ring of
-// an earlier release it adds only the NATS identities and, with the root seed, the
-// signing keys of services that were added since. It ignores tenant if the ring is
-// complete.
+// Init opens the ring in dir, which it creates if it is missing. If the ring is
+// incomplete, Init makes the missing parts: the root key, the NATS identities of
+// provision and the services, the keys of the services, their signed trust documents,
+// which are for contract.CellTenant, the signed P0 ceilings, the document that opens the
+// cell (see OpenCell) with the given original tenant, and that of the operator named
+// Operator. In a complete ring, Init ignores tenant, and makes only missing NATS
+// identities and, if the ring has the root seed, signing keys for services that have none
+// or whose key lacks a use. The root seed may be removed from a complete ring. The error
+// wraps ErrTenant if tenant is malformed or reserved.
 func Init(dir, tenant string) (*Ring, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -69,7 +71,10 @@ func Init(dir, tenant string) (*Ring, error) {
 	r := &Ring{Dir: dir}
 	if b, err := os.ReadFile(r.Path(rootKID)); err == nil {
 		r.RootKID = strings.TrimSpace(string(b))
-		return r, r.complete()
+		return r, complete(r)
+	}
+	if !contract.Token(tenant) || contract.Reserved(tenant) {
+		return nil, fmt.Errorf("tenant %q: %w", tenant, ErrTenant)
 	}
 	seed, err := r.seed(rootSeed)
 	if err != nil {
@@ -79,10 +84,10 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.identities(); err != nil {
+	if err := identities(r); err != nil {
 		return nil, err
 	}
-	d := draft{r, tenant}
+	d := draft{r}
 	signing, err := d.signing()
 	if err != nil {
 		return nil, err
@@ -94,7 +99,7 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err := d.edge(); err != nil {
 		return nil, err
 	}
-	docs := slices.Concat([]contract.TrustKey{publicDoc(root.Public(), services.Provision, algorithm, tenant, contract.UseRoot)}, signing, sealing)
+	docs := slices.Concat([]contract.TrustKey{publicDoc(root.Public(), services.Provision, algorithm, contract.CellTenant, contract.UseRoot)}, signing, sealing)
 	for _, doc := range docs {
 		if err := r.publish(root, doc); err != nil {
 			return nil, err
@@ -103,12 +108,22 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err := r.write(p0File, guard.SignP0(root, DefaultCeilings)); err != nil {
 		return nil, err
 	}
+	log, err := r.Log() // if an earlier release began to make the ring, its tenant is the log's name
+	if err != nil {
+		return nil, err
+	}
+	if log != contract.CellTenant {
+		tenant = log
+	}
+	if _, err := openCell(r, log, tenant); err != nil {
+		return nil, err
+	}
 	r.RootKID = root.KID
 	return r, r.write(rootKID, []byte(root.KID+"\n")) // written last, since its presence means that the ring is complete
 }
 
 // identities makes the missing NATS keys of provision and the services.
-func (r *Ring) identities() error {
+func identities(r *Ring) error {
 	for _, name := range append([]string{services.Provision}, services.Names()...) {
 		if err := r.makeNKey(name); err != nil {
 			return err
@@ -117,14 +132,11 @@ func (r *Ring) identities() error {
 	return nil
 }
 
-// draft is a ring that Init is making, with its tenant.
-type draft struct {
-	*Ring
-	tenant string
-}
+// draft is a ring that Init is making.
+type draft struct{ *Ring }
 
-// signing makes the signing key of each service that signs, and returns the keys'
-// unsigned trust documents.
+// signing returns the unsigned trust documents of the signing keys of all services that
+// sign. It makes the keys that are missing.
 func (d draft) signing() ([]contract.TrustKey, error) {
 	var docs []contract.TrustKey
 	for _, s := range services.Programs() {
@@ -139,13 +151,14 @@ func (d draft) signing() ([]contract.TrustKey, error) {
 		if err != nil {
 			return nil, err
 		}
-		docs = append(docs, publicDoc(k.Public(), s.Name, algorithm, d.tenant, s.Uses...))
+		docs = append(docs, publicDoc(k.Public(), s.Name, algorithm, contract.CellTenant, s.Uses...))
 	}
 	return docs, nil
 }
 
-// sealing makes the vault-broker's two keys: the key that values are sealed to, whose
-// unsigned trust document it returns, and the key that encrypts the vault's store.
+// sealing makes the vault-broker's two keys, unless they exist: the key that values are
+// sealed to, whose unsigned trust document it returns, and the key that encrypts the
+// vault's store.
 func (d draft) sealing() ([]contract.TrustKey, error) {
 	seed, err := d.seed("vault.seal")
 	if err != nil {
@@ -160,11 +173,11 @@ func (d draft) sealing() ([]contract.TrustKey, error) {
 		return nil, err
 	}
 	_, err = d.seed("vault.kek")
-	return []contract.TrustKey{publicDoc(public, services.VaultBroker, "x25519", d.tenant, contract.UseSeal)}, err
+	return []contract.TrustKey{publicDoc(public, services.VaultBroker, "x25519", contract.CellTenant, contract.UseSeal)}, err
 }
 
-// edge makes the gateway's keys: the key of its webhook, and the token key, of which the
-// gateway reads only the public half.
+// edge makes the gateway's keys, unless they exist: the key of its webhook, and the
+// token key, of which the gateway reads only the public half.
 func (d draft) edge() error {
 	if _, err := d.seed("webhook.seed"); err != nil {
 		return err
@@ -253,7 +266,7 @@ func (r *Ring) NKey(service string) ([]byte, error) {
 	return []byte(strings.TrimSpace(string(b))), err
 }
 
-// NKeyPublic returns the public half of an identity's NATS key.
+// NKeyPublic returns the public key of an identity's NATS key.
 func (r *Ring) NKeyPublic(service string) (string, error) {
 	seed, err := r.NKey(service)
 	if err != nil {
@@ -266,9 +279,9 @@ func (r *Ring) NKeyPublic(service string) (string, error) {
 	return kp.PublicKey()
 }
 
-// trustDir is the folder of the signed trust documents. Each document has its own file;
-// the file names begin with numbers in the order of publication. The documents are in a
-// folder because a folder that is mounted into a container can still receive new files.
+// trustDir is the folder of the signed trust documents, one file each, whose names begin
+// with numbers in the order of publication. It is a folder because a folder that is
+// mounted into a container can still receive new files.
 const trustDir = "trust"
 
 // publish signs a trust document with the root key and adds it to the ring.
@@ -286,8 +299,8 @@ func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
 }
 
 // Trust returns the signed trust documents in the order of publication, or an error if
-// there are none. Release 0.1 stored them in the file trust.jsonl; the documents in that
-// file come first.
+// there are none. It does not verify the signatures. Release 0.1 stored the documents in
+// the file trust.jsonl; the documents in that file come first.
 func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	files, err := filepath.Glob(r.Path(trustDir + "/*.json"))
 	if err != nil {
@@ -317,7 +330,8 @@ func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	return out, nil
 }
 
-// Open opens a ring that Init made. It returns an error if the folder has no root.kid.
+// Open opens a ring that Init made. It returns an error if the folder has no root.kid,
+// or if private.Check does.
 func Open(dir string) (*Ring, error) {
 	b, err := os.ReadFile(filepath.Join(dir, rootKID))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -33,38 +34,61 @@ func (r *Ring) Root() (*sign.Key, error) {
 	return sign.NewKey(seed)
 }
 
-// tenant returns the tenant that the ring's keys belong to.
-func (r *Ring) tenant() (string, error) {
-	docs, err := r.Trust()
-	if err != nil || len(docs) == 0 {
-		return "", errors.Join(errors.New("the ring holds no trust document"), err)
-	}
-	return docs[0].Tenant, nil
+// Prefixes of the owners in trust documents of keys that do not belong to a service; the
+// name of the owner follows.
+const (
+	approverOwner = "approver:"
+	bundleOwner   = "bundle:"
+	witnessOwner  = "witness:"
+)
+
+// OfTenant reports whether the owner of a trust document is a person or a program of one
+// tenant: an approver or a signer of bundles. All other keys are the mesh's own.
+func OfTenant(owner string) bool {
+	return strings.HasPrefix(owner, approverOwner) || strings.HasPrefix(owner, bundleOwner)
 }
 
-// AddKey adds to the ring a signed trust document of an Ed25519 key, which belongs to an
-// approver, a signer of bundles or a witness, as use selects. It returns the key id.
-// Another use, or a name that contract.Token rejects, is an error. If public is nil,
-// AddKey generates a key pair and stores its seed in the ring as <use>-<name>.seed. It
-// is safer if the owner generates the pair and provides only the public key.
-func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
-	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name, contract.UseWitness: "witness:" + name}[use]
-	if owner == "" {
+// AddKey adds to the ring a signed trust document of the Ed25519 key of an approver, a
+// signer of bundles or a witness; use is contract.UseApproval, contract.UseBundle or
+// contract.UseWitness. It returns the key id. An approver's or signer's key is valid in
+// one tenant; "" stands for the mesh's original tenant, and is an error if the mesh has
+// none. For a witness, tenant must be "". If public is nil, AddKey generates a key pair
+// and stores its seed in the ring as <use>-<name>.seed, or as <use>-<tenant>.<name>.seed
+// if tenant is not "", in place of an earlier seed. It is safer if the owner generates
+// the pair and provides only the public key.
+func (r *Ring) AddKey(use, name, tenant string, public []byte) (kid string, err error) {
+	owner := map[string]string{contract.UseApproval: approverOwner, contract.UseBundle: bundleOwner, contract.UseWitness: witnessOwner}[use] + name
+	switch {
+	case owner == name:
 		return "", fmt.Errorf("use %q: want %s, %s or %s", use, contract.UseApproval, contract.UseBundle, contract.UseWitness)
-	}
-	if !contract.Token(name) {
+	case !contract.Token(name):
 		return "", fmt.Errorf("name %q is not made of [A-Za-z0-9_-]", name)
+	case tenant != "" && !OfTenant(owner):
+		return "", errors.New("a witness belongs to the whole mesh, not to a tenant")
+	case tenant != "" && (!contract.Token(tenant) || contract.Reserved(tenant) && tenant != contract.CellTenant):
+		return "", fmt.Errorf("tenant %q: want the id of a tenant, or %s for signers and approvers of the whole mesh", tenant, contract.CellTenant)
 	}
 	root, err := r.Root()
 	if err != nil {
 		return "", err
 	}
-	tenant, err := r.tenant()
+	file := use + "-" + name + ".seed"
+	switch {
+	case tenant != "":
+		file = use + "-" + tenant + "." + name + ".seed"
+	case OfTenant(owner):
+		tenant, err = r.Tenant()
+	default:
+		tenant, err = own(r)
+	}
 	if err != nil {
 		return "", err
 	}
+	if tenant == "" {
+		return "", errors.New("the mesh has no original tenant; name the tenant")
+	}
 	if public == nil {
-		k, err := r.fresh(use + "-" + name + ".seed")
+		k, err := fresh(r, file)
 		if err != nil {
 			return "", err
 		}
@@ -74,11 +98,20 @@ func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 		return "", errors.New("public key: want 32 bytes of base64")
 	}
 	doc := publicDoc(public, owner, algorithm, tenant, use)
+	docs, err := r.Trust()
+	if err != nil {
+		return "", err
+	}
+	if i := slices.IndexFunc(docs, func(d contract.TrustKey) bool { return d.KID == doc.KID }); i >= 0 {
+		// A ledger with two publications of one key does not verify, and a revocation of one
+		// would revoke both.
+		return "", fmt.Errorf("public key: %s is the key of %s already; every owner and every tenant needs a key of its own", doc.KID, docs[i].Owner)
+	}
 	return doc.KID, r.publish(root, doc)
 }
 
 // fresh makes a new key, and replaces the content of the file with its seed.
-func (r *Ring) fresh(file string) (*sign.Key, error) {
+func fresh(r *Ring, file string) (*sign.Key, error) {
 	seed := make([]byte, 32)
 	rand.Read(seed)
 	k, err := sign.NewKey(seed)
@@ -88,10 +121,11 @@ func (r *Ring) fresh(file string) (*sign.Key, error) {
 	return k, r.write(file, []byte(hex.EncodeToString(seed)+"\n"))
 }
 
-// Rotate makes a new signing key for a service and returns its key id. It returns an
-// error for a service that signs nothing. A running service that reads its key from the
-// ring, or from a copy of the ring, switches to the new key some time after the
-// publication. The old key stays valid until it is revoked.
+// Rotate makes a new signing key for a service, adds its signed trust document to the
+// ring, and returns its key id. It returns an error for a service that signs nothing. A
+// running service that reads its key from the ring, or from a copy of the ring, switches
+// to the new key some time after the publication. The old key stays valid until it is
+// revoked.
 func (r *Ring) Rotate(service string) (kid string, err error) {
 	s, ok := services.Get(service)
 	if !ok || len(s.Uses) == 0 {
@@ -101,11 +135,11 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	tenant, err := r.tenant()
+	tenant, err := own(r)
 	if err != nil {
 		return "", err
 	}
-	k, err := r.fresh(service + signEnd)
+	k, err := fresh(r, service+signEnd)
 	if err != nil {
 		return "", err
 	}
@@ -113,17 +147,28 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 }
 
 // complete makes the NATS identities and signing keys of services that were added after
-// the ring was made. Without the root seed it makes no signing keys, and functions that
-// need them are unavailable until Rotate makes them.
-func (r *Ring) complete() error {
-	if err := r.identities(); err != nil {
+// the ring was made, and new signing keys for services whose keys lack a use. Without
+// the root seed it makes no signing keys; Rotate can make them later.
+func complete(r *Ring) error {
+	if err := identities(r); err != nil {
 		return err
 	}
 	if _, err := os.Stat(r.Path(rootSeed)); err != nil {
 		return nil
 	}
+	docs, err := r.Trust()
+	if err != nil {
+		return err
+	}
 	for _, s := range services.Programs() {
-		if _, err := os.Stat(r.Path(s.Name + signEnd)); len(s.Uses) == 0 || !errors.Is(err, fs.ErrNotExist) {
+		if len(s.Uses) == 0 {
+			continue
+		}
+		complete, err := hasUses(r, &s, docs)
+		if err != nil {
+			return err
+		}
+		if complete {
 			continue
 		}
 		if _, err := r.Rotate(s.Name); err != nil {
@@ -133,6 +178,28 @@ func (r *Ring) complete() error {
 	return nil
 }
 
+// hasUses reports whether the service has a signing key that was published for all its
+// uses, or of which docs, the trust documents of the ring, have no document.
+func hasUses(r *Ring, s *services.Service, docs []contract.TrustKey) (bool, error) {
+	seed, err := r.Seed(s.Name + signEnd)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	k, err := sign.NewKey(seed)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range docs {
+		if d.KID == k.KID {
+			return !slices.ContainsFunc(s.Uses, func(use string) bool { return !slices.Contains(d.Uses, use) }), nil
+		}
+	}
+	return true, nil // the ring has no document of the key, so its uses are unknown; it is not replaced
+}
+
 // RotateRoot makes a new root key, which the old one signs, and stores the old seed as
 // root.seed.<kid>. The trust anchor remains the first root key.
 func (r *Ring) RotateRoot() (kid string, err error) {
@@ -140,7 +207,7 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	tenant, err := r.tenant()
+	tenant, err := own(r)
 	if err != nil {
 		return "", err
 	}
@@ -151,7 +218,7 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 	if err := r.write(rootSeed+"."+old.KID, seed); err != nil {
 		return "", err
 	}
-	k, err := r.fresh(rootSeed)
+	k, err := fresh(r, rootSeed)
 	if err != nil {
 		return "", err
 	}
@@ -159,10 +226,16 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 }
 
 // Revoke revokes a key as of the publication of its revocation. Earlier signatures of
-// the key stay valid. It is an error if the key is not in the ring, is revoked already,
-// or is the current root key.
+// the key stay valid. The revocation is a document for the key's own tenant if OfTenant
+// returns true for its owner, and for the tenant of the mesh's own keys otherwise. It is
+// an error if the key is not in the ring, is revoked already, or is the current root
+// key.
 func (r *Ring) Revoke(kid string) error {
 	root, err := r.Root()
+	if err != nil {
+		return err
+	}
+	tenant, err := own(r)
 	if err != nil {
 		return err
 	}
@@ -178,6 +251,9 @@ func (r *Ring) Revoke(kid string) error {
 		case kid == root.KID:
 			return errors.New("the root of the moment cannot revoke itself; rotate it first")
 		default:
+			if !OfTenant(d.Owner) {
+				d.Tenant = tenant
+			}
 			d.Revoked, d.Sig = true, ""
 			return r.publish(root, d)
 		}
@@ -193,7 +269,7 @@ func (r *Ring) OpenEpoch(note []byte, reason string) (contract.LogEpoch, error) 
 	if err != nil {
 		return contract.LogEpoch{}, err
 	}
-	tenant, err := r.tenant()
+	tenant, err := own(r)
 	if err != nil {
 		return contract.LogEpoch{}, err
 	}
@@ -220,18 +296,24 @@ const epochDir = "epochs"
 // Epochs returns the opened log epochs in order. The first epoch of a log has no
 // document.
 func (r *Ring) Epochs() ([]contract.LogEpoch, error) {
-	files, err := filepath.Glob(r.Path(epochDir + "/*.json"))
+	return documents(r, epochDir, func(e *contract.LogEpoch) canon.Document { return e })
+}
+
+// documents decodes the files of a folder of the ring, one document in each, in the order
+// of the files' names. It returns an error if a file cannot be read or is malformed.
+func documents[T any](r *Ring, dir string, of func(*T) canon.Document) ([]T, error) {
+	files, err := filepath.Glob(r.Path(dir + "/*.json"))
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(files)
-	out := make([]contract.LogEpoch, len(files))
+	out := make([]T, len(files))
 	for i, f := range files {
 		raw, err := os.ReadFile(f)
 		if err != nil {
 			return nil, err
 		}
-		if err := contract.Decode(raw, &out[i]); err != nil {
+		if err := contract.Decode(raw, of(&out[i])); err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Base(f), err)
 		}
 	}

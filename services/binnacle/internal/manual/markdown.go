@@ -55,7 +55,7 @@ func flagTable(b *bytes.Buffer, cmd *cobra.Command) {
 	b.WriteString("\n")
 }
 
-// escape escapes characters that are markup in Markdown.
+// escape escapes the characters *, _ and <, which are markup in Markdown.
 func escape(text string) string {
 	return strings.NewReplacer("*", `\*`, "_", `\_`, "<", "&lt;").Replace(text)
 }

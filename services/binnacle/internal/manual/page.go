@@ -17,7 +17,7 @@ func Pages(root *cobra.Command) map[string][]byte {
 	return pages
 }
 
-// pageName returns the name of a command's page, without a section.
+// pageName returns the name of a command's page, without the section number.
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
 // page returns the manual page of a command.
@@ -74,8 +74,8 @@ func seeAlso(b *bytes.Buffer, cmd *cobra.Command) {
 // a new paragraph.
 func paragraphs(text string) string { return strings.ReplaceAll(roff(text), "\n\n", "\n.PP\n") }
 
-// roff escapes text so that roff does not interpret it as requests: backslashes,
-// hyphens, characters outside ASCII, and lines that begin with a dot or an apostrophe.
+// roff escapes text so that roff prints it unchanged: backslashes, hyphens, characters
+// outside ASCII, and lines that begin with a dot or an apostrophe.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	lines := strings.Split(text, "\n")

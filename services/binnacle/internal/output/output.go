@@ -1,5 +1,5 @@
-// Package output writes what a command prints: a document as JSON, JSON lines or
-// YAML, and rows as a table with headings.
+// Package output writes the output of a command: a document as JSON, JSON lines or YAML,
+// and rows as a table with headings.
 package output
 
 import (
@@ -15,7 +15,8 @@ import (
 // Format is an output format, as the flag --output names it.
 type Format string
 
-// The output formats. Table is text for people; the others are documents for programs.
+// The output formats. Table is text for people; the other formats are documents for
+// programs.
 const (
 	Table Format = "table"
 	JSON  Format = "json"

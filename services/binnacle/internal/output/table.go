@@ -58,7 +58,8 @@ func (g *Grid) Write(w io.Writer, headings bool, style Style) error {
 	return err
 }
 
-// line returns a row's cells, all but the last padded to their widths.
+// line joins a row's cells with two spaces, all but the last padded to their widths, and
+// removes trailing spaces.
 func line(cells []string, width []int) string {
 	var b strings.Builder
 	for i, cell := range cells {

@@ -1,7 +1,7 @@
-// Package positions computes from the ledger where a work consumer continues whose
-// position the server has lost: at the oldest item that is not completed, so that no
-// item is lost and few completed ones are delivered again. One pass over the ledger
-// serves all consumers.
+// Package positions computes from the ledger the position at which a work consumer
+// continues after the server has lost the consumer's state: the position of the oldest
+// item that is not completed, so that no item is lost and few completed items are
+// delivered again. One pass over the ledger serves all consumers.
 package positions
 
 import (
@@ -16,20 +16,20 @@ import (
 // concurrent use.
 type Fold struct {
 	works []bus.Work
-	roles map[string][]role // what an event is to each work, by service and event name
+	roles map[string][]role // results of rolesOf, by <service>.<event>
 	seed  maphash.Seed
 	open  []map[uint64]uint64   // by work: for each call with items that are not completed, the sequence of its first item, by the hash of the call's id
 	ended []map[uint64]struct{} // by work: hashes of the ids of the calls for which an event was found that completes the call's items
 	last  uint64
 }
 
-// role is what an event is to one work: an item, or an event that completes items.
+// role states whether an event is an item of one work, or completes its items.
 type role struct {
 	work int
 	item bool
 }
 
-// New returns the fold of an empty ledger.
+// New returns the fold of an empty ledger for the given work.
 func New(works []bus.Work) *Fold {
 	f := &Fold{works: works, roles: map[string][]role{}, seed: maphash.MakeSeed()}
 	for range works {
@@ -83,8 +83,8 @@ func (f *Fold) rolesOf(subject string) []role {
 }
 
 // From returns the sequence from which the consumer of work i, by its index in New, must
-// deliver: that of the oldest item that is not completed, or the one after the last
-// entry applied.
+// deliver: the sequence of the oldest item that is not completed, or, if there is none,
+// the one after the last entry applied.
 func (f *Fold) From(i int) uint64 {
 	from := f.last + 1
 	for _, seq := range f.open[i] {

@@ -25,7 +25,7 @@ func TestFold(t *testing.T) {
 		{"policy.allowed_judge", "a", [2]uint64{2, 3}},
 		{"judge.effect_started", "a", [2]uint64{2, 3}},
 		{"policy.escalated", "b", [2]uint64{6, 3}},
-		{"vault-broker.effect_recorded", "a", [2]uint64{7, 3}}, // may not complete judge's work
+		{"vault-broker.effect_recorded", "a", [2]uint64{7, 3}}, // another executor cannot complete judge's work
 		{"judge.effect_recorded", "a", [2]uint64{8, 8}},
 		{"judge.call_proposed", "b", [2]uint64{9, 9}}, // was decided before
 		{"policy.allowed_judge", "b", [2]uint64{10, 9}},

@@ -5,38 +5,41 @@ import (
 	"crypto/ed25519"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring/keyringtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-const (
-	tenant      = "default"
-	secretValue = "the simulated secret"
-)
+// secretValue is the value of the secret secretName, which only the original tenant has.
+const secretValue = "the simulated secret"
 
 // base is the stored state of a provisioned mesh without pending work. Every run starts
 // with a copy of it, so that keys and streams are created only once.
 type base struct {
 	scratch  string
 	ring     *keyring.Ring
+	opened   *keyring.Ring // ring with the document that opens the cell, if ring has none; otherwise equal to ring
+	log      string        // name of the ledger's log
 	nkeys    map[string][]byte
 	seeds    map[string][]byte
 	kek      []byte
 	sealSeed []byte
 	tokenKey ed25519.PublicKey
-	token    string
-	dirs     map[string]string // state folders of the services that have files
+	tokens   map[string]string // tokens of the administrators, by tenant; that of contract.CellTenant is the operator's
+	dirs     map[string]string // state folders of the services that have files, by service
 	streams  []saved
-	took     time.Duration // simulated time in which the base was created
+	took     time.Duration // simulated time that creating the base took
 }
 
 type saved struct {
@@ -47,15 +50,34 @@ type saved struct {
 	consumers []json.RawMessage
 }
 
-// limits are the budget limits that are active in every run.
+// limits are the budget limits of the original tenant, which are active in every run.
 const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":9},{"id":"atonce","level":"environment","measure":"calls","window":"concurrent","max":4}]}`
 
-var limitOf = map[string]int64{"all": 9, "atonce": 4}
+// bases holds the bases that schedules of one process begin with.
+type bases struct {
+	t             *testing.T
+	opened, older *base // nil until a schedule needs it
+}
 
-// newBase runs the provisioner and one instance of each service, without faults, stores
-// a secret and the limits through the gateway, and returns the resulting state.
-func newBase(t *testing.T) *base {
-	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, dirs: map[string]string{}}
+// of returns the base of the schedules with a scene: the ledger of a new mesh, whose cell
+// is open, or that of a mesh of an earlier release, whose cell is not.
+func (b *bases) of(s scene) *base {
+	at := &b.opened
+	if s.older {
+		at = &b.older
+	}
+	if *at == nil {
+		*at = newBase(b.t, s.older)
+	}
+	return *at
+}
+
+// newBase runs the provisioner and one instance of each simulated service, without
+// faults, stores a secret and the limits through the gateway, and returns the resulting
+// state. If older is set, the ring is one of an earlier release, and the cell is not
+// opened.
+func newBase(t *testing.T, older bool) *base {
+	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, tokens: map[string]string{}, dirs: map[string]string{}}
 	root := ""
 	if _, err := os.Stat("/dev/shm"); err == nil {
 		root = "/dev/shm"
@@ -67,18 +89,24 @@ func newBase(t *testing.T) *base {
 	t.Cleanup(func() { os.RemoveAll(b.scratch) })
 	cryptotest.SetGlobalRandom(t, 0)
 	synctest.Test(t, func(t *testing.T) {
-		if err := b.keys(); err != nil {
+		if err := b.keys(t, older); err != nil {
 			t.Fatal(err)
 		}
-		w := newWorld(0, b, true)
+		w := newWorld(0, scene{}, b, true)
+		w.odds = odds{}
 		w.boot("provision")
 		if !w.until(time.Minute, w.allReady) {
 			t.Fatalf("not provisioned: %s\n%s", w.report(), strings.Join(w.lines, "\n"))
 		}
-		w.boot("audit", "policy", "vault-broker", "session-runner", "gateway")
-		if !w.until(time.Minute, w.allReady) {
-			t.Fatalf("the mesh does not come up: %s\n%s", w.report(), strings.Join(w.lines, "\n"))
+		// One service after the other, since the order in which services that start at once
+		// register their tools differs between processes.
+		for _, service := range []string{"audit", "policy", "vault-broker", "session-runner", "gateway"} {
+			w.boot(service)
+			if !w.until(time.Minute, w.allReady) {
+				t.Fatalf("%s does not come up: %s\n%s", service, w.report(), strings.Join(w.lines, "\n"))
+			}
 		}
+		w.until(2*time.Second, func() bool { return false }) // so that the gateway has read the ledger
 		for _, r := range []request{
 			{path: "/api/v1/secrets", body: `{"name":"` + secretName + `","value":"` + secretValue + `"}`},
 			{path: "/api/v1/calls", body: `{"kind":"policy.set_limits","tool":"policy.set_limits","args":` + limits + `}`},
@@ -94,9 +122,29 @@ func newBase(t *testing.T) *base {
 	return b
 }
 
-func (b *base) keys() (err error) {
+// rings makes the rings of b. A ring of an earlier release does not have the root seed, so
+// that the provisioner cannot open the cell before it has the ring with the document.
+func (b *base) rings(t *testing.T, older bool) (err error) {
+	dir := filepath.Join(b.scratch, "keys")
+	if !older {
+		b.ring, err = keyring.Init(dir, original)
+		b.opened, b.log = b.ring, contract.CellTenant
+		return err
+	}
+	b.ring, b.log = keyringtest.Released(t, dir, original), original
+	b.opened = &keyring.Ring{Dir: filepath.Join(b.scratch, "opened"), RootKID: b.ring.RootKID}
+	if err := errors.Join(os.CopyFS(b.opened.Dir, os.DirFS(dir)), private(b.opened.Dir)); err != nil {
+		return err
+	}
+	if _, err := b.opened.OpenCell(); err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(b.ring.Path("root.seed")), os.Remove(b.opened.Path("root.seed")))
+}
+
+func (b *base) keys(t *testing.T, older bool) (err error) {
 	keyring.DefaultCeilings.StartWindowMS = 10_000 // short, so that runs contain calls that expire before they start
-	if b.ring, err = keyring.Init(filepath.Join(b.scratch, "keys"), tenant); err != nil {
+	if err := b.rings(t, older); err != nil {
 		return err
 	}
 	for _, s := range []string{"audit", "gateway", "policy", "session-runner", "vault-broker"} {
@@ -124,8 +172,14 @@ func (b *base) keys() (err error) {
 	if err != nil {
 		return err
 	}
-	if b.token, err = token.Mint(seed, tenant, "admin", "sim", token.All, time.Now(), 24*time.Hour); err != nil {
-		return err
+	for _, tenant := range slices.Concat([]string{contract.CellTenant, original}, created) {
+		actor := contract.BootstrapAdmin
+		if tenant == contract.CellTenant {
+			actor = keyring.Operator
+		}
+		if b.tokens[tenant], err = token.Mint(seed, tenant, actor, "sim", token.All, time.Now(), 24*time.Hour); err != nil {
+			return err
+		}
 	}
 	for _, s := range []string{"audit", "vault-broker"} {
 		b.dirs[s] = filepath.Join(b.scratch, s)
@@ -165,8 +219,8 @@ func (b *base) save(w *world) {
 	b.took = time.Since(w.began)
 }
 
-// load adds the base's streams and consumers to w's bus. Work in the streams counts as
-// acknowledged.
+// load adds the base's streams and consumers to w's bus, and the stored events and the
+// limits to w's checker. Work in the streams counts as acknowledged.
 func (b *base) load(w *world) {
 	for _, x := range b.streams {
 		s, err := newStream(x.config)
@@ -175,10 +229,7 @@ func (b *base) load(w *world) {
 		}
 		w.bus.add(s)
 		for i, subject := range x.subjects {
-			if _, _, err := s.log.Publish(subject, "", x.data[i], nil); err != nil {
-				panic(err)
-			}
-			s.at, s.subject = append(s.at, x.at[i]), append(s.subject, split(subject))
+			s.put(subject, x.data[i], x.at[i])
 		}
 		for _, raw := range x.consumers {
 			w.bus.create(s, []byte(`{"config":`+string(raw)+`}`))
@@ -190,7 +241,6 @@ func (b *base) load(w *world) {
 		}
 	}
 	w.events.look()
-	w.events.max = limitOf
 }
 
 // boot starts one more instance of each of the given kinds.
@@ -201,6 +251,9 @@ func (w *world) boot(kinds ...string) {
 	}
 	for _, k := range kinds {
 		count[k]++
+		if count[k] == 1 {
+			w.tamper(k)
+		}
 		w.instances = append(w.instances, w.start(k, count[k], 1, nil))
 	}
 }
@@ -213,5 +266,3 @@ func (w *world) allReady() bool {
 	}
 	return true
 }
-
-var _ = bus.Events

@@ -33,8 +33,8 @@ type Bus struct {
 	events atomic.Pointer[memlog.Log] // storage of the ledger's stream; nil before it is provisioned
 }
 
-// ledger is the storage of the ledger's stream, or nil before it is provisioned. Any
-// goroutine may read it.
+// ledger returns the storage of the ledger's stream, or nil before the stream is
+// provisioned. Any goroutine may call it.
 func (b *Bus) ledger() *memlog.Log { return b.events.Load() }
 
 // add adds a stream. If it is the ledger's, the method ledger returns its storage from
@@ -51,14 +51,15 @@ type stream struct {
 	config  json.RawMessage // configuration with which the provisioner created it
 	prefix  string          // prefix of the stream's subjects: its subject filter without the final ">"
 	log     *memlog.Log
-	subject [][]string  // subject tokens, by sequence - 1
-	at      []time.Time // storage time, by sequence - 1
+	subject [][]string  // tokens of each message's subject, by sequence - 1
+	at      []time.Time // time at which each message was stored, by sequence - 1
 	cons    map[string]*consumer
 
 	maxAge  time.Duration
-	latest  bool // whether it is configured to store at most one message per subject
-	refuses bool // rejects a second message of a subject
-	memory  bool // memory storage, lost when the server dies
+	newest  map[string]uint64 // sequence of the newest message of each subject; nil if the stream may store several messages of a subject
+	removed map[uint64]bool   // sequences of the messages that were deleted or replaced
+	refuses bool              // whether the stream rejects a second message of a subject
+	memory  bool              // whether the stream is in memory, and lost when the server dies
 }
 
 func newBus() *Bus {
@@ -88,8 +89,34 @@ func newStream(raw []byte) (*stream, error) {
 	if window == 0 {
 		window = 2 * time.Minute
 	}
-	return &stream{name: c.Name, config: raw, prefix: strings.TrimSuffix(c.Subjects[0], ">"), log: &memlog.Log{Window: window, Now: time.Now},
-		cons: map[string]*consumer{}, maxAge: c.MaxAge, latest: c.PerSubject == 1, refuses: c.Refuses, memory: c.Storage == "memory"}, nil
+	s := &stream{name: c.Name, config: raw, prefix: strings.TrimSuffix(c.Subjects[0], ">"), log: &memlog.Log{Window: window, Now: time.Now},
+		cons: map[string]*consumer{}, removed: map[uint64]bool{}, maxAge: c.MaxAge, refuses: c.Refuses, memory: c.Storage == "memory"}
+	if c.PerSubject == 1 {
+		s.newest = map[string]uint64{}
+	}
+	return s, nil
+}
+
+// put stores a message without a message id or an expected sequence.
+func (s *stream) put(subject string, data []byte, at time.Time) {
+	seq, _, err := s.log.Publish(subject, "", data, nil)
+	if err != nil {
+		panic(err)
+	}
+	s.added(subject, seq, at)
+}
+
+// added records a message that the stream's log has stored. On a stream with at most one
+// message per subject, it replaces the one before.
+func (s *stream) added(subject string, seq uint64, at time.Time) {
+	s.at, s.subject = append(s.at, at), append(s.subject, split(subject))
+	if s.newest == nil {
+		return
+	}
+	if was := s.newest[subject]; was > 0 {
+		s.removed[was] = true
+	}
+	s.newest[subject] = seq
 }
 
 // connect returns a new connection for the instance with the given name.
@@ -112,10 +139,10 @@ func (b *Bus) arrive(l *link, ops []*op) {
 	}
 }
 
-// collect sorts the operations that arrived on each connection since the last call. The
-// order of goroutines in an instance is random, so operations with different keys are
-// sorted; those with one key keep their order. It removes ended connections without open
-// operations.
+// collect queues the operations that arrived on each connection since the last call. The
+// order of goroutines in an instance is random, so it sorts the operations by their
+// keys; operations with the same key keep their order. It removes ended connections
+// without open operations.
 func (b *Bus) collect() {
 	b.links = slices.DeleteFunc(b.links, func(l *link) bool {
 		return !l.alive() && len(l.in)+len(l.arrived) == 0
@@ -137,9 +164,9 @@ func (b *Bus) collect() {
 	}
 }
 
-// key returns the sort key of an operation among those that arrive together: for events
-// the session or aggregate and the call, for transient messages the last token of the
-// subject, and otherwise subject and content.
+// key returns the key by which operations that arrive together are sorted: the kind of
+// the operation and, for events, the session or aggregate and the call, for transient
+// messages the last token of the subject, and otherwise subject and content.
 func (o *op) key() string {
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
@@ -221,7 +248,7 @@ func (b *Bus) sorted() []*stream {
 	return out
 }
 
-// Errors of the NATS server, by its error codes.
+// Error codes of the NATS server (the member err_code).
 const (
 	codeStream    = 10059
 	codeConsumer  = 10014
@@ -255,8 +282,8 @@ func (s *stream) publish(o *op) []byte {
 	if errors.Is(err, eventlog.ErrConflict) {
 		return failure(400, codeWrongLast, fmt.Sprintf("wrong last sequence: %d", s.last(expect.Filter)))
 	}
-	if !duplicate {
-		s.at, s.subject = append(s.at, time.Now()), append(s.subject, split(o.subject))
+	if err == nil && !duplicate {
+		s.added(o.subject, seq, time.Now())
 	}
 	dup := ""
 	if duplicate {
@@ -270,21 +297,24 @@ func (s *stream) publish(o *op) []byte {
 func (s *stream) last(filter string) uint64 {
 	f := split(filter)
 	for i := len(s.subject) - 1; i >= 0; i-- {
-		if s.gone(i) {
+		if s.expired(i) {
 			return 0
 		}
-		if match(f, s.subject[i]) {
+		if !s.removed[uint64(i+1)] && match(f, s.subject[i]) {
 			return uint64(i + 1)
 		}
 	}
 	return 0
 }
 
-func (s *stream) gone(i int) bool {
+func (s *stream) expired(i int) bool {
 	return s.maxAge > 0 && time.Since(s.at[i]) >= s.maxAge
 }
 
-// get returns the message at seq, or nil.
+// gone reports whether the message at sequence i+1 has expired or was removed.
+func (s *stream) gone(i int) bool { return s.removed[uint64(i+1)] || s.expired(i) }
+
+// get returns the message at seq, or nil if it does not exist any more or yet.
 func (s *stream) get(seq uint64) *eventlog.Entry {
 	if seq == 0 || seq > s.log.Size() || s.gone(int(seq-1)) {
 		return nil
@@ -335,7 +365,11 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 	default:
 		n := t[len(t)-1]
 		c := s.cons[n]
-		if c == nil {
+		switch {
+		case c == nil && t[1] == "MSG": // the server has no subscription for the requests to a consumer that does not exist
+			send(message{status: "503", what: "no responders"})
+			return
+		case c == nil:
 			if o.reply != "" {
 				reply(failure(404, codeConsumer, "consumer not found"))
 			}
@@ -372,6 +406,8 @@ type read struct {
 }
 
 // find returns the sequences of the messages that a request for stored messages selects.
+// If the request only contains a sequence, that is returned even if there is no such
+// message.
 func (s *stream) find(q read) []uint64 {
 	if q.Last != "" {
 		return some(s.last(q.Last))

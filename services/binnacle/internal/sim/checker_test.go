@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -25,19 +26,24 @@ type checker struct {
 	tips  map[string]receipt.Tip // tips of the receipt chains, by tenant and session
 	used  map[string]int64       // reserved and spent amounts, by account and window
 	held  map[string][]events.Charge
-	max   map[string]int64 // limits' maximum amounts, by limit id
+
+	opened   bool                 // whether the cell is open
+	tenants  map[string]*standing // tenants that exist, without the cell's own
+	suspends bool                 // whether a tenant was ever suspended
+	causes   map[string]bool      // names of recorded events, by tenant and name; for a suspension, the tenant is the suspended one
 }
 
 // fate is the recorded state of a call.
 type fate struct {
-	session                            string
+	tenant, kind, session              string
 	proposed, decided, claimed, ended  uint64 // sequences of the call's events; 0: not recorded
 	verdict, executor, claimer, status string
 }
 
 func newChecker(w *world) *checker {
 	return &checker{w: w, ids: map[string]uint64{}, clock: map[string]int64{}, calls: map[string]*fate{}, tips: map[string]receipt.Tip{},
-		used: map[string]int64{}, held: map[string][]events.Charge{}, max: map[string]int64{}}
+		used: map[string]int64{}, held: map[string][]events.Charge{},
+		tenants: map[string]*standing{original: {}}, causes: map[string]bool{}}
 }
 
 // look checks the events that were stored since the last call.
@@ -65,7 +71,7 @@ func (c *checker) one(en eventlog.Entry) error {
 		return err
 	}
 	if first := c.ids[e.ID]; first > 0 && !strings.HasPrefix(e.ID, "s-") {
-		return fmt.Errorf("id %s is event %d's", e.ID, first)
+		return fmt.Errorf("id %s of call %s is event %d's", e.ID, e.CallID, first)
 	}
 	if before, ok := c.clock[e.Cause]; ok && before >= int64(e.Lamport) {
 		return fmt.Errorf("lamport %d is not behind its cause's, %d", e.Lamport, before)
@@ -77,13 +83,29 @@ func (c *checker) one(en eventlog.Entry) error {
 	if e.Name == events.BudgetChangedName {
 		return c.budget(e)
 	}
+	if e.Name == contract.EventSnapshotRejected {
+		return c.rejected(e)
+	}
+	c.caused(e)
+	if err := c.cell(e); err != nil {
+		return err
+	}
+	if e.Name == events.MeshFrozenName {
+		return errors.New("the mesh is frozen, and no operator requested it")
+	}
 	if e.CallID == "" {
 		return nil
 	}
+	if !c.exists(e.Tenant) {
+		return fmt.Errorf("call %s is of tenant %s, which does not exist", e.CallID, e.Tenant)
+	}
 	f := c.calls[e.CallID]
 	if f == nil {
-		f = &fate{session: e.Session}
+		f = &fate{tenant: e.Tenant, session: e.Session}
 		c.calls[e.CallID] = f
+	}
+	if f.tenant != e.Tenant {
+		return fmt.Errorf("call %s of tenant %s has an event in tenant %s", e.CallID, f.tenant, e.Tenant)
 	}
 	if f.proposed == 0 && e.Name != "call_proposed" {
 		return fmt.Errorf("call %s has an event before its proposal", e.CallID)
@@ -94,6 +116,11 @@ func (c *checker) one(en eventlog.Entry) error {
 			return fmt.Errorf("call %s is proposed twice", e.CallID)
 		}
 		f.proposed = en.Seq
+		var p contract.Call
+		if err := contract.Decode(e.Data, &p); err != nil {
+			return err
+		}
+		f.kind = p.Kind
 	case "allowed":
 		return c.allowed(f, e, en.Seq)
 	case "effect_started", "start_expired":
@@ -121,7 +148,7 @@ func (c *checker) allowed(f *fate, e *contract.Event, seq uint64) error {
 	if a.Decision.Facts != nil && strings.Contains(string(a.Decision.Facts), `"budget":{"accounts":["`) && c.held[e.CallID] == nil {
 		return fmt.Errorf("call %s is allowed on a budget without a reservation before it", e.CallID)
 	}
-	if strings.HasPrefix(a.Call.Kind, "tool.") && len(c.max) > 0 && c.held[e.CallID] == nil {
+	if strings.HasPrefix(a.Call.Kind, "tool.") && e.Tenant == original && c.held[e.CallID] == nil {
 		return fmt.Errorf("call %s is allowed outside the limits in force", e.CallID)
 	}
 	return nil
@@ -168,10 +195,11 @@ func (c *checker) recorded(f *fate, e *contract.Event, seq uint64) error {
 		return fmt.Errorf("call %s is denied behind its permission", e.CallID)
 	}
 	f.ended, f.status = seq, rec.Effect.Status
-	if rec.Decision != nil {
-		f.decided, f.verdict = seq, rec.Decision.Verdict
+	if rec.Decision == nil {
+		return nil
 	}
-	return nil
+	f.decided, f.verdict = seq, rec.Decision.Verdict
+	return c.denied(f, e, rec.Decision.ReasonCode)
 }
 
 // budget applies a change of the budget ledger and compares the result with the limits.
@@ -201,10 +229,15 @@ func (c *checker) budget(e *contract.Event) error {
 		}
 		c.held[r.CallID] = r.Charges
 		for _, h := range r.Charges {
+			if f := c.calls[r.CallID]; f == nil {
+				return fmt.Errorf("call %s has a reservation and no proposal", r.CallID)
+			} else if err := charged(f.tenant, h.Account); err != nil {
+				return err
+			}
 			c.used[h.Account+" "+h.Window] += h.Amount
 			limit, _, _ := strings.Cut(h.Account, "/")
-			if have := c.used[h.Account+" "+h.Window]; have > c.max[limit] {
-				return fmt.Errorf("account %s stands at %d of %d", h.Account, have, c.max[limit])
+			if have := c.used[h.Account+" "+h.Window]; have > limitOf[limit] {
+				return fmt.Errorf("account %s stands at %d of %d", h.Account, have, limitOf[limit])
 			}
 		}
 	}
@@ -222,8 +255,7 @@ func (c *checker) open() (ids []string) {
 }
 
 // TestDeclaredViews checks that replay compares every view that package services lists,
-// except those of the llm-router, which is not simulated, and the views of the key
-// registry.
+// except the views of the llm-router, which is not simulated, and of the key registry.
 func TestDeclaredViews(t *testing.T) {
 	have := map[string]bool{}
 	for _, d := range declared() {
@@ -239,4 +271,16 @@ func TestDeclaredViews(t *testing.T) {
 			}
 		}
 	}
+}
+
+// rejected returns an error if a snapshot was rejected that an instance has stored.
+func (c *checker) rejected(e *contract.Event) error {
+	var r contract.SnapshotRejected
+	if err := contract.Decode(e.Data, &r); err != nil {
+		return err
+	}
+	if !c.w.tampered[r.Digest] {
+		return fmt.Errorf("snapshot of view %s at %d, which %s stored, is rejected: %s", r.View, r.Position, r.Instance, r.Reason)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,8 +22,9 @@ import (
 type request struct {
 	method, path, body string
 	session, key       string // session: name of the session; key: the Idempotency-Key; empty: none is sent
-	gateway            int    // index of the gateway
-	seconds            int    // seconds that the client waits for a response
+	tenant             string // tenant of the token; empty: the original one
+	gateway            int    // index of the gateway, modulo the number of gateways
+	seconds            int    // value of the header X-Binnacle-Timeout; 0: none is sent
 }
 
 // answer is the result of a request.
@@ -45,7 +47,7 @@ func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	req.Header.Set("Authorization", "Bearer "+w.base.token)
+	req.Header.Set("Authorization", "Bearer "+w.base.tokens[cmp.Or(r.tenant, original)])
 	if r.session != "" {
 		req.Header.Set("X-Binnacle-Session", r.session)
 	}
@@ -102,18 +104,23 @@ type call struct {
 	sent     bool
 	done     atomic.Bool
 	received []received // guarded by the world's lock
+	read     []byte     // body of the response to a request that is not a call; guarded by the world's lock
 }
 
 // received is the id and status of a call in a response that a client received.
 type received struct{ id, status string }
 
-// draw chooses the calls of a run at random: at least ten, of several kinds, in at most
-// three sessions.
+// packs is the path of the calls of tools, without the tool's name.
+const packs = "/api/v1/packs/"
+
+// draw chooses the calls of a run at random: at least ten, of up to four kinds, in at
+// most three sessions of each tenant.
 func (w *world) draw(r *rand.Rand) {
-	n := 10 + r.IntN(5)
-	now := time.Now()
-	for i := range n {
-		c := &call{n: i, at: now.Add(time.Duration(r.IntN(6000)) * time.Millisecond)}
+	begins := w.drawTenants(r, time.Now())
+	keys := map[string]int{} // number of Idempotency-Keys, by tenant; so the tenants use the same ones
+	for range 10 + r.IntN(5) {
+		i, tenant := len(w.calls), w.someTenant(r)
+		c := &call{n: i, at: begins[tenant].Add(time.Duration(r.IntN(6000)) * time.Millisecond)}
 		tool := "once"
 		switch r.IntN(10) {
 		case 0, 1:
@@ -133,9 +140,10 @@ func (w *world) draw(r *rand.Rand) {
 			o.MS = 2000 + r.IntN(4000)
 		}
 		body, _ := json.Marshal(o)
-		c.request = request{path: "/api/v1/packs/" + tool, body: string(body), session: fmt.Sprintf("s-lane-%d", r.IntN(3)), gateway: r.IntN(2), seconds: 2 + r.IntN(10)}
+		c.request = request{path: packs + tool, tenant: tenant, body: string(body), session: fmt.Sprintf("s-lane-%d", r.IntN(3)), gateway: r.IntN(2), seconds: 2 + r.IntN(10)}
 		if r.IntN(2) == 0 {
-			c.key = fmt.Sprintf("key-%d", i)
+			keys[tenant]++
+			c.key = fmt.Sprintf("key-%d", keys[tenant])
 		}
 		if r.IntN(6) == 0 {
 			c.leaves = time.Duration(1+r.IntN(1500)) * time.Millisecond
@@ -160,12 +168,12 @@ func (w *world) launch() {
 			continue
 		}
 		c.sent = true
-		w.note("CALL %d %s %s at gateway %d, key %q", c.n, c.path, c.session, c.gateway%2+1, c.key)
+		w.note("CALL %d %s %s of %s at gateway %d, key %q", c.n, c.path, c.session, c.tenant, c.gateway%2+1, c.key)
 		go func() { defer c.done.Store(true); w.drive(c) }()
 	}
 }
 
-// drive runs the client of one call, in a separate goroutine.
+// drive runs the client of one call. It must be called in a goroutine of its own.
 func (w *world) drive(c *call) {
 	for try := 0; ; try++ {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -177,6 +185,10 @@ func (w *world) drive(c *call) {
 		w.bus.mu.Unlock()
 		a := w.send(ctx, edges[(c.gateway+try)%len(edges)], c.request)
 		cancel()
+		if a.code == http.StatusUnauthorized && try < 8 { // the tenant may not exist yet
+			time.Sleep(300 * time.Millisecond)
+			continue
+		}
 		w.say("ANSWER %d try %d: %d %.200s %v", c.n, try, a.code, random.ReplaceAll(a.body, []byte("*")), a.err)
 		if w.received(c, &a) || c.leaves > 0 || c.key == "" || try >= len(c.pauses) {
 			return
@@ -188,18 +200,24 @@ func (w *world) drive(c *call) {
 // random matches the random part of an id.
 var random = regexp.MustCompile(`[A-Z2-7]{26}`)
 
-// received records the state of a call that a response contains. It returns false if the
-// response contains none.
+// received records the outcome of a call that a response contains. It returns false if
+// the response contains none. An outcome without a call id is a violation.
 func (w *world) received(c *call, a *answer) bool {
 	if a.err != nil {
 		return false
+	}
+	if c.method != "" {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if a.code == http.StatusOK {
+			c.read = a.body
+		}
+		return true
 	}
 	t := received{id: a.header.Get("X-Binnacle-Call-Id")}
 	switch {
 	case a.code == 200:
 		t.status = contract.Succeeded
-	case a.code == 403:
-		t.status = contract.Denied
 	default:
 		var doc struct {
 			Error struct {
@@ -211,7 +229,9 @@ func (w *world) received(c *call, a *answer) bool {
 		if json.Unmarshal(a.body, &doc) != nil || doc.Error.ReceiptID == "" || doc.Error.Code == "outcome_pending" {
 			return false
 		}
-		t.id = doc.Error.CallID
+		if t.id = doc.Error.CallID; a.code == http.StatusForbidden { // without a receipt, the request was rejected, and not the call denied
+			t.status = contract.Denied
+		}
 	}
 	if strings.TrimSpace(t.id) == "" {
 		w.violate("an answer of %d names no call: %s", a.code, a.body)

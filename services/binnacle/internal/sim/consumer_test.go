@@ -24,10 +24,10 @@ type consumer struct {
 	scanned uint64   // sequence up to which messages were matched
 	matched []uint64 // sequences, ascending
 	next    int      // index in matched of the next message that has not been delivered
-	dseq    uint64   // number of the last delivery
+	dseq    uint64   // consumer sequence of the last delivery
 	waiting []*pull
 	open    map[uint64]*delivery // work delivered and not acknowledged, by sequence
-	recent  []uint64             // most recent acknowledgements, which may be lost if the server dies
+	recent  []uint64             // sequences of the messages acknowledged last; these acknowledgements may be lost if the server dies
 }
 
 // pull is a request for messages.
@@ -44,7 +44,7 @@ type pull struct {
 // delivery is one delivered, unacknowledged message of work.
 type delivery struct {
 	times int
-	due   time.Time // time of the redelivery
+	due   time.Time // time from which the message is redelivered
 }
 
 type consumerConfig struct {
@@ -54,9 +54,10 @@ type consumerConfig struct {
 	AckWait time.Duration `json:"ack_wait"`
 	Filter  string        `json:"filter_subject"`
 	Filters []string      `json:"filter_subjects"`
+	From    uint64        `json:"opt_start_seq"`
 }
 
-// create creates a consumer, unless it exists.
+// create creates a consumer, unless it exists, and returns the server's response.
 func (b *Bus) create(s *stream, raw []byte) []byte {
 	var q struct {
 		Config json.RawMessage `json:"config"`
@@ -77,6 +78,9 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 		}
 		for _, f := range c.Filters {
 			have.filters = append(have.filters, split(f))
+		}
+		if have.work {
+			have.scanned = max(c.From, 1) - 1
 		}
 		s.cons[name] = have
 		at, _ := slices.BinarySearchFunc(b.list, name, func(c *consumer, name string) int { return cmp.Compare(c.name, name) })
@@ -153,7 +157,7 @@ func (c *consumer) take() uint64 {
 func (c *consumer) send(p *pull, seq uint64, times int) {
 	en := c.stream.get(seq)
 	c.dseq++
-	if en == nil { // the message has expired by its age
+	if en == nil { // the message has expired or was removed
 		return
 	}
 	p.batch--
@@ -192,8 +196,8 @@ func (c *consumer) ready() bool {
 	return len(c.waiting) > 0
 }
 
-// over reports whether a pull request has received all its messages, or its client has
-// no subscription for it any more.
+// over reports whether a pull request has received all its messages, or its client no
+// longer has a subscription for the responses.
 func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
 // deliver sends one message of work to the pull request that pick selects, or up to n
@@ -308,8 +312,9 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 
 // fail simulates the death of the server. Connections end. Memory streams, the readers'
 // consumers, the delivery counts of work, and the newest acknowledgements of each work
-// consumer are lost. forget returns how many of n acknowledgements are lost.
-func (b *Bus) fail(forget func(n int) int) {
+// consumer are lost. forget returns how many of n acknowledgements are lost. If positions
+// is true, all work consumers are lost, too.
+func (b *Bus) fail(positions bool, forget func(n int) int) {
 	b.timed()
 	for _, l := range b.links {
 		l.cut("")
@@ -321,7 +326,7 @@ func (b *Bus) fail(forget func(n int) int) {
 		}
 	}
 	b.list = slices.DeleteFunc(b.list, func(c *consumer) bool {
-		if c.stream.memory || !c.work {
+		if c.stream.memory || !c.work || positions {
 			delete(c.stream.cons, c.name)
 			return true
 		}

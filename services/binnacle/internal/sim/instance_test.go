@@ -27,7 +27,7 @@ type instance struct {
 	w      *world
 	kind   string
 	n, gen int
-	name   string // name: kind, number and generation
+	name   string // <kind>/<n>.<gen>
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when serve has returned
@@ -37,18 +37,21 @@ type instance struct {
 	read   bool // whether the service's signing key has been read
 	slot   string
 	ready  atomic.Bool
-	back   time.Time // time of its restart after its death
-	dir    string    // folder of its files
-	edge   *listener // listener of a gateway; nil for other services
+	env    atomic.Pointer[run.Env] // nil before the service runs
+	back   time.Time               // time of its restart after its death
+	dir    string                  // folder of its files; "" if its kind has none
+	edge   *listener               // listener of a gateway; nil for other services
+	halted map[string]bool         // tenants that were suspended according to the instance when all goroutines were last blocked; guarded by the world's lock
 
 	mu    sync.Mutex
 	links []*link
 }
 
-// start starts an instance. was is the instance that it replaces, or nil; the new
-// instance has the files of was in their state at its death.
+// start starts an instance. was is the instance that it replaces, or nil. The new
+// instance has the files of was as they were at the death of was, or else a copy of the
+// base's files for its kind, if there are any.
 func (w *world) start(kind string, n, gen int, was *instance) *instance {
-	in := &instance{w: w, kind: kind, n: n, gen: gen, name: fmt.Sprintf("%s/%d.%d", kind, n, gen), done: make(chan struct{})}
+	in := &instance{w: w, kind: kind, n: n, gen: gen, name: fmt.Sprintf("%s/%d.%d", kind, n, gen), done: make(chan struct{}), halted: map[string]bool{}}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	if was != nil {
 		in.dir = was.dir
@@ -85,7 +88,7 @@ func (w *world) copied(dir string) string {
 	return to
 }
 
-// private sets the file modes that services require of their folders.
+// private sets the modes that services require of their folders and files.
 func private(dir string) error {
 	return filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -102,11 +105,46 @@ func (in *instance) serve() error {
 	up := func() { in.ready.Store(true) }
 	d := bus.Dialer{Server: in}
 	b := in.w.base
+	starting := run.NewStarting()
+	starting.Follow("", "", unending{})
 	if in.kind == "provision" {
-		return (&mesh.Provisioner{Dialer: d, Ring: b.ring, Tenant: tenant}).Run(in.ctx, up)
+		return (&mesh.Provisioner{Dialer: d, Ring: in.w.ring(), Starting: starting}).Run(in.ctx, up)
 	}
-	rc := run.Config{Dialer: d, Tenant: tenant, RootKID: b.ring.RootKID, NKeySeed: b.nkeys[in.kind], SignSeed: in.seed}
-	return run.Serve(in.ctx, rc, in.service(), up)
+	rc := run.Config{Dialer: d, RootKID: b.ring.RootKID, NKeySeed: b.nkeys[in.kind], SignSeed: in.seed, NoSnapshots: in.w.odds.plain, Starting: starting}
+	return run.Serve(in.ctx, rc, &observed{in.service(), in}, up)
+}
+
+// unending is a view that never catches up. A run.Starting with such a view does not return
+// free memory to the operating system at the end of a start. That would take longer than
+// the rest of a simulated start.
+type unending struct{}
+
+// Position implements run.View.
+func (unending) Position() uint64 { return 0 }
+
+// Pending implements run.View.
+func (unending) Pending() uint64 { return 0 }
+
+// Ready implements run.View.
+func (unending) Ready() <-chan struct{} { return nil }
+
+// observed is the service of an instance. It takes snapshots more often than in
+// production, and makes the Env of the instance accessible.
+type observed struct {
+	run.Service
+	in *instance
+}
+
+// snapshotEvery is the number of entries after which an instance takes a snapshot.
+const snapshotEvery = 20
+
+// Run implements run.Service.
+func (s *observed) Run(ctx context.Context, env *run.Env, ready func()) error {
+	if env.Snapshots != nil {
+		env.Snapshots.Every = snapshotEvery
+	}
+	s.in.env.Store(env)
+	return s.Service.Run(ctx, env, ready)
 }
 
 // seed returns the seed of the signing key on the first call only, because each check

@@ -37,7 +37,7 @@ var tools = []contract.Tool{fake("once", false), fake("again", true), fake("secr
 
 // Run implements run.Service.
 func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
-	if err := catalog.Register(ctx, env.Emit, "session-runner", tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
 		return err
 	}
 	x := execute.New(env, 16, tools, r.handle)
@@ -50,7 +50,7 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 // order describes the behaviour of an effect. It is in the arguments of the call.
 type order struct {
 	N    int    `json:"n"`
-	MS   int    `json:"ms"`   // duration of the effect
+	MS   int    `json:"ms"`   // duration of the effect in milliseconds
 	Fail string `json:"fail"` // error code of the effect; empty: it succeeds
 	Die  bool   `json:"die"`  // whether the effect's handler panics
 }
@@ -70,8 +70,8 @@ func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result 
 		return execute.Fail("invalid_args", "%v", err)
 	}
 	r.in.w.effect(r.in, work)
-	if work.Call.Kind == "tool.secret" && work.Secrets[secretName] != secretValue {
-		r.in.w.violate("effect of call %s has not the secret", work.Call.ID)
+	if mine := work.Event.Tenant == original; work.Call.Kind == "tool.secret" && (work.Secrets[secretName] == secretValue) != mine {
+		r.in.w.violate("effect of call %s of tenant %s has the secret: %v", work.Call.ID, work.Event.Tenant, !mine)
 	}
 	t := time.NewTimer(time.Duration(o.MS)*time.Millisecond + time.Duration(o.N)*time.Microsecond)
 	defer t.Stop()
@@ -119,6 +119,9 @@ func (w *world) effect(in *instance, work *execute.Work) {
 		w.violate("effect of call %s begins behind its expiry", e.CallID)
 	case found["effect_recorded"]:
 		w.violate("effect of call %s begins behind its outcome", e.CallID)
+	}
+	if w.halts(in, e.Tenant) {
+		w.violate("effect of call %s begins although %s has read that tenant %s is suspended", e.CallID, in.name, e.Tenant)
 	}
 	w.mu.Lock()
 	w.effects[e.CallID] = append(w.effects[e.CallID], effect{by: in.name, kind: work.Call.Kind})

@@ -4,20 +4,26 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
@@ -25,9 +31,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// settled checks the invariants of a mesh without pending work: clients received the
-// state that the ledger has, the exported ledger verifies, and replay produces the same
-// views and decisions.
+// settled checks the invariants of a mesh without pending work: the outcomes that
+// clients received are on the ledger, a checkpoint covers the ledger, the instances agree
+// about the tenants, no tenant receives data of another, the exported ledger verifies, and
+// replay produces the same views and decisions.
 func (w *world) settled() {
 	w.receivedOutcomes()
 	size := w.bus.ledger().Size()
@@ -35,12 +42,15 @@ func (w *world) settled() {
 		w.violate("no checkpoint covers the ledger of %d events", size)
 		return
 	}
+	w.cells()
+	w.isolated()
 	w.verify()
 	w.replay()
 }
 
-// receivedOutcomes checks that the outcomes which clients received are those on the
-// ledger, and that each call whose success a client received had an effect.
+// receivedOutcomes checks, for each outcome that a client received, that the ledger has
+// an outcome of the call, that both have the same status if the client received a
+// status, and that a call which succeeded had an effect.
 func (w *world) receivedOutcomes() {
 	for _, c := range w.calls {
 		for _, t := range c.received {
@@ -50,7 +60,7 @@ func (w *world) receivedOutcomes() {
 				w.violate("client %d received an outcome of call %s, and the ledger has none", c.n, t.id)
 			case t.status != "" && t.status != f.status:
 				w.violate("client %d received that call %s %s, and the ledger holds %s", c.n, t.id, t.status, f.status)
-			case f.status == contract.Succeeded && len(w.effects[t.id]) == 0:
+			case f.status == contract.Succeeded && strings.HasPrefix(c.path, packs) && len(w.effects[t.id]) == 0:
 				w.violate("call %s succeeded without an effect", t.id)
 			}
 		}
@@ -60,7 +70,7 @@ func (w *world) receivedOutcomes() {
 // checkpoint returns the newest signed tree head, or nil if there is none.
 func (w *world) checkpoint() []byte {
 	s := w.bus.streams[bus.Checkpoints]
-	if en := s.get(s.last("log." + tenant + ".checkpoint")); en != nil {
+	if en := s.get(s.last("log." + w.base.log + ".checkpoint")); en != nil {
 		return en.Data
 	}
 	return nil
@@ -90,7 +100,7 @@ func (w *world) each(f func(en eventlog.Entry, e *contract.Event)) {
 	}
 }
 
-// verify exports the ledger and verifies the export.
+// verify exports the ledger up to the newest checkpoint and verifies the export.
 func (w *world) verify() {
 	var export bytes.Buffer
 	size := w.checkpointed()
@@ -109,10 +119,13 @@ func (w *world) verify() {
 	}
 }
 
-// liveView is a service's view, as the response to a query contains it.
+// liveView is a service's view as the gateway returns it: Position is the ledger
+// sequence of the last entry that the view has applied, and Dump is the content of the
+// view.
 type liveView struct {
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
+	compared bool   // whether replay has compared it
 }
 
 // declared returns the views that the simulated services declare.
@@ -120,34 +133,85 @@ func declared() []view.Declaration {
 	return slices.Concat(policy.Views(), gateway.Views(), audit.Views())
 }
 
-// live reads a view from the mesh; ok is false if the view cannot be read, which is a
-// violation.
-func (w *world) live(d *view.Declaration) (v liveView, ok bool) {
-	a := w.ask(request{method: "GET", path: "/api/v1/views/" + d.Path})
-	for try := 0; a.code == 503 && try < 3; try++ { // the slot of a dead instance stays leased for a while
-		w.until(bus.SlotTTL/2, w.broken)
-		a = w.ask(request{method: "GET", path: "/api/v1/views/" + d.Path})
-	}
-	if a.code != 200 {
-		w.violate("view %s: %d %s %v", d.Name, a.code, a.body, a.err)
-		return v, false
-	}
-	first, _, _ := bytes.Cut(a.body, []byte("\n"))
-	if err := json.Unmarshal(first, &v); err != nil {
-		w.violate("view %s: %v", d.Name, err)
-		return v, false
-	}
-	if d.Lines {
-		v.Dump = string(a.body)
-	}
-	return v, true
+// liveViews holds the content of a declared view in each instance of its service.
+type liveViews struct {
+	view.Declaration
+	live []liveView
 }
 
-// replay rebuilds the views from the first event, compares them with the live ones, and
-// repeats every decision.
+// live reads a view from each instance of the service that declares it. ok is false if
+// the view cannot be read, which is a violation.
+func (w *world) live(d *view.Declaration) (out liveViews, ok bool) {
+	out.Declaration = *d
+	_, service, _ := services.ViewAt(d.Path)
+	for _, in := range w.instances {
+		if in.kind != service {
+			continue
+		}
+		read := func() (v liveView, err error) { return w.query(in, d) }
+		if d.Verb == "" || d.Lines {
+			read = func() (liveView, error) { return w.get(in, d) }
+		}
+		v, err := read()
+		for try := 0; err != nil && try < 3; try++ { // the slot of a dead instance stays leased for a while
+			w.until(bus.SlotTTL/2, w.broken)
+			v, err = read()
+		}
+		if err != nil {
+			w.violate("view %s of %s: %v", d.Name, in.name, err)
+			return out, false
+		}
+		out.live = append(out.live, v)
+	}
+	return out, true
+}
+
+// get requests a view from a gateway: from in if in is a gateway, and otherwise from the
+// first gateway.
+func (w *world) get(in *instance, d *view.Declaration) (v liveView, err error) {
+	r := request{method: "GET", path: "/api/v1/views/" + d.Path, tenant: w.meshTenant()}
+	if in.edge != nil {
+		r.gateway = slices.Index(w.edges(), in.edge)
+	}
+	a := w.ask(r)
+	if a.code != 200 {
+		return v, fmt.Errorf("%d %s %w", a.code, a.body, a.err)
+	}
+	first, _, _ := bytes.Cut(a.body, []byte("\n"))
+	if d.Lines {
+		defer func() { v.Dump = string(a.body) }()
+	}
+	return v, json.Unmarshal(first, &v)
+}
+
+// query reads a view from the instance in by a query that a gateway sends.
+func (w *world) query(in *instance, d *view.Declaration) (liveView, error) {
+	i := slices.IndexFunc(w.instances, func(in *instance) bool { return in.edge != nil })
+	from, to := w.instances[i].env.Load(), in.env.Load()
+	if from == nil || to == nil {
+		return liveView{}, errors.New("an instance does not run")
+	}
+	q := query.ViewQuery.Of(in.kind)
+	q.Verb = d.Verb
+	var r rpc.Response[query.ViewDump]
+	var err error
+	var done atomic.Bool
+	go func() {
+		defer done.Store(true)
+		r, err = rpc.Do(context.Background(), from.Queries.In(w.meshTenant()).To(to.Instance), q, query.ViewRequest{})
+	}()
+	w.until(2*time.Minute, done.Load)
+	if !done.Load() {
+		return liveView{}, errors.New("no response")
+	}
+	return liveView{Position: r.Value.Position, Dump: r.Value.Dump}, err
+}
+
+// replay rebuilds the views from the first event, compares them with the views of every
+// instance, also of instances that started from snapshots, and repeats every decision.
 func (w *world) replay() {
 	views := declared()
-	live := make([]liveView, len(views))
+	live := make([]liveViews, len(views))
 	for i := range views {
 		var ok bool
 		if live[i], ok = w.live(&views[i]); !ok {
@@ -181,7 +245,8 @@ func (w *world) replay() {
 	}
 	w.each(func(en eventlog.Entry, e *contract.Event) {
 		for _, i := range reads.Of(en.Subject) {
-			if en.Seq <= live[i].Position {
+			w.compare(&live[i], again[i], en.Seq-1)
+			if live[i].last() >= en.Seq {
 				fail(views[i].Name, again[i].Apply(en, e))
 			}
 		}
@@ -201,11 +266,37 @@ func (w *world) replay() {
 			args[c.ID] = &c.Args
 		}
 	})
-	for i, d := range views {
-		b, err := again[i].Dump()
-		fail(d.Name, err)
-		if string(b) != live[i].Dump {
-			w.violate("view %s at %d is not what replay comes to: %s", d.Name, live[i].Position, parts(live[i].Dump, string(b)))
+	for i := range live {
+		w.compare(&live[i], again[i], math.MaxUint64)
+	}
+}
+
+// last returns the highest position of the live views.
+func (l *liveViews) last() (at uint64) {
+	for _, v := range l.live {
+		at = max(at, v.Position)
+	}
+	return at
+}
+
+// compare compares the live views at positions up to at, which were not compared yet,
+// with a view that is rebuilt up to at.
+func (w *world) compare(l *liveViews, again view.State, at uint64) {
+	if !slices.ContainsFunc(l.live, func(v liveView) bool { return !v.compared && v.Position <= at }) {
+		return
+	}
+	b, err := again.Dump()
+	if err != nil {
+		w.violate("replay of %s: %v", l.Name, err)
+	}
+	for i := range l.live {
+		v := &l.live[i]
+		if v.compared || v.Position > at {
+			continue
+		}
+		v.compared = true
+		if string(b) != v.Dump {
+			w.violate("view %s at %d is not what replay comes to: %s", l.Name, v.Position, parts(v.Dump, string(b)))
 		}
 	}
 }
@@ -223,7 +314,8 @@ func parts(live, again string) string {
 }
 
 // redecide repeats the decision in an event allowed or effect_recorded, if there is one.
-// It returns an error if the result differs from the recorded one.
+// It returns an error if that fails, or if the verdict, the reason or the policy hash is
+// not the recorded one.
 func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]*contract.Content) error {
 	var d *contract.Decision
 	switch e.Name {
@@ -243,7 +335,7 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 	if d == nil {
 		return nil
 	}
-	raw, err := w.open(args[d.CallID])
+	raw, err := w.open(d.Tenant, args[d.CallID])
 	if err != nil {
 		return err
 	}
@@ -255,7 +347,7 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 }
 
 // open returns the bytes of a content.
-func (w *world) open(c *contract.Content) ([]byte, error) {
+func (w *world) open(tenant string, c *contract.Content) ([]byte, error) {
 	if c == nil {
 		return nil, fmt.Errorf("the call was never proposed")
 	}

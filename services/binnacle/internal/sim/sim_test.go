@@ -4,7 +4,6 @@ package sim
 import (
 	"io"
 	"log/slog"
-	mathrand "math/rand"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -27,10 +26,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// result is the outcome of one schedule.
+// result describes one schedule that was run, or several together.
 type result struct {
 	Seed     uint64
-	Digest   string // hash of the transcript
+	Digest   string // hash of the transcript; empty in a sum
 	Bad      []string
 	Lines    []string
 	Steps    int
@@ -44,23 +43,29 @@ type result struct {
 	Schedules int
 }
 
-// schedule runs the mesh under one seed.
-func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
+// schedule runs the mesh once, from the base for the seed's scene. The seed determines the
+// order of operations and the faults. If keep is true, the result contains the lines of
+// the transcript.
+func schedule(t *testing.T, all *bases, seed uint64, keep bool) (res result) {
+	s := drawScene(seed)
+	b := all.of(s)
 	cryptotest.SetGlobalRandom(t, seed+1<<40) // a seed other than that of the base, so that no id of the base is generated again
 	// The NATS client reuses timers from a sync.Pool, but a timer of one synctest bubble
 	// must not be used in another. Two garbage collections empty the pool.
 	runtime.GC()
 	runtime.GC()
-	mathrand.Seed(int64(seed)) //nolint:staticcheck // the NATS client draws from the global source how long it waits
 	synctest.Test(t, func(*testing.T) {
 		time.Sleep(time.Minute) // so that runs start at a time after the base was made
-		w := newWorld(seed, b, keep)
+		w := newWorld(seed, s, b, keep)
 		b.load(w)
 		w.play()
 		w.stop()
 		res = result{Seed: seed, Digest: w.digest(), Bad: w.bad, Lines: w.lines, Steps: w.steps, Events: w.events.seen, Calls: len(w.calls), Crashes: w.crashes, Restarts: w.restarts,
 			Statuses: map[string]int{}}
 		for _, f := range w.events.calls {
+			if slices.Contains(created, f.tenant) {
+				res.Statuses["of created tenants"]++
+			}
 			res.Statuses[f.status]++
 		}
 	})
@@ -68,11 +73,12 @@ func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
 }
 
 // play executes one run: the mesh starts, executes calls under faults, and completes its
-// pending work without faults.
+// pending work without faults; then settled checks it. If one of these phases does not
+// end in time, play records a violation and returns.
 func (w *world) play() {
 	w.boot("audit", "policy", "policy", "vault-broker", "session-runner", "session-runner", "gateway", "gateway")
 	if slices.ContainsFunc(w.plan, func(f fault) bool { return f.server }) {
-		w.boot("provision") // creates the memory streams again that the server loses when it dies
+		w.boot("provision") // recreates the memory streams, which the server loses when it dies
 	}
 	if !w.until(time.Minute, w.allReady) {
 		w.violate("the mesh does not come up")
@@ -81,7 +87,7 @@ func (w *world) play() {
 	w.booting = false
 	w.draw(w.rng)
 	w.calm = false
-	w.note("FAULTS %+v", w.odds)
+	w.note("FAULTS %+v %+v", w.odds, w.scene)
 	answered := func() bool {
 		for _, c := range w.calls {
 			if !c.done.Load() {
@@ -114,7 +120,8 @@ func (w *world) quiet() bool {
 	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0
 }
 
-// work returns the names of the consumers with unacknowledged work.
+// work returns the names of the work consumers that have unacknowledged or undelivered
+// events.
 func (w *world) work() (names []string) {
 	for _, c := range w.bus.list {
 		if c.work && len(c.open)+c.pending() > 0 {
@@ -127,7 +134,8 @@ func (w *world) work() (names []string) {
 // TestSeed runs one schedule. It prints the transcript if the schedule fails or the test
 // is verbose.
 func TestSeed(t *testing.T) {
-	b := newBase(t)
+	b := &bases{t: t}
+	b.of(drawScene(*seedFlag))
 	began := time.Now()
 	r := schedule(t, b, *seedFlag, true)
 	if len(r.Bad) > 0 || testing.Verbose() {

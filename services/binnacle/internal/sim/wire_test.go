@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// link is the server's end of one NATS connection. The client's goroutine that writes
-// also parses what it writes and queues it as operations; no stream changes before the
-// scheduler releases an operation.
+// link is the server's end of one NATS connection. A client's goroutine that writes to
+// it also parses the written bytes and queues the messages as operations; no stream
+// changes before the scheduler releases an operation.
 type link struct {
 	bus  *Bus
 	name string // name of the instance with its generation, unique in a run
 
 	mu   sync.Mutex
 	cond *sync.Cond
-	down bool   // whether the connection is closed; no more bytes are transferred then, apart from those that can be read already
+	down bool   // whether the connection is closed; the client can then read only the bytes in read
 	read []byte // bytes that the client can read
 	buf  []byte // bytes from the client that are not parsed yet
 	subs []subscription
 
 	// The lock of the bus guards the following fields.
-	arrived []*op     // operations since the scheduler's last step
+	arrived []*op     // operations received since the scheduler's last step
 	in      []*op     // operations in the order of their release
 	out     []message // messages for the client that are not written yet
 	frozen  time.Time // nothing on this connection is released before this time
@@ -37,7 +37,7 @@ type link struct {
 
 type subscription struct {
 	sid, subject string
-	left         int // number of deliveries after which the subscription ends; 0: unlimited
+	left         int // remaining deliveries before the subscription ends; 0: no limit
 }
 
 // op is one message that a client has published.
@@ -46,18 +46,18 @@ type op struct {
 	subject, reply string
 	header         map[string]string
 	data           []byte
-	twin           bool // the same API request as the previous operation; both are released together
+	twin           bool // an API request with the same key as the previous operation; both are released together
 }
 
 // message is a message that the server delivers to a client.
 type message struct {
 	to             string // subject that subscriptions are matched against
-	subject, reply string // subject of the stored message; empty: the same as to
+	subject, reply string // subject of the stored message (empty: the same as to), and reply subject (empty: none)
 	status         string // status line, such as "404 Message Not Found"; empty: none
 	header         []string
 	data           []byte
 	what           string // description for the transcript
-	reader         string // the ordered reader that receives it, if any
+	reader         string // name of the ordered reader that receives it; empty: none
 	twin           bool   // response to an operation whose field twin is set
 }
 
@@ -115,7 +115,7 @@ func (l *link) LocalAddr() net.Addr { return addr("sim") }
 func (l *link) RemoteAddr() net.Addr { return addr("sim") }
 
 // SetDeadline implements net.Conn. It does nothing, because only Read blocks, and Close
-// ends it.
+// unblocks Read.
 func (l *link) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements net.Conn.
@@ -148,7 +148,8 @@ func (l *link) alive() bool {
 }
 
 // parse processes the complete protocol messages in the buffer and removes them. It
-// returns the published messages as operations. The caller holds the lock.
+// returns the published messages as operations, or an error if a protocol message is
+// invalid. The caller holds the lock.
 func (l *link) parse() (ops []*op, err error) {
 	for {
 		end := bytes.Index(l.buf, []byte("\r\n"))
@@ -198,8 +199,9 @@ func (l *link) unsub(args []string) {
 	l.subs = slices.Delete(l.subs, i, i+1)
 }
 
-// published returns the message that follows its protocol line, and its length in bytes,
-// or nil if it has not arrived completely.
+// published returns the message whose protocol line has this verb and these arguments
+// and is followed by rest, and how many bytes of rest belong to it. It returns nil if
+// the message has not arrived completely.
 func published(l *link, verb string, args []string, rest []byte) (*op, int, error) {
 	o := &op{link: l, subject: args[0]}
 	sizes := 1
@@ -239,8 +241,8 @@ func (l *link) interested(subject string) bool {
 	return !l.down && slices.ContainsFunc(l.subs, func(s subscription) bool { return s.takes(subject) })
 }
 
-// takes reports whether the subscription matches an inbox: it is the inbox, or a prefix
-// with one wildcard.
+// takes reports whether the subscription matches an inbox: its subject is the inbox, or
+// has a wildcard in place of the inbox's last token.
 func (s *subscription) takes(inbox string) bool {
 	if prefix, ok := strings.CutSuffix(s.subject, "*"); ok {
 		rest, ok := strings.CutPrefix(inbox, prefix)
@@ -249,7 +251,9 @@ func (s *subscription) takes(inbox string) bool {
 	return s.subject == inbox
 }
 
-// write delivers a message to every subscription of the client that matches it.
+// write delivers a message to every subscription of the client that matches m.to, and
+// removes a subscription after its last delivery. It does nothing if the connection is
+// closed.
 func (l *link) write(m *message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -296,7 +300,8 @@ func (m *message) append(b []byte, sid string) []byte {
 
 func split(subject string) []string { return strings.Split(subject, ".") }
 
-// match is memlog.Match for subjects that are split into tokens.
+// match reports whether the filter matches the subject, as memlog.Match does. Both are
+// split into tokens.
 func match(filter, subject []string) bool {
 	for i, f := range filter {
 		if f == ">" {

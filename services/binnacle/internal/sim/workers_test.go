@@ -26,27 +26,29 @@ var (
 // batch describes the schedules that one process runs.
 type batch struct {
 	From, Count uint64
-	Digests     bool // whether the result of every schedule is reported, and not only of those that break an invariant
-	Stop        int  // stop after this many failures; 0: never
+	Digests     bool // whether the results of all schedules are reported, not only the results of schedules that break an invariant
+	Stop        int  // stop after this many schedules that break an invariant; 0: never
 }
 
 const (
 	batchEnv = "BINNACLE_SIM_BATCH"
-	// chunk is the maximum number of schedules in a batch. A batch runs with
-	// GOMAXPROCS=1, which is fast and reduces the variation of the order of goroutines.
+	// chunk is the maximum number of schedules in a batch of TestSchedules. Every batch
+	// runs with GOMAXPROCS=1, which is fast and reduces the variation of the order of
+	// goroutines.
 	chunk = 250
-	// patience is the time limit of a schedule, after which its process is killed.
-	patience = 2 * time.Minute
+	// patience is the time limit of a schedule, after which its process panics and
+	// prints all goroutines.
+	patience = 10 * time.Minute
 )
 
 // plantEnv is the environment variable that names the defect of a process. After the
-// process has made its base, it activates the defect by setting defectEnv to the name.
+// process has made its bases, it activates the defect by setting defectEnv to the name.
 const (
 	plantEnv  = "BINNACLE_SIM_PLANT"
 	defectEnv = "BINNACLE_SIM_DEFECT"
 )
 
-// TestWorker runs a batch in a separate process, which spawn has started.
+// TestWorker runs a batch if spawn has started this process. Otherwise it does nothing.
 func TestWorker(t *testing.T) {
 	raw := os.Getenv(batchEnv)
 	if raw == "" {
@@ -56,7 +58,9 @@ func TestWorker(t *testing.T) {
 	if err := json.Unmarshal([]byte(raw), &b); err != nil {
 		t.Fatal(err)
 	}
-	base := newBase(t)
+	all := &bases{t: t}
+	all.of(scene{})
+	all.of(scene{older: true})
 	if d := os.Getenv(plantEnv); d != "" {
 		t.Setenv(defectEnv, d)
 	}
@@ -69,7 +73,7 @@ func TestWorker(t *testing.T) {
 			debug.SetTraceback("all")
 			panic("stuck")
 		})
-		r := schedule(t, base, seed, false)
+		r := schedule(t, all, seed, false)
 		hung.Stop()
 		sum.add(&r)
 		if b.Digests || len(r.Bad) > 0 {
@@ -83,7 +87,7 @@ func TestWorker(t *testing.T) {
 	_ = out.Encode(&sum)
 }
 
-// add adds a result to the totals.
+// add counts r as one schedule and adds the numbers of r to the numbers of s.
 func (s *result) add(r *result) {
 	s.Schedules++
 	s.Steps += r.Steps
@@ -96,8 +100,10 @@ func (s *result) add(r *result) {
 	}
 }
 
-// spawn runs a batch in a separate process, by default of this program, and calls each
-// with every result. It returns an error if the process fails or reports no sum.
+// spawn runs a batch in a new process of program, or of this test program if program is
+// "", with env added to its environment. It calls each with every result that the
+// process reports, including the sum. It returns an error unless the process succeeds
+// and reports a sum.
 func spawn(program string, b batch, each func(*result), env ...string) error {
 	if program == "" {
 		var err error
@@ -171,7 +177,7 @@ func TestSchedules(t *testing.T) {
 		wg.Go(func() {
 			for {
 				mu.Lock()
-				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // result of an earlier run
+				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // an earlier run has executed this batch
 					next += n
 				}
 				b := batch{From: next, Count: min(size, last-min(next, last))}
@@ -233,7 +239,8 @@ func (s *result) merge(r *result) {
 	s.Schedules = n
 }
 
-// keep replaces the file of the state atomically.
+// keep replaces the file that the flag state names with s, atomically. Without the flag,
+// it does nothing.
 func (s *state) keep(t *testing.T) {
 	if *stateFlag == "" {
 		return

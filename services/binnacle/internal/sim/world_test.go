@@ -3,6 +3,7 @@ package sim
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"hash"
 	"math/rand/v2"
@@ -21,6 +22,7 @@ type world struct {
 	bus   *Bus
 	rng   *rand.Rand
 	base  *base
+	scene scene
 	began time.Time
 	odds  odds
 
@@ -30,30 +32,34 @@ type world struct {
 	steps     int
 	crashes   int
 	restarts  int // number of restarts of the server
-	moments   int // number of appends and deliveries released while faults are enabled
+	moments   int // number of appends and deliveries selected for release while faults are enabled
 	plan      []fault
+	opens     time.Time         // time at which the provisioner gets the ring that opens the cell; zero: never, or done already
 	calm      bool              // whether faults are disabled
 	booting   bool              // whether everything is released at once, without faults
-	slots     map[string]string // holder of each slot
+	slots     map[string]string // name of the last instance that acquired or renewed a slot, by the slot's subject
+	tampered  map[string]bool   // digests of the descriptions of snapshots that tamper stored
 	hash      hash.Hash
 	lines     []string // lines of the transcript, if it is kept
 	keep      bool
 
 	mu      sync.Mutex
-	effects map[string][]effect // started effects, by call
+	effects map[string][]effect // started effects, by call id
 	bad     []string            // broken invariants
 	said    []string            // lines queued for the transcript by other goroutines
 }
 
 // odds holds the probabilities of faults in one run. Each seed has a different mixture,
-// so that some runs have many faults of one kind and none of the others.
+// so that some runs have many faults of one kind and none of another kind.
 type odds struct {
 	mute   float64 // the acknowledgement of an append is lost
 	cut    float64 // a connection breaks during a delivery, and messages in transit are lost
 	deaf   float64 // a consumer's acknowledgement is lost
 	again  float64 // unacknowledged work is delivered again at once
-	freeze float64 // a connection delivers nothing for a while
+	freeze float64 // a connection transfers nothing for at most three seconds
 	pause  float64 // time advances although something could be released
+	tamper float64 // the newest snapshots of a service are removed or falsified when an instance of it starts
+	plain  bool    // instances start without snapshots and take none
 }
 
 func drawOdds(r *rand.Rand) odds {
@@ -63,30 +69,32 @@ func drawOdds(r *rand.Rand) odds {
 		}
 		return most * r.Float64()
 	}
-	return odds{mute: some(0.15), cut: some(0.02), deaf: some(0.2), again: some(0.05), freeze: some(0.03), pause: some(0.2)}
+	return odds{mute: some(0.15), cut: some(0.02), deaf: some(0.2), again: some(0.05), freeze: some(0.03), pause: some(0.2),
+		tamper: some(1.5), plain: r.IntN(4) == 0}
 }
 
 // fault is a planned death at the release of an append or the delivery of an event.
 type fault struct {
 	at     int
-	server bool // the server dies instead of the instance at the other end
-	after  bool // after the release instead of before it
+	server bool // the server dies instead of the instance
+	lost   bool // if the server dies, it also loses the work consumers
+	after  bool // the death follows the release instead of preceding it
 }
 
-// drawPlan chooses the deaths of a run at random; the first one in the plan is that of
+// drawPlan chooses the deaths of a run at random; the first death in the plan is that of
 // an instance.
 func drawPlan(r *rand.Rand) []fault {
 	plan := []fault{{at: 1 + r.IntN(60), after: r.IntN(2) == 0}}
 	for range r.IntN(4) {
-		plan = append(plan, fault{at: 1 + r.IntN(160), after: r.IntN(2) == 0, server: r.IntN(6) == 0})
+		plan = append(plan, fault{at: 1 + r.IntN(160), after: r.IntN(2) == 0, server: r.IntN(6) == 0, lost: r.IntN(2) == 0})
 	}
 	return plan
 }
 
-func newWorld(seed uint64, b *base, keep bool) *world {
+func newWorld(seed uint64, s scene, b *base, keep bool) *world {
 	r := rand.New(rand.NewPCG(seed, 0x6269_6e6e_6163_6c65))
-	w := &world{bus: newBus(), rng: r, base: b, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep,
-		effects: map[string][]effect{}, calm: true, booting: true, slots: map[string]string{}}
+	w := &world{bus: newBus(), rng: r, base: b, scene: s, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep,
+		effects: map[string][]effect{}, calm: true, booting: true, slots: map[string]string{}, tampered: map[string]bool{}}
 	w.events = newChecker(w)
 	return w
 }
@@ -146,12 +154,12 @@ func (w *world) broken() bool {
 
 // action is an operation or a delivery that the scheduler can release.
 type action struct {
-	link *link     // for an operation or a message, its connection: the first one queued there is released
-	out  bool      // release a message to the client instead of an operation
+	link *link     // connection whose first queued operation or message is released; nil for a delivery
+	out  bool      // whether a message to the client is released instead of an operation
 	cons *consumer // for a delivery, the consumer that sends it; nil otherwise
 }
 
-// tick is the simulated time between two releases.
+// tick is the simulated time that passes at the beginning of each step.
 const tick = time.Microsecond
 
 // step waits until every goroutine is blocked, checks new events, and releases one
@@ -169,6 +177,7 @@ func (w *world) step(until time.Time) {
 	b.collect()
 	w.transcribe()
 	w.events.look()
+	w.observe()
 	now := time.Now()
 	var next time.Time
 	if !now.Before(b.due) {
@@ -224,7 +233,8 @@ func (w *world) burst() {
 	}
 }
 
-// rest advances time by at most d, until an operation arrives.
+// rest lets simulated time pass until an operation arrives, for at most d, or for at
+// most 1 ms if d is not positive.
 func (w *world) rest(d time.Duration) {
 	if d <= 0 {
 		d = time.Millisecond
@@ -263,7 +273,8 @@ func (w *world) actions(now time.Time, next *time.Time) []action {
 	return acts
 }
 
-// act releases one action, with or without faults.
+// act releases one action, together with the operations or messages that belong to it.
+// Faults may occur unless they are disabled.
 func (w *world) act(a action, now time.Time) {
 	switch {
 	case a.cons != nil:
@@ -294,7 +305,8 @@ func (w *world) act(a action, now time.Time) {
 	}
 }
 
-// write sends a message to a client, or drops it as a fault.
+// write sends a message to a client. As faults, a delivery may be lost, or the client's
+// instance or the server may die before or after it.
 func (w *world) write(l *link, m *message) {
 	delivery := m.reply != ""
 	if delivery {
@@ -315,7 +327,8 @@ func (w *world) write(l *link, m *message) {
 	}
 }
 
-// run executes an operation, or drops it or its response as a fault.
+// run executes an operation. As faults, the operation or its response may be lost, or
+// the client's instance or the server may die before or after it.
 func (w *world) run(o *op) {
 	mute := false
 	what := ""
@@ -346,30 +359,40 @@ func (w *world) run(o *op) {
 	}
 }
 
-// lost kills an instance that renews a slot which another instance has taken, and
-// reports whether it did. If it were not killed, the instance would end when it receives
-// the response, and the order of its last operations would depend on its goroutines.
+// lost records which instance acquires or renews a slot. It kills an instance that
+// renews its slot, or reads the lease of its slot, after another instance has taken the
+// slot, and reports whether it did. If it were not killed, the instance would end when it
+// receives the response, and the order of its last operations would depend on its
+// goroutines; it may do so while faults are disabled, after a connection that stalled.
 func (w *world) lost(o *op) bool {
-	if !strings.HasPrefix(o.subject, "slot.") {
+	subject, read := o.subject, false
+	if call, ok := o.api(); ok && call == "DIRECT.GET."+bus.Slots {
+		var q struct {
+			Last string `json:"last_by_subj"`
+		}
+		_ = json.Unmarshal(o.data, &q) // empty if it is not a request for the last message
+		subject, read = q.Last, true
+	}
+	if !strings.HasPrefix(subject, "slot.") {
 		return false
 	}
 	in, s := w.byLink(o.link), w.bus.streams[bus.Slots]
 	if in == nil || s == nil {
 		return false
 	}
-	seq := s.last(o.subject)
-	if seq == 0 || o.header["Nats-Expected-Last-Subject-Sequence"] == fmt.Sprint(seq) {
-		w.slots[o.subject], in.slot = in.name, o.subject
+	seq := s.last(subject)
+	if !read && o.header["Nats-Expected-Last-Subject-Sequence"] == fmt.Sprint(seq) {
+		w.slots[subject], in.slot = in.name, subject
 		return false
 	}
-	if in.slot != o.subject || w.slots[o.subject] == in.name {
+	if seq == 0 || in.slot != subject || w.slots[subject] == in.name {
 		return false
 	}
 	w.kill(in, "as its slot is another's")
 	return true
 }
 
-// size returns the sequence of the ledger's last event.
+// size returns the sequence of the ledger's last event, or 0 if there is none.
 func (b *Bus) size() uint64 {
 	if s := b.streams[bus.Events]; s != nil {
 		return s.log.Size()
@@ -393,8 +416,9 @@ func (w *world) repeat(c *consumer, now time.Time) {
 	w.note("again %s #%d", c.name, low)
 }
 
-// strike kills the instance or the server if the plan has a death at this release, and
-// reports whether it did.
+// strike kills the instance at the other end of l, or the server, if the plan has a
+// death at this release, and reports whether it did. after is whether it is called after
+// the release instead of before it.
 func (w *world) strike(l *link, where string, after bool) bool {
 	if w.calm {
 		return false
@@ -408,7 +432,7 @@ func (w *world) strike(l *link, where string, after bool) bool {
 		}
 		w.plan[i].at = -1
 		if f.server {
-			w.fail()
+			w.fail(f.lost)
 			return true
 		}
 		if in := w.byLink(l); in != nil && !in.dead.Load() {
@@ -420,11 +444,12 @@ func (w *world) strike(l *link, where string, after bool) bool {
 	return false
 }
 
-// fail simulates the death and the restart of the server.
-func (w *world) fail() {
+// fail simulates the death and the restart of the server. If positions is true, it loses
+// the work consumers.
+func (w *world) fail(positions bool) {
 	w.restarts++
-	w.note("SERVER DIES")
-	w.bus.fail(func(n int) int { return w.rng.IntN(n + 1) })
+	w.note("SERVER DIES, work consumers lost: %v", positions)
+	w.bus.fail(positions, func(n int) int { return w.rng.IntN(n + 1) })
 }
 
 func (w *world) byLink(l *link) *instance {
@@ -436,8 +461,8 @@ func (w *world) byLink(l *link) *instance {
 	return nil
 }
 
-// kill kills an instance as SIGKILL does. Some of the bytes that it wrote may still
-// arrive.
+// kill kills an instance as SIGKILL does. Some of the operations that it wrote may still
+// arrive. The caller holds the lock of the bus; kill releases it for a while.
 func (w *world) kill(in *instance, where string) {
 	w.crashes++
 	w.note("KILL %s %s", in.name, where)
@@ -449,7 +474,8 @@ func (w *world) kill(in *instance, where string) {
 		l.out = nil
 		l.in = l.in[:w.rng.IntN(len(l.in)+1)]
 	}
-	// The instance finishes processing what it has read before its files are copied.
+	// The instance finishes processing the messages that it has read before its files
+	// are copied.
 	w.bus.mu.Unlock()
 	synctest.Wait()
 	w.bus.mu.Lock()
@@ -462,7 +488,7 @@ func (w *world) kill(in *instance, where string) {
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
 // revive restarts the instances that were killed or ended by themselves, once they are
-// due.
+// due. While faults are disabled, it is a violation if an instance ends by itself.
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {
@@ -474,6 +500,7 @@ func (w *world) revive() {
 			in.back = now.Add(time.Second)
 		}
 		if in.dead.Load() && !now.Before(in.back) {
+			w.tamper(in.kind)
 			w.instances[i] = w.start(in.kind, in.n, in.gen+1, in)
 			w.note("START %s", w.instances[i].name)
 		}
@@ -490,7 +517,11 @@ func (w *world) until(limit time.Duration, cond func() bool) bool {
 		}
 		w.revive()
 		w.launch()
+		w.openCell()
 		soon := time.Now().Add(time.Second)
+		if !w.opens.IsZero() && w.opens.Before(soon) {
+			soon = w.opens
+		}
 		for _, in := range w.instances {
 			if in.dead.Load() && in.back.Before(soon) {
 				soon = in.back
@@ -519,7 +550,7 @@ func (w *world) stop() {
 	for _, in := range w.instances {
 		<-in.done
 	}
-	time.Sleep(15 * time.Minute) // goroutines that no service waits for end by their deadlines
+	time.Sleep(15 * time.Minute) // goroutines that no service waits for end when their timeouts expire
 }
 
 // report returns the broken invariants of a run, one per line.

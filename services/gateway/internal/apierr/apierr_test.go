@@ -34,7 +34,7 @@ func TestHandler(t *testing.T) {
 		err    error
 		status int
 		code   string
-		header string // header that must be set
+		header string // header that must be set; empty = none
 		logged int    // status in the access log; 0 means the status of the response
 	}{
 		"its own":         {fmt.Errorf("call: %w", BadRequest("/x", "want a y")), 400, "invalid_input", "", 0},

@@ -21,14 +21,14 @@ import (
 // with further members.
 type Error struct {
 	Status  int    `json:"-"`
-	Message string `json:"message"`           // what is wrong and how to mend it
+	Message string `json:"message"`           // description of the error
 	Type    string `json:"type"`              // OpenAI's error type
-	Code    string `json:"code"`              // error code; docs/reference/errors.md lists those of Binnacle, tools may add their own
+	Code    string `json:"code"`              // error code; docs/reference/errors.md lists the codes of Binnacle, tools may add others
 	Param   string `json:"param,omitempty"`   // place of the error: a JSON pointer into the body, "body", or the name of a header or parameter
 	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of the wrong argument
 
 	ReasonCode string `json:"reason_code,omitempty"` // policy's reason code; docs/reference/reasons.md lists the built-in ones
-	Hint       string `json:"hint,omitempty"`        // what the caller can do about a denial or an escalation
+	Hint       string `json:"hint,omitempty"`        // advice for the caller, for example after a denial or an escalation
 	CallID     string `json:"call_id,omitempty"`
 	DecisionID string `json:"decision_id,omitempty"`
 	ReceiptID  string `json:"receipt_id,omitempty"`
@@ -53,6 +53,12 @@ func NotFound(message string) *Error {
 // after two seconds.
 func Unavailable(message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: contract.CodeUnavailable, Message: message, RetryAfter: "2"}
+}
+
+// Quota returns the error (429) for a request that exceeds a quota of its tenant. The
+// caller may retry after the given number of seconds.
+func Quota(param, message string, seconds int) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeQuotaExceeded, Param: param, Message: message, RetryAfter: strconv.Itoa(seconds)}
 }
 
 // Unreadable returns the error for the output of a call that cannot be read because of
@@ -97,10 +103,10 @@ func OfOutcome(r *contract.Recorded) *Error {
 	return e
 }
 
-// ofReason sets the status, type, message and hint of a denial from the registry of
-// reason codes, and the retry time if the call can be retried later. If the decision's
-// facts contain the time at which a budget is available again, the retry time is derived
-// from that time.
+// ofReason completes the error for a denial from the registry of reason codes: the
+// status, the type, the hint, the message and RetryAfter. For an exceeded budget,
+// RetryAfter depends on the decision's facts. ofReason does nothing for a reason code
+// that is not in the registry.
 func (e *Error) ofReason(r *contract.Recorded) {
 	info, ok := contract.Reasons[r.Receipt.ReasonCode]
 	if !ok {

@@ -42,7 +42,8 @@ func (e *Error) PointBy(message, kind string, args []byte) {
 }
 
 // Beneath makes the Param of an error (400) about a nested request point into the outer
-// body. It prepends at, the JSON pointer of the nested request. It returns err.
+// body: it prepends at, the JSON pointer of the nested request. A Param that is neither
+// a JSON pointer nor WholeBody is unchanged, as are other errors. Beneath returns err.
 func Beneath(at string, err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Status == http.StatusBadRequest {

@@ -13,7 +13,8 @@ import (
 // API of that kind. Without it they have OpenAI's shape.
 const ShapeKey = "shape"
 
-// anthropic reports whether the errors of a kind have Anthropic's shape.
+// anthropic reports whether the errors of calls of a kind have the shape of Anthropic's
+// API.
 func anthropic(kind string) bool { return kind == llm.Messages || kind == llm.CountTokens }
 
 // TypeOf returns OpenAI's error type for an HTTP status.

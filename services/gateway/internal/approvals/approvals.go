@@ -18,24 +18,26 @@ import (
 type API struct {
 	Gate    *auth.Gate
 	Calls   *calls.API
-	Queries *queries.Client
+	Queries *queries.Services
 }
 
 // List handles GET /api/v1/approvals. It responds with the calls that wait for approval.
 func (s *API) List(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
+	who, err := s.Gate.Caller(c, token.Vote)
+	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, policy.ApprovalsQuery, policy.ApprovalsRequest{})
+	return queries.Send(c, s.Queries.In(who.Tenant), policy.ApprovalsQuery, policy.ApprovalsRequest{})
 }
 
 // Get handles GET /api/v1/approvals/{call}. It responds with one call that waits for
 // approval.
 func (s *API) Get(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
+	who, err := s.Gate.Caller(c, token.Vote)
+	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, policy.ApprovalQuery, policy.ApprovalRequest{CallID: c.Param("call")})
+	return queries.Send(c, s.Queries.In(who.Tenant), policy.ApprovalQuery, policy.ApprovalRequest{CallID: c.Param("call")})
 }
 
 // VoteRequest is the body of POST /api/v1/approvals/{call}/votes.

@@ -39,11 +39,11 @@ var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.Even
 // seconds>,v1=<hex HMAC-SHA256>". The HMAC is that of the seconds, a dot and the body.
 const SignatureHeader = "X-Binnacle-Signature"
 
-// Notify posts one escalation to the webhook and settles its message. The message is
-// acknowledged if the webhook accepts it or the time to vote has passed, terminated if
-// it is not an escalation, and otherwise returned for redelivery with a delay of at most
-// 30 seconds. A webhook may receive an escalation more than once; the body has the same
-// id each time.
+// Notify posts one escalation to the webhook. It acknowledges the escalation's message
+// if the webhook accepts the escalation or the time to vote has passed, terminates the
+// message if it is not an escalation, and otherwise returns it for redelivery with a
+// delay of at most 30 seconds. A webhook may receive an escalation more than once; the
+// body has the same id each time.
 func (s *Webhook) Notify(ctx context.Context, d *consumer.Delivery) {
 	var x contract.Escalated
 	e, err := d.Open()

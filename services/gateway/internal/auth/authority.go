@@ -17,24 +17,58 @@ import (
 )
 
 // Authority is the view of the state of credentials: virtual keys, suspensions,
-// revocations and session grants. It is checked for every request that requires a
-// credential, and continuously during calls to models, MCP requests and streams of
-// ledger entries. It does not decide which calls a caller may make: policy decides on
-// each call. It is safe for concurrent use; its zero value is an empty view.
+// revocations and session grants, each of one tenant. It is checked for every request
+// that requires a credential, and continuously during calls to models, MCP requests and
+// streams of ledger entries. It does not decide which calls a caller may make: policy
+// decides on each call. It is safe for concurrent use; its zero value is an empty view.
 type Authority struct {
-	mu        sync.RWMutex
-	keys      map[string]*virtualKey // by digest
+	mu      sync.RWMutex
+	keys    map[string]*virtualKey // of all tenants, by digest
+	tenants map[string]*standing
+}
+
+// standing is the state of the credentials of one tenant. Events of other tenants do not
+// change it.
+type standing struct {
 	byID      map[string]*virtualKey
 	suspended map[string]bool
 	revoked   map[string]bool               // ids of revoked tokens
 	ended     map[string]time.Time          // by principal: tokens issued at or before this time are revoked
-	grants    map[string]map[string]grantor // by session and by the principal that may use it
+	grants    map[string]map[string]grantor // by session, and by the principal to whom the session is granted
 	changed   chan struct{}                 // closed at the next change; nil if nextChange was not called since the last one
 }
 
-// virtualKey is a virtual key that has not been revoked, with its times decoded.
+// nothing is the state of a tenant without events. It must not be changed.
+var nothing standing
+
+// of returns the state of a tenant for reading. The caller holds mu.
+func (a *Authority) of(tenant string) *standing {
+	if t := a.tenants[tenant]; t != nil {
+		return t
+	}
+	return &nothing
+}
+
+// ensure returns the state of a tenant for a change. The caller holds mu for writing.
+func (a *Authority) ensure(tenant string) *standing {
+	t := a.tenants[tenant]
+	if t == nil {
+		t = &standing{byID: map[string]*virtualKey{}, suspended: map[string]bool{}, revoked: map[string]bool{},
+			ended: map[string]time.Time{}, grants: map[string]map[string]grantor{}}
+		if a.tenants == nil {
+			a.keys, a.tenants = map[string]*virtualKey{}, map[string]*standing{}
+		}
+		a.tenants[tenant] = t
+	}
+	return t
+}
+
+// virtualKey is a virtual key of a tenant, with its times decoded. When a key is
+// revoked, Authority.keys gets a virtualKey without an id under the key's digest, so
+// that a key with the same digest cannot become valid in another tenant.
 type virtualKey struct {
 	events.VirtualKeyCreated
+	tenant  string
 	created time.Time
 	until   time.Time // zero if the key does not expire
 }
@@ -44,40 +78,43 @@ type virtualKey struct {
 type grantor struct{ owner, expires string }
 
 // folds maps the name of each event that changes an Authority to the function that
-// applies it. All of these events are policy's. The functions are called with mu held.
-var folds = map[string]func(a *Authority, e *contract.Event) error{
+// applies it to the state of the event's tenant. All of these events are policy's. The
+// functions are called with mu held.
+var folds = map[string]func(a *Authority, t *standing, e *contract.Event) error{
 	contract.EventVirtualKeyCreated: (*Authority).keyCreated,
-	contract.EventVirtualKeyRevoked: with(func(a *Authority, d *events.VirtualKeyRevoked) { a.drop(d.ID) }),
-	contract.EventVirtualKeyConsentWithdrawn: with(func(a *Authority, d *events.VirtualKeyConsentWithdrawn) {
-		if k := a.byID[d.ID]; k != nil && k.Actor == d.Principal {
-			a.drop(d.ID)
+	contract.EventVirtualKeyRevoked: with(func(a *Authority, t *standing, d *events.VirtualKeyRevoked) { a.drop(t, d.ID) }),
+	contract.EventVirtualKeyConsentWithdrawn: with(func(a *Authority, t *standing, d *events.VirtualKeyConsentWithdrawn) {
+		if k := t.byID[d.ID]; k != nil && k.Actor == d.Principal {
+			a.drop(t, d.ID)
 		}
 	}),
-	contract.EventPrincipalRegistered: with(func(a *Authority, d *events.PrincipalRegistered) { delete(a.suspended, d.Principal) }),
-	contract.EventPrincipalSuspended:  with(func(a *Authority, d *events.PrincipalSuspended) { a.suspended[d.Principal] = true }),
-	contract.EventPrincipalResumed:    with(func(a *Authority, d *events.PrincipalResumed) { delete(a.suspended, d.Principal) }),
+	contract.EventPrincipalRegistered: with(func(_ *Authority, t *standing, d *events.PrincipalRegistered) { delete(t.suspended, d.Principal) }),
+	contract.EventPrincipalSuspended:  with(func(_ *Authority, t *standing, d *events.PrincipalSuspended) { t.suspended[d.Principal] = true }),
+	contract.EventPrincipalResumed:    with(func(_ *Authority, t *standing, d *events.PrincipalResumed) { delete(t.suspended, d.Principal) }),
 	contract.EventTokenRevoked:        (*Authority).tokenRevoked,
-	contract.EventSessionGranted: with(func(a *Authority, d *events.SessionGranted) {
-		if a.grants[d.Session] == nil {
-			a.grants[d.Session] = map[string]grantor{}
+	contract.EventSessionGranted: with(func(_ *Authority, t *standing, d *events.SessionGranted) {
+		if t.grants[d.Session] == nil {
+			t.grants[d.Session] = map[string]grantor{}
 		}
-		a.grants[d.Session][d.Principal] = grantor{d.Owner, d.Expires}
+		t.grants[d.Session][d.Principal] = grantor{d.Owner, d.Expires}
 	}),
-	contract.EventSessionGrantRevoked: with(func(a *Authority, d *events.SessionGrantRevoked) { delete(a.grants[d.Session], d.Principal) }),
+	contract.EventSessionGrantRevoked: with(func(_ *Authority, t *standing, d *events.SessionGrantRevoked) {
+		delete(t.grants[d.Session], d.Principal)
+	}),
 }
 
-// with returns the fold of an event whose data is a T. The fold decodes the data and
-// calls f.
+// with returns a function for folds that decodes the data of an event as a T and calls
+// f.
 func with[T any, P interface {
 	*T
 	canon.Document
-}](f func(*Authority, P)) func(*Authority, *contract.Event) error {
-	return func(a *Authority, e *contract.Event) error {
+}](f func(*Authority, *standing, P)) func(*Authority, *standing, *contract.Event) error {
+	return func(a *Authority, t *standing, e *contract.Event) error {
 		var d T
 		if err := contract.Decode(e.Data, P(&d)); err != nil {
 			return err
 		}
-		f(a, &d)
+		f(a, t, &d)
 		return nil
 	}
 }
@@ -87,9 +124,10 @@ func Filters() []string {
 	return bus.Filters("policy", slices.Sorted(maps.Keys(folds))...)
 }
 
-// Apply applies one event. It ignores events that are not in folds and events of
-// services other than policy. It returns an error if the event's data or times are
-// malformed. A change wakes the goroutines that wait in AwaitKey and watch.
+// Apply applies one event to the state of its tenant. It ignores events that are not in
+// folds and events of services other than policy. It returns an error if the event's data
+// or times are malformed. A change wakes the goroutines that wait in AwaitKey and watch
+// for a credential of that tenant.
 func (a *Authority) Apply(e *contract.Event) error {
 	fold := folds[e.Name]
 	if fold == nil || e.Service() != "policy" {
@@ -97,23 +135,22 @@ func (a *Authority) Apply(e *contract.Event) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.keys == nil {
-		a.keys, a.byID = map[string]*virtualKey{}, map[string]*virtualKey{}
-		a.suspended, a.revoked, a.ended = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
-		a.grants = map[string]map[string]grantor{}
-	}
-	if err := fold(a, e); err != nil {
+	t := a.ensure(e.Tenant)
+	if err := fold(a, t, e); err != nil {
 		return err
 	}
-	if a.changed != nil {
-		close(a.changed)
-		a.changed = nil
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
 	}
 	return nil
 }
 
-func (a *Authority) keyCreated(e *contract.Event) (err error) {
-	k := &virtualKey{}
+// keyCreated applies the creation of a virtual key. It ignores a key whose digest is
+// that of a key of another tenant, valid or revoked, so that a virtual key identifies
+// only the tenant that created it first.
+func (a *Authority) keyCreated(t *standing, e *contract.Event) (err error) {
+	k := &virtualKey{tenant: e.Tenant}
 	if err := contract.Decode(e.Data, &k.VirtualKeyCreated); err != nil {
 		return err
 	}
@@ -125,7 +162,10 @@ func (a *Authority) keyCreated(e *contract.Event) (err error) {
 			return err
 		}
 	}
-	a.keys[k.Digest], a.byID[k.ID] = k, k
+	if first := a.keys[k.Digest]; first != nil && first.tenant != e.Tenant {
+		return nil
+	}
+	a.keys[k.Digest], t.byID[k.ID] = k, k
 	return nil
 }
 
@@ -133,13 +173,13 @@ func (a *Authority) keyCreated(e *contract.Event) (err error) {
 // both. The revocation of a principal's credentials revokes the principal's tokens
 // issued at or before Before, the virtual keys that the principal made or that act as
 // it, and the session grants that it gave.
-func (a *Authority) tokenRevoked(e *contract.Event) error {
+func (a *Authority) tokenRevoked(t *standing, e *contract.Event) error {
 	var d events.TokenRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {
 		return err
 	}
 	if d.ID != "" {
-		a.revoked[d.ID] = true
+		t.revoked[d.ID] = true
 	}
 	if d.Principal == "" {
 		return nil
@@ -148,15 +188,15 @@ func (a *Authority) tokenRevoked(e *contract.Event) error {
 	if err != nil {
 		return err
 	}
-	if a.ended[d.Principal].Before(before) {
-		a.ended[d.Principal] = before
+	if t.ended[d.Principal].Before(before) {
+		t.ended[d.Principal] = before
 	}
-	for id, k := range a.byID {
+	for id, k := range t.byID {
 		if k.Actor == d.Principal || k.Maker == d.Principal {
-			a.drop(id)
+			a.drop(t, id)
 		}
 	}
-	for _, to := range a.grants {
+	for _, to := range t.grants {
 		for p, g := range to {
 			if g.owner == d.Principal {
 				delete(to, p)
@@ -166,10 +206,11 @@ func (a *Authority) tokenRevoked(e *contract.Event) error {
 	return nil
 }
 
-func (a *Authority) drop(id string) {
-	if k := a.byID[id]; k != nil {
-		delete(a.keys, k.Digest)
-		delete(a.byID, id)
+// drop removes the virtual key with an id from the state of a tenant.
+func (a *Authority) drop(t *standing, id string) {
+	if k := t.byID[id]; k != nil {
+		a.keys[k.Digest] = &virtualKey{tenant: k.tenant}
+		delete(t.byID, id)
 	}
 }
 
@@ -187,20 +228,21 @@ func (a *Authority) byKey(raw string) (*Caller, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	k := a.keys[DigestOf(raw)]
-	if k == nil {
+	if k == nil || k.ID == "" {
 		return nil, errKeyUnknown
 	}
-	who := &Caller{Actor: k.Actor, Client: contract.KeyClient + k.ID, Scopes: k.Scopes, Cache: k.Cache, Until: k.until, key: k}
-	return who, a.fault(who, time.Now())
+	who := &Caller{Tenant: k.tenant, Actor: k.Actor, Client: contract.KeyClient + k.ID, Scopes: k.Scopes, Cache: k.Cache, Until: k.until, key: k}
+	return who, a.of(k.tenant).fault(who, time.Now())
 }
 
-// AwaitKey waits until the virtual key raw is in the view, or until ctx is done.
-func (a *Authority) AwaitKey(ctx context.Context, raw string) {
+// AwaitKey waits until the view has applied the creation of the virtual key raw in a
+// tenant, or until ctx is done.
+func (a *Authority) AwaitKey(ctx context.Context, tenant, raw string) {
 	for {
 		a.mu.Lock()
-		known, changed := a.keys[DigestOf(raw)] != nil, a.nextChange()
+		k, changed := a.keys[DigestOf(raw)], a.ensure(tenant).nextChange()
 		a.mu.Unlock()
-		if known {
+		if k != nil && k.tenant == tenant {
 			return
 		}
 		select {
@@ -211,21 +253,21 @@ func (a *Authority) AwaitKey(ctx context.Context, raw string) {
 	}
 }
 
-// nextChange returns a channel that is closed at the next change of the view. The caller
-// holds mu for writing.
-func (a *Authority) nextChange() <-chan struct{} {
-	if a.changed == nil {
-		a.changed = make(chan struct{})
+// nextChange returns a channel that is closed at the next change of the tenant's state.
+// The caller holds Authority.mu for writing.
+func (t *standing) nextChange() <-chan struct{} {
+	if t.changed == nil {
+		t.changed = make(chan struct{})
 	}
-	return a.changed
+	return t.changed
 }
 
-// fault returns the reason why a caller's credential is not valid at now, or nil. A
-// suspension of the caller does not make its credential invalid; see barred. The caller
-// of fault holds mu.
-func (a *Authority) fault(who *Caller, now time.Time) error {
+// fault returns the reason why the credential of a caller of the tenant is not valid at
+// now, or nil. A suspension of the caller does not make its credential invalid; see
+// Authority.barred. The caller of fault holds Authority.mu.
+func (t *standing) fault(who *Caller, now time.Time) error {
 	if who.Until.IsZero() || now.Before(who.Until) {
-		return a.withdrawn(who)
+		return t.withdrawn(who)
 	}
 	if who.key != nil {
 		return errKeyUnknown
@@ -233,15 +275,15 @@ func (a *Authority) fault(who *Caller, now time.Time) error {
 	return errExpired
 }
 
-// withdrawn returns the reason why a caller's credential is not valid apart from its
-// expiry, or nil. The caller of withdrawn holds mu.
-func (a *Authority) withdrawn(who *Caller) error {
+// withdrawn returns the reason why the credential of a caller of the tenant is not valid
+// apart from its expiry, or nil. The caller of withdrawn holds Authority.mu.
+func (t *standing) withdrawn(who *Caller) error {
 	switch {
-	case who.key != nil && a.byID[who.key.ID] != who.key:
+	case who.key != nil && t.byID[who.key.ID] != who.key:
 		return errKeyUnknown
-	case who.key != nil && a.suspended[who.key.Maker]:
+	case who.key != nil && t.suspended[who.key.Maker]:
 		return errMaker
-	case who.key == nil && (a.revoked[who.Token] || !who.issued.After(a.ended[who.Actor])):
+	case who.key == nil && (t.revoked[who.Token] || !who.issued.After(t.ended[who.Actor])):
 		return errRevoked
 	}
 	return nil
@@ -251,43 +293,50 @@ func (a *Authority) withdrawn(who *Caller) error {
 func (a *Authority) check(who *Caller) error {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.fault(who, time.Now())
+	return a.of(who.Tenant).fault(who, time.Now())
 }
 
-// barred reports whether a principal is suspended.
-func (a *Authority) barred(principal string) bool {
+// barred reports whether a principal of a tenant is suspended.
+func (a *Authority) barred(tenant, principal string) bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.suspended[principal]
+	return a.of(tenant).suspended[principal]
 }
 
-// Lent reports whether a session grant allows a principal to make calls in a session at
-// now: the grant has not expired, and the principal that gave it owns the session and is
-// not suspended.
+// Lent reports whether a session grant of a tenant allows a principal to make calls in a
+// session at now: the grant has not expired, and the principal that gave it owns the
+// session and is not suspended.
 func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	g, ok := a.grants[session][principal]
-	return ok && contract.Time(now) < g.expires && contract.OwnsSession(tenant, g.owner, session) && !a.suspended[g.owner]
+	t := a.of(tenant)
+	g, ok := t.grants[session][principal]
+	return ok && contract.Time(now) < g.expires && contract.OwnsSession(tenant, g.owner, session) && !t.suspended[g.owner]
 }
 
 // watch returns a context that is cancelled when ctx is, when who's credential is
-// withdrawn (see withdrawn), or when who is suspended. If expiry is set, it is also
-// cancelled when the credential expires. If the credential or a suspension was the
+// withdrawn (see withdrawn), or when who or its tenant is suspended. If expiry is set, it
+// is also cancelled when the credential expires. If the credential or a suspension was the
 // cause, context.Cause returns an *apierr.Error. The caller must call the returned
 // function, which ends the goroutine of watch.
-func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
+func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, expiry bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		for {
+			registry := tenants.Changed()
+			_, tenantSuspended := tenants.Check(who.Tenant)
 			a.mu.Lock()
-			changed := a.nextChange()
-			err, barred := a.withdrawn(who), a.suspended[who.Actor]
+			t := a.ensure(who.Tenant)
+			changed := t.nextChange()
+			err, barred := t.withdrawn(who), t.suspended[who.Actor]
 			if expiry {
-				err = a.fault(who, time.Now())
+				err = t.fault(who, time.Now())
 			}
 			a.mu.Unlock()
-			if barred {
+			switch {
+			case tenantSuspended:
+				err = errTenantSuspended(who.Tenant)
+			case barred:
 				err = errSuspended(who.Actor)
 			}
 			if err != nil {
@@ -302,6 +351,7 @@ func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (contex
 			case <-ctx.Done():
 				return
 			case <-changed:
+			case <-registry:
 			case <-end:
 			}
 		}

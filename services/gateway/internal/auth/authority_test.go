@@ -17,15 +17,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth/authtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 const rawKey = contract.IDVirtualKey + "secret"
 
-// apply applies one event of policy.
+// apply applies an event of the service policy in the tenant t, with the given name and
+// data.
 func apply(t *testing.T, a *Authority, name string, doc canon.Document) {
 	t.Helper()
-	e := &contract.Event{Source: "policy/p1", Name: name, Time: contract.Time(time.Now()), Data: contract.Bytes(doc)}
+	applyIn(t, a, "t", name, doc)
+}
+
+// applyIn applies an event like apply, in the given tenant.
+func applyIn(t *testing.T, a *Authority, tenant, name string, doc canon.Document) {
+	t.Helper()
+	e := &contract.Event{Tenant: tenant, Source: "policy/p1", Name: name, Time: contract.Time(time.Now()), Data: contract.Bytes(doc)}
 	if err := a.Apply(e); err != nil {
 		t.Fatal(name, err)
 	}
@@ -82,13 +90,13 @@ func TestVirtualKeys(t *testing.T) {
 // policy and events of other names, and returns an error for malformed data.
 func TestForeignEvents(t *testing.T) {
 	a := &Authority{}
-	for _, e := range []*contract.Event{{Source: "audit/a1", Name: contract.EventPrincipalSuspended, Data: []byte(`{"principal":"alice","reason":""}`)},
-		{Source: "policy/p1", Name: contract.EventEscalated, Data: []byte("{}")}} {
+	for _, e := range []*contract.Event{{Tenant: "t", Source: "audit/a1", Name: contract.EventPrincipalSuspended, Data: []byte(`{"principal":"alice","reason":""}`)},
+		{Tenant: "t", Source: "policy/p1", Name: contract.EventEscalated, Data: []byte("{}")}} {
 		if err := a.Apply(e); err != nil {
 			t.Error(err)
 		}
 	}
-	if a.barred("alice") {
+	if a.barred("t", "alice") {
 		t.Error("audit suspended a principal")
 	}
 	if err := a.Apply(&contract.Event{Source: "policy/p1", Name: contract.EventPrincipalSuspended, Data: []byte("[")}); err == nil {
@@ -105,10 +113,10 @@ func TestSuspended(t *testing.T) {
 		doc  canon.Document
 	}{{contract.EventPrincipalResumed, &events.PrincipalResumed{Principal: "alice"}}, {contract.EventPrincipalRegistered, &events.PrincipalRegistered{Principal: "alice"}}} {
 		apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"})
-		if !a.barred("alice") || a.barred("bob") {
-			t.Error("suspended: alice", a.barred("alice"), "bob", a.barred("bob"))
+		if !a.barred("t", "alice") || a.barred("t", "bob") {
+			t.Error("suspended: alice", a.barred("t", "alice"), "bob", a.barred("t", "bob"))
 		}
-		if apply(t, a, lift.name, lift.doc); a.barred("alice") {
+		if apply(t, a, lift.name, lift.doc); a.barred("t", "alice") {
 			t.Error("still suspended after", lift.name)
 		}
 	}
@@ -151,15 +159,16 @@ func TestGrants(t *testing.T) {
 }
 
 // TestWatch checks that the context of a watched caller is cancelled, with the reason,
-// when the caller's token is revoked or the caller is suspended. The suspension of
-// another principal does not cancel it. The expiry of the token cancels it only if
+// when the caller's token is revoked, or the caller or its tenant is suspended. The
+// suspension of another principal or tenant does not cancel it. The expiry of the token
+// cancels it only if
 // expiry is set.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()
 		time.Sleep(time.Second)
 		who := func() *Caller {
-			return &Caller{Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}
+			return &Caller{Tenant: "t", Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}
 		}
 		for name, c := range map[string]struct {
 			expiry bool
@@ -173,7 +182,7 @@ func TestWatch(t *testing.T) {
 			"revoked":              {false, time.Second, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}, "token_invalid", contract.ReasonCredentialRevoked},
 		} {
 			a := &Authority{}
-			ctx, done := a.watch(t.Context(), who(), c.expiry)
+			ctx, done := a.watch(t.Context(), who(), authtest.New("t"), c.expiry)
 			time.Sleep(c.after)
 			apply(t, a, c.name, c.doc)
 			synctest.Wait()
@@ -184,15 +193,29 @@ func TestWatch(t *testing.T) {
 			done()
 		}
 		a := &Authority{}
-		ctx, done := a.watch(t.Context(), who(), true)
+		ctx, done := a.watch(t.Context(), who(), authtest.New("t"), true)
 		defer done()
-		forever, stop := a.watch(t.Context(), who(), false)
+		forever, stop := a.watch(t.Context(), who(), authtest.New("t"), false)
 		defer stop()
 		time.Sleep(2 * time.Hour)
 		if ctx.Err() == nil || forever.Err() != nil {
 			t.Error("after its end:", ctx.Err(), forever.Err())
 		}
-		suspended, stop2 := a.watch(t.Context(), &Caller{Actor: "alice", Token: "j2", issued: issued}, false)
+		tenants := authtest.New("t", "u")
+		ofTenant, stop3 := a.watch(t.Context(), who(), tenants, false)
+		defer stop3()
+		tenants.Suspend("u", true)
+		synctest.Wait()
+		if ofTenant.Err() != nil {
+			t.Error("another tenant's suspension:", context.Cause(ofTenant))
+		}
+		tenants.Suspend("t", true)
+		synctest.Wait()
+		var of *apierr.Error
+		if !errors.As(context.Cause(ofTenant), &of) || of.Status != 403 || of.Code != contract.CodeTenantSuspended || of.ReasonCode != contract.ReasonTenantSuspended {
+			t.Error(context.Cause(ofTenant))
+		}
+		suspended, stop2 := a.watch(t.Context(), &Caller{Tenant: "t", Actor: "alice", Token: "j2", issued: issued}, authtest.New("t"), false)
 		defer stop2()
 		apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"})
 		synctest.Wait()
@@ -221,10 +244,10 @@ func TestWatchExpired(t *testing.T) {
 			name string
 			doc  canon.Document
 		}{
-			"token":       {&Caller{Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}},
+			"token":       {&Caller{Tenant: "t", Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}},
 			"virtual key": {key, contract.EventVirtualKeyRevoked, &events.VirtualKeyRevoked{ID: "k1"}},
 		} {
-			ctx, done := a.watch(t.Context(), c.who, false)
+			ctx, done := a.watch(t.Context(), c.who, authtest.New("t"), false)
 			time.Sleep(2 * time.Hour)
 			apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "bob"})
 			synctest.Wait()
@@ -255,12 +278,12 @@ func TestAwaitKey(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if a.AwaitKey(ctx, rawKey); time.Since(began) != 2*time.Second {
+		if a.AwaitKey(ctx, "t", rawKey); time.Since(began) != 2*time.Second {
 			t.Error("after", time.Since(began))
 		}
 		short, cancel2 := context.WithTimeout(t.Context(), time.Second)
 		defer cancel2()
-		if a.AwaitKey(short, "bk-never"); short.Err() == nil {
+		if a.AwaitKey(short, "t", "bk-never"); short.Err() == nil {
 			t.Error("a key that was never created is in force")
 		}
 	})
@@ -286,12 +309,19 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// gate returns a Gate without a ledger, and a function that mints tokens for it.
+// gate returns a Gate without a ledger, in whose registry t is the only tenant, and a
+// function that mints tokens of t.
 func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) string) {
+	return gateOf(t, "t")
+}
+
+// gateOf returns the Gate of function gate, and a function that mints tokens of the
+// given tenant.
+func gateOf(t *testing.T, tenant string) (*Gate, func(actor, client string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-	return &Gate{TokenKey: key, Tenant: "t", Authority: &Authority{}}, func(actor, client string, scopes ...string) string {
-		raw, err := token.Mint(seed, "t", actor, client, scopes, time.Now(), time.Hour)
+	return &Gate{TokenKey: key, Tenants: authtest.New("t"), Authority: &Authority{}}, func(actor, client string, scopes ...string) string {
+		raw, err := token.Mint(seed, tenant, actor, client, scopes, time.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,31 +336,31 @@ func TestVerify(t *testing.T) {
 	g, mint := gate(t)
 	raw := mint("alice", "cli", token.Audit)
 	for range 2 {
-		who, err := g.Verify(raw)
+		who, err := g.Verify(t.Context(), raw)
 		if err != nil || who.Actor != "alice" || who.Client != "cli" || who.Token == "" {
 			t.Fatal(who, err)
 		}
 	}
-	if _, err := g.Verify(mint("alice", contract.KeyClient+"k1", token.Audit)); err == nil {
+	if _, err := g.Verify(t.Context(), mint("alice", contract.KeyClient+"k1", token.Audit)); err == nil {
 		t.Error("a token passes for a virtual key")
 	}
 	for _, bad := range []string{"", "x", raw + "x", rawKey} {
-		if _, err := g.Verify(bad); err == nil {
+		if _, err := g.Verify(t.Context(), bad); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}
 	apply(t, g.Authority, contract.EventTokenRevoked, &events.TokenRevoked{Principal: "alice", Before: contract.Time(time.Now().Add(time.Minute))})
-	if _, err := g.Verify(raw); !errors.Is(err, errRevoked) {
+	if _, err := g.Verify(t.Context(), raw); !errors.Is(err, errRevoked) {
 		t.Error("a revoked token in the cache:", err)
 	}
 	known := make(chan struct{})
 	g.Known = known
 	var e *apierr.Error
-	if _, err := g.Verify(mint("bob", "-", token.Audit)); !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable {
+	if _, err := g.Verify(t.Context(), mint("bob", "-", token.Audit)); !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable {
 		t.Error("before the ledger is read to its end:", err)
 	}
 	close(known)
-	if _, err := g.Verify(mint("bob", "-", token.Audit)); err != nil {
+	if _, err := g.Verify(t.Context(), mint("bob", "-", token.Audit)); err != nil {
 		t.Error(err)
 	}
 }
@@ -340,7 +370,7 @@ func TestVerify(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	g, mint := gate(t)
 	g.verifiedCount.Store(maxKnown)
-	if _, err := g.Verify(mint("alice", "-", token.Audit)); err != nil || g.verifiedCount.Load() != 0 {
+	if _, err := g.Verify(t.Context(), mint("alice", "-", token.Audit)); err != nil || g.verifiedCount.Load() != 0 {
 		t.Error(err, g.verifiedCount.Load())
 	}
 }

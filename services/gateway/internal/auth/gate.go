@@ -19,8 +19,10 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/quota"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -28,54 +30,68 @@ import (
 // its first use; it is safe for concurrent use.
 type Gate struct {
 	TokenKey  ed25519.PublicKey // verifies bearer tokens
-	Tenant    string
+	Tenants   Tenants
 	Authority *Authority
 	Known     <-chan struct{} // closed once Authority has applied the whole ledger; nil if the gateway has no ledger
 	Limits    body.Limits
 	Bodies    body.Budget
+	Turns     fair.Turns // order in which the calls of several tenants begin
+	// Exceeded, if set, is called with the name of a quota when a request exceeds it.
+	Exceeded func(quota string)
 
+	metered       quota.Calls
 	verified      sync.Map // SHA-256 of a token -> *Caller
 	verifiedCount atomic.Int64
 }
 
 // Caller is the authenticated sender of a request.
 type Caller struct {
+	Tenant        string
 	Actor, Client string
 	Scopes        []string
 	Until         time.Time // when the credential expires; zero if it does not
 	Cache         bool      // the caller accepts cached responses of models by default
 
 	Token  string      // id of the bearer token; empty for a virtual key
-	issued time.Time   // when the bearer token was issued
+	issued time.Time   // when the bearer token was issued; zero for a virtual key
 	key    *virtualKey // the virtual key of the request; nil for a bearer token
 }
 
 // Verify returns the caller that a credential identifies, or an error if the credential
 // is not valid. A suspension of the caller does not make a credential invalid. Verified
 // tokens are cached by their digest, because verifying a signature is expensive; expiry
-// and revocation are checked every time. The returned Caller must not be changed,
-// because it is shared by all requests with the token. Until the ledger has been read to
-// its end, Verify returns an error with status 503.
-func (s *Gate) Verify(raw string) (*Caller, error) {
-	if !s.caughtUp() { // revocations have not been read from the ledger yet
+// and revocation are checked every time. A credential is not valid if its tenant does
+// not exist; Verify waits for the tenant until ctx is done, at most for tenantWait. The
+// returned Caller must not be changed, because it is shared by all requests with the
+// token. Until the ledger has been read to its end, Verify returns an error with status
+// 503.
+func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
+	if !s.caughtUp() { // revocations on the ledger may not have been read yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
 	}
 	if strings.HasPrefix(raw, KeyPrefix) {
-		return s.Authority.byKey(raw)
+		k, err := s.Authority.byKey(raw)
+		if err == nil && !s.tenantExists(ctx, k.Tenant) {
+			err = errKeyUnknown
+		}
+		return k, err
 	}
 	digest := sha256.Sum256([]byte(raw))
 	if v, ok := s.verified.Load(digest); ok {
 		k := v.(*Caller)
 		return k, s.Authority.check(k)
 	}
-	c, err := token.Verify(s.TokenKey, s.Tenant, raw)
+	c, err := token.Verify(s.TokenKey, raw)
 	if err != nil {
 		return nil, err
+	}
+	if !s.tenantExists(ctx, c.Tenant) {
+		return nil, errTenant
 	}
 	if strings.HasPrefix(c.Client, contract.KeyClient) {
 		return nil, errors.New("a token's client cannot be a virtual key")
 	}
-	k := &Caller{Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: c.ID, issued: c.IssuedAt.Time}
+	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: c.ID, issued: c.IssuedAt.Time}
 	if err := s.Authority.check(k); err != nil {
 		return nil, err
 	}
@@ -128,7 +144,7 @@ func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 		return nil, &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: contract.CodeTokenMissing,
 			Message: "send Authorization: Bearer <token>; `binnacle token create` makes one"}
 	}
-	who, err := s.Verify(raw)
+	who, err := s.Verify(c.Request().Context(), raw)
 	if err != nil {
 		return nil, ended(err)
 	}
@@ -149,15 +165,16 @@ func Credential(h http.Header) (string, bool) {
 
 // Keys under which values are stored in an echo.Context.
 const (
-	CallerKey = "caller" // *Caller, set once Enter has admitted the request
+	CallerKey = "caller" // *Caller, set once Enter has verified the credential
 	RouteKey  = "route"  // true, set if a route matched
 )
 
 // Enter returns a handler that checks the credential and the scopes of a request, reads
 // its whole body, and then calls handle. The body is limited in size, rate, total memory
 // and, unless n.Opaque is set, depth; handle reads it from memory (body.Raw). Requests
-// of a suspended principal are rejected (403) unless n.Recorded is set. If n requires no
-// credential, handle is called at once.
+// of a suspended tenant or principal are rejected (403) unless n.Recorded is set. If
+// n.Metered is set, requests that exceed a quota of calls of their tenant are rejected (429)
+// before their body is read. If n requires no credential, handle is called at once.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
@@ -168,20 +185,23 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		if lacks := n.missing(who); lacks != "" {
-			return ScopeMissing(lacks)
+		c.Set(CallerKey, who)
+		if err := s.admit(n, who); err != nil {
+			return err
 		}
-		if !n.Recorded {
-			if err := s.Suspended(who.Actor); err != nil {
+		if n.Metered {
+			leave, err := s.Meter(c.Request().Context(), who)
+			if err != nil {
 				return err
 			}
+			defer leave()
 		}
-		c.Set(CallerKey, who)
 		if c.Request().ContentLength == 0 {
 			return handle(c)
 		}
-		release, err := s.Bodies.Read(c, s.Limits, who.Actor, n.Opaque)
+		release, err := s.Bodies.Read(c, s.limits(who.Tenant), body.Owner{Tenant: who.Tenant, Actor: who.Actor}, n.Opaque)
 		if err != nil {
+			s.countBody(err)
 			return err
 		}
 		defer release()
@@ -189,9 +209,31 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// Suspended returns an error (403) if a principal is suspended.
-func (s *Gate) Suspended(principal string) error {
-	if s.Authority.barred(principal) {
+// admit returns an error (403) if a caller lacks the scopes or the rights that n requires,
+// or if the caller is suspended and n.Recorded is not set.
+func (s *Gate) admit(n Need, who *Caller) error {
+	if lacks := n.missing(who, s.scopes(n)); lacks != "" {
+		return ScopeMissing(lacks)
+	}
+	// The events of the cell's tenant concern every tenant: a principal who is no operator
+	// may not read them, whatever the scopes of the token are.
+	if n.Mesh || who.Tenant == contract.CellTenant && !n.Recorded {
+		if err := s.OfMesh(who); err != nil {
+			return err
+		}
+	}
+	if n.Recorded {
+		return nil
+	}
+	return s.Suspended(who.Tenant, who.Actor)
+}
+
+// Suspended returns an error (403) if a tenant or a principal of it is suspended.
+func (s *Gate) Suspended(tenant, principal string) error {
+	if _, suspended := s.Tenants.Check(tenant); suspended {
+		return errTenantSuspended(tenant)
+	}
+	if s.Authority.barred(tenant, principal) {
 		return errSuspended(principal)
 	}
 	return nil
@@ -224,18 +266,22 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 }
 
 // Watch returns a context that is cancelled in each of these cases: ctx is cancelled;
-// who's credential is revoked; who is suspended; who's credential is a virtual key and
-// the principal that made it is suspended. If expiry is set, the context is also
-// cancelled when the credential expires. If the credential or a suspension was the
+// who's credential is revoked; who or its tenant is suspended; who's credential is a
+// virtual key and the principal that made it is suspended. If expiry is set, the context
+// is also cancelled when the credential expires. If the credential or a suspension was the
 // cause, context.Cause returns an *apierr.Error. The caller must call the returned
 // function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
-	return s.Authority.watch(ctx, who, expiry)
+	return s.Authority.watch(ctx, who, s.Tenants, expiry)
 }
 
-// Made reports whether e belongs to a call that this caller made: e has the same actor
-// and the same client.
-func (k *Caller) Made(e *contract.Event) bool { return e.Actor == k.Actor && e.Client == k.Client }
+// Is reports whether the caller is the actor of e. Principals of different tenants are
+// different actors, even if they have the same name.
+func (k *Caller) Is(e *contract.Event) bool { return e.Tenant == k.Tenant && e.Actor == k.Actor }
+
+// Made reports whether e belongs to a call that this caller made: the caller is the actor
+// of e, and e has the same client.
+func (k *Caller) Made(e *contract.Event) bool { return k.Is(e) && e.Client == k.Client }
 
 // KeyPrefix is the prefix of every virtual key. Secret scanners recognize a leaked key
 // by it.

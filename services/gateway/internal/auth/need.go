@@ -13,7 +13,9 @@ type Need struct {
 	Calls    bool     // the caller needs at least one scope that allows calls
 	Scopes   []string // the caller needs at least one of these scopes; empty means no particular scope
 	Opaque   bool     // the body need not be a JSON document
-	Recorded bool     // suspended principals are admitted; see WithRecord
+	Mesh     bool     // the caller must be an operator of the mesh; see OfMesh
+	Recorded bool     // suspended callers are admitted; see WithRecord
+	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
 }
 
 // Needs that name no particular scope.
@@ -29,23 +31,32 @@ func Holds(scopes ...string) Need { return Need{Caller: true, Scopes: scopes} }
 // WithOpaqueBody returns n for a route whose body need not be a JSON document.
 func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
 
-// WithRecord returns n for a route whose handler proposes a call, or records what a call
-// has done. Suspended principals are admitted to it, so that the ledger holds the attempt
-// and policy's denial. A handler that responds from a call that was proposed earlier must
-// call Gate.Suspended.
-func (n Need) WithRecord() Need { n.Recorded = true; return n }
+// OfMesh returns n for a route whose response covers all tenants, or that changes the
+// state of the whole mesh. Only callers that Gate.OfMesh accepts are admitted to it.
+func (n Need) OfMesh() Need { n.Mesh = true; return n }
+
+// WithRecord returns n for a route whose handler proposes a call. Suspended principals,
+// and principals of suspended tenants, are admitted to it, so that the ledger holds the
+// attempt and policy's denial. A handler that responds from a call that was proposed
+// earlier must call Gate.Suspended. The request counts in the quotas of the tenant.
+func (n Need) WithRecord() Need { n.Recorded, n.Metered = true, true; return n }
+
+// WithReport returns n for a route whose handler records what a call has done. It admits
+// the same callers as WithRecord. The request does not count in the quotas of the tenant,
+// because the effect that it reports has happened.
+func (n Need) WithReport() Need { n.Recorded = true; return n }
 
 // reading lists the scopes that allow no calls.
-var reading = []string{token.Audit, token.Cosign, token.Health}
+var reading = []string{token.Audit, token.CellAudit, token.Cosign, token.Health}
 
-// missing returns the scope that a caller lacks, as the end of an error message: the
-// name of a scope, or "that allows calls". It returns "" if the caller has all that n
-// requires.
-func (n Need) missing(who *Caller) string {
+// missing returns "" if the caller has the scopes that n requires, where the parameter
+// scopes replaces n.Scopes. Otherwise it returns the end of an error message: the first of
+// n.Scopes, or "that allows calls".
+func (n Need) missing(who *Caller, scopes []string) string {
 	if n.Calls && !slices.ContainsFunc(who.Scopes, func(s string) bool { return !slices.Contains(reading, s) }) {
 		return "that allows calls"
 	}
-	if len(n.Scopes) > 0 && !slices.ContainsFunc(n.Scopes, func(s string) bool { return slices.Contains(who.Scopes, s) }) {
+	if len(n.Scopes) > 0 && !slices.ContainsFunc(scopes, func(s string) bool { return slices.Contains(who.Scopes, s) }) {
 		return n.Scopes[0]
 	}
 	return ""

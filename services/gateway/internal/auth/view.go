@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -8,39 +9,52 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Dump returns the view in canonical form: sorted JSON lines.
+// Dump returns the view in canonical form: JSON lines in the order of the tenants' ids,
+// with the lines of each tenant sorted. A tenant without state has no lines.
 func (a *Authority) Dump() []byte {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	var out []string
+	var out []byte
+	for _, id := range slices.Sorted(maps.Keys(a.tenants)) {
+		lines := a.tenants[id].lines(a, id)
+		slices.Sort(lines)
+		out = append(out, strings.Join(lines, "")...)
+	}
+	return out
+}
+
+// lines returns the lines of a tenant's state, in no particular order.
+func (t *standing) lines(a *Authority, tenant string) (out []string) {
 	line := func(members ...string) { // members are names and values in turn, sorted by name
 		w := canon.Object(nil)
 		for i := 0; i < len(members); i += 2 {
 			w.Str(members[i], members[i+1])
 		}
+		w.Str("tenant", tenant)
 		out = append(out, string(w.End())+"\n")
 	}
-	for digest, k := range a.keys {
-		line("actor", k.Actor, "created", contract.Time(k.created), "digest", digest, "expires", k.Expires, "key", k.ID, "maker", k.Maker, "scopes", strings.Join(k.Scopes, " "))
+	for _, k := range t.byID {
+		if a.keys[k.Digest] == k {
+			line("actor", k.Actor, "created", contract.Time(k.created), "digest", k.Digest, "expires", k.Expires, "key", k.ID, "maker", k.Maker, "scopes", strings.Join(k.Scopes, " "))
+		}
 	}
-	for p, is := range a.suspended {
+	for p, is := range t.suspended {
 		if is {
 			line("suspended", p)
 		}
 	}
-	for id, is := range a.revoked {
+	for id, is := range t.revoked {
 		if is {
 			line("revoked_token", id)
 		}
 	}
-	for p, until := range a.ended {
+	for p, until := range t.ended {
 		line("before", contract.Time(until), "revoked_principal", p)
 	}
-	for session, to := range a.grants {
+	for session, to := range t.grants {
 		for p, g := range to {
 			line("expires", g.expires, "owner", g.owner, "principal", p, "session", session)
 		}
 	}
-	slices.Sort(out)
-	return []byte(strings.Join(out, ""))
+	return out
 }

@@ -10,10 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Past follows calls that this gateway or another one proposed earlier, for example for
-// a repeated Idempotency-Key, for a caller that requests the intent of its call by the
-// call's id, and for a stored response. Its fields are set before its first use; it is
-// safe for concurrent use.
+// Past follows calls that were proposed earlier, by this gateway or another one. Its
+// fields are set before its first use; it is safe for concurrent use.
 type Past struct {
 	Ledger   eventlog.Log
 	Instance string // instance name of this gateway
@@ -28,26 +26,52 @@ const (
 	readMost  = 250 * time.Millisecond
 )
 
+// Known is the state of a call before the ledger is read: Last is the call's newest
+// event up to and including the ledger sequence At. The zero value means that neither is
+// known.
+type Known struct {
+	Last *contract.Event
+	At   uint64
+}
+
+// entry returns k.Last as an entry of the ledger with the sequence k.At, or the zero
+// Entry if the event does not change the state of the pending call. If ok is false, k
+// cannot be used, and the ledger must be read from the time of the proposal on.
+func (k Known) entry(call *propose.Pending) (en eventlog.Entry, ok bool) {
+	if k.At == 0 || k.Last == nil {
+		return en, false
+	}
+	if !moves(k.Last) {
+		return en, true
+	}
+	data, err := k.Last.Encode()
+	if err != nil || !call.Expects(k.Last) {
+		return en, false
+	}
+	return eventlog.Entry{Seq: k.At, Subject: k.Last.Subject(), Data: data}, true
+}
+
 // Follow returns a pending call for the call c, which the event e proposed. The pending
 // call receives the call's current state from the ledger and then later changes of the
-// state. Follow registers the pending call before it reads the state, so that no change
-// is missed in between. If this gateway proposed the call, the gateway's reader delivers
-// the later changes, even after a restart; otherwise the ledger is read periodically
-// until ctx is done. No other service is queried. The caller must close the pending
-// call.
-func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) *propose.Pending {
+// state. No change is missed, because the pending call is registered before the state is
+// read. If this gateway proposed the call, the gateway's reader delivers the later
+// changes, even after a restart; otherwise the ledger is read periodically until ctx is
+// done. The first read begins after the sequence known.At, or at the time of the
+// proposal if known is zero or is not valid for the call. The caller must close the
+// pending call.
+func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call, known Known) *propose.Pending {
 	call := p.Proposer.Join(e, c)
-	go p.read(ctx, e, call)
+	go p.read(ctx, e, call, known)
 	return call
 }
 
 // read delivers the state of the call from the ledger: once if this instance proposed
 // the call, and otherwise periodically until ctx is done. It repeats a failed read until
 // ctx is done.
-func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pending) {
+func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pending, known Known) {
 	from := uint64(0)
 	for wait := readFirst; ; wait = min(2*wait, readMost) {
-		next, err := p.deliver(ctx, e, call, from)
+		next, err := p.deliver(ctx, e, call, from, known)
 		if err == nil && e.Origin == p.Instance {
 			return
 		}
@@ -62,11 +86,19 @@ func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pendin
 	}
 }
 
-// deliver reads the session's events from sequence from on, or from the time of the
-// proposal if from is 0. Of the events that change the state of the call and that their
-// producers may record, it delivers the newest one, unless that one is the expiry of the
-// call. It returns the sequence at which the next read begins.
-func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64) (next uint64, err error) {
+// deliver reads the session's events from sequence from on. If from is 0, it begins with
+// the event in known, or at the time of the proposal if known cannot be used. Of the
+// events that change the state of the call and come from a service that may record them,
+// it delivers the newest one, unless that one is the expiry of the call. It returns the
+// sequence at which the next read begins.
+func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64, known Known) (next uint64, err error) {
+	var newest eventlog.Entry
+	expired := false
+	if from == 0 {
+		if en, ok := known.entry(call); ok {
+			newest, expired, from = en, known.Last.Name == contract.EventStartExpired, known.At+1
+		}
+	}
 	if from == 0 {
 		at, err := contract.ParseTime(e.Time)
 		if err != nil {
@@ -76,8 +108,6 @@ func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pen
 			return 0, err
 		}
 	}
-	var newest eventlog.Entry
-	expired := false
 	for en, err := range p.Ledger.Scan(ctx, bus.SessionFilter(e.Tenant, e.Session), from) {
 		if err != nil {
 			return 0, err
@@ -90,7 +120,7 @@ func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pen
 			newest, expired = en, x.Name == contract.EventStartExpired
 		}
 	}
-	if newest.Seq > 0 && !expired { // the outcome of an expired call is recorded soon after
+	if newest.Seq > 0 && !expired { // the outcome of an expired call is recorded soon after its expiry
 		return from, p.Proposer.Deliver(newest)
 	}
 	return from, nil

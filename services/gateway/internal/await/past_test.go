@@ -10,6 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
@@ -87,9 +88,9 @@ func (m *mesh) escalates() eventlog.Entry {
 func TestFollow(t *testing.T) {
 	for name, c := range map[string]struct {
 		instance string        // the gateway that follows the call
-		within   time.Duration // not 0 if the caller executes the call
+		within   time.Duration // time to report the outcome if the caller executes the call; 0 if an executor does
 		before   func(m *mesh)
-		later    func(m *mesh) // runs after a second
+		later    func(m *mesh) // runs one second after Follow; nil: nothing is recorded then
 		state    State
 		took     time.Duration // maximum time until the wait ends
 	}{
@@ -123,7 +124,7 @@ func TestFollow(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				p := m.past.Follow(ctx, m.first, &m.call)
+				p := m.past.Follow(ctx, m.first, &m.call, Known{})
 				defer p.Close()
 				if c.later != nil {
 					go func() { time.Sleep(time.Second); c.later(m) }()
@@ -162,7 +163,7 @@ func TestFollowReadsLittle(t *testing.T) {
 			m.first.Time = contract.Time(time.Now())
 			m.append(m.first)
 			m.ends(anExecutor)
-			p := m.past.Follow(t.Context(), m.first, &m.call)
+			p := m.past.Follow(t.Context(), m.first, &m.call, Known{})
 			defer p.Close()
 			synctest.Wait()
 			select {
@@ -177,4 +178,73 @@ func TestFollowReadsLittle(t *testing.T) {
 	if few, many := reads(10), reads(10_000); many > few+20 {
 		t.Errorf("%d reads behind 10 events, %d behind 10,000", few, many)
 	}
+}
+
+// TestFollowKnown checks the state that Follow delivers if Known holds an event of the
+// call, and if a newer event was recorded since. Follow must read only the session's
+// events after Known.At: at most one entry, whether 10 or 100,000 events of other calls
+// precede Known.At. If the known event is of a service that may not record it, Follow
+// must not deliver it, and reads the session from the proposal on.
+func TestFollowKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		known func(m *mesh) eventlog.Entry // records the event for Known.Last
+		later func(m *mesh)                // records events after Known.At and before Follow; nil: none
+		state State
+		reads bool // whether the whole session is read
+	}{
+		"proposed":               {known: func(m *mesh) eventlog.Entry { return m.append(m.again()) }, state: Overdue},
+		"proposed, ended since":  {known: func(m *mesh) eventlog.Entry { return m.append(m.again()) }, later: func(m *mesh) { m.ends(anExecutor) }, state: Ended},
+		"escalated":              {known: (*mesh).escalates, state: Escalated},
+		"escalated, ended since": {known: (*mesh).escalates, later: func(m *mesh) { m.ends("policy") }, state: Ended},
+		"ended":                  {known: func(m *mesh) eventlog.Entry { return m.ends(anExecutor) }, state: Ended},
+		"expired":                {known: func(m *mesh) eventlog.Entry { return m.record("policy", contract.EventStartExpired, []byte("{}")) }, state: Overdue},
+		"ended by a stranger":    {known: func(m *mesh) eventlog.Entry { return m.ends("llm-router") }, state: Overdue, reads: true},
+	} {
+		var entries []int64
+		for _, n := range []int{10, 100_000} {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMesh(t, 0)
+				log := &logtest.Counter{Log: m.log}
+				m.past.Ledger = log
+				en := c.known(m)
+				last, err := eventlog.Open(en, eventlog.Every)
+				if err != nil {
+					t.Fatal(err)
+				}
+				by := &emit.Emitter{Log: m.log, Tenant: "t", Source: "policy/p1", Now: time.Now}
+				other := by.New(contract.EventEffectRecorded, "s-1", []byte("{}"), nil)
+				other.Session, other.CallID = "s-1", "c-other"
+				b, err := other.Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range n {
+					if _, _, err := m.log.Publish(other.Subject(), fmt.Sprint("e-", i), b, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				at := m.log.Size()
+				if c.later != nil {
+					c.later(m)
+				}
+				p := m.past.Follow(t.Context(), m.first, &m.call, Known{Last: last, At: at})
+				defer p.Close()
+				r := Waiter{Probe: &ledger{lost: make(chan struct{})}}.Wait(t.Context(), p, Terms{Within: time.Minute}, Whole{})
+				if r.State != c.state {
+					t.Errorf("%s: state %d, want %d", name, r.State, c.state)
+				}
+				entries = append(entries, log.Entries.Load())
+			})
+		}
+		if !c.reads && (entries[0] != entries[1] || entries[0] > 1) {
+			t.Errorf("%s: %v entries read after 10 and 100,000 events", name, entries)
+		}
+	}
+}
+
+// again returns another event of the call that does not change its state.
+func (m *mesh) again() *contract.Event {
+	e := *m.first
+	e.ID = "e-again"
+	return &e
 }

@@ -1,8 +1,7 @@
-// Package await waits for calls from their proposal to their outcome. Every API of the
-// gateway that proposes calls waits with Waiter.Wait and a Sink, and translates the
-// Result into its response. The Sink processes the frames of the response. The package
-// writes nothing to the ledger and does not depend on HTTP. A new kind of response is a
-// new Sink; a new reason for a wait to end is a new State.
+// Package await waits for calls from their proposal to their outcome. The gateway's APIs
+// wait with Waiter.Wait and a Sink, and translate the Result into their responses. The
+// Sink processes the frames of the response. The package writes nothing to the ledger
+// and does not depend on HTTP.
 package await
 
 import (
@@ -33,10 +32,10 @@ type Sink interface {
 	// Wake returns a channel that receives a value when Take has something to process.
 	// The channel may be nil.
 	Wake() <-chan struct{}
-	// Take processes what has arrived, and reports whether that shows that the call is
-	// running. An error that wraps ErrGone means that the client has disconnected; any
-	// other error means that the response cannot be completed, for example because
-	// frames were lost.
+	// Take processes the frames that have arrived, and reports whether they show that
+	// the call is running. An error that wraps ErrGone means that the client has
+	// disconnected; any other error means that the response cannot be completed, for
+	// example because frames were lost.
 	Take() (running bool, err error)
 	// Complete reports whether the sink has processed all frames of the response to the
 	// call with outcome r.
@@ -63,24 +62,25 @@ type State int
 
 // States in which a wait ends.
 const (
-	Ended     State = iota + 1 // the outcome is on the ledger and the sink is complete
+	Ended     State = iota + 1 // the outcome is on the ledger and the sink has the complete response
 	Allowed                    // the intent of the call may be handed out
 	Started                    // the intent was handed out before
 	Escalated                  // the call was escalated, and the wait is asynchronous or its time has passed without an outcome
 	Failed                     // the proposal could not be recorded
-	Silent                     // the ledger does not respond, or has recovered and no executor has started the call
+	Silent                     // the ledger does not respond or has not stored the proposal, or it has recovered and no executor has started the call
 	Overdue                    // no outcome within the bounds of the wait
 	Left                       // the context is done, for example because the client disconnected or its credential became invalid
 	Gone                       // the sink reported that the client disconnected
 	Broken                     // the response cannot be completed, for example because frames were lost
 )
 
-// Result is the result of a wait.
+// Result holds the state in which a wait ended, and the events that were received
+// before.
 type Result struct {
 	State     State
 	Outcome   *propose.Outcome    // set in Ended; in other states, if the outcome was received
-	Event     *contract.Event     // the decision in Allowed, the claim in Started
-	Escalated *contract.Escalated // set in any state if the call was escalated during the wait
+	Event     *contract.Event     // the event that allowed the call in Allowed, the claim in Started
+	Escalated *contract.Escalated // set in any state if an escalation was received
 	Err       error               // the reason, in Failed and Broken
 }
 
@@ -100,7 +100,8 @@ type Probe interface {
 	// Lost returns a channel that is closed when the ledger stops responding, or is
 	// closed already if the ledger does not respond now.
 	Lost() <-chan struct{}
-	// Unsteady reports whether the ledger has recovered only recently.
+	// Unsteady reports whether the ledger has recovered so recently that executors may
+	// not receive work yet.
 	Unsteady() bool
 }
 
@@ -115,10 +116,10 @@ type Waiter struct {
 	Progress func(context.Context) bool
 }
 
-// Wait waits until one of the States is reached. The result contains that state and what
-// was received before. An outcome in the result is durable. The wait lasts for at most
-// the time that t allows, plus lastFrames if the outcome was received. Wait never
-// cancels the call: if ctx is done, the wait ends but the call continues.
+// Wait waits until one of the States is reached. The result contains that state and the
+// events that were received before. An outcome in the result is durable. The wait lasts
+// for at most the time that t allows, plus lastFrames if the outcome was received. Wait
+// never cancels the call: if ctx is done, the wait ends but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
@@ -158,7 +159,7 @@ type machine struct {
 	terms          Terms
 	sink           Sink
 	deadline, late *time.Timer
-	lost           <-chan struct{} // nil once the call is known to run
+	lost           <-chan struct{} // closed when the ledger stops responding; nil once the call is known to run
 }
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
@@ -209,11 +210,10 @@ func (m *machine) escalate(x *contract.Escalated) {
 	}
 }
 
-// check ends the wait as Silent if the append of the proposal has not ended, because an
-// append is repeated for longer than a caller may wait, or if the ledger has recovered
-// recently and Progress, unless it is nil, returns false. It does not end the wait if the
-// call was escalated or its outcome was received, which implies that the proposal is
-// stored. A wait that continues is checked again after probe.Every.
+// check ends the wait as Silent in two cases: the append of the proposal has not ended,
+// or the ledger has recovered recently, and Progress is set and returns false. It does
+// not end the wait if the call was escalated or its outcome was received. A wait that
+// continues is checked again after probe.Every.
 func (m *machine) check(ctx context.Context, w Waiter, src Source) {
 	if m.Escalated == nil && m.Outcome == nil && (!closed(src.Stored()) || w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx)) {
 		m.State = Silent

@@ -44,7 +44,7 @@ func (s *source) ended(id string, frames int64) {
 	s.outcome <- out
 }
 
-// ledger is a Probe that a test drives.
+// ledger is a Probe whose results a test sets.
 type ledger struct {
 	lost     chan struct{}
 	unsteady bool

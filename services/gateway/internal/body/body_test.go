@@ -2,6 +2,7 @@ package body
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -42,7 +43,7 @@ func TestRead(t *testing.T) {
 			if c.encoding != "" {
 				ctx.Request().Header.Set("Content-Encoding", c.encoding)
 			}
-			release, err := b.Read(ctx, Limits{Caller: 4500}, "alice", c.opaque)
+			release, err := b.Read(ctx, Limits{Caller: 4500}, Owner{"t", "alice"}, c.opaque)
 			var e *apierr.Error
 			if errors.As(err, &e); (err == nil) != (c.code == "") || e != nil && e.Code != c.code {
 				t.Fatalf("%v, want %s", err, c.code)
@@ -82,7 +83,7 @@ func TestPace(t *testing.T) {
 	for piece, want := range map[int]bool{5: false, 110: true, 200: true, 5000: true} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &deadlines{}
-			limits := Limits{}.orDefault() // 1024 bytes a second
+			limits := Limits{}.orDefault() // the minimum rate is 1024 bytes per second
 			p := pace{rc: http.NewResponseController(d), limits: &limits}
 			p.begin(time.Now())
 			kept := true
@@ -105,16 +106,99 @@ func TestPace(t *testing.T) {
 func TestBudgetOfAll(t *testing.T) {
 	var b Budget
 	limits := Limits{All: 10}
-	release, err := b.Read(request(`"12345"`), limits, "alice", false)
+	release, err := b.Read(request(`"12345"`), limits, Owner{"t", "alice"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Read(request(`"12345"`), limits, "bob", false); err == nil {
+	if _, err := b.Read(request(`"12345"`), limits, Owner{"t", "bob"}, false); err == nil {
 		t.Error("more than all may have is held")
 	}
 	release()
-	if _, err := b.Read(request(`"12345"`), limits, "bob", false); err != nil {
+	if _, err := b.Read(request(`"12345"`), limits, Owner{"t", "bob"}, false); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestBudgetByTenant checks that bodies of principals of the same name in two tenants do
+// not count together.
+func TestBudgetByTenant(t *testing.T) {
+	var b Budget
+	limits := Limits{Caller: 5}
+	for _, tenant := range []string{"t", "u"} {
+		if _, err := b.Read(request(`"123"`), limits, Owner{tenant, "alice"}, false); err != nil {
+			t.Error(tenant, err)
+		}
+	}
+	if _, err := b.Read(request(`"123"`), limits, Owner{"t", "alice"}, false); err == nil {
+		t.Error("more than a caller may have is held")
+	}
+}
+
+// TestQuota checks that the bodies of a tenant count together in its quota, those of
+// another tenant do not, and that a body whose announced length exceeds the quota is not
+// read: the status is 413 if it exceeds the whole quota, and 429 if it exceeds the rest.
+func TestQuota(t *testing.T) {
+	var b Budget
+	limits := Limits{Tenant: 10}
+	release, err := b.Read(request(`"12345"`), limits, Owner{"t", "alice"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		body      string
+		announced bool
+		code      string
+		read      bool
+	}{
+		"announced":                    {`"1234"`, true, "quota_exceeded", false},
+		"announced, above the quota":   {`"123456789"`, true, "body_too_large", false},
+		"unannounced":                  {`"1234"`, false, "quota_exceeded", true},
+		"unannounced, above the quota": {`"123456789"`, false, "quota_exceeded", true},
+	} {
+		ctx := request(c.body)
+		r := ctx.Request()
+		reader := strings.NewReader(c.body)
+		if r.Body = io.NopCloser(reader); !c.announced {
+			r.ContentLength = -1
+		}
+		_, err := b.Read(ctx, limits, Owner{"t", "bob"}, false)
+		var e *apierr.Error
+		if !errors.As(err, &e) || e.Code != c.code || (reader.Len() < len(c.body)) != c.read || (e.RetryAfter != "") != (e.Status == 429) {
+			t.Errorf("%s: %v, %d of %d bytes are left", name, err, reader.Len(), len(c.body))
+		}
+	}
+	if _, err := b.Read(request(`"1234"`), limits, Owner{"u", "bob"}, false); err != nil {
+		t.Error("another tenant:", err)
+	}
+	release()
+	if _, err := b.Read(request(`"1234"`), limits, Owner{"t", "bob"}, false); err != nil {
+		t.Error("after the end of the other request:", err)
+	}
+}
+
+// TestBudgetAmongTenants checks that the bodies of one tenant, however many callers it
+// has, leave as much of the gateway's budget free as they use, once another tenant uses
+// the gateway.
+func TestBudgetAmongTenants(t *testing.T) {
+	var b Budget
+	limits := Limits{All: 30}
+	read := func(tenant, actor string) error {
+		_, err := b.Read(request(`"12345678"`), limits, Owner{tenant, actor}, false)
+		return err
+	}
+	release, err := b.Read(request(`"1"`), limits, Owner{"quiet", "x"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := read("noisy", "a"); err != nil {
+		t.Error(err)
+	}
+	if err := read("noisy", "b"); err == nil {
+		t.Error("a tenant holds more than is free")
+	}
+	if err := read("quiet", "x"); err != nil {
+		t.Error("nothing is free for another tenant:", err)
 	}
 }
 

@@ -133,7 +133,7 @@ func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 const ArgsKey = "args at"
 
 // InBody returns err. If err is an *apierr.Error about a call's args, with a Pointer and
-// without a Param, InBody first sets its Param to what the wrong argument came from: the
+// without a Param, InBody first sets its Param to the source of the wrong argument: the
 // member of the body, the path parameter, or the whole body (apierr.WholeBody).
 func InBody(c echo.Context, err error) error {
 	var e *apierr.Error

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -17,20 +18,22 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
 // Limits of requests.
 const (
-	MaxHeader = 64 << 10        // bytes of header lines
-	Max       = 16 << 20        // bytes of a body; larger content belongs in an artifact
+	MaxHeader = 64 << 10        // maximum size of the header lines in bytes
+	Max       = 16 << 20        // maximum size of a body in bytes; larger content belongs in an artifact
 	bodyDrain = 2 * time.Second // time for the client to send the rest of a body that the handler did not read
 )
 
 // Limits bounds request bodies. A zero field means the default that its comment gives.
 type Limits struct {
-	Caller int64         // bytes of one caller's bodies in memory; default 32 MiB
-	All    int64         // bytes of all callers' bodies in memory; default 64 MiB
+	Caller int64         // maximum number of bytes of one caller's bodies in memory; default 32 MiB
+	Tenant int64         // quota of the caller's tenant: maximum number of bytes of its bodies in memory; default none
+	All    int64         // maximum number of bytes of all callers' bodies in memory; default 64 MiB
 	Rate   int64         // minimum rate in bytes per second; default 1024
 	Window time.Duration // time over which the rate is measured; default 10 s
 	Total  time.Duration // maximum time to read a body; default 2 min
@@ -38,7 +41,7 @@ type Limits struct {
 
 // orDefault returns l with its zero fields set to the defaults.
 func (l Limits) orDefault() Limits {
-	return Limits{Caller: cmp.Or(l.Caller, 32<<20), All: cmp.Or(l.All, 64<<20), Rate: cmp.Or(l.Rate, 1<<10),
+	return Limits{Caller: cmp.Or(l.Caller, 32<<20), Tenant: cmp.Or(l.Tenant, math.MaxInt64), All: cmp.Or(l.All, 64<<20), Rate: cmp.Or(l.Rate, 1<<10),
 		Window: cmp.Or(l.Window, 10*time.Second), Total: cmp.Or(l.Total, 2*time.Minute)}
 }
 
@@ -71,13 +74,17 @@ func Unread(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// Read reads the body of an actor's request within limits and within the budget b, and
+// Owner is the principal whose request bodies count together in a Budget.
+type Owner struct{ Tenant, Actor string }
+
+// Read reads the body of an owner's request within limits and within the budget b, and
 // stores it for Raw and as the request's Body. The bytes of the body count in b until
 // release is called, which the caller must do exactly once. Unless opaque is set, Read
 // checks the nesting depth of the body as JSON. The error has status 400, 408, 413, 415
-// or 429; after an error release is nil and the body does not count.
-func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) (release func(), err error) {
-	held := &hold{b: b, limits: limits.orDefault(), actor: actor}
+// or 429; after an error release is nil and the body does not count. A body is not read
+// if its announced length exceeds a limit of its size or the rest of the tenant's quota.
+func (b *Budget) Read(c echo.Context, limits Limits, owner Owner, opaque bool) (release func(), err error) {
+	held := &hold{b: b, limits: limits.orDefault(), owner: owner}
 	raw, err := read(c, held)
 	if err == nil && !opaque {
 		if e := canon.CheckDepth(raw); e != nil {
@@ -98,7 +105,7 @@ func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) 
 func (b *Budget) Held() (bytes int64, callers int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.all, len(b.callers)
+	return b.room.All(), len(b.callers)
 }
 
 // read reads a request's body. The buffer grows with the bytes received, not with the
@@ -109,8 +116,8 @@ func read(c echo.Context, held *hold) ([]byte, error) {
 		return nil, &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: contract.CodeEncodingUnsupported, Param: "Content-Encoding",
 			Message: "content encodings are not supported; send the body as it is"}
 	}
-	if r.ContentLength > Max {
-		return nil, tooLarge()
+	if err := held.announced(r.ContentLength); err != nil {
+		return nil, err
 	}
 	p := pace{rc: http.NewResponseController(c.Response()), limits: &held.limits}
 	p.begin(time.Now())
@@ -122,7 +129,7 @@ func read(c echo.Context, held *hold) ([]byte, error) {
 		n, err := r.Body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if len(buf) > Max {
-			return nil, tooLarge()
+			return nil, tooLarge(Max)
 		}
 		if e := held.take(n); e != nil {
 			return nil, e
@@ -148,9 +155,9 @@ func readError(err error, l *Limits) error {
 	return apierr.BadRequest(apierr.WholeBody, "the request body could not be read")
 }
 
-func tooLarge() *apierr.Error {
+func tooLarge(most int64) *apierr.Error {
 	return &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody,
-		Message: fmt.Sprintf("a request body has at most %d bytes", Max)}
+		Message: fmt.Sprintf("a request body has at most %d bytes", most)}
 }
 
 // pace enforces the minimum rate of a body with the read deadline of the connection:
@@ -159,7 +166,7 @@ func tooLarge() *apierr.Error {
 type pace struct {
 	rc       *http.ResponseController
 	limits   *Limits
-	deadline time.Time // as extended by the bytes received
+	deadline time.Time // read deadline, as extended by each byte received
 	inForce  time.Time // deadline of the connection, at most a tenth of a window before deadline
 	last     time.Time // latest deadline: the start of the body plus Limits.Total
 }
@@ -194,40 +201,63 @@ func (p *pace) set(t time.Time) {
 // handler runs.
 func (p *pace) end() { _ = p.rc.SetReadDeadline(time.Time{}) }
 
-// Budget counts the bytes of request bodies that a gateway holds in memory. The count of
-// the zero value is 0. It is safe for concurrent use.
+// Budget counts the bytes of request bodies that a gateway holds in memory, and divides
+// the memory among the tenants as fair.Room does. The count of the zero value is 0. It is
+// safe for concurrent use.
 type Budget struct {
 	mu      sync.Mutex
-	all     int64
-	callers map[string]int64
+	room    fair.Room
+	callers map[Owner]int64
 }
 
-// hold is the share of one request's body in a Budget.
+// hold counts the bytes of one request's body in a Budget.
 type hold struct {
 	b      *Budget
 	limits Limits
-	actor  string
+	owner  Owner
 	n      int64
 }
 
-// take adds n bytes to the counts. It returns an error (429) if the count of the caller
-// or that of the gateway then exceeds its limit. The bytes count until release in either
-// case.
+// announced returns an error if a body of n bytes would be too large (413), or would
+// exceed the quota of the tenant now (429). n is negative if the length is not known.
+func (h *hold) announced(n int64) error {
+	if most := min(Max, h.limits.Tenant); n > most {
+		return tooLarge(most)
+	}
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	return h.quota(n)
+}
+
+// quota returns an error (429) if n more bytes would exceed the quota of the tenant. The
+// caller holds Budget.mu.
+func (h *hold) quota(n int64) error {
+	if h.b.room.Of(h.owner.Tenant)+n <= h.limits.Tenant {
+		return nil
+	}
+	return apierr.Quota(apierr.WholeBody, fmt.Sprintf("the quota of tenant %s is %d bytes of request bodies in flight at a gateway; send fewer at once", h.owner.Tenant, h.limits.Tenant), 1)
+}
+
+// take adds n bytes to the counts. If the count of the caller, of its tenant or of the
+// gateway would then exceed its limit, or the tenant's part of the gateway's limit (see
+// fair.Room), take adds nothing and returns an error (429).
 func (h *hold) take(n int) error {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()
 	if h.b.callers == nil {
-		h.b.callers = map[string]int64{}
+		h.b.callers = map[Owner]int64{}
+	}
+	if err := h.quota(int64(n)); err != nil {
+		return err
+	}
+	switch {
+	case h.b.callers[h.owner]+int64(n) > h.limits.Caller:
+		return overBudget(fmt.Sprintf("more than %d bytes of the caller's request bodies are in flight; send fewer at once", h.limits.Caller))
+	case !h.b.room.Take(h.owner.Tenant, int64(n), h.limits.All):
+		return overBudget(fmt.Sprintf("more than %d bytes of request bodies, or more of the tenant than are free, are in flight at this gateway; send the request again", h.limits.All))
 	}
 	h.n += int64(n)
-	h.b.all += int64(n)
-	h.b.callers[h.actor] += int64(n)
-	switch {
-	case h.b.callers[h.actor] > h.limits.Caller:
-		return overBudget(fmt.Sprintf("more than %d bytes of the caller's request bodies are in flight; send fewer at once", h.limits.Caller))
-	case h.b.all > h.limits.All:
-		return overBudget(fmt.Sprintf("more than %d bytes of request bodies are in flight at this gateway; send the request again", h.limits.All))
-	}
+	h.b.callers[h.owner] += int64(n)
 	return nil
 }
 
@@ -237,9 +267,9 @@ func (h *hold) release() {
 	if h.n == 0 {
 		return
 	}
-	h.b.all -= h.n
-	if h.b.callers[h.actor] -= h.n; h.b.callers[h.actor] <= 0 {
-		delete(h.b.callers, h.actor)
+	h.b.room.Give(h.owner.Tenant, h.n)
+	if h.b.callers[h.owner] -= h.n; h.b.callers[h.owner] <= 0 {
+		delete(h.b.callers, h.owner)
 	}
 }
 

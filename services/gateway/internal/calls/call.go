@@ -29,14 +29,8 @@ type Metrics interface {
 	Observe(kind, status string, took time.Duration)
 }
 
-// Tools is the catalog of tools; catalog.Catalog implements it.
-type Tools interface {
-	Lookup(kind string) (tool *contract.Tool, digest string)
-	Drifted(t *contract.Tool, digest string) bool
-}
-
-// API proposes calls and serves the routes for calls of any kind and for judgements. Its
-// fields are set before its first use.
+// API proposes calls, and serves the routes for calls of any kind, for judgements and
+// for the states of calls. Its fields are set before its first use.
 type API struct {
 	*Maker
 	*Runner
@@ -81,8 +75,8 @@ type Output json.RawMessage
 // CallRequest is the body of POST /api/v1/calls.
 type CallRequest struct {
 	Kind string          `json:"kind"` // such as tool.cmd.upper
-	Tool string          `json:"tool"` // if absent, the kind without "tool."
-	Args json.RawMessage `json:"args"` // if absent, {}
+	Tool string          `json:"tool"` // if absent or empty, the kind without the prefix "tool."
+	Args json.RawMessage `json:"args"` // if absent or null, {}
 }
 
 // CallResponse is the response to a call, or to a run of a pack, that succeeded.
@@ -93,14 +87,14 @@ type CallResponse struct {
 	Called    string                `json:"session,omitempty"` // the caller's name for the session
 	Tool      string                `json:"tool"`
 	Output    json.RawMessage       `json:"output"`
-	Instance  string                `json:"instance"` // of the executor
+	Instance  string                `json:"instance"` // instance name of the executor
 	WallMS    int64                 `json:"wall_ms"`  // time that the effect took, in milliseconds
 	Sandbox   *contract.Attestation `json:"sandbox,omitempty"`
 }
 
 // Check sets the defaults of the request, and stores the place of the args in c for
 // body.InBody. It returns an error (400) if the kind is missing, the kind or the tool is
-// longer than body.MaxName, or args is neither absent, null nor an object.
+// longer than body.MaxName, or body.CallArgs rejects the args.
 func (q *CallRequest) Check(c echo.Context) (err error) {
 	if q.Kind == "" {
 		return apierr.BadRequest("/kind", "name the kind of call, e.g. tool.cmd.upper")

@@ -148,7 +148,7 @@ func TestStates(t *testing.T) {
 		if r := m.Do("POST", path, alice, echo, "X-Binnacle-Timeout: 1"); r.Code != http.StatusGatewayTimeout || r.Error() != "outcome_pending" {
 			t.Fatal(r.Code, r.Body)
 		}
-		synctest.Wait() // the proposal is stored by another goroutine
+		synctest.Wait() // until another goroutine has stored the proposal
 		state := func(want string) {
 			t.Helper()
 			if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Doc["status"] != want {
@@ -206,7 +206,8 @@ func TestErased(t *testing.T) {
 
 // TestIdempotency checks that an actor's Idempotency-Key identifies one call, whether
 // the first request has ended or is in progress, and that a request for another call
-// under the key is rejected. The same key of another actor identifies another call.
+// under the key is rejected. The same key of another actor, or of an
+// actor of the same name in another tenant, identifies another call.
 // While a request waits for a call in progress, the gateway queries no other service.
 // After a denial, a request under the same key is a new call. A key of more than 128
 // bytes is rejected.
@@ -230,8 +231,13 @@ func TestIdempotency(t *testing.T) {
 		if r := m.Do("POST", path, m.Token("bob", token.Tools), echo, key); r.Code != 200 || r.Doc["call_id"] == a.Doc["call_id"] {
 			t.Error("bob's key is alice's", r.Body)
 		}
+		of := m.TokenIn(edgetest.Other, "alice", token.Tools)
+		if r := m.Do("POST", path, of, `{"kind":"tool.other","args":{"text":"theirs"}}`, key); r.Code != 200 || r.Doc["call_id"] == a.Doc["call_id"] || !strings.Contains(r.Body.String(), "theirs") {
+			t.Error("the key of alice in another tenant is alice's", r.Body)
+		}
 
-		// The first request is in progress.
+		// The first request under key k2 is still in progress when the second one
+		// arrives.
 		m.Execute = func(c *edgetest.Call) { first = c }
 		m.Queried()
 		done := make(chan *edgetest.Response, 2)

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
@@ -34,13 +35,13 @@ import (
 // from 0.
 const maxAttempts = 32
 
-// repeatable returns the id of the call that an actor's Idempotency-Key now identifies:
+// repeatable returns the id of the call that a caller's Idempotency-Key now identifies:
 // that of the first attempt that was not denied and has not expired, or else that of
 // attempt maxAttempts.
-func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, error) {
+func (s *Maker) repeatable(ctx context.Context, who *auth.Caller, key string) (string, error) {
 	for n := 0; ; n++ {
-		id := attemptID(s.Tenant, actor, key, strconv.Itoa(n))
-		e, err := s.Queries.Last(ctx, id)
+		id := attemptID(who.Tenant, who.Actor, key, strconv.Itoa(n))
+		e, err := s.Queries.In(who.Tenant).Last(ctx, id)
 		if err != nil || e == nil || e.Name != contract.EventEffectRecorded || n == maxAttempts {
 			return id, err
 		}
@@ -86,7 +87,8 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, nil
 	}
-	args, err := s.Blobs.Open(ctx, &c.Args)
+	blobs := s.Blobs.In(r.Tenant)
+	args, err := blobs.Open(ctx, &c.Args)
 	if errors.Is(err, contract.ErrErased) {
 		return false, nil
 	}
@@ -100,12 +102,11 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 }
 
 // sameModel reports whether a recorded call c to a language model, with the given args,
-// is the call that r proposes. It compares the summaries, except the capture mode, and
-// the digests of the requests themselves; the summary contains the digest of the
-// recorded request if the mode was hashed. A request that was erased, or recorded in
-// mode off, cannot be compared and counts as equal: its response was not stored in mode
-// off either. sameModel returns false if args are not a valid summary, and an error if
-// those of r are not, or if a content cannot be read.
+// is the call that r proposes. It compares the summaries without their members body,
+// capture and digest, and the digests of the requests. A recorded request that was
+// erased, or whose bytes and digest were not recorded because the capture mode was off,
+// counts as equal. sameModel returns false if args are not a valid summary, and an error
+// if those of r are not, or if a content cannot be read.
 func (s *Runner) sameModel(ctx context.Context, c *contract.Call, args []byte, r propose.Request) (bool, error) {
 	now, err := ModelArgs(r.Args)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *Runner) sameModel(ctx context.Context, c *contract.Call, args []byte, r
 		return false, nil
 	}
 	if digest == "" {
-		body, err := s.Blobs.Open(ctx, c.Body)
+		body, err := s.Blobs.In(r.Tenant).Open(ctx, c.Body)
 		if errors.Is(err, contract.ErrErased) {
 			return true, nil
 		}
@@ -134,7 +135,7 @@ func (s *Runner) sameModel(ctx context.Context, c *contract.Call, args []byte, r
 	if r.Body.Content.Store == contract.StoreWithheld {
 		object = r.Body.Carried
 	}
-	body, err := s.Blobs.OpenObject(ctx, &r.Body.Content, object)
+	body, err := s.Blobs.In(r.Tenant).OpenObject(ctx, &r.Body.Content, object)
 	return sign.Digest(body) == digest, err
 }
 
@@ -143,7 +144,11 @@ type Prior struct {
 	Proposal *contract.Event
 	Call     contract.Call
 	Last     *contract.Event // newest known event of the call; Before sets it, and Repeat requires it
+	At       uint64          // ledger sequence up to which no event of the call is newer than Last; 0: unknown
 }
+
+// Known returns Last and At.
+func (p *Prior) Known() await.Known { return await.Known{Last: p.Last, At: p.At} }
 
 // Before returns the call that was proposed earlier under the id of r, or nil if there
 // is none or r has no Idempotency-Key. If that call differs from r (see same), the error
@@ -151,9 +156,8 @@ type Prior struct {
 // status 403, because policy does not decide on the call again. Any other error means
 // that the call cannot be read or compared now. lost is nil before r is proposed; the
 // call is then read from audit's index. Otherwise lost is the error with which the
-// proposal of r failed. An *eventlog.TakenError contains the sequence of the first
-// proposal, which is read from the ledger, because audit's index may not contain it yet.
-// For any other lost, Before returns nil.
+// proposal of r failed. If it is an *eventlog.TakenError, Before reads the first
+// proposal from the ledger; if it is another error, Before returns nil.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -165,19 +169,19 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 		if !errors.As(lost, &taken) {
 			return nil, nil
 		}
-		if p.Proposal, err = s.proposalAt(ctx, taken.Seq, r.ID); err != nil {
+		if p.Proposal, err = s.proposalAt(ctx, taken.Seq, r.Tenant, r.ID); err != nil {
 			return nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now: " + err.Error())
 		}
-		p.Last = p.Proposal
+		p.Last, p.At = p.Proposal, taken.Seq
 	} else {
-		if p.Last, err = s.Queries.Last(ctx, r.ID); err != nil || p.Last == nil {
+		if p.Last, p.At, err = s.Queries.In(r.Tenant).LastAt(ctx, r.ID); err != nil || p.Last == nil {
 			return nil, err
 		}
-		if p.Proposal, err = s.Queries.Event(ctx, audit.ProposalQuery, r.ID); err != nil {
+		if p.Proposal, err = s.Queries.In(r.Tenant).Event(ctx, audit.ProposalQuery, r.ID); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.Suspended(r.Actor); err != nil {
+	if err := s.Suspended(r.Tenant, r.Actor); err != nil {
 		return nil, err
 	}
 	if p.Proposal == nil || contract.Decode(p.Proposal.Data, &p.Call) != nil {
@@ -195,13 +199,13 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 
 // proposalAt reads the proposal of a call at a sequence of the ledger. Any service can
 // publish under any message id, so proposalAt returns an error if the stored event is
-// not a gateway's proposal of that call.
-func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*contract.Event, error) {
+// not a gateway's proposal of that call in the given tenant.
+func (s *Runner) proposalAt(ctx context.Context, seq uint64, tenant, call string) (*contract.Event, error) {
 	en, err := s.Ledger.Get(ctx, seq)
 	if err != nil {
 		return nil, err
 	}
-	e, err := eventlog.Open(en, bus.Filter{Service: contract.CallerExecutor, Event: contract.EventCallProposed}.String())
+	e, err := eventlog.Open(en, bus.Filter{Tenant: tenant, Service: contract.CallerExecutor, Event: contract.EventCallProposed}.String())
 	if err != nil || e.CallID != call {
 		return nil, fmt.Errorf("sequence %d holds another event under the id of its proposal", seq)
 	}
@@ -219,7 +223,7 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 		}
 		return s.result(ctx, r, out)
 	}
-	res := s.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout})
+	res := s.WaitAgain(ctx, before.Proposal, &before.Call, before.Known(), await.Terms{Within: r.Timeout})
 	switch res.State {
 	case await.Ended:
 		return s.result(ctx, r, res.Outcome)
@@ -235,10 +239,10 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 
 // OutcomeOf returns the outcome of the call c, which the event e proposed. If the
 // outcome is not recorded yet, OutcomeOf waits for it, for at most queries.Timeout or
-// until ctx is done, and returns nil if there is none by then. The error is that of a
-// failed query, or that of Silent if the ledger does not respond during the wait.
+// until ctx is done, and returns nil if there is none by then. If the ledger does not
+// respond during the wait, the error is that of Silent.
 func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.Call) (*contract.Recorded, error) {
-	last, err := s.Queries.Last(ctx, c.ID)
+	last, at, err := s.Queries.In(e.Tenant).LastAt(ctx, c.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +250,7 @@ func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.C
 		var rec contract.Recorded
 		return &rec, contract.Decode(last.Data, &rec)
 	}
-	res := s.WaitAgain(ctx, e, c, await.Terms{Within: queries.Timeout})
+	res := s.WaitAgain(ctx, e, c, await.Known{Last: last, At: at}, await.Terms{Within: queries.Timeout})
 	switch res.State {
 	case await.Ended:
 		return &res.Outcome.Recorded, nil

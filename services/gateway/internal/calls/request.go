@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -23,12 +24,11 @@ import (
 // Maker makes proposals of calls from requests. It records nothing. Its fields are set
 // before its first use; it is safe for concurrent use.
 type Maker struct {
-	Tenant      string
 	CallTimeout time.Duration // timeout of a call if the request has no TimeoutHeader
 	Sessions    *sessions.Resolver
 	Labels      *labels.Reader
-	Queries     *queries.Client
-	Tools       Tools
+	Queries     *queries.Services
+	Tools       *catalog.Catalog
 }
 
 // TimeoutHeader is the request header with the timeout of a call in seconds. The time
@@ -79,7 +79,7 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 		return r, err
 	}
 	if r.Timeout, r.IdemKey = timeout, idem; idem != "" {
-		if r.ID, err = s.repeatable(ctx, who.Actor, idem); err != nil {
+		if r.ID, err = s.repeatable(ctx, who, idem); err != nil {
 			return r, err
 		}
 	}
@@ -95,7 +95,7 @@ func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 	if err != nil {
 		return propose.Request{}, err
 	}
-	r := propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,
+	r := propose.Request{ID: propose.NewCallID(), Tenant: who.Tenant, Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,
 		Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(h), OnBehalfOf: behalf, Delegation: delegation, Executor: s.ExecutorOf(kind)}
 	in.Into(&r)
 	return r, nil

@@ -24,7 +24,7 @@ type CallState struct {
 	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the status of the effect
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
-	Expires    string          `json:"expires,omitempty"` // end of the time to vote
+	Expires    string          `json:"expires,omitempty"` // end of the time to vote; only while the call waits for approval
 	ReceiptID  string          `json:"receipt_id,omitempty"`
 	ErrorCode  string          `json:"error_code,omitempty"`
 	Error      string          `json:"error,omitempty"`
@@ -53,11 +53,11 @@ func (s *API) State(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
-	e, err := s.Runner.Queries.Last(ctx, c.Param("id"))
+	e, err := s.Runner.Queries.In(who.Tenant).Last(ctx, c.Param("id"))
 	if err != nil {
 		return err
 	}
-	if e == nil || e.Actor != who.Actor && !slices.Contains(who.Scopes, token.Audit) {
+	if e == nil || !who.Is(e) && !slices.Contains(who.Scopes, token.Audit) {
 		return apierr.NotFound("not found: no call " + c.Param("id"))
 	}
 	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
@@ -66,7 +66,7 @@ func (s *API) State(c echo.Context) error {
 		return err
 	}
 	if ref != nil {
-		if out.Output, err = s.Blobs.Open(ctx, ref); err != nil {
+		if out.Output, err = s.Blobs.In(who.Tenant).Open(ctx, ref); err != nil {
 			return apierr.Unreadable(out.CallID, err)
 		}
 	}
@@ -87,7 +87,7 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 			return nil, err
 		}
 		x.Status, x.Verdict, x.ReasonCode, x.Expires = pendingApproval, contract.Escalate, d.Decision.ReasonCode, d.Expires
-	case contract.EventAllowed, contract.EventStartExpired: // policy records the outcome of an expired call soon after
+	case contract.EventAllowed, contract.EventStartExpired: // the outcome of an expired call is recorded soon after its expiry
 		x.Status, x.Verdict = allowed, contract.Allow
 	case contract.EventEffectStarted:
 		x.Status, x.Verdict = running, contract.Allow

@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -23,19 +24,19 @@ import (
 // Runner proposes calls and waits for their outcomes. Its exported fields are set
 // before its first use; it is safe for concurrent use.
 type Runner struct {
-	Queries  *queries.Client
+	Queries  *queries.Services
 	Proposer *propose.Proposer
 	Past     *await.Past
-	Tools    Tools
+	Tools    *catalog.Catalog
 	Probe    *probe.Probe
 	Metrics  Metrics
 	Blobs    *blob.Store
 	Ledger   eventlog.Log
 	Log      *slog.Logger
 
-	// Suspended returns an error (403) if a principal is suspended; see
+	// Suspended returns an error (403) if a principal of a tenant is suspended; see
 	// auth.Gate.Suspended.
-	Suspended func(principal string) error
+	Suspended func(tenant, principal string) error
 
 	schemas toolschema.Checker
 }
@@ -78,11 +79,11 @@ func (s *Runner) WaitDecision(ctx context.Context, p *propose.Pending, t await.T
 
 // WaitAgain waits, within the bounds t, for the call c, which the event e proposed
 // earlier.
-func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.Call, t await.Terms) await.Result {
+func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.Call, known await.Known, t await.Terms) await.Result {
 	defer s.Probe.Watch()()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p := s.Past.Follow(ctx, e, c)
+	p := s.Past.Follow(ctx, e, c, known)
 	defer p.Close()
 	return await.Waiter{Probe: s.Probe}.Wait(ctx, p, t, await.Whole{})
 }
@@ -93,15 +94,13 @@ const Margin = 5 * time.Second
 
 // Await proposes a call, waits for its outcome and reads its output. A returned outcome
 // is durable; it is returned with an error if the call did not succeed or its output
-// cannot be read. The error is an *apierr.Error if the call cannot be proposed, did not
-// succeed, or has no outcome within r.Timeout + Margin, or if the ledger stops
-// responding (see also GiveUp). It is an *apierr.Escalation if the call was escalated
-// and the wait ends without an outcome; with async, the wait ends as soon as the call is
-// escalated. If ctx is done before the outcome is received and the call was not
-// escalated, Await cancels the call and returns ctx.Err(). If a call was proposed
-// earlier under the same Idempotency-Key, Await instead waits for that call up to
-// r.Timeout, ignores async, does not cancel the call, and returns ctx.Err() if ctx is
-// done first.
+// cannot be read. The wait lasts for at most r.Timeout + Margin; with async, it ends as
+// soon as the call is escalated. If the wait ends without an outcome, the error is an
+// *apierr.Escalation if the call was escalated, and otherwise an *apierr.Error or
+// ctx.Err(). If the call was not escalated, Await cancels it if ctx is done before the
+// outcome is received, and as GiveUp does if the ledger does not respond. If a call was
+// proposed earlier under the same Idempotency-Key, Await instead waits for that call as
+// Repeat does, which ignores async and never cancels the call.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
@@ -171,7 +170,7 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 		s.PointAt(e, r)
 		return out, nil, e
 	}
-	output, err := s.output(ctx, out)
+	output, err := s.output(ctx, r.Tenant, out)
 	return out, output, err
 }
 
@@ -190,7 +189,7 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 		return
 	}
 	t, _ := s.Tools.Lookup(r.Kind)
-	if t == nil || s.Tools.Drifted(t, contract.Digest(t)) {
+	if t == nil || s.Tools.In(r.Tenant).Drifted(t, contract.Digest(t)) {
 		return
 	}
 	if at, keyword := s.schemas.Where(t, r.Args); keyword != "" {
@@ -224,8 +223,7 @@ func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bo
 }
 
 // Silent returns the error (503) for a request while the ledger does not respond. The
-// parameter what is the end of the error's message: what was done, or what the caller
-// can do.
+// parameter what is appended to the error's message.
 func Silent(r propose.Request, what string) *apierr.Error {
 	e := apierr.Unavailable("the ledger does not answer now; " + what)
 	e.Code, e.CallID, e.RetryAfter = contract.CodeLedgerUnavailable, r.ID, "5"
@@ -257,17 +255,17 @@ func (s *Runner) cancel(ctx context.Context, p *propose.Pending, r propose.Reque
 	}
 }
 
-// output returns the output of an outcome, or {} if there is none. The error is that of
-// notStored if the output was withheld, and that of apierr.Unreadable if it cannot be
-// read.
-func (s *Runner) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
+// output returns the output of an outcome in a tenant, or {} if the outcome has none.
+// The error is that of notStored if the output was withheld, and that of
+// apierr.Unreadable if it cannot be read.
+func (s *Runner) output(ctx context.Context, tenant string, out *propose.Outcome) ([]byte, error) {
 	if out.Recorded.Output == nil {
 		return []byte("{}"), nil
 	}
 	if out.Recorded.Output.Store == contract.StoreWithheld {
 		return nil, notStored(out.Recorded.Receipt.CallID)
 	}
-	body, err := s.Blobs.Open(ctx, out.Recorded.Output)
+	body, err := s.Blobs.In(tenant).Open(ctx, out.Recorded.Output)
 	if err != nil {
 		return nil, apierr.Unreadable(out.Recorded.Receipt.CallID, err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // API runs the conformance gates against this gateway. Its exported fields are set
@@ -34,7 +35,33 @@ type API struct {
 	Blobs   *blob.Store
 	Emit    *emit.Emitter
 
-	running sync.Mutex // held during a run
+	mu      sync.Mutex
+	running map[string]bool // tenants for which a run is in progress
+}
+
+// maxRuns is the maximum number of runs at one gateway at the same time.
+const maxRuns = 4
+
+// begin begins a run for a tenant, which the caller must end with end. It returns false if
+// a run for the tenant, or maxRuns runs for others, are in progress.
+func (s *API) begin(tenant string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running[tenant] || len(s.running) >= maxRuns {
+		return false
+	}
+	if s.running == nil {
+		s.running = map[string]bool{}
+	}
+	s.running[tenant] = true
+	return true
+}
+
+// end ends the run for a tenant.
+func (s *API) end(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, tenant)
 }
 
 // ConformanceRequest is the body of POST /api/v1/conformance/run.
@@ -64,8 +91,10 @@ const conformanceWithin = 2 * time.Minute
 
 // Run handles POST /api/v1/conformance/run. It runs the gates against this gateway with
 // the caller's own credential, so the calls of the gates are the caller's calls and are
-// recorded like all others. The response is 429 during another run at this gateway, and
-// 503 if the run takes longer than conformanceWithin or its report cannot be stored.
+// recorded like other calls. Gates that read data of all tenants run only if the caller
+// is an operator of the mesh with scope cell:audit. The response is 429 during another
+// run for the caller's tenant, or maxRuns runs for others, at this gateway, and 503 if the
+// run takes longer than conformanceWithin or its report cannot be stored.
 func (s *API) Run(c echo.Context) error {
 	var req ConformanceRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -78,10 +107,13 @@ func (s *API) Run(c echo.Context) error {
 	}
 	t.Root = s.RootKID
 	t.Token, _ = auth.Credential(c.Request().Header)
-	if !s.running.TryLock() {
-		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeConformanceBusy, RetryAfter: "10", Message: "another conformance run is under way at this gateway"}
+	if s.Gate.OfMesh(who) == nil && slices.Contains(who.Scopes, token.CellAudit) {
+		t.Operator = t.Token
 	}
-	defer s.running.Unlock()
+	if !s.begin(who.Tenant) {
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeConformanceBusy, RetryAfter: "10", Message: "another conformance run of the tenant, or several of others, are under way at this gateway"}
+	}
+	defer s.end(who.Tenant)
 	l := newPipes()
 	srv := &http.Server{Handler: c.Echo(), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = srv.Serve(l) }()
@@ -93,7 +125,7 @@ func (s *API) Run(c echo.Context) error {
 	if err := conform.Run(ctx, t, level, rep.add); err != nil {
 		return apierr.Unavailable("the run did not end: " + err.Error())
 	}
-	if rep.ID, err = s.storeReport(ctx, &rep); err != nil {
+	if rep.ID, err = s.storeReport(ctx, who.Tenant, &rep); err != nil {
 		return apierr.Unavailable("the report cannot be stored now: " + err.Error())
 	}
 	return c.JSON(http.StatusOK, rep)
@@ -141,30 +173,34 @@ func (r *ConformanceReport) add(g conform.Result) {
 // content has that id.
 const reportPrefix = contract.IDConform
 
-func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, error) {
+func (s *API) storeReport(ctx context.Context, tenant string, r *ConformanceReport) (string, error) {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return "", err
 	}
 	ref, object := blob.Withheld(b, "application/json")
 	ref.Store = contract.StoreObject
-	if err := s.Blobs.Put(ctx, &ref, object); err != nil {
+	if err := s.Blobs.In(tenant).Put(ctx, &ref, object); err != nil {
 		return "", err
 	}
 	return reportPrefix + strings.TrimPrefix(ref.Commitment, "sha256:") + "-" + strconv.Itoa(len(b)), nil
 }
 
-// Report handles GET /api/v1/conformance/reports/:id. It responds with a stored report,
-// with 400 if id does not have the form of a report id, or with 404 if there is no such
-// report.
+// Report handles GET /api/v1/conformance/reports/:id. It responds with a stored report
+// of the caller's tenant, with 400 if id does not have the form of a report id, with 404
+// if there is no such report, or with 503 if it cannot be read now.
 func (s *API) Report(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
 	id := c.Param("id")
 	digits, size, _ := strings.Cut(strings.TrimPrefix(id, reportPrefix), "-")
 	n, err := strconv.ParseInt(size, 10, 32)
 	if err != nil || len(digits) != 64 || !strings.HasPrefix(id, reportPrefix) || !contract.Token(digits) {
 		return apierr.BadRequest("id", "want the report_id of a run, cr-…")
 	}
-	b, err := s.Blobs.Open(c.Request().Context(), &contract.Content{Commitment: "sha256:" + digits, MediaType: "application/json", Size: n, Store: contract.StoreObject})
+	b, err := s.Blobs.In(who.Tenant).Open(c.Request().Context(), &contract.Content{Commitment: "sha256:" + digits, MediaType: "application/json", Size: n, Store: contract.StoreObject})
 	if errors.Is(err, contract.ErrErased) {
 		return apierr.NotFound("no conformance report " + id)
 	}

@@ -3,15 +3,23 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 )
 
 // TestTarget checks the defaults of omitted members, and that errors name the wrong
@@ -53,6 +61,46 @@ func TestVerdict(t *testing.T) {
 	r.add(conform.Result{Level: "L1", Gate: "c", Pass: true})
 	if r.Verdict != "FAIL" || r.Failed != 1 || len(r.Gates) != 3 || strings.Join(r.Details, ";") != "L1 b: no receipt" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestReportOfTenant checks that a report is returned to callers of its tenant, and that
+// callers of another tenant receive 404.
+func TestReportOfTenant(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{{Service: "gateway", Slots: 1}})
+	s := &API{Gate: &auth.Gate{}, Blobs: &blob.Store{Conn: b.Connect(t, "gateway"), Tenant: "t"}}
+	id, err := s.storeReport(t.Context(), "u", &ConformanceReport{Verdict: "PASS", Level: "L1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tenant, want := range map[string]int{"t": http.StatusNotFound, "u": http.StatusOK} {
+		rec := httptest.NewRecorder()
+		c := echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil), rec)
+		c.Set(auth.CallerKey, &auth.Caller{Tenant: tenant, Actor: "alice"})
+		c.SetParamNames("id")
+		c.SetParamValues(id)
+		var e *apierr.Error
+		if err := s.Report(c); errors.As(err, &e) && e.Status != want || err == nil && (want != rec.Code || !strings.Contains(rec.Body.String(), id)) {
+			t.Errorf("tenant %s: %v %d %s", tenant, err, rec.Code, rec.Body)
+		}
+	}
+}
+
+// TestBusy checks that each tenant has at most one run at a time, that tenants do not
+// exclude each other until maxRuns runs are in progress, and that ended runs do not count.
+func TestBusy(t *testing.T) {
+	var s API
+	for i := range maxRuns {
+		if tenant := fmt.Sprint(i); !s.begin(tenant) || s.begin(tenant) {
+			t.Error("the first run was refused, or a second one admitted, for tenant", i)
+		}
+	}
+	if s.begin("another") {
+		t.Error("more than maxRuns runs have begun")
+	}
+	s.end("0")
+	if !s.begin("another") || len(s.running) != maxRuns {
+		t.Error("the end of a run does not admit another:", s.running)
 	}
 }
 

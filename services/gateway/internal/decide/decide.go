@@ -16,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
@@ -39,10 +40,10 @@ import (
 type API struct {
 	Gate    *auth.Gate
 	Calls   *calls.API
-	Queries *queries.Client
+	Queries *queries.Services
 	Probe   *probe.Probe
 	Lender  Lender // nil if the instance has no signing key
-	Tools   calls.Tools
+	Tools   *catalog.Catalog
 	Metrics calls.Metrics
 	Blobs   *blob.Store
 	Emit    *emit.Emitter
@@ -57,8 +58,8 @@ type Lender interface {
 	// HandOut claims the call that e allows. If the error is nil, the claim is on the
 	// ledger. The error is handout.ErrClaimed if the call was claimed before,
 	// guard.ErrExpired if the intent has expired, and handout.ErrFrozen while the mesh
-	// is frozen. After ErrFrozen or another error, the claim may or may not be on the
-	// ledger.
+	// is frozen. After ErrFrozen, or an error that is not named here, the claim may or
+	// may not be on the ledger.
 	HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error
 	// Withholds returns the reason why no intent can be handed out now, such as
 	// handout.ErrFrozen, or nil.
@@ -93,11 +94,11 @@ type DecideResponse struct {
 	Verdict    string          `json:"verdict"`
 	ReasonCode string          `json:"reason_code"`
 	IntentID   string          `json:"intent_id"`
-	ArgsDigest string          `json:"args_digest"` // the report of the outcome must repeat it
+	ArgsDigest string          `json:"args_digest"` // digest of the args; the report of the outcome must contain it
 	ReportBy   string          `json:"report_by"`
 	Report     string          `json:"report"`            // path under which the outcome is reported
 	Repeated   bool            `json:"handed_out_before"` // the intent was handed out before, so the effect may have begun
-	Decision   json.RawMessage `json:"decision"`          // signed by policy; contains the intent
+	Decision   json.RawMessage `json:"decision"`          // the decision as signed by policy; contains the intent
 	ReceiptID  string          `json:"receipt_id"`        // id that the receipt of the outcome will have
 }
 
@@ -209,7 +210,8 @@ func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e 
 	return nil, false, s.refused(ctx, p, r, &res)
 }
 
-// refused returns the error for a wait that ended without an ALLOW.
+// refused returns the error for a wait that ended without an ALLOW. If the wait ended
+// because ctx is done, refused also cancels the call (see calls.Runner.Unended).
 func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
 	case await.Ended:
@@ -257,11 +259,12 @@ func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Pri
 }
 
 // resume waits, for at most r.Timeout, until the intent of a call that was proposed
-// earlier may be handed out, and claims the call. If the intent was handed out before,
-// the results are those of again. The error is an *apierr.Escalation if the wait ends
-// while the call waits for approval, and that of endedError if the call has an outcome.
+// earlier may be handed out; the results are then those of claim. If the intent was
+// handed out before, the results are those of again. If the call has an outcome, the
+// error is that of endedError. If the wait ends while the call waits for approval, the
+// error is an *apierr.Escalation.
 func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior, async bool) (*contract.Event, bool, error) {
-	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout, Async: async})
+	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, before.Known(), await.Terms{Within: r.Timeout, Async: async})
 	switch res.State {
 	case await.Allowed:
 		return s.claim(ctx, r, before.Proposal, &res, async)
@@ -289,7 +292,7 @@ func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bo
 	} else if err != nil {
 		return nil, false, apierr.Unavailable("the intent could not be handed out now: " + err.Error())
 	}
-	e, err := s.Queries.Event(ctx, audit.DecisionQuery, r.ID)
+	e, err := s.Queries.In(r.Tenant).Event(ctx, audit.DecisionQuery, r.ID)
 	if err == nil && e == nil {
 		err = apierr.Unavailable("the decision cannot be read now")
 	}
@@ -319,11 +322,11 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 // in order to execute it. The error is 404 if the call does not exist or is not such a
 // call, and 403 if the caller is suspended.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
-	if err := s.Gate.Suspended(who.Actor); err != nil { // the decision may be older than the suspension
+	if err := s.Gate.Suspended(who.Tenant, who.Actor); err != nil { // the decision may be older than the suspension
 		return err
 	}
 	ctx := c.Request().Context()
-	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)
+	first, err := s.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, req.CallID)
 	if err != nil {
 		return err
 	}
@@ -335,7 +338,11 @@ func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async
 	if err != nil {
 		return err
 	}
-	r := propose.Request{ID: call.ID, Kind: call.Kind, Tool: call.Tool, Session: first.Session, Timeout: timeout}
-	e, again, err := s.resume(ctx, r, &calls.Prior{Proposal: first, Call: call}, async)
+	r := propose.Request{ID: call.ID, Tenant: who.Tenant, Kind: call.Kind, Tool: call.Tool, Session: first.Session, Timeout: timeout}
+	before := &calls.Prior{Proposal: first, Call: call}
+	if before.Last, before.At, err = s.Queries.In(who.Tenant).LastAt(ctx, req.CallID); err != nil {
+		return err
+	}
+	e, again, err := s.resume(ctx, r, before, async)
 	return s.handOut(c, r, e, again, err)
 }

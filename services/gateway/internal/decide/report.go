@@ -96,12 +96,12 @@ func (u *ReportedUsage) check() error {
 
 // Report handles POST /api/v1/intents/{id}/outcome. It records the outcome that the
 // caller reports for a call that it executed, marked as attested by the caller. When it
-// responds with 200, the report is on the ledger. An intent has one outcome: a report
-// equal to the first one is accepted as a repetition, and a different one is a conflict
-// (409). A report after the deadline is recorded as a separate event in addition to the
-// outcome "unknown". A report whose args digest is not the intent's is also a conflict.
-// An output that does not match the tool's schema is an error (400). The response is 404
-// if the intent was not handed out to the caller.
+// responds with 200, the report is on the ledger. A call has one outcome: a report equal
+// to the first one is accepted as a repetition, and a different one is a conflict (409).
+// A report after the deadline is recorded as a separate event in addition to the outcome
+// "unknown". A report whose args digest is not the intent's is also a conflict. An
+// output that does not match the tool's schema is an error (400). The response is 404 if
+// the intent was not handed out to the caller.
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contr
 	if call == "" {
 		return nil, nil, missing
 	}
-	e, err := s.Queries.Event(ctx, audit.DecisionQuery, call)
+	e, err := s.Queries.In(who.Tenant).Event(ctx, audit.DecisionQuery, call)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -169,13 +169,13 @@ func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 
 // closeCall records a report as the call's outcome, or as a separate event if the
 // deadline has passed. If the call has an outcome already, the results are those of
-// reportedBefore. The error is 404 if the intent was not handed out, and 503 if the
-// report cannot be recorded now.
+// reportedBefore. If the intent was not handed out, closeCall records nothing and
+// returns an error (404).
 func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest) (*OutcomeResponse, error) {
 	if s.Lender == nil {
 		return nil, apierr.Unavailable("the gateway has no signing key")
 	}
-	last, err := s.Queries.Last(ctx, a.Call.ID)
+	last, err := s.Queries.In(e.Tenant).Last(ctx, a.Call.ID)
 	switch {
 	case err != nil:
 		return nil, err
@@ -186,14 +186,14 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	case last.Service() != contract.CallerExecutor: // the call expired
 		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " expired before it was handed out")
 	}
-	r, err := s.reportOf(ctx, q)
+	r, err := s.reportOf(ctx, e.Tenant, q)
 	if err != nil {
 		return nil, err
 	}
 	eff, late, err := s.Lender.Close(ctx, last, a, r)
 	switch {
 	case errors.Is(err, outcome.ErrSuperseded): // the outcome was recorded meanwhile, because of the deadline or by a concurrent report
-		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != contract.EventEffectRecorded {
+		if last, err = s.Queries.In(e.Tenant).Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != contract.EventEffectRecorded {
 			return nil, apierr.Unavailable("the outcome of the call cannot be read now")
 		}
 		return s.reportedBefore(ctx, e, a, q, last)
@@ -206,9 +206,9 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
 }
 
-// reportOf converts the body of a report and stores its output. The error is 400 if the
-// output is too large, and 503 if it cannot be stored.
-func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report, error) {
+// reportOf converts the body of a report and stores its output as content of a tenant.
+// The error is 400 if the output is too large, and 503 if it cannot be stored.
+func (s *API) reportOf(ctx context.Context, tenant string, q *OutcomeRequest) (*handout.Report, error) {
 	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {
 		r.Usage = &contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
@@ -217,7 +217,7 @@ func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report,
 	if q.Output == nil {
 		return r, nil
 	}
-	content, err := s.Blobs.Commit(ctx, q.Output, "application/json")
+	content, err := s.Blobs.In(tenant).Commit(ctx, q.Output, "application/json")
 	if errors.Is(err, blob.ErrTooLarge) {
 		return nil, apierr.BadRequest("/output", err.Error())
 	}
@@ -228,10 +228,11 @@ func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report,
 	return r, nil
 }
 
-// reportedBefore handles a report for a call that has an outcome. An equal report is
-// accepted as a repetition, and a different one is rejected. If the outcome is "unknown"
-// because no report was received in time, the report is recorded as a separate event.
-// The error is 404 if the call ended before its intent was handed out.
+// reportedBefore handles a report for a call that has an outcome. A report that is equal
+// to the recorded one is accepted as a repetition; a different one is rejected with
+// error 409. If the outcome is "unknown" because no report was received in time, the
+// report is recorded as a separate event; see lateReport. If the call ended before its
+// intent was handed out, the error is 404.
 func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, last *contract.Event) (*OutcomeResponse, error) {
 	var rec contract.Recorded
 	if err := contract.Decode(last.Data, &rec); err != nil {
@@ -241,7 +242,7 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 		if rec.Effect.Status != contract.Unknown {
 			return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out; the call ended " + rec.Effect.Status)
 		}
-		r, err := s.reportOf(ctx, q)
+		r, err := s.reportOf(ctx, e.Tenant, q)
 		if err != nil {
 			return nil, err
 		}
@@ -252,7 +253,7 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 		}
 		return s.lateReport(ctx, e, a, q, r, &eff)
 	}
-	same, err := s.sameReport(ctx, &rec.Effect, rec.Output, q)
+	same, err := s.sameReport(ctx, e.Tenant, &rec.Effect, rec.Output, q)
 	if err != nil {
 		return nil, err
 	}
@@ -267,9 +268,9 @@ func reportConflict(a *contract.Allowed) *apierr.Error {
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 
-// sameReport reports whether q is equal to a recorded report with the effect eff and the
-// output out. It does not compare outputs if the recorded one was erased.
-func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
+// sameReport reports whether q is equal to a recorded report of a tenant with the effect
+// eff and the output out. It does not compare outputs if the recorded one was erased.
+func (s *API) sameReport(ctx context.Context, tenant string, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
 	var usage contract.Usage
 	if eff.Usage != nil {
 		usage = *eff.Usage
@@ -285,7 +286,7 @@ func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contrac
 	if out == nil {
 		return true, nil
 	}
-	first, err := s.Blobs.Open(ctx, out)
+	first, err := s.Blobs.In(tenant).Open(ctx, out)
 	if errors.Is(err, contract.ErrErased) {
 		return true, nil
 	}
@@ -336,7 +337,7 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 			return nil, err
 		}
 	}
-	same, err := s.sameReport(ctx, &was, content, q)
+	same, err := s.sameReport(ctx, e.Tenant, &was, content, q)
 	if err != nil {
 		return nil, err
 	}
@@ -349,5 +350,5 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 
 // lateBefore returns the late report of a call, or nil if there is none.
 func (s *API) lateBefore(ctx context.Context, e *contract.Event) (*contract.Event, error) {
-	return s.Queries.Event(ctx, audit.LateReportQuery, e.CallID)
+	return s.Queries.In(e.Tenant).Event(ctx, audit.LateReportQuery, e.CallID)
 }

@@ -32,15 +32,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth/authtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Tenant is the tenant of the mesh, and Executor the executor of its tools except those
-// whose kinds begin with "llm.".
+// Tenant is the tenant of the mesh, Other a second tenant in it, and Executor the executor
+// of its tools except those whose kinds begin with "llm.".
 const (
 	Tenant   = "t"
+	Other    = "u"
 	Executor = "session-runner"
 )
 
@@ -59,13 +61,15 @@ type Mesh struct {
 	testing.TB
 	Ledger  *Ledger
 	Service *gateway.Service
-	Blobs   *blob.Store // the gateway's; without a connection, so that it reads inline content only
+	Tenants *authtest.Registry // has the tenants Tenant and Other
+	Blobs   *blob.Store        // the gateway's store; it has no connection, so it reads inline content only
 
 	// Execute is called with each proposal, in the goroutine that appends it. If it is
 	// nil, each call succeeds with its args as output.
 	Execute func(c *Call)
-	// Answers holds the responses of other services by "service verb". A response is a
-	// value, or a func(args json.RawMessage) (any, error).
+	// Answers holds the responses of other services by "service verb", or by "service verb
+	// of u" for queries of the tenant Other only. A response is a value, or a func(args
+	// json.RawMessage) (any, error).
 	Answers map[string]any
 	// PostErr is the error with which the gateway's posts fail. The frames of failed
 	// posts are not in Posted.
@@ -80,7 +84,7 @@ type Mesh struct {
 	tools   map[string]string // digests of the tool documents, by kind
 }
 
-// Ledger is an in-memory ledger that calls a function for each new entry.
+// Ledger is an in-memory ledger that calls a function for each entry that Append adds.
 type Ledger struct {
 	memlog.Log
 	appended func(eventlog.Entry)
@@ -103,21 +107,36 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 
 // NewWith returns a mesh like New, with a lender for calls that their callers execute.
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
-	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
+	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
 	m.Ledger, m.Blobs = &Ledger{appended: m.appended}, &blob.Store{Tenant: Tenant}
 	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
-	env := &run.Env{Tenant: Tenant, Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
+	env := &run.Env{Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
 		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: m.Blobs,
 		Log: slog.New(slog.DiscardHandler)}
 	var err error
-	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Queries: m.client(), Open: m.open, Post: m.post, Lender: l}); err != nil {
+	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Queries: m.client(), Tenants: m.Tenants, Open: m.open, Post: m.post, Lender: l}); err != nil {
 		t.Fatal(err)
 	}
 	m.handler = m.Service.Handler()
+	m.root()
 	for _, kind := range tools {
 		m.Register(kind)
 	}
 	return m
+}
+
+// root delivers to the gateway the event that publishes the root key. Its tenant, which is
+// Tenant, is the cell's tenant from then on. The event is not on the ledger.
+func (m *Mesh) root() {
+	m.Helper()
+	e := m.by("provision").New(contract.EventKeyPublished, "k-root", []byte("{}"), nil)
+	b, err := e.Encode()
+	if err != nil {
+		m.Fatal(err)
+	}
+	if err := m.Service.Deliver(eventlog.Entry{Subject: e.Subject(), Data: b}); err != nil {
+		m.Fatal(err)
+	}
 }
 
 // Register adds a tool of a kind to the catalog. Its input and its output are objects
@@ -142,10 +161,24 @@ func (m *Mesh) Record(service, name, key string, doc []byte, cause *contract.Eve
 // RecordFor appends an event like Record, addressed to an executor.
 func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
-	by := &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: service + "/" + service[:2] + "1", Now: time.Now}
-	e := by.New(name, key, doc, cause)
+	e := m.by(service).New(name, key, doc, cause)
 	e.Target = executor
-	if _, err := by.Append(context.Background(), e); err != nil {
+	return m.append(e)
+}
+
+// RecordIn appends an event of the given service in a tenant. The event has no cause.
+func (m *Mesh) RecordIn(tenant, service, name, key string, doc []byte) *contract.Event {
+	m.Helper()
+	return m.append(m.by(service).In(tenant).New(name, key, doc, nil))
+}
+
+func (m *Mesh) by(service string) *emit.Emitter {
+	return &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: service + "/" + service[:2] + "1", Now: time.Now}
+}
+
+func (m *Mesh) append(e *contract.Event) *contract.Event {
+	m.Helper()
+	if _, err := m.by(e.Service()).Append(context.Background(), e); err != nil {
 		m.Fatal(err)
 	}
 	return e
@@ -201,7 +234,7 @@ func (c *Call) Succeed(output []byte) {
 	c.End(executorOf(c.Kind), contract.Effect{Status: contract.Succeeded, OutputDigest: content.Commitment}, &content, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
-// Fail records that the call ended with an error of its executor.
+// Fail records that the call ended with the given status and error of its executor.
 func (c *Call) Fail(status, code, message string) {
 	c.End(executorOf(c.Kind), contract.Effect{Status: status, ErrorCode: code, ErrorMessage: message}, nil, contract.Allow, contract.ReasonRuleScopedCall)
 }
@@ -243,12 +276,12 @@ func (c *Call) Escalate() {
 }
 
 // client returns a query client without a transport. It responds to a query with the
-// value in Answers. Without one, it responds to queries of audit's index of calls from
-// the ledger, and to others with an error.
+// value in Answers. For a query without a value in Answers, it responds from the ledger
+// if the query is one of audit's index of calls, and otherwise with an error.
 func (m *Mesh) client() *rpc.Client {
 	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
-		Send: func(_ context.Context, service, _, verb string, args any) (rpc.Frames, error) {
-			return m.respond(service, verb, args)
+		Send: func(ctx context.Context, service, _, verb string, args any) (rpc.Frames, error) {
+			return m.respond(transient.Tenant(ctx), service, verb, args)
 		}}
 }
 
@@ -271,14 +304,21 @@ func (r *response) Next(context.Context) (transient.Frame, error) {
 // Close implements rpc.Frames.
 func (r *response) Close() {}
 
-func (m *Mesh) respond(service, verb string, args any) (rpc.Frames, error) {
+func (m *Mesh) respond(tenant, service, verb string, args any) (rpc.Frames, error) {
 	raw, err := json.Marshal(args)
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
-	m.queried = append(m.queried, service+" "+verb)
-	answer, known := m.Answers[service+" "+verb]
+	name := service + " " + verb
+	answer, known := m.Answers[name]
+	if tenant == Other {
+		name += " of " + tenant
+		if theirs, ok := m.Answers[name]; ok {
+			answer, known = theirs, true
+		}
+	}
+	m.queried = append(m.queried, name)
 	m.mu.Unlock()
 	if f, ok := answer.(func(json.RawMessage) (any, error)); ok {
 		answer, err = f(raw)
@@ -294,7 +334,8 @@ func (m *Mesh) respond(service, verb string, args any) (rpc.Frames, error) {
 	return &response{doc, transient.ErrEnd}, err
 }
 
-// Queried returns the queries since the last call of Queried, each as "service verb".
+// Queried returns the queries since the last call of Queried, each as "service verb" or,
+// for the tenant Other, as "service verb of u".
 func (m *Mesh) Queried() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -413,8 +454,8 @@ func (c *Call) Send(f llm.Frame) {
 	c.SendBytes(b)
 }
 
-// SendBytes sends bytes to the gateway as one frame of the call's response, even if they
-// do not encode a frame.
+// SendBytes sends b to the gateway in place of an encoded llm.Frame of the call's
+// response. It does not check b, so that a test can send a malformed frame.
 func (c *Call) SendBytes(b []byte) {
 	c.stream().put(&transient.Frame{Kind: transient.Data, Data: b}, nil)
 }
@@ -422,10 +463,16 @@ func (c *Call) SendBytes(b []byte) {
 // Lose makes the stream of the call's frames fail with transient.ErrGap.
 func (c *Call) Lose() { c.stream().put(nil, transient.ErrGap) }
 
-// Token mints a bearer token for actor with the given scopes.
+// Token mints a bearer token for an actor of the tenant Tenant with the given scopes.
 func (m *Mesh) Token(actor string, scopes ...string) string {
 	m.Helper()
-	raw, err := token.Mint(m.seed, Tenant, actor, "-", scopes, time.Now(), time.Hour)
+	return m.TokenIn(Tenant, actor, scopes...)
+}
+
+// TokenIn mints a bearer token like Token, for an actor of the given tenant.
+func (m *Mesh) TokenIn(tenant, actor string, scopes ...string) string {
+	m.Helper()
+	raw, err := token.Mint(m.seed, tenant, actor, "-", scopes, time.Now(), time.Hour)
 	if err != nil {
 		m.Fatal(err)
 	}

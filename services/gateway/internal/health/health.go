@@ -1,5 +1,5 @@
-// Package health serves the state of the mesh: to everyone, whether it accepts calls; to
-// insiders, also the state of its services.
+// Package health serves the liveness, readiness and version of the gateway. Requests
+// that API.Insider accepts also receive the state of the mesh's services.
 package health
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -26,7 +27,6 @@ import (
 // API serves liveness, readiness and version. Its exported fields are set before its
 // first use.
 type API struct {
-	Tenant     string
 	Instance   string
 	Version    string
 	Durability string   // durability mode that /readyz reports
@@ -122,14 +122,24 @@ func (s *API) Now() Readiness {
 
 // Insider returns nil if a request may read the state of the mesh, and otherwise an
 // error. The request may do so if it comes from this host and no header shows that a
-// proxy forwarded it, or if its credential has the scope health:read.
+// proxy forwarded it, or if its credential has the scope health:read and is of the tenant
+// of the mesh's own events, and its principal is not suspended. The principal need not be
+// an operator, so that a monitoring system can have a credential that permits nothing
+// else.
 func (s *API) Insider(c echo.Context) error {
 	r := c.Request()
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && net.ParseIP(host).IsLoopback() && r.Header.Get("X-Forwarded-For")+r.Header.Get("Forwarded")+r.Header.Get("Via") == "" {
 		return nil
 	}
-	_, err := s.Gate.Caller(c, token.Health)
-	return err
+	who, err := s.Gate.Caller(c, token.Health)
+	if err != nil {
+		return err
+	}
+	if who.Tenant != s.Gate.Tenants.Tenant() {
+		return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeScopeMissing,
+			Message: "the token is of tenant " + who.Tenant + "; the state of the mesh is for tokens of tenant " + s.Gate.Tenants.Tenant()}
+	}
+	return s.Gate.Suspended(who.Tenant, who.Actor)
 }
 
 // Ready handles GET /readyz. It responds with 200 if the mesh accepts calls, or else
@@ -210,7 +220,7 @@ func (r *Readiness) allServe() bool {
 func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
 	newest := uint64(0)
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
-		en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: s.Tenant, Event: name}.String())
+		en, err := s.Ledger.Last(ctx, bus.Filter{Event: name}.String())
 		if err == nil {
 			newest = max(newest, en.Seq)
 		} else if !errors.Is(err, eventlog.ErrNotFound) {

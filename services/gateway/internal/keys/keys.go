@@ -25,12 +25,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API creates virtual keys and revokes credentials. Its fields are set before its first
-// use.
+// API proposes the calls that create virtual keys, give and withdraw consent to their
+// creation, and revoke credentials. It also lists the keys. Its fields are set before
+// its first use.
 type API struct {
 	Gate      *auth.Gate
 	Calls     *calls.API
-	Queries   *queries.Client
+	Queries   *queries.Services
 	Authority Authority
 }
 
@@ -38,7 +39,7 @@ type API struct {
 type Authority interface {
 	// AwaitKey waits until this gateway accepts the virtual key raw, or until ctx is
 	// done.
-	AwaitKey(ctx context.Context, raw string)
+	AwaitKey(ctx context.Context, tenant, raw string)
 }
 
 // inForce is the maximum time that the response to the creation of a key waits until
@@ -58,7 +59,7 @@ type KeyRequest struct {
 	RateWindow   string   `json:"rate_window,omitempty"` // second, minute or hour; empty = minute
 	Concurrent   int64    `json:"concurrent,omitempty"`
 	Cache        bool     `json:"cache,omitempty"`
-	TTLMS        int64    `json:"ttl_ms,omitempty"` // 0 means that the key does not expire
+	TTLMS        int64    `json:"ttl_ms,omitempty"` // time to live in milliseconds; 0 means that the key does not expire
 }
 
 // KeyResponse is the response to the creation of a virtual key. No other response
@@ -112,7 +113,7 @@ func (s *API) Create(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), inForce) // the maker can then use the key at once
 	defer cancel()
-	s.Authority.AwaitKey(ctx, key)
+	s.Authority.AwaitKey(ctx, who.Tenant, key)
 	return c.JSON(http.StatusOK, KeyResponse{req.ID, key})
 }
 
@@ -135,7 +136,7 @@ func checkScopes(k *auth.Caller, scopes []string) error {
 // ConsentRequest is the body of POST /api/v1/keys/{id}/consent.
 type ConsentRequest struct {
 	Maker  string   `json:"maker"`  // principal that may create the key
-	Scopes []string `json:"scopes"` // maximum set of scopes of the key
+	Scopes []string `json:"scopes"` // the key may have these scopes or some of them
 	TTLMS  int64    `json:"ttl_ms"` // milliseconds within which the key must be created
 }
 
@@ -155,8 +156,8 @@ func (s *API) Consent(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.consent_key", "policy.consent_key", w.End())
 }
 
-// Withdraw handles DELETE /api/v1/keys/{id}/consent. Withdrawing a consent also revokes
-// a key that was created under it.
+// Withdraw handles DELETE /api/v1/keys/{id}/consent. It ends the caller's consent to the
+// key, and revokes the key if it acts as the caller.
 func (s *API) Withdraw(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -187,8 +188,9 @@ func (s *API) Revoke(c echo.Context) error {
 
 // List handles GET /api/v1/keys. It responds with the virtual keys.
 func (s *API) List(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Admin); err != nil {
+	who, err := s.Gate.Caller(c, token.Admin)
+	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, policy.KeysQuery, policy.KeysRequest{})
+	return queries.Send(c, s.Queries.In(who.Tenant), policy.KeysQuery, policy.KeysRequest{})
 }

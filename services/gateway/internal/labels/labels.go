@@ -137,15 +137,14 @@ func wordOrHyphen(r rune) bool { return word(r) || r == '-' }
 // Reader determines the labels that calls inherit. Its exported fields are set before
 // its first use; it is safe for concurrent use.
 type Reader struct {
-	Tenant  string
 	Ledger  eventlog.Log
-	Queries *queries.Client
+	Queries *queries.Services
 
 	makers makers
 }
 
-// Inherit adds labels to a proposal: those of the sessions to whose content docs refer,
-// and those of the session of the call previous, whose response the request continues;
+// Inherit adds labels to a proposal: the labels of other sessions to whose content docs
+// refer, and of the session of the call previous, whose response the request continues;
 // previous is "" if there is none. A call judge.score also inherits the labels of the
 // session that it judges. Inherit returns an error if there are more than maxNamed
 // references, or if the sessions or their labels cannot be read.
@@ -171,7 +170,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	if len(ids) > maxNamed {
 		return apierr.BadRequest(apierr.WholeBody, "a request names at most 256 calls, contents and sessions")
 	}
-	sessions, err := s.makers.of(ctx, s.Queries, ids)
+	sessions, err := s.makers.of(ctx, s.Queries, r.Tenant, ids)
 	if err != nil {
 		return err
 	}
@@ -182,7 +181,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 		if session == r.Session {
 			continue // policy reads the labels of the call's own session
 		}
-		labels, err := s.labelsOf(ctx, session)
+		labels, err := s.labelsOf(ctx, r.Tenant, session)
 		if err != nil {
 			return err
 		}
@@ -193,9 +192,10 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	return nil
 }
 
-// labelsOf returns the labels of a session from the ledger, or nil if it has none.
-func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
-	filter := bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String()
+// labelsOf returns the labels of a tenant's session from the ledger, or nil if it has
+// none.
+func (s *Reader) labelsOf(ctx context.Context, tenant, session string) ([]string, error) {
+	filter := bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String()
 	en, err := s.Ledger.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil, nil
@@ -215,23 +215,28 @@ func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error)
 // under its own id. The session of a call or content never changes.
 type makers struct {
 	mu sync.Mutex
-	by map[string]string
+	by map[reference]string
 }
+
+// reference is the id of a call, content or session in a request of a tenant. References
+// of different tenants are cached separately, because audit returns only sessions of the
+// tenant that queries it.
+type reference struct{ tenant, id string }
 
 // maxMakers is the number of entries above which the cache is cleared.
 const maxMakers = 16384
 
 // of returns the sessions in which the calls and contents with the given ids were made,
 // and the sessions among the ids, sorted and without duplicates. It ignores ids for
-// which audit knows no session. It returns an error if audit cannot be queried.
-func (m *makers) of(ctx context.Context, q *queries.Client, ids []string) (sessions []string, err error) {
+// which audit returns no session. It returns an error if audit cannot be queried.
+func (m *makers) of(ctx context.Context, q *queries.Services, tenant string, ids []string) (sessions []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	var unknown []string
 	m.mu.Lock()
 	for _, id := range ids {
-		if v, ok := m.by[id]; ok {
+		if v, ok := m.by[reference{tenant, id}]; ok {
 			sessions = append(sessions, v)
 		} else {
 			unknown = append(unknown, id)
@@ -239,16 +244,16 @@ func (m *makers) of(ctx context.Context, q *queries.Client, ids []string) (sessi
 	}
 	m.mu.Unlock()
 	if len(unknown) > 0 {
-		found, err := queries.Do(ctx, q, audit.MakersQuery, audit.MakersRequest{IDs: unknown})
+		found, err := queries.Do(ctx, q.In(tenant), audit.MakersQuery, audit.MakersRequest{IDs: unknown})
 		if err != nil {
 			return nil, err
 		}
 		m.mu.Lock()
 		if m.by == nil || len(m.by) > maxMakers {
-			m.by = map[string]string{}
+			m.by = map[reference]string{}
 		}
 		for id, session := range found {
-			m.by[id] = session
+			m.by[reference{tenant, id}] = session
 			sessions = append(sessions, session)
 		}
 		m.mu.Unlock()

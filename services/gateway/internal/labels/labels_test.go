@@ -47,7 +47,7 @@ func namedPlainly(doc []byte) (out []string) {
 		from += i + 1
 		at := from - 2
 		if at < 0 || doc[at] != 'c' && doc[at] != 's' || at > 0 && word(rune(doc[at-1])) {
-			continue // the hyphen ends the prefix of another id
+			continue // the hyphen does not follow the prefix c or s of an id
 		}
 		end := from
 		for end < len(doc) && end-at <= body.MaxName && wordOrHyphen(rune(doc[end])) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -53,8 +55,31 @@ type EventLine struct {
 	Seq   uint64 `json:"seq"` // ledger sequence
 }
 
-// Events handles GET /api/v1/events. It lists or follows the ledger as JSON lines
-// {event, seq}, filtered by session, type, time and sequence.
+// meshWide lists the names of the events about the log and the mesh's own keys. The
+// evidence of every tenant depends on these events.
+var meshWide = []string{contract.EventCellOpened, contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventLogEpochOpened}
+
+// selects reports whether the parameter type of a request, the name or the type of an
+// event, is that of a mesh-wide event.
+func selects(typ string) bool {
+	return slices.ContainsFunc(meshWide, func(name string) bool { return typ == name || strings.Contains(typ, "."+name+".") })
+}
+
+// shared reports whether an event of provision is one that callers of every tenant may
+// read. Events about keys of a tenant's approvers and bundles are not.
+func shared(e *contract.Event) bool {
+	switch e.Name {
+	case contract.EventKeyPublished, contract.EventKeyRevoked:
+		var k contract.TrustKey
+		return contract.Decode(e.Data, &k) == nil && !strings.HasPrefix(k.Owner, contract.OwnerApprover) && !strings.HasPrefix(k.Owner, contract.OwnerBundle)
+	}
+	return slices.Contains(meshWide, e.Name)
+}
+
+// Events handles GET /api/v1/events. It lists or follows the events of the caller's
+// tenant as JSON lines {event, seq}, filtered by session, type, time and sequence. If the
+// type is that of a mesh-wide event, and no session is given, the mesh's own events of the
+// type are listed, too.
 func (s *API) Events(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -75,10 +100,13 @@ func (s *API) Events(c echo.Context) error {
 			return apierr.BadRequest("since", "want a duration like 5m or an RFC 3339 time")
 		}
 	}
-	filter := bus.Filter{Tenant: s.Tenant, Key: session}.String()
+	filter := bus.Filter{Tenant: who.Tenant, Key: session}.String()
+	if session == "" && selects(typ) {
+		filter = bus.Filter{Service: services.Provision}.String()
+	}
 	return s.lines(c, filter, c.QueryParam("follow") == "true", func(en eventlog.Entry) []byte {
 		e, err := eventlog.Open(en, filter)
-		if err != nil || typ != "" && e.Name != typ && e.Type() != typ {
+		if err != nil || typ != "" && e.Name != typ && e.Type() != typ || e.Tenant != who.Tenant && !shared(e) {
 			return nil
 		}
 		if t, err := contract.ParseTime(e.Time); err == nil && t.Before(after) {
@@ -92,9 +120,6 @@ func (s *API) Events(c echo.Context) error {
 // Entries handles GET /api/v1/ledger. It streams the stored bytes of the entries in the
 // range of the parameters from and to, one line for each entry.
 func (s *API) Entries(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
-		return err
-	}
 	return s.lines(c, bus.Filter{}.String(), false, func(en eventlog.Entry) []byte { return en.Data })
 }
 
@@ -124,14 +149,14 @@ const followEvery = 50 * time.Millisecond
 // parameters from and to, each as render returns it; entries for which render returns
 // nil are omitted. If forever is set, the stream waits for new entries at the end of the
 // ledger. An error before the stream begins is returned. If later the ledger cannot be
-// read or the caller's credential becomes invalid, the connection is aborted, so that
-// the response is not mistaken for a complete one.
+// read or the caller's access ends (see auth.Gate.Watch), the connection is aborted, so
+// that the response is not mistaken for a complete one.
 func (s *API) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
 	part, err := spanOf(c)
 	if err != nil {
 		return err
 	}
-	who, err := s.Gate.Caller(c, token.Audit)
+	who, err := s.Gate.Caller(c, "")
 	if err != nil {
 		return err
 	}
@@ -153,7 +178,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 		select {
 		case <-ctx.Done():
 			if c.Request().Context().Err() == nil {
-				panic(http.ErrAbortHandler) // the client is still connected, but its credential became invalid
+				panic(http.ErrAbortHandler) // the client is still connected, but its access has ended, see auth.Gate.Watch
 			}
 			return nil
 		case <-time.After(followEvery):
@@ -167,7 +192,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 // send panics with http.ErrAbortHandler.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
-		if err != nil || ctx.Err() != nil { // ctx is also done when the caller's credential becomes invalid
+		if err != nil || ctx.Err() != nil { // ctx is also done when the caller's access ends, see auth.Gate.Watch
 			panic(http.ErrAbortHandler)
 		}
 		if part.to > 0 && en.Seq > part.to {
@@ -183,12 +208,15 @@ func (s *API) send(ctx context.Context, c echo.Context, filter string, part *spa
 	return false
 }
 
-// Content handles GET /api/v1/contents/{commitment}. It responds with a content object
-// as it is stored: 16 bytes of salt followed by the content, or the ciphertext of both
-// if the content is encrypted. The response is 404 if the object does not exist or was
-// erased.
+// Content handles GET /api/v1/contents/{commitment}, with the size of the content in the
+// parameter size. It responds with a content object as it is stored: 16 bytes of salt
+// followed by the content, or the ciphertext of both if the content is encrypted. The
+// object is that of the caller's tenant or, if the caller is an operator of the mesh with
+// the scope cell:audit, of the tenant in the parameter tenant. The response is 404 if the
+// object does not exist or was erased, and 503 if it cannot be read now.
 func (s *API) Content(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
 		return err
 	}
 	size, err := strconv.ParseInt(c.QueryParam("size"), 10, 64)
@@ -199,7 +227,20 @@ func (s *API) Content(c echo.Context) error {
 	if !strings.HasPrefix(ref.Commitment, "sha256:") || !contract.Token(strings.TrimPrefix(ref.Commitment, "sha256:")) {
 		return apierr.BadRequest("commitment", "want sha256:<hex>")
 	}
-	object, err := s.Blobs.Object(c.Request().Context(), &ref)
+	tenant := who.Tenant
+	if of := c.QueryParam("tenant"); of != "" && of != tenant {
+		if _, err := s.Gate.Caller(c, token.CellAudit); err != nil {
+			return err
+		}
+		if err := s.Gate.OfMesh(who); err != nil {
+			return err
+		}
+		if !contract.Token(of) {
+			return apierr.BadRequest("tenant", "want the id of a tenant")
+		}
+		tenant = of
+	}
+	object, err := s.Blobs.In(tenant).Object(c.Request().Context(), &ref)
 	if err != nil {
 		return apierr.Unavailable(err.Error())
 	}

@@ -3,6 +3,7 @@ package ledgerapi
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // ReceiptByDigest handles GET /api/v1/proofgraph/receipts/:hash. It responds with the
@@ -29,7 +32,11 @@ func (s *API) ReceiptByDigest(c echo.Context) error {
 	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 || digits != strings.ToLower(digits) {
 		return apierr.BadRequest("hash", "want a receipt's digest: sha256: and 64 lower-case hex digits")
 	}
-	return queries.Send(c, s.Queries, audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: "sha256:" + digits})
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
+		return err
+	}
+	return queries.Send(c, s.Queries.In(who.Tenant), audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: "sha256:" + digits})
 }
 
 // ExportRequest is the body of POST /api/v1/evidence/export.
@@ -97,8 +104,8 @@ func (z *zippedResponse) Close() error {
 type Verification struct {
 	Verdict string             `json:"verdict"` // PASS or FAIL
 	Checks  VerificationChecks `json:"checks"`
-	Errors  []string           `json:"errors"` // the error that ended the verification, if the verdict is FAIL
-	Root    string             `json:"root"`   // key id of the root under which the pack was verified
+	Errors  []string           `json:"errors"` // the error that ended the verification, if the verdict is FAIL; otherwise empty
+	Root    string             `json:"root"`   // key id of the root that the pack was verified against
 	Report  *evidence.Report   `json:"report,omitempty"`
 }
 
@@ -110,14 +117,18 @@ type VerificationChecks struct {
 	PolicyCompliance bool `json:"policy_compliance"`
 }
 
-// maxVerifying is the maximum number of packs that a gateway verifies at once; each
-// verification occupies one core.
-const maxVerifying = 2
+// Limits of verifications, because one uses much CPU time.
+const (
+	MaxVerifying = 2                // packs that a gateway verifies at once
+	verifyWait   = 10 * time.Second // maximum time that a request waits until its verification begins
+)
 
 // VerifyEvidence handles POST /api/v1/evidence/verify. It responds with a Verification,
-// or with 429 if the gateway is verifying maxVerifying packs already. The pack is the
-// body, or the file in the field bundle of a form (multipart/form-data). The root is the
-// mesh's own root, or the key id in the parameter root.
+// also if the pack is invalid. The error is 400 if the request contains no pack or an
+// invalid root, and 429 if the gateway is busy with other packs for longer than verifyWait;
+// waiting requests are served by tenant in turn, and within a tenant by caller in turn.
+// The pack is the body, or the file in the field bundle of a form (multipart/form-data).
+// The root is the mesh's own root, or the key id in the parameter root.
 func (s *API) VerifyEvidence(c echo.Context) error {
 	pack, err := bundle(c.Request().Header.Get("Content-Type"), body.Raw(c))
 	if err != nil {
@@ -130,10 +141,16 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 		}
 		root = v
 	}
-	defer s.verifying.Add(-1)
-	if s.verifying.Add(1) > maxVerifying {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), verifyWait)
+	defer cancel()
+	if err := s.Verifiers.Enter(ctx, who.Tenant, who.Actor); err != nil {
 		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeVerifierBusy, RetryAfter: "1", Message: "other packs are being verified; send it again"}
 	}
+	defer s.Verifiers.Leave()
 	v := Verification{Root: root, Errors: []string{}}
 	v.Report, err = evidence.Verify(pack, root)
 	if v.Verdict = "PASS"; err != nil {
@@ -143,8 +160,9 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 	return c.JSON(http.StatusOK, v)
 }
 
-// bundle returns the evidence pack in a request's body raw: the body itself, or the file
-// in the form that the body contains.
+// bundle returns the evidence pack in a request's body raw: the body itself or, if
+// contentType is multipart/form-data, the file in the field bundle of the form. The
+// error is 400 if there is no pack.
 func bundle(contentType string, raw []byte) ([]byte, error) {
 	kind, params, _ := mime.ParseMediaType(contentType)
 	if kind != "multipart/form-data" {

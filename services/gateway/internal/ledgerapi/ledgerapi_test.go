@@ -4,18 +4,28 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -77,6 +87,40 @@ func TestEvents(t *testing.T) {
 	}
 	if r := m.Do("GET", "/api/v1/events", alice, ""); r.Error() != "scope_missing" {
 		t.Error(r.Body)
+	}
+}
+
+// TestMeshWideEvents checks that callers of every tenant can read the events about the log
+// and the mesh's own keys, by name or type, and no other events of another tenant.
+func TestMeshWideEvents(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	key := func(owner string) []byte {
+		return contract.Bytes(&contract.TrustKey{KID: "k-1", Owner: owner, Tenant: edgetest.Tenant, Uses: []string{contract.UseReceipt}})
+	}
+	m.RecordIn(edgetest.Tenant, "provision", contract.EventKeyPublished, "trust", key("policy"))
+	m.RecordIn(edgetest.Tenant, "provision", contract.EventKeyRevoked, "trust", key("policy"))
+	m.RecordIn(edgetest.Tenant, "provision", contract.EventKeyPublished, "trust", key(contract.OwnerApprover+"bob"))
+	m.RecordIn(edgetest.Tenant, "provision", contract.EventKeyPublished, "trust", key(contract.OwnerBundle+"ci"))
+	m.RecordIn(edgetest.Tenant, "provision", contract.EventLogEpochOpened, "log", []byte("{}"))
+	m.RecordIn(edgetest.Tenant, "provision", contract.EventOperatorDelegated, "operators", []byte("{}"))
+	m.RecordIn(edgetest.Other, "provision", contract.EventKeyPublished, "trust", key(contract.OwnerApprover+"eve"))
+	own, other := m.Token("auditor", token.Audit), m.TokenIn(edgetest.Other, "auditor", token.Audit)
+	for _, x := range []struct {
+		query      string
+		own, other int
+	}{
+		{"?type=" + contract.EventKeyPublished, 3, 2},
+		{"?type=dev.binnacle.provision." + contract.EventKeyPublished + ".v1", 3, 2},
+		{"?type=" + contract.EventKeyRevoked, 1, 1},
+		{"?type=" + contract.EventLogEpochOpened, 1, 1},
+		{"?type=" + contract.EventOperatorDelegated, 1, 0},
+		{"", 6, 1},
+	} {
+		for bearer, want := range map[string]int{own: x.own, other: x.other} {
+			if r := m.Do("GET", "/api/v1/events"+x.query, bearer, ""); r.Code != 200 || strings.Count(r.Body.String(), "\n") != want {
+				t.Errorf("%s, other tenant %t: %d events, want %d\n%s", x.query, bearer == other, strings.Count(r.Body.String(), "\n"), want, r.Body)
+			}
+		}
 	}
 }
 
@@ -219,5 +263,134 @@ func TestFollowEnds(t *testing.T) {
 		if got := lines(t, r); len(got) != 2 || time.Since(began) != time.Minute {
 			t.Error(got, time.Since(began))
 		}
+	})
+}
+
+// TestVerifyBusy checks that a verification waits for its turn while others are in
+// progress, and is rejected (429) if it waits too long.
+func TestVerifyBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		verifiers := fair.New(1)
+		s := &ledgerapi.API{Gate: &auth.Gate{}, Verifiers: verifiers}
+		verify := func() error {
+			c := echo.New().NewContext(httptest.NewRequest("POST", "/", strings.NewReader("no pack")), httptest.NewRecorder())
+			c.Set(auth.CallerKey, &auth.Caller{Tenant: "t", Actor: "alice"})
+			release, err := (&body.Budget{}).Read(c, body.Limits{}, body.Owner{}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+			return s.VerifyEvidence(c)
+		}
+		if err := verifiers.Enter(t.Context(), "u", "bob"); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var e *apierr.Error
+		if err := verify(); !errors.As(err, &e) || e.Code != contract.CodeVerifierBusy || time.Since(began) != 10*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		go func() { time.Sleep(5 * time.Second); verifiers.Leave() }()
+		began = time.Now()
+		for range 2 {
+			if err := verify(); err != nil || time.Since(began) != 5*time.Second {
+				t.Errorf("%v after %s", err, time.Since(began))
+			}
+		}
+	})
+}
+
+// TestFollowSuspended checks that the connection of a stream with follow=true is aborted
+// when the caller's tenant is suspended, and continues when another one is.
+func TestFollowSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.a")
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Minute)
+			m.Tenants.Suspend(edgetest.Other, true)
+			time.Sleep(time.Minute)
+			m.Tenants.Suspend(edgetest.Tenant, true)
+		}()
+		defer func() {
+			if err, ok := recover().(error); !ok || !errors.Is(err, http.ErrAbortHandler) || time.Since(began).Round(time.Second) != 2*time.Minute {
+				t.Error("after", time.Since(began), err)
+			}
+		}()
+		m.Do("GET", "/api/v1/events?follow=true", m.Token("auditor", token.Audit), "")
+	})
+}
+
+// TestTenantEvidence shows who may read the export of a tenant, that its parts are joined,
+// and that the connection is aborted if a part is missing.
+func TestTenantEvidence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{})
+		var fails, from string
+		m.Answers["audit tenant_export"] = func(raw json.RawMessage) (any, error) {
+			var q audit.TenantExportRequest
+			if err := json.Unmarshal(raw, &q); err != nil {
+				t.Fatal(err)
+			}
+			from = fmt.Sprint(q.From, " ", q.Witnessed)
+			if q.Next == fails {
+				return nil, errors.New("no audit")
+			}
+			next := map[string]string{"": "2", "2": "3"}[q.Next]
+			out := []audit.ExportLine{{Line: json.RawMessage(`{"part":"` + q.Next + `<>"}`)}, {Line: json.RawMessage(`{}`)}}
+			if next != "" {
+				out = append(out, audit.ExportLine{Next: next})
+			}
+			return out, nil
+		}
+		fails = "-"
+		get := func(tenant, bearer string) *edgetest.Response {
+			return m.Do("GET", "/api/v1/tenants/"+tenant+"/evidence?from=7&witnessed=2", bearer, "")
+		}
+		const whole = "{\"part\":\"<>\"}\n{}\n{\"part\":\"2<>\"}\n{}\n{\"part\":\"3<>\"}\n{}\n"
+		may := func(what, tenant, bearer string, may bool) {
+			t.Helper()
+			r := get(tenant, bearer)
+			if may && (r.Code != 200 || r.Body.String() != whole || r.Header().Get("Content-Type") != "application/x-ndjson" || from != "7 2") {
+				t.Errorf("%s: %d %q %s", what, r.Code, r.Body, from)
+			}
+			if none := get("x_y_z", bearer); !may && (r.Code != 404 || none.Code != 404 || r.Body.String() != none.Body.String()) {
+				t.Errorf("%s: %d %s, for a tenant that does not exist: %s", what, r.Code, r.Body, none.Body)
+			}
+		}
+		reader, other := m.Token("ann", token.Audit), m.TokenIn(edgetest.Other, "ann", token.All...)
+		may("its own", edgetest.Tenant, reader, true)
+		may("its own", edgetest.Other, other, true)
+		may("another's", edgetest.Tenant, other, false)
+		may("another's, by the owner of the mesh", edgetest.Other, m.Token("ann", token.CellAudit), true)
+		may("another's, without the scope", edgetest.Other, reader, false)
+		m.Tenants.Open("op")
+		op, stranger := m.TokenIn(contract.CellTenant, "op", token.CellAudit), m.TokenIn(contract.CellTenant, "ann", token.All...)
+		may("another's, by an operator", edgetest.Other, op, true)
+		may("the cell's, by an operator", contract.CellTenant, op, true)
+		may("another's, by an operator without the scope", edgetest.Other, m.TokenIn(contract.CellTenant, "op", token.Audit), false)
+		may("another's, by a stranger in the cell", edgetest.Other, stranger, false)
+		may("the cell's, by a stranger in it", contract.CellTenant, stranger, false)
+		may("the cell's, by a tenant", contract.CellTenant, other, false)
+		may("another's, by the original tenant", edgetest.Other, m.Token("ann", token.All...), false)
+		if r := get(edgetest.Tenant, m.Token("ann", token.CellAudit)); r.Error() != "scope_missing" {
+			t.Error(r.Body)
+		}
+		for _, query := range []string{"from=0", "from=x", "witnessed=-1", "witnessed=x"} {
+			if r := m.Do("GET", "/api/v1/tenants/t/evidence?"+query, reader, ""); r.Code != 400 || !strings.HasPrefix(query, r.Param()+"=") {
+				t.Errorf("%s: %d %s", query, r.Code, r.Body)
+			}
+		}
+		fails = ""
+		if r := get(edgetest.Tenant, reader); r.Code != 503 {
+			t.Error(r.Code, r.Body)
+		}
+		fails = "2"
+		defer func() {
+			if err, ok := recover().(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				t.Error("a part was missing, and the connection was not aborted:", err)
+			}
+		}()
+		get(edgetest.Tenant, reader)
 	})
 }

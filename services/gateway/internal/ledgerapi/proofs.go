@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/s2"
@@ -18,6 +17,7 @@ import (
 	"encoding/json"
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -29,18 +29,16 @@ import (
 
 // API serves reads of the ledger. Its exported fields are set before its first use.
 type API struct {
-	Tenant    string
 	RootKID   string
 	Gate      *auth.Gate
-	Queries   *queries.Client
+	Queries   *queries.Services
 	Sessions  *sessions.Resolver
 	Ledger    eventlog.Log
 	Blobs     *blob.Store
 	Catalog   View
 	Authority View
-	Position  func() uint64 // ledger sequence that both views have applied
-
-	verifying atomic.Int32 // number of packs being verified
+	Position  func() uint64 // returns the sequence of the last ledger entry that both Catalog and Authority have applied
+	Verifiers *fair.Gate    // has MaxVerifying places
 }
 
 // View is one of the gateway's own views; Dump returns it in canonical form.
@@ -48,27 +46,30 @@ type View interface{ Dump() []byte }
 
 // page holds the parameters of a request for a part of a list.
 type page struct {
+	queries       *queries.Client // of the caller's tenant
 	session       string
 	limit, offset int64
 }
 
-// sessionOf returns the id of the session that a request names by its id or by a name.
-// The name is the one that the principal in the query parameter owner gave the session
-// or, without that parameter, the caller of the request. The caller must have scope
-// audit:read.
-func (s *API) sessionOf(c echo.Context, session string) (string, error) {
+// sessionOf returns the client for queries of the caller's tenant, and the id of the
+// session that a request names by its id or by a name. The name is the one that the
+// principal in the query parameter owner gave the session or, without that parameter,
+// the caller of the request. The caller must have scope audit:read.
+func (s *API) sessionOf(c echo.Context, session string) (*queries.Client, string, error) {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
-	return s.Sessions.QueriedBy(c, who, session)
+	id, err := s.Sessions.QueriedBy(c, who, session)
+	return s.Queries.In(who.Tenant), id, err
 }
 
 // pageOf reads the parameters that select a part of a list: session, limit (default
-// 1000) and offset. The caller must have scope audit:read.
+// 1000) and offset. A limit or offset outside 0 to 100000 is an error (400). The caller
+// must have scope audit:read.
 func (s *API) pageOf(c echo.Context) (p page, err error) {
 	p = page{limit: 1000}
-	if p.session, err = s.sessionOf(c, c.QueryParam("session")); err != nil {
+	if p.queries, p.session, err = s.sessionOf(c, c.QueryParam("session")); err != nil {
 		return p, err
 	}
 	for _, x := range []struct {
@@ -93,7 +94,7 @@ func (s *API) Receipts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return queries.Lines(c, s.Queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
+	return queries.Lines(c, q.queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
 }
 
 // facets lists the facets that search accepts in addition to owner, since, until, before
@@ -121,7 +122,7 @@ func (s *API) Search(c echo.Context) error {
 			return apierr.BadRequest(name, err.Error())
 		}
 	}
-	return queries.Lines(c, s.Queries, audit.SearchQuery, q)
+	return queries.Lines(c, s.Queries.In(who.Tenant), audit.SearchQuery, q)
 }
 
 // setTerm sets one parameter of a search query.
@@ -159,7 +160,7 @@ func (s *API) ProofGraph(c echo.Context) error {
 	if q.session == "" {
 		return apierr.BadRequest("session", "name the session: /helm/proofgraph?session=s-…")
 	}
-	nodes, err := queries.Collect(c, s.Queries, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: q.session})
+	nodes, err := queries.Collect(c, q.queries, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: q.session})
 	if err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func (s *API) ProofGraph(c echo.Context) error {
 // Graph is a session's proof graph.
 type Graph struct {
 	SessionID string            `json:"session_id"`
-	Digest    string            `json:"digest"` // SHA-256 of the nodes, each followed by a newline
+	Digest    string            `json:"digest"` // "sha256:" and, in hex, the SHA-256 of the nodes, each followed by a newline
 	Nodes     []json.RawMessage `json:"nodes"`  // in canonical form
 }
 
@@ -184,17 +185,17 @@ func (s *API) ListSessions(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
+	return queries.Send(c, q.queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
 }
 
 // SessionReceipts handles GET /api/v1/proofgraph/sessions/:id/receipts. It responds with
 // one session's receipts, at most 1,000,000, in the order of the session's chain.
 func (s *API) SessionReceipts(c echo.Context) error {
-	id, err := s.sessionOf(c, c.Param("id"))
+	own, id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
 		return err
 	}
-	list, err := queries.Collect(c, s.Queries, audit.SessionReceiptsQuery, audit.SessionReceiptsRequest{Session: id, Limit: 1_000_000})
+	list, err := queries.Collect(c, own, audit.SessionReceiptsQuery, audit.SessionReceiptsRequest{Session: id, Limit: 1_000_000})
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (s *API) SessionReceipts(c echo.Context) error {
 // pack. If the pack cannot be read to its end, the connection is aborted, so that the
 // pack is not mistaken for a complete one.
 func (s *API) Evidence(c echo.Context) error {
-	id, err := s.sessionOf(c, c.Param("id"))
+	own, id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func (s *API) Evidence(c echo.Context) error {
 		return err
 	}
 	q.Session = id
-	pack, err := rpc.Bytes(c.Request().Context(), s.Queries.Client, audit.EvidenceQuery, q)
+	pack, err := rpc.Bytes(c.Request().Context(), own.Client, audit.EvidenceQuery, q)
 	if err != nil {
 		return queries.Error(audit.EvidenceQuery.Service, err)
 	}
@@ -256,12 +257,13 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 // inclusion proof of the ledger entry with the sequence seq, and with the checkpoint
 // that the proof leads to.
 func (s *API) Proof(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
 		return err
 	}
 	seq, err := strconv.ParseUint(c.Param("seq"), 10, 64)
 	if err != nil || seq == 0 {
 		return apierr.BadRequest("seq", "want a ledger sequence from 1")
 	}
-	return queries.Send(c, s.Queries, audit.ProofQuery, audit.ProofRequest{Seq: seq})
+	return queries.Send(c, s.Queries.In(who.Tenant), audit.ProofQuery, audit.ProofRequest{Seq: seq})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // LiveView is the current content of a view in canonical form, with the view's position.
@@ -22,19 +21,20 @@ type LiveView struct {
 	Root     string `json:"root,omitempty"` // key id of the root; set only for the view of the catalog
 }
 
-// ViewLine is one line of audit's view. Its members depend on what the line describes;
-// views are compared as bytes, and their form may change with a release.
+// ViewLine is one line of audit's view. Its members depend on the kind of line; views
+// are compared as bytes, and their form may change with a release.
 type ViewLine map[string]json.RawMessage
 
 // View handles GET /api/v1/views/{service}. It responds with a LiveView, or with JSON
 // lines for a view that its service sends as lines. The registry of services maps the
-// path to the service that holds the view and to the query for it. The query for an
-// optional view has the short deadline of the query for the key registry's view, so that
-// a service that does not run does not delay callers that read every view.
+// parameter service to a view. The query for an optional view has a short deadline, so
+// that a service that does not run does not delay callers that read every view.
 func (s *API) View(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
 		return err
 	}
+	own := s.Queries.In(who.Tenant)
 	path := c.Param("service")
 	if !contract.Token(path) {
 		return apierr.BadRequest("service", "no such service")
@@ -52,9 +52,9 @@ func (s *API) View(c echo.Context) error {
 		q.Deadline = query.KeysViewQuery.Deadline
 	}
 	if v.Lines {
-		return queries.Lines(c, s.Queries, query.List[query.ViewRequest, json.RawMessage](q), query.ViewRequest{})
+		return queries.Lines(c, own, query.List[query.ViewRequest, json.RawMessage](q), query.ViewRequest{})
 	}
-	return queries.Send(c, s.Queries, q, query.ViewRequest{})
+	return queries.Send(c, own, q, query.ViewRequest{})
 }
 
 // ownView responds with one of the gateway's own views. It reads the view again if the

@@ -36,7 +36,7 @@ type API struct {
 	Gate        *auth.Gate
 	Calls       *calls.API
 	Labels      *labels.Reader
-	Queries     *queries.Client
+	Queries     *queries.Services
 	Metrics     calls.Metrics
 	Blobs       *blob.Store
 	Tracer      *tracing.Tracer
@@ -67,19 +67,17 @@ type Frames interface {
 type ProviderRequest map[string]json.RawMessage
 
 // ProviderResponse is a response in the format of the API to which the request belongs.
-// That API defines the members of the response. The gateway relays unchanged what the
-// llm-router returns.
+// That API defines the members of the response. The gateway relays the response of the
+// llm-router unchanged.
 type ProviderResponse map[string]json.RawMessage
 
 // Handler returns the handler of the API for a kind of request to language models. The
 // gateway forwards the request unchanged; the args of the call are a summary of it.
-// Errors have the shape of the API: Anthropic's for messages and their token counts, or
-// else OpenAI's. If the request's Idempotency-Key identifies a call that was proposed
-// earlier with an equal request, the recorded output of that call is sent once the call
-// has ended. The error is 409 if that call had another request, or if the request is for
-// a stream, which cannot be sent again because its frames are not recorded. It is 410 if
-// the output was not stored or was erased, and 404 if a stored response has been
-// deleted.
+// Errors have the shape of the API: Anthropic's for messages and their token counts,
+// otherwise OpenAI's. If the request's Idempotency-Key identifies a call that was
+// proposed earlier with an equal request, the recorded output of that call is sent once
+// the call has ended (see repeat). If that call had another request, the response is an
+// error.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)
@@ -104,8 +102,7 @@ func (s *API) Handler(kind string) echo.HandlerFunc {
 
 // Request makes the proposal of a request to a language model. The args of the proposal
 // are a summary of the request; the body of the proposal is the request itself,
-// unchanged. Without a TimeoutHeader the timeout is llmTimeout. The error is 400 for an
-// invalid request or header, and 503 if the proposal cannot be prepared now.
+// unchanged. Without a TimeoutHeader the timeout is llmTimeout.
 func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller) (propose.Request, error) {
 	args, labels, err := llm.Peek(kind, raw)
 	var fe *llm.FieldError
@@ -134,7 +131,7 @@ func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller)
 	if err := s.Labels.Inherit(ctx, &r, previous, raw); err != nil {
 		return r, err
 	}
-	if err := llm.Request(ctx, s.Blobs, &r, args, raw, append(labels, r.Labels...)); err != nil {
+	if err := llm.Request(ctx, s.Blobs.In(who.Tenant), &r, args, raw, append(labels, r.Labels...)); err != nil {
 		return r, apierr.Unavailable("the request cannot be encrypted now: " + err.Error())
 	}
 	return r, nil
@@ -197,7 +194,7 @@ func (s *API) Models(c echo.Context) error {
 		return err
 	}
 	ask := func() (llmrouter.ModelList, error) {
-		return queries.Do(c.Request().Context(), s.Queries, llmrouter.ModelsQuery, llmrouter.ModelsRequest{})
+		return queries.Do(c.Request().Context(), s.Queries.In(who.Tenant), llmrouter.ModelsQuery, llmrouter.ModelsRequest{})
 	}
 	l, err := ask()
 	if err != nil {
@@ -230,7 +227,7 @@ func sendModel(c echo.Context, data []llmrouter.Model, id string, anthropic bool
 	switch {
 	case i < 0:
 		e := apierr.NotFound("no model " + id + "; GET /v1/models lists what there is")
-		e.Code, e.Param = contract.CodeModelNotFound, "model" // name of the path parameter
+		e.Code, e.Param = contract.CodeModelNotFound, "model" // name of the path parameter in OpenAI's API
 		return e
 	case anthropic:
 		return c.JSON(http.StatusOK, anthropicModel(data[i]))

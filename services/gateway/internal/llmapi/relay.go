@@ -24,11 +24,8 @@ import (
 // held back until the outcome is on the ledger. A complete response therefore implies
 // that the outcome and the receipt are durable. A call is cancelled if its client
 // disconnects, or if the caller is suspended or the credential is revoked (see
-// auth.Gate.Watch); a call with a stream is also cancelled if the credential expires.
-// Unless it has an Idempotency-Key, a call is also cancelled if, before the first frame,
-// the ledger stops responding, the proposal is not stored in time, or no executor starts
-// the call after the ledger has recovered. Only frames of the call's executor are
-// received.
+// auth.Gate.Watch); a call with a stream is also cancelled if the credential expires. If
+// the wait ends without the outcome for another reason, see unended.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")
@@ -56,7 +53,7 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	defer p.Close()
 	began := time.Now()
 	a := &response{s: s, c: c, r: r, frames: frames}
-	// r.Stream is also set for a plain response, whose frames the executor sends too.
+	// r.Stream cannot be passed here, because it is also set for a plain response.
 	allowed, done := s.Gate.Watch(ctx, who, args.Stream)
 	defer done()
 	// The wait for an approval is at most CallTimeout, even if the timeout of the
@@ -68,7 +65,7 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		return a.end(&res.Outcome.Recorded)
 	}
 	if res.State == await.Left || res.State == await.Gone {
-		_ = s.Calls.Unended(ctx, p, r, &res) // the response is written by revoked
+		_ = s.Calls.Unended(ctx, p, r, &res) // revoked writes the response
 		return a.revoked(ctx, allowed)
 	}
 	return s.unended(ctx, a, p, &res)
@@ -105,13 +102,13 @@ func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res 
 // trace starts a span for the request and sets the trace context of the proposal.
 func (s *API) trace(c echo.Context, r *propose.Request, args *llm.Args) trace.Span {
 	span := s.Tracer.Start(r.TraceCtx, "POST "+c.Path(), trace.SpanKindServer, attribute.String("http.request.method", "POST"), attribute.String("http.route", c.Path()),
-		attribute.String("gen_ai.operation.name", operation(r.Kind)), attribute.String("gen_ai.request.model", args.Model), attribute.String("gen_ai.conversation.id", r.Session), attribute.String("binnacle.call.id", r.ID))
+		attribute.String("gen_ai.operation.name", operation(r.Kind)), attribute.String("gen_ai.request.model", args.Model), attribute.String("gen_ai.conversation.id", r.Session), attribute.String("binnacle.call.id", r.ID), attribute.String("binnacle.tenant", r.Tenant))
 	r.TraceCtx = tracing.Context(span, r.TraceCtx)
 	return span
 }
 
 // operation returns the value of OpenTelemetry's attribute gen_ai.operation.name for a
-// kind.
+// kind of call.
 func operation(kind string) string {
 	switch kind {
 	case llm.Embeddings:
@@ -123,9 +120,8 @@ func operation(kind string) string {
 }
 
 // repeat responds to a request whose Idempotency-Key identifies the call before.Call
-// with the recorded output of that call. The error is 409 for a stream, 404 for a stored
-// response that has been deleted, and otherwise that of calls.Runner.Repeat, which is 410
-// for an output that was not stored.
+// with the recorded output of that call. The error is 409 for a stream, whose frames are
+// not recorded. See calls.Runner.Repeat and undeleted for other errors.
 func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
 	args, err := calls.ModelArgs(r.Args)
 	if err != nil {
@@ -142,7 +138,7 @@ func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) err
 	}
 	calls.Headers(c, r, verdict)
 	if err == nil && r.Kind == llm.Responses {
-		err = s.undeleted(ctx, body)
+		err = s.undeleted(ctx, r.Tenant, body)
 	}
 	if err != nil {
 		return err

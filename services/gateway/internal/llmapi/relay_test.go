@@ -149,8 +149,19 @@ func TestCallerOfModelLeaves(t *testing.T) {
 }
 
 // TestSuspension checks that a stream ends with an error event, and that its call is
-// cancelled, if its caller is suspended.
+// cancelled, if its caller or the caller's tenant is suspended.
 func TestSuspension(t *testing.T) {
+	for code, suspend := range map[string]func(m *edgetest.Mesh){
+		contract.CodePrincipalSuspended: func(m *edgetest.Mesh) {
+			m.Record("policy", contract.EventPrincipalSuspended, "alice", contract.Bytes(&policy.PrincipalSuspended{Principal: "alice", Reason: "x"}), nil)
+		},
+		contract.CodeTenantSuspended: func(m *edgetest.Mesh) { m.Tenants.Suspend(edgetest.Tenant, true) },
+	} {
+		t.Run(code, func(t *testing.T) { suspension(t, code, suspend) })
+	}
+}
+
+func suspension(t *testing.T, code string, suspend func(*edgetest.Mesh)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.chat")
 		var c *edgetest.Call
@@ -159,11 +170,11 @@ func TestSuspension(t *testing.T) {
 			go func() {
 				c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
 				time.Sleep(time.Second)
-				m.Record("policy", contract.EventPrincipalSuspended, "alice", contract.Bytes(&policy.PrincipalSuspended{Principal: "alice", Reason: "x"}), nil)
+				suspend(m)
 			}()
 		}
 		r := m.Do("POST", "/v1/chat/completions", m.Token("alice", token.LLM), stream)
-		if !strings.HasPrefix(r.Body.String(), "data: 1\n\ndata: {\"error\":") || !strings.Contains(r.Body.String(), contract.EventPrincipalSuspended) {
+		if !strings.HasPrefix(r.Body.String(), "data: 1\n\ndata: {\"error\":") || !strings.Contains(r.Body.String(), `"code":"`+code+`"`) {
 			t.Error(r.Body)
 		}
 		if !slices.Contains(m.Events(c.ID), contract.EventCancelRequested) {
@@ -264,11 +275,11 @@ func TestCreditFails(t *testing.T) {
 // contentKeys provides content keys; err is the error of its method Key.
 type contentKeys struct{ err error }
 
-func (contentKeys) Current(context.Context) (string, []byte, error) {
+func (contentKeys) Current(context.Context, string) (string, []byte, error) {
 	return "k", make([]byte, 32), nil
 }
 
-func (k *contentKeys) Key(context.Context, string) ([]byte, error) {
+func (k *contentKeys) Key(context.Context, string, string) ([]byte, error) {
 	return make([]byte, 32), k.err
 }
 
@@ -311,10 +322,10 @@ func TestRepeatUnreadable(t *testing.T) {
 	}
 }
 
-// TestModelRequests checks that the call contains the values of the request's headers
+// TestModelRequests checks that the args of a call reflect the headers of its request
 // for caching and beta features. An invalid value for caching is rejected; names of beta
-// features that are too long or too many are omitted. An error in a request to a model
-// that is the args of POST /api/v1/calls names the wrong member.
+// features that are too long or too many are omitted. If the args of POST /api/v1/calls
+// are a request to a model with an invalid member, the error names that member.
 func TestModelRequests(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages")
 	var args llm.Args

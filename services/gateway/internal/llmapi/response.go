@@ -121,7 +121,7 @@ func (a *response) write(data []byte) error {
 	return nil
 }
 
-// end completes the response once the outcome r is on the ledger.
+// end completes the response to a call whose outcome r is on the ledger.
 func (a *response) end(r *contract.Recorded) error {
 	e := apierr.OfOutcome(r)
 	switch {

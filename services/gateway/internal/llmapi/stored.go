@@ -25,14 +25,14 @@ import (
 )
 
 // Response handles GET /v1/responses/:id. It responds with a stored response from the
-// ledger, but only to the actor that requested it. For other callers, and if no such
-// response is stored, the response is 404.
+// ledger, but only to the actor that requested it. The status is 404 for other callers,
+// and for a response that was not stored, was deleted or was erased.
 func (s *API) Response(c echo.Context) error {
-	_, rec, err := s.stored(c)
+	who, _, rec, err := s.stored(c)
 	if err != nil {
 		return err
 	}
-	body, err := s.readStored(c, rec.Output)
+	body, err := s.readStored(c, who.Tenant, rec.Output)
 	if err != nil {
 		return err
 	}
@@ -41,9 +41,10 @@ func (s *API) Response(c echo.Context) error {
 
 // InputItems handles GET /v1/responses/:id/input_items. It responds with the input of a
 // stored response, newest item first unless order=asc. The parameters after and limit
-// (default 20) select a page.
+// (default 20) select a page. The status is 404 as for Response, and 400 for an invalid
+// parameter.
 func (s *API) InputItems(c echo.Context) error {
-	call, _, err := s.stored(c)
+	who, call, _, err := s.stored(c)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (s *API) InputItems(c echo.Context) error {
 	if order != "" && order != "asc" && order != "desc" {
 		return apierr.BadRequest("order", `want "asc" or "desc"`)
 	}
-	body, err := s.readStored(c, call.Body)
+	body, err := s.readStored(c, who.Tenant, call.Body)
 	if err != nil {
 		return err
 	}
@@ -108,12 +109,9 @@ type DeletedResponse struct {
 
 // DeleteResponse handles DELETE /v1/responses/:id. It proposes a call, on which policy
 // decides. The deleted response remains on the ledger, but is no longer served. The
-// response is 404 unless the caller's actor requested the stored response.
+// status is 404 unless the caller's actor requested the stored response.
 func (s *API) DeleteResponse(c echo.Context) error {
-	if _, _, err := s.stored(c); err != nil {
-		return err
-	}
-	who, err := s.Gate.Caller(c, "")
+	who, _, _, err := s.stored(c)
 	if err != nil {
 		return err
 	}
@@ -141,10 +139,10 @@ func itemsOf(body []byte, call string) ([]Item, error) {
 		return nil, err
 	}
 	items := []Item{}
-	var text string
-	if json.Unmarshal(q.Input, &text) == nil {
-		items = append(items, Item{"role": "user", "content": text})
-	} else if len(q.Input) > 0 { // without input, a stored prompt or conversation was used instead
+	var text *string
+	if err := json.Unmarshal(q.Input, &text); err == nil && text != nil {
+		items = append(items, Item{"role": "user", "content": *text})
+	} else if err != nil && len(q.Input) > 0 { // without input, a stored prompt or conversation was used instead
 		d := json.NewDecoder(bytes.NewReader(q.Input))
 		d.UseNumber()
 		if err := d.Decode(&items); err != nil {
@@ -172,51 +170,52 @@ func itemsOf(body []byte, call string) ([]Item, error) {
 	return items, nil
 }
 
-// stored returns the call that made the response named in a request, and the call's
-// outcome. The error is 404 unless the caller's actor made the response and the response
-// is stored. If the outcome is not recorded yet, stored waits for it, for at most
-// queries.Timeout; the error is 404 if there is no outcome by then.
-func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
+// stored returns the caller of a request, the call that made the response with the id in
+// the request's path, and the call's outcome. The error is 404 unless the response is
+// stored and the caller's actor made it, and 503 if that cannot be determined. If the
+// outcome is not recorded yet, stored waits for it, for at most queries.Timeout; the
+// error is 404 if there is no outcome by then.
+func (s *API) stored(c echo.Context) (*auth.Caller, *contract.Call, *contract.Recorded, error) {
 	c.Set(apierr.ShapeKey, llm.Responses)
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
-	at, err := s.storedResponse(ctx, c.Param("id"))
+	at, err := s.storedResponse(ctx, who.Tenant, c.Param("id"))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if at.Call == "" || at.Actor != who.Actor {
-		return nil, nil, noResponse(c)
+		return nil, nil, nil, noResponse(c)
 	}
-	first, err := s.Queries.Event(ctx, audit.ProposalQuery, at.Call)
+	first, err := s.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, at.Call)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	var call contract.Call
-	if first == nil || first.Actor != who.Actor || contract.Decode(first.Data, &call) != nil || call.Kind != llm.Responses {
-		return nil, nil, noResponse(c)
+	if first == nil || !who.Is(first) || contract.Decode(first.Data, &call) != nil || call.Kind != llm.Responses {
+		return nil, nil, nil, noResponse(c)
 	}
-	if err := s.keeps(ctx, c, &call); err != nil {
-		return nil, nil, err
+	if err := s.keeps(ctx, c, who.Tenant, &call); err != nil {
+		return nil, nil, nil, err
 	}
 	rec, err := s.Calls.OutcomeOf(ctx, first, &call)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if rec == nil {
-		return nil, nil, noResponse(c)
+		return nil, nil, nil, noResponse(c)
 	}
-	return &call, rec, nil
+	return who, &call, rec, nil
 }
 
-// keeps returns an error (404) unless the request that made a response allowed the
-// response to be stored; it is also 404 if the args of the call were erased, and 503 if
-// they cannot be read now.
-func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) error {
-	raw, err := s.Blobs.Open(ctx, &call.Args)
+// keeps returns an error unless the request of the call allowed the response to be
+// stored. The error is 404, also if the args of the call were erased, and 503 if they
+// cannot be read now.
+func (s *API) keeps(ctx context.Context, c echo.Context, tenant string, call *contract.Call) error {
+	raw, err := s.Blobs.In(tenant).Open(ctx, &call.Args)
 	if errors.Is(err, contract.ErrErased) {
 		return noResponse(c)
 	}
@@ -229,25 +228,25 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 	return nil
 }
 
-// storedResponse returns the llm-router's entry for a stored response. The Call of the
-// entry is empty if no response with the id is stored, or if it was deleted. The
-// response may belong to another caller.
-func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
-	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
+// storedResponse returns the llm-router's record of a stored response of a tenant. Its
+// Call is empty if no response with the id is stored, or if the response was deleted.
+// The response may belong to another caller of the tenant.
+func (s *API) storedResponse(ctx context.Context, tenant, id string) (llmrouter.StoredResponse, error) {
+	return queries.Do(ctx, s.Queries.In(tenant), llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }
 
 // continues adds to the summary a the tokens of the stored responses that the request
 // continues, if the caller's actor made them. It returns the call that made the last of
 // these responses, or "" if the request continues none or that response is not stored.
-// The llm-router checks, when it executes the call, whether the caller may continue
-// them.
+// The error is that of the query to the llm-router. The llm-router checks, when it
+// executes the call, whether the caller may continue the responses.
 func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (call string, err error) {
 	if a.Previous == "" {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
 	defer cancel()
-	r, err := s.storedResponse(ctx, a.Previous)
+	r, err := s.storedResponse(ctx, who.Tenant, a.Previous)
 	var e *apierr.Error
 	if errors.As(err, &e) && e.Status == http.StatusNotFound {
 		e.Param = "/previous_response_id"
@@ -266,8 +265,9 @@ func noResponseOf(id string) *apierr.Error {
 }
 
 // undeleted returns an error (404) if the response was stored and has since been
-// deleted, and the error of storedResponse if that cannot be determined.
-func (s *API) undeleted(ctx context.Context, response []byte) error {
+// deleted, and the error of storedResponse if that cannot be determined. It returns nil
+// for a response without an id.
+func (s *API) undeleted(ctx context.Context, tenant string, response []byte) error {
 	var d struct {
 		ID string `json:"id"`
 	}
@@ -276,22 +276,23 @@ func (s *API) undeleted(ctx context.Context, response []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
 	defer cancel()
-	r, err := s.storedResponse(ctx, d.ID)
+	r, err := s.storedResponse(ctx, tenant, d.ID)
 	if err == nil && r.Deleted {
 		return noResponseOf(d.ID)
 	}
 	return err
 }
 
-// readStored reads a recorded content of a response. The error is 404 if nothing was
-// recorded or the content was erased, and 503 if the content cannot be read now.
-func (s *API) readStored(c echo.Context, ref *contract.Content) ([]byte, error) {
+// readStored reads a recorded content of a tenant's response. The error is 404 if
+// nothing was recorded or the content was withheld or erased, and 503 if the content
+// cannot be read now.
+func (s *API) readStored(c echo.Context, tenant string, ref *contract.Content) ([]byte, error) {
 	if ref == nil {
 		return nil, noResponse(c)
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
-	body, err := s.Blobs.Open(ctx, ref)
+	body, err := s.Blobs.In(tenant).Open(ctx, ref)
 	if errors.Is(err, contract.ErrErased) {
 		return nil, noResponse(c)
 	}

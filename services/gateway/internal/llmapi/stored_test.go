@@ -95,7 +95,7 @@ func TestStoredBeforeItsOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.responses")
 		call := respond(m, `{"model":"demo/echo","input":"hi"}`, false)
-		synctest.Wait() // the proposal is stored by another goroutine
+		synctest.Wait() // until another goroutine has stored the proposal
 		m.Queried()
 		go func() { time.Sleep(3 * time.Second); answered(call, 0) }()
 		began := time.Now()
@@ -232,7 +232,7 @@ func TestModels(t *testing.T) {
 
 // TestUsage checks that the gateway passes the window and the groups of statistics to
 // the llm-router, rejects invalid times, and returns the llm-router's error for invalid
-// groups. If the llm-router does not run, the response is 503.
+// groups. If the llm-router does not run, the status is 503.
 func TestUsage(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)

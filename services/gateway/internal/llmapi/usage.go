@@ -8,6 +8,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -15,17 +16,17 @@ import (
 // Stats handles GET /api/v1/llm/stats. It responds with success rates and latencies of
 // models in a time window.
 func (s *API) Stats(c echo.Context) error {
-	from, to, err := s.window(c)
+	who, from, to, err := s.window(c)
 	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, llmrouter.StatsQuery, llmrouter.StatsRequest{From: from, To: to})
+	return queries.Send(c, s.Queries.In(who.Tenant), llmrouter.StatsQuery, llmrouter.StatsRequest{From: from, To: to})
 }
 
 // Spend handles GET /api/v1/llm/spend. It responds with tokens and cost in a time
 // window. The parameter by lists the dimensions to group by, separated by commas.
 func (s *API) Spend(c echo.Context) error {
-	from, to, err := s.window(c)
+	who, from, to, err := s.window(c)
 	if err != nil {
 		return err
 	}
@@ -33,22 +34,23 @@ func (s *API) Spend(c echo.Context) error {
 	if by := c.QueryParam("by"); by != "" {
 		q.By = strings.Split(by, ",")
 	}
-	return queries.Send(c, s.Queries, llmrouter.SpendQuery, q)
+	return queries.Send(c, s.Queries.In(who.Tenant), llmrouter.SpendQuery, q)
 }
 
-// window returns the time window in the parameters from and to (RFC 3339), each "" if
-// absent. It returns an error if one is malformed or the caller lacks audit:read.
-func (s *API) window(c echo.Context) (from, to string, err error) {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
-		return "", "", err
+// window returns the caller, and the time window in the parameters from and to (RFC
+// 3339), each "" if absent. It returns an error if one of them is malformed or the
+// caller lacks audit:read.
+func (s *API) window(c echo.Context) (who *auth.Caller, from, to string, err error) {
+	if who, err = s.Gate.Caller(c, token.Audit); err != nil {
+		return nil, "", "", err
 	}
 	for name, at := range map[string]*string{"from": &from, "to": &to} {
 		if *at = c.QueryParam(name); *at == "" {
 			continue
 		}
 		if _, err := time.Parse(time.RFC3339, *at); err != nil {
-			return "", "", apierr.BadRequest(name, "want a time as RFC 3339 spells it, e.g. 2026-11-21T00:00:00Z")
+			return nil, "", "", apierr.BadRequest(name, "want a time as RFC 3339 spells it, e.g. 2026-11-21T00:00:00Z")
 		}
 	}
-	return from, to, nil
+	return who, from, to, nil
 }

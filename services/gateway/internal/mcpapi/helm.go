@@ -13,25 +13,27 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Capabilities handles GET /mcp/v1/capabilities. It responds with the tool manifest of
-// the HELM HTTP surface.
+// Capabilities handles GET /mcp/v1/capabilities. It responds with a Manifest of the
+// packs that are approved for the caller's tenant.
 func (s *API) Capabilities(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Tools); err != nil {
+	who, err := s.Gate.Caller(c, token.Tools)
+	if err != nil {
 		return err
 	}
-	m := Manifest{Governance: "binnacle:v1", Version: s.Version, CatalogDigest: s.Tools.Digest(), Tools: []ManifestTool{}}
-	for _, t := range packs.Approved(s.Tools) {
+	tools := s.Tools.In(who.Tenant)
+	m := Manifest{Governance: "binnacle:v1", Version: s.Version, CatalogDigest: tools.Digest(), Tools: []ManifestTool{}}
+	for _, t := range packs.Approved(tools) {
 		m.Tools = append(m.Tools, ManifestTool{Name: t.Tool, Description: t.Description, Schema: t.InputSchema, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema})
 	}
 	return c.JSON(http.StatusOK, m)
 }
 
-// Manifest is the tool manifest of the HELM HTTP surface.
+// Manifest is the response of GET /mcp/v1/capabilities.
 type Manifest struct {
 	CatalogDigest string         `json:"catalog_digest"`
 	Governance    string         `json:"governance"` // "binnacle:v1"
 	Tools         []ManifestTool `json:"tools"`
-	Version       string         `json:"version"` // of the gateway
+	Version       string         `json:"version"` // release of the gateway
 }
 
 // ManifestTool is one tool of a Manifest.
@@ -46,7 +48,7 @@ type ManifestTool struct {
 // ExecuteRequest is the body of POST /mcp/v1/execute.
 type ExecuteRequest struct {
 	Method string          `json:"method"` // name of the tool, such as cmd.upper
-	Params json.RawMessage `json:"params"` // if absent, {}
+	Params json.RawMessage `json:"params"` // if absent or null, {}
 }
 
 // ExecuteResponse is the response of POST /mcp/v1/execute.
@@ -66,9 +68,9 @@ type TextContent struct {
 	Type string `json:"type"` // "text"
 }
 
-// Execute handles POST /mcp/v1/execute of the HELM HTTP surface. It proposes a call of
-// the tool that the member method names, with the member params as args, and responds
-// with an ExecuteResponse if the call succeeds.
+// Execute handles POST /mcp/v1/execute. It proposes a call of the tool that the member
+// method names, with the member params as args, and responds with an ExecuteResponse if
+// the call succeeds.
 func (s *API) Execute(c echo.Context) error {
 	var req ExecuteRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -81,7 +83,7 @@ func (s *API) Execute(c echo.Context) error {
 	if err := body.CheckName("/method", "tool."+req.Method); err != nil {
 		return err
 	}
-	args, err := body.CallArgs("/params", req.Params) // already canonical, because the whole body is
+	args, err := body.CallArgs("/params", req.Params) // canonical, because Into decodes the body's canonical form
 	if err != nil {
 		return err
 	}

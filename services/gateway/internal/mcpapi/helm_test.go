@@ -1,12 +1,14 @@
 package mcpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
@@ -15,7 +17,7 @@ import (
 )
 
 // TestHELM checks that the manifest lists the packs, that executing a tool through this
-// API returns the outcome of a call, and that an error names the wrong param.
+// API returns the outcome of a call, and that an error names the invalid param.
 func TestHELM(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{Version: "9"}, "tool.a")
 	who := m.Token("alice", token.Tools)
@@ -55,8 +57,8 @@ func rpc(m *edgetest.Mesh, bearer, session, method, params string) (result map[s
 	return doc.Result, r.Header().Get("Mcp-Session-Id"), r.Code
 }
 
-// open initializes an MCP session of who, and checks that one tool is listed in it. It
-// returns the session's id.
+// open initializes an MCP session with the bearer token who, and checks that one tool is
+// listed in it. It returns the session's id.
 func open(t *testing.T, m *edgetest.Mesh, who string) string {
 	t.Helper()
 	_, session, status := rpc(m, who, "", "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
@@ -72,7 +74,7 @@ func open(t *testing.T, m *edgetest.Mesh, who string) string {
 
 // TestMCP checks that tools can be listed and called over MCP. Failed calls return
 // results that a model can read, and so do calls of unknown tools, which are proposed
-// too. A session accepts no other credential, and ends when it is deleted.
+// too. An MCP session accepts no other credential, and ends when it is deleted.
 func TestMCP(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)
@@ -104,11 +106,10 @@ func TestMCP(t *testing.T) {
 	}
 }
 
-// TestMCPProposesAll checks that every tools/call is proposed, whether the tool is
-// listed in the session or not: also if the tool was registered after the session
-// opened, is not approved, has a document that MCP does not permit, or is unknown. Tools
-// that are not approved or not permitted are not listed. A call with a name that is too
-// long is not proposed; its result is an error.
+// TestMCPProposesAll checks that a tools/call is proposed whether the tool is listed in
+// the MCP session or not: also if the tool was registered after the MCP session opened,
+// is not approved, has a document that MCP does not permit, or is unknown. A call with a
+// name that is too long is not proposed; its result is an error.
 func TestMCPProposesAll(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a", "tool.drifted")
 	register := func(kind, description, input string) {
@@ -131,6 +132,58 @@ func TestMCPProposesAll(t *testing.T) {
 	r, _, _ := rpc(m, who, session, "tools/call", `{"name":"`+strings.Repeat("x", 129)+`","arguments":{}}`)
 	if text, _ := json.Marshal(r["content"]); r["isError"] != true || !strings.Contains(string(text), contract.CodeInvalidInput) {
 		t.Error("a long name:", r)
+	}
+}
+
+// TestMCPQuota checks that a tool call over MCP counts in the quota of its tenant, and that
+// the model receives the error. A quota of another tenant has no effect.
+func TestMCPQuota(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	who := m.Token("alice", token.Tools)
+	session := open(t, m, who)
+	call := func() string {
+		r, _, _ := rpc(m, who, session, "tools/call", `{"name":"a","arguments":{}}`)
+		text, _ := json.Marshal(r["content"])
+		if r["isError"] != true {
+			return ""
+		}
+		return string(text)
+	}
+	m.Tenants.SetQuota(edgetest.Other, contract.Quota{CallsPerSecond: 1})
+	for range 2 {
+		if e := call(); e != "" {
+			t.Error(e)
+		}
+	}
+	m.Tenants.SetQuota(edgetest.Tenant, contract.Quota{InFlight: 1, CallsPerSecond: 1})
+	first, second := call(), call()
+	if first != "" || !strings.Contains(second, contract.CodeQuotaExceeded) {
+		t.Errorf("first %q, second %q", first, second)
+	}
+}
+
+// TestMCPSuspended checks that the event stream of an MCP session ends when the tenant is
+// suspended, that the session rejects requests meanwhile, and that it continues after
+// the suspension.
+func TestMCPSuspended(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	who := m.Token("alice", token.Tools)
+	session := open(t, m, who)
+	m.Tenants.Suspend(edgetest.Other, true)
+	began := time.Now()
+	go func() { time.Sleep(100 * time.Millisecond); m.Tenants.Suspend(edgetest.Tenant, true) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	m.DoIn(ctx, "GET", "/mcp", who, "", "Accept: text/event-stream", "Mcp-Session-Id: "+session)
+	if d := time.Since(began); d < 100*time.Millisecond || d > 2*time.Second {
+		t.Error("the stream ends after", d)
+	}
+	if _, _, status := rpc(m, who, session, "tools/list", `{}`); status != 403 {
+		t.Error("during the suspension:", status)
+	}
+	m.Tenants.Suspend(edgetest.Tenant, false)
+	if list, _, _ := rpc(m, who, session, "tools/list", `{}`); len(list["tools"].([]any)) != 1 {
+		t.Error("after the suspension:", list)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package mcpapi serves tools over MCP and over the HELM HTTP surface.
+// Package mcpapi serves tools over MCP and over the HTTP API at /mcp/v1.
 package mcpapi
 
 import (
@@ -15,6 +15,7 @@ import (
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -26,7 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// API serves MCP and the HELM HTTP surface. Its exported fields are set before its
+// API serves MCP and the HTTP API at /mcp/v1. Its exported fields are set before its
 // first use.
 type API struct {
 	Version  string // release of the gateway
@@ -34,7 +35,7 @@ type API struct {
 	Calls    *calls.API
 	Sessions *sessions.Resolver
 	Labels   *labels.Reader
-	Tools    Catalog
+	Tools    *catalog.Catalog
 
 	// Logged is called after each tool call over MCP that was passed to Calls.Await,
 	// with the error of Await.
@@ -43,14 +44,8 @@ type API struct {
 	mcps mcpSessions
 }
 
-// Catalog is the catalog of tools; catalog.Catalog implements it.
-type Catalog interface {
-	packs.Catalog
-	Digest() string
-}
-
 // Message is a message of the Model Context Protocol (JSON-RPC 2.0). The protocol's own
-// schema describes it; clients of MCP use that schema instead of this document.
+// schema describes it; clients of MCP use that schema instead of the OpenAPI document.
 type Message map[string]json.RawMessage
 
 // Handler returns the handler of MCP with sessions (protocol versions up to 2025-11-25).
@@ -64,7 +59,7 @@ func (s *API) Handler() echo.HandlerFunc {
 	// its own, and binds its sessions to the UserID that the verifier returns, which is
 	// the digest of the credential.
 	verifier := func(ctx context.Context, raw string, _ *http.Request) (*sdkauth.TokenInfo, error) {
-		who, err := s.Gate.Verify(raw)
+		who, err := s.Gate.Verify(ctx, raw)
 		if err != nil {
 			return nil, errors.Join(sdkauth.ErrInvalidToken, err)
 		}
@@ -78,7 +73,7 @@ func (s *API) Handler() echo.HandlerFunc {
 		}
 		r := c.Request()
 		raw, _ := auth.Credential(r.Header)
-		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who.Actor, raw, s.mcpServer)
+		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who, raw, s.mcpServer)
 		if err != nil {
 			return err
 		}
@@ -92,14 +87,15 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// mcpServer returns the server of one MCP session. The server lists the packs that are
-// approved when mcpServer is called. It passes every tools/call to mcpCall, because
-// policy decides by the catalog at the time of that call: the catalog may have changed
-// since the session opened, and the attempt to call a tool that is not listed, and its
-// denial, belong on the ledger too.
-func (s *API) mcpServer(id string) *mcp.Server {
+// mcpServer returns the server of one MCP session of a tenant. The server lists the packs
+// that are approved for the tenant when mcpServer is called, except packs that MCP does
+// not permit (see list). It passes every tools/call to mcpCall, because policy decides by
+// the catalog at the time of that call, and the catalog may have changed since the MCP
+// session opened. An attempt to call a tool that is not listed is proposed too, so that
+// the attempt and its denial are on the ledger.
+func (s *API) mcpServer(id, tenant string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
-	for _, t := range packs.Approved(s.Tools) {
+	for _, t := range packs.Approved(s.Tools.In(tenant)) {
 		if err := s.list(srv, &t); err != nil {
 			slog.Warn("tool not listed over MCP", "kind", t.Kind, "err", err)
 		}
@@ -128,9 +124,9 @@ func (s *API) list(srv *mcp.Server, t *contract.Tool) (err error) {
 }
 
 // mcpCall proposes a tool call, waits for its outcome and returns its result. If the
-// name or the arguments are invalid, the result is that of toolError; if the call cannot
-// be proposed, does not succeed or waits for approval, it is that of failed. An error in
-// the session or in a header, or the end of ctx, is returned as an error.
+// name or the arguments are invalid, or the call exceeds a quota of its tenant, does not
+// succeed or waits for approval, the result has IsError set (see toolError). Invalid
+// headers are returned as an error.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {
@@ -147,6 +143,11 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if err := body.CheckName("name", kind); err != nil {
 		return toolError(contract.CodeInvalidInput, "name: "+err.Error(), nil), nil
 	}
+	leave, err := s.Gate.Meter(ctx, who)
+	if err != nil {
+		return failed(err)
+	}
+	defer leave()
 	in, err := s.Sessions.Of(ctx, who, req.Extra.Header)
 	if err != nil {
 		return nil, err

@@ -10,23 +10,26 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 )
 
 // Limits of MCP sessions.
 const (
 	mcpPerCaller = 32
 	mcpInAll     = 512
-	mcpIdle      = 30 * time.Minute // time without a request after which a session ends
-	mcpSweep     = time.Second      // interval at which ended sessions are removed
+	mcpIdle      = 30 * time.Minute // time without a request after which an MCP session ends
+	mcpSweep     = time.Second      // interval at which ended MCP sessions are removed
 )
 
 // mcpSession is one MCP session, and the caller and credential that it was opened with.
 type mcpSession struct {
-	id    string
-	actor string
-	raw   string // bearer token or virtual key; the session ends when it becomes invalid
-	srv   *mcp.Server
+	id     string
+	tenant string
+	actor  string
+	raw    string // bearer token or virtual key; the MCP session ends when this credential becomes invalid
+	srv    *mcp.Server
 
 	busy int       // number of requests in progress, including event streams
 	used time.Time // end of the last request
@@ -47,12 +50,13 @@ func (x *mcpSession) live() bool {
 	return false
 }
 
-// mcpSessions is the table of sessions. The zero value is empty. It is safe for
-// concurrent use. Sessions are closed without holding mu, because closing waits for
+// mcpSessions is the table of MCP sessions. The zero value is empty. It is safe for
+// concurrent use. MCP sessions are closed without holding mu, because closing waits for
 // requests.
 type mcpSessions struct {
 	mu   sync.Mutex
 	byID map[string]*mcpSession
+	room fair.Room // number of the MCP sessions in byID, by tenant
 }
 
 // mcpKey is the context key under which a request's mcpSession is stored.
@@ -65,12 +69,16 @@ func current(ctx context.Context) *mcpSession {
 	return x
 }
 
-// enter returns the session with the given id, or a new one if id is empty, and counts a
-// request in it. The error is 404 if the session does not exist or belongs to another
-// credential. If the caller already has mcpPerCaller sessions, or the gateway mcpInAll,
-// the caller's session that has been idle longest is closed first; the error is 429 if
-// the caller has no idle session.
-func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.Server) (*mcpSession, error) {
+// enter returns the MCP session with the given id, or a new one if id is empty, and
+// counts a request in it. The function server makes the server of a new MCP session. The
+// error is 404 if the MCP session does not exist or belongs to another credential. The
+// gateway has at most mcpInAll MCP sessions, which fair.Room divides among the tenants.
+// If the caller already has mcpPerCaller of them, or its tenant may not have one more, the
+// caller's MCP session that has been idle longest is closed first. If the caller has no
+// idle one and fewer than mcpPerCaller, and another tenant has more MCP sessions than the
+// caller's, idle ones of the tenant that has most are closed instead. The error is 429 if
+// there is none to close.
+func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func(id, tenant string) *mcp.Server) (*mcpSession, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if id != "" {
@@ -84,51 +92,81 @@ func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.S
 	if t.byID == nil {
 		t.byID = map[string]*mcpSession{}
 	}
+	ofCaller := func(x *mcpSession) bool { return x.tenant == who.Tenant && x.actor == who.Actor }
 	own := 0
-	var oldest *mcpSession
 	for _, x := range t.byID {
-		if x.actor != actor {
-			continue
-		}
-		own++
-		if x.busy == 0 && (oldest == nil || x.used.Before(oldest.used)) {
-			oldest = x
+		if ofCaller(x) {
+			own++
 		}
 	}
-	if own >= mcpPerCaller || len(t.byID) >= mcpInAll {
-		if oldest == nil {
+	for own >= mcpPerCaller || !t.room.Take(who.Tenant, 1, mcpInAll) {
+		x := t.idle(ofCaller)
+		if most := t.largest(); x == nil && own < mcpPerCaller && t.room.Of(most) > t.room.Of(who.Tenant) {
+			x = t.idle(func(x *mcpSession) bool { return x.tenant == most })
+		}
+		if x == nil {
 			return nil, &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeMcpSessionsExceeded, RetryAfter: "5",
 				Message: "too many MCP sessions are open; end one with DELETE /mcp"}
 		}
-		delete(t.byID, oldest.id)
-		go oldest.close()
+		if ofCaller(x) {
+			own--
+		}
+		t.remove(x)
+		go x.close()
 	}
-	x := &mcpSession{id: rand.Text(), actor: actor, raw: raw, busy: 1}
-	x.srv = server(x.id)
+	x := &mcpSession{id: rand.Text(), tenant: who.Tenant, actor: who.Actor, raw: raw, busy: 1}
+	x.srv = server(x.id, x.tenant)
 	t.byID[x.id] = x
 	return x, nil
 }
 
-// leave counts the end of a request. It removes the session if no request is in progress
-// and the session was not established or has ended.
+// idle returns the MCP session that has been idle longest of those for which is returns
+// true, or nil if there is none. The caller holds mu.
+func (t *mcpSessions) idle(is func(*mcpSession) bool) (oldest *mcpSession) {
+	for _, x := range t.byID {
+		if x.busy == 0 && is(x) && (oldest == nil || x.used.Before(oldest.used)) {
+			oldest = x
+		}
+	}
+	return oldest
+}
+
+// largest returns a tenant that has the most MCP sessions. The caller holds mu.
+func (t *mcpSessions) largest() (tenant string) {
+	for _, x := range t.byID {
+		if t.room.Of(x.tenant) > t.room.Of(tenant) {
+			tenant = x.tenant
+		}
+	}
+	return tenant
+}
+
+// remove removes an MCP session from the table. The caller holds mu.
+func (t *mcpSessions) remove(x *mcpSession) {
+	delete(t.byID, x.id)
+	t.room.Give(x.tenant, 1)
+}
+
+// leave counts the end of a request. It removes the MCP session if no request is in
+// progress and the MCP session was not established or has ended.
 func (t *mcpSessions) leave(x *mcpSession, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x.used = now
 	if x.busy--; x.busy == 0 && !x.live() && t.byID[x.id] == x {
-		delete(t.byID, x.id)
+		t.remove(x)
 	}
 }
 
-// sweep removes and closes the sessions without a request for more than mcpIdle, those
-// that have ended, and those for whose credential ended returns true.
+// sweep removes and closes the MCP sessions that have ended, that had no request for
+// more than mcpIdle, or for whose credential ended returns true.
 func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, x := range t.byID {
+	for _, x := range t.byID {
 		idle := x.busy == 0 && now.Sub(x.used) > mcpIdle
 		if idle || ended(x.raw) || x.busy == 0 && !x.live() {
-			delete(t.byID, id)
+			t.remove(x)
 			go x.close()
 		}
 	}
@@ -144,7 +182,7 @@ func (s *API) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			s.mcps.sweep(now, func(raw string) bool { _, err := s.Gate.Verify(raw); return err != nil })
+			s.mcps.sweep(now, func(raw string) bool { _, err := s.Gate.Verify(ctx, raw); return err != nil })
 		}
 	}
 }

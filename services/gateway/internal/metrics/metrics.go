@@ -33,6 +33,7 @@ type Metrics struct {
 	latency  *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	lag      *prometheus.GaugeVec
+	exceeded *prometheus.CounterVec
 	attempts *prometheus.CounterVec
 	tokens   *prometheus.CounterVec
 	spent    *prometheus.CounterVec
@@ -42,7 +43,7 @@ type Metrics struct {
 	fresh   health.Cached[struct{}] // limits how often the metrics of models are updated
 }
 
-// New returns the metrics of a gateway, with all counters at 0.
+// New returns the metrics of a gateway. Nothing is counted yet.
 func New() *Metrics {
 	m := &Metrics{
 		reg:      prometheus.NewRegistry(),
@@ -50,6 +51,7 @@ func New() *Metrics {
 		latency:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_call_seconds", Help: "Proposal to outcome, as the gateway sees it.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
 		lag:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_lag_events", Help: "Events waiting, by instance and view or durable."}, []string{"instance", "part"}),
+		exceeded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_quota_exceeded_total", Help: "Requests refused because they exceed a quota of their tenant, by quota: in_flight, calls_per_second, body_bytes."}, []string{"quota"}),
 	}
 	// These counters are read from a view of the ledger, so they continue after a
 	// restart.
@@ -61,10 +63,10 @@ func New() *Metrics {
 	return m
 }
 
-// Register adds the gateway's metrics, except the lags, to a registry. New has added
+// Register adds the metrics of calls, requests and models to a registry. New has added
 // them to the registry that Handler serves.
 func (m *Metrics) Register(to prometheus.Registerer) {
-	to.MustRegister(m.calls, m.latency, m.requests, (*models)(m))
+	to.MustRegister(m.calls, m.latency, m.requests, m.exceeded, (*models)(m))
 }
 
 // models is a prometheus.Collector that updates the metrics of models before it collects
@@ -104,9 +106,9 @@ var (
 
 // Maximum numbers of label values that are taken from responses of other services.
 const (
-	maxModels = 100 // pairs of provider and model with the most attempts; the others share one label
-	maxCodes  = 64  // error codes of attempts
-	maxParts  = 500 // instances and their parts
+	maxModels = 100 // pairs of provider and model with the most attempts; other pairs share one label
+	maxCodes  = 64  // distinct error codes of attempts; other codes share one label
+	maxParts  = 500 // pairs of an instance and one of its parts; other pairs are omitted
 )
 
 // oneOf returns v if set contains it, or else OtherLabel.
@@ -137,6 +139,10 @@ func (m *Metrics) Observe(kind, status string, d time.Duration) {
 	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
 }
 
+// CountExceeded counts a request that exceeds the named quota of its tenant. The tenant
+// is not a label, because the number of tenants is not limited.
+func (m *Metrics) CountExceeded(name string) { m.exceeded.WithLabelValues(name).Inc() }
+
 // OtherLabel is the label value for all values that have no label value of their own.
 const OtherLabel = "other"
 
@@ -149,7 +155,7 @@ func RouteOf(c echo.Context) string {
 }
 
 // Middleware counts requests by route and status. It converts an error into a response
-// first, so that the status is known.
+// first, so that the status is known, and returns nil.
 func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		err := next(c)
@@ -202,8 +208,8 @@ func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
 	}
 }
 
-// busiest returns the pairs of provider and model with the most attempts, at most
-// maxModels, which have labels of their own.
+// busiest returns the pairs of provider and model that have labels of their own: those
+// with the most attempts, at most maxModels.
 func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
 	stats = slices.Clone(stats)
 	slices.SortFunc(stats, func(a, b llmrouter.ModelStats) int {
@@ -216,7 +222,7 @@ func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
 	return out
 }
 
-// lags updates the lag of each part of each instance, up to maxParts.
+// lags replaces the recorded lags with those of r, for at most maxParts parts.
 func (m *Metrics) lags(r health.Readiness) {
 	m.refresh.Lock()
 	defer m.refresh.Unlock()
@@ -240,9 +246,10 @@ type Health interface {
 	Now() health.Readiness
 }
 
-// Handler returns the handler of GET /metrics, which serves insiders in one of
-// Prometheus' formats and returns the error of h.Insider to others. The metrics of
-// models are updated at most once a second; the lags are those of h.Now.
+// Handler returns the handler of GET /metrics. It responds in one of Prometheus' formats
+// to requests that h.Insider accepts, and returns the error of h.Insider for other
+// requests. The metrics of models are updated at most once a second; the lags are those
+// of h.Now.
 func (m *Metrics) Handler(h Health, client *rpc.Client) echo.HandlerFunc {
 	m.refresh.Lock()
 	m.client = client

@@ -20,8 +20,9 @@ type comments struct {
 
 const module = "github.com/binnacle-mesh/binnacle/"
 
-// of returns, as one line, the comment of a type if field is empty, and otherwise that
-// of the type's field. It returns "" if there is no comment.
+// of returns the comment of a type or, if field is not empty, of its field, as one line.
+// It returns "" if there is no comment, and ends the program if it cannot parse the
+// type's package.
 func (c *comments) of(t reflect.Type, field string) string {
 	path := t.PkgPath()
 	if !c.read[path] {

@@ -1,7 +1,7 @@
-// Command openapigen writes the gateway's OpenAPI 3.1 document and its page in
-// docs/reference. It generates both from one table of routes and from the Go types that
-// the table names; the comments of the types and of their fields become descriptions. A
-// test compares the routes of the document with those of the gateway.
+// Command openapigen writes the gateway's OpenAPI 3.1 document and
+// docs/reference/http.md. It generates both from one table of routes and from the Go
+// types that the table names; the comments of the types and of their fields become
+// descriptions. A test compares the routes of the document with those of the gateway.
 package main
 
 import (
@@ -327,8 +327,8 @@ func page() []byte {
 	return b.Bytes()
 }
 
-// typesOf returns what a body may contain: for each form the names of its types, or its
-// media type if it has no types, separated by "or".
+// typesOf returns the names of the types in the forms of a body, separated by "or". A
+// form without types is represented by its media type.
 func typesOf(forms []media) string {
 	var out []string
 	for _, m := range forms {

@@ -76,11 +76,12 @@ var (
 	output   = member{of: reflect.TypeFor[calls.Output]()}
 	schema   = member{of: reflect.TypeFor[packs.Schema]()}
 	scopes   = member{enum: token.All}
-	keyUses  = []string{contract.UseRoot, contract.UseDecision, contract.UseReceipt, contract.UseCheckpoint, contract.UseManifest, contract.UseSeal, contract.UseApproval, contract.UseBundle, contract.UseWitness}
+	keyUses  = []string{contract.UseRoot, contract.UseDecision, contract.UseReceipt, contract.UseCheckpoint, contract.UseManifest, contract.UseSeal, contract.UseApproval, contract.UseBundle, contract.UseSnapshot, contract.UseWitness}
 	event    = member{of: reflect.TypeFor[ledgerapi.Event]()}
 )
 
-// members holds the descriptions by type and JSON name.
+// members holds the members that need a more detailed description, by type and JSON
+// name.
 var members = map[reflect.Type]map[string]member{
 	reflect.TypeFor[approvals.VoteRequest]():          {"vote": {enum: []string{contract.Grant, contract.Refuse}}},
 	reflect.TypeFor[audit.Found]():                    {"event": event},
@@ -125,9 +126,10 @@ type schemas struct {
 	types map[string]reflect.Type
 }
 
-// ref returns the schema of a Go type as encoding/json encodes it. For a named type
-// other than json.RawMessage and contract.Raw, it adds the schema to s and returns a
-// reference to it.
+// ref returns the schema of a Go type as encoding/json encodes it. For a type that a
+// package declares, other than json.RawMessage and contract.Raw, it adds the schema to s
+// and returns a reference to it. It ends the program if s has another type of the same
+// name.
 func (s *schemas) ref(t reflect.Type) object {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -175,7 +177,7 @@ func (s *schemas) plain(t reflect.Type) object {
 	case reflect.Int, reflect.Int64:
 		return object{"type": "integer", "format": "int64"}
 	case reflect.Uint64:
-		return object{"type": "integer", "format": "int64", "minimum": 0} // the mesh's numbers are at most canon.MaxInt
+		return object{"type": "integer", "format": "int64", "minimum": 0} // int64 suffices: the mesh's numbers are at most canon.MaxInt
 	case reflect.Slice:
 		return object{"type": "array", "items": s.ref(t.Elem())}
 	case reflect.Map:
@@ -198,7 +200,7 @@ func (s *schemas) structure(t reflect.Type) object {
 			continue
 		}
 		owner := t
-		if len(f.Index) > 1 { // of an embedded type
+		if len(f.Index) > 1 { // the field belongs to an embedded type
 			owner = t.FieldByIndex(f.Index[:len(f.Index)-1]).Type
 		}
 		m := members[t][name]
@@ -242,7 +244,7 @@ func (s *schemas) plainOrRef(t reflect.Type, m *member) object {
 	if m.of == nil {
 		return s.ref(t)
 	}
-	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Slice { // a list of documents
+	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Slice { // a list of raw documents
 		return object{"type": "array", "items": s.ref(m.of)}
 	}
 	return s.ref(m.of)

@@ -27,10 +27,10 @@ import (
 // operation is the description of one route.
 type operation struct {
 	id, method, path, summary string
-	scope                     string // what the gateway requires: scopes, "call <kind>" if policy decides, or any valid token; "": open
+	scope                     string // required credential: scopes, "call <kind>" if policy decides, or any valid token; "": none
 	query                     []param
 	headers                   []param
-	body, answer              []media // forms that the body, or the answer, may have
+	body, answer              []media // forms of the request's body and of the response's body; nil if there is none
 	then                      behavior
 }
 
@@ -39,9 +39,9 @@ type behavior int
 
 const (
 	plain     behavior = iota
-	waits              // 202 with the state of the call while people decide
-	anthropic          // errors in Anthropic's shape
-	checks             // 503 with the usual answer
+	waits              // responds with 202 and the state of the call if the call waits for votes
+	anthropic          // errors have the shape of Anthropic's API
+	checks             // a response with status 503 has the same content as one with status 200
 	protocol           // MCP: the errors of its transport are text, and 202 and 204 have no body
 )
 
@@ -81,6 +81,8 @@ const (
 const (
 	auth   = "any valid token"
 	reader = "audit:read"
+	ofMesh = "cell:audit, as an operator of the mesh" // see auth.Need.OfMesh
+	ofLog  = "audit:read or cell:audit"
 )
 
 // param is a path or query parameter, or a header.
@@ -160,6 +162,8 @@ var table = []operation{
 	{id: "listPolicies", method: "GET", path: "/api/v1/policies", summary: "The policy documents in force, by layer and precedence.", scope: reader, answer: doc[[]policy.PolicyDocument]()},
 	{id: "getLimits", method: "GET", path: "/api/v1/limits", summary: "The limits in force, and the accounts that they bound.", scope: reader, answer: doc[policy.LimitsState]()},
 	{id: "getIdentities", method: "GET", path: "/api/v1/identities", summary: "Principals, roles, delegations and break-glass grants, also ended ones, by lamport, or as they were at one; and the freeze.", scope: reader, query: []param{at}, answer: doc[policy.IdentitiesState]()},
+	{id: "listTenants", method: "GET", path: "/api/v1/tenants", summary: "The tenants of the mesh.", scope: ofMesh, answer: doc[[]policy.Tenant]()},
+	{id: "getTenant", method: "GET", path: "/api/v1/tenants/{tenant}", summary: "One tenant of the mesh.", scope: ofMesh, answer: doc[policy.Tenant]()},
 	{id: "listTrustKeys", method: "GET", path: "/api/v1/trust/keys", summary: "The trust registry; at=LAMPORT answers for a point in the past.", scope: auth, query: []param{at}, answer: doc[[]policyapi.KeyInfo]()},
 
 	{id: "listReceipts", method: "GET", path: "/helm/receipts", summary: "Receipts as JSON lines, in ledger order.", scope: reader, query: []param{session, owner, limit, offset}, answer: lines[contract.Receipt]()},
@@ -169,20 +173,21 @@ var table = []operation{
 	{id: "getReceipt", method: "GET", path: "/api/v1/proofgraph/receipts/{hash}", summary: "The receipt of a digest, sha256:… or its hex digits.", scope: reader, answer: doc[contract.Receipt]()},
 	{id: "getEvidence", method: "GET", path: "/api/v1/sessions/{id}/evidence", summary: "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,…; from=SIZE proves that the log grew from the checkpoint of that size.", scope: reader, query: []param{number("witnessed", "number of cosignatures that the checkpoint must have"), number("from", "size of an earlier checkpoint"), oneOf("redact", "payloads to withhold", "args", "output", "all"), text("disclose", "ids of calls whose payloads are shown, separated by commas"), owner}, answer: raw(tar)},
 	{id: "exportEvidence", method: "POST", path: "/api/v1/evidence/export", summary: "A session's evidence pack, as a tar or compressed.", scope: reader, body: doc[ledgerapi.ExportRequest](), answer: raw(tar, "application/gzip")},
+	{id: "exportTenant", method: "GET", path: "/api/v1/tenants/{tenant}/evidence", summary: "Every event of a tenant with proofs, and the hashes of all other events (ledger-format.md §12), for callers of the tenant, and with scope cell:audit for operators; witnessed=K binds it to a checkpoint that K witnesses cosigned; from=SIZE shows the root at an earlier checkpoint.", scope: reader, query: []param{number("witnessed", "number of cosignatures that the checkpoint must have"), number("from", "size of an earlier checkpoint")}, answer: lines[ledgerapi.ExportLine]()},
 	{id: "verifyEvidence", method: "POST", path: "/api/v1/evidence/verify", summary: "Verifies an evidence pack of at most 16 MiB: the body, or the file bundle of a form. root=KID: under that root instead of the mesh's.", scope: reader, query: []param{text("root", "key id of the root")}, body: raw(tar, form), answer: doc[ledgerapi.Verification]()},
 	{id: "runConformance", method: "POST", path: "/api/v1/conformance/run", summary: "Drives this gateway through the conformance gates with the caller's credential; answers when all are done.", scope: reader, body: doc[conformance.ConformanceRequest](), answer: doc[conformance.ConformanceReport]()},
 	{id: "getConformanceReport", method: "GET", path: "/api/v1/conformance/reports/{id}", summary: "The stored report of a conformance run.", scope: reader, answer: doc[conformance.ConformanceReport]()},
 	{id: "listEvents", method: "GET", path: "/api/v1/events", summary: "Events as JSON lines {event, seq}; follow=true goes on for ever.", scope: reader, query: []param{session, owner, text("type", "name of the event, or its whole type"), text("since", "duration such as 5m, or a time (RFC 3339)"), first, last, flag("follow", "wait for new events at the end of the ledger")}, answer: lines[ledgerapi.EventLine]()},
 	{id: "searchEvents", method: "GET", path: "/api/v1/search", summary: "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", scope: reader, query: []param{text("actor", ""), text("client", ""), text("event", "name of the event"), text("reason", "reason code"), text("service", "producer of the event"), session, owner, text("status", "status of the effect"), text("tool", ""), text("verdict", ""), moment("since", "inclusive"), moment("until", "exclusive"), number("before", "ledger sequence, exclusive"), number("limit", "1 to 1000; 50 without it")}, answer: lines[audit.Found]()},
-	{id: "listLedger", method: "GET", path: "/api/v1/ledger", summary: "Stored bytes, one event a line.", scope: reader, query: []param{first, last}, answer: lines[ledgerapi.Event]()},
+	{id: "listLedger", method: "GET", path: "/api/v1/ledger", summary: "Stored bytes of the events of all tenants, one event a line.", scope: ofMesh, query: []param{first, last}, answer: lines[ledgerapi.Event]()},
 	{id: "getInclusionProof", method: "GET", path: "/api/v1/ledger/{seq}/proof", summary: "Leaf hash, inclusion proof and the checkpoint it leads to.", scope: reader, answer: doc[audit.Inclusion]()},
-	{id: "getContent", method: "GET", path: "/api/v1/contents/{commitment}", summary: "A content object: 16 bytes of salt, then the content.", scope: reader, query: []param{number("size", "size of the content in bytes, without the salt").must()}, answer: raw(octets)},
-	{id: "getCheckpoint", method: "GET", path: "/log/checkpoint", summary: "The newest checkpoint: a C2SP signed note; witness=true: the one that all witnesses are to cosign now; witnessed=N: the newest that N witnesses have cosigned, with their lines; epoch=N: the last one of a closed epoch of the log.", scope: reader, query: []param{flag("witness", "the checkpoint that all witnesses are to cosign now"), number("witnessed", "number of cosignatures that it must have"), epoch}, answer: raw("text/plain")},
-	{id: "getConsistencyProof", method: "GET", path: "/log/consistency", summary: "Proof that the tree of `to` leaves begins with that of `from` (RFC 6962); epoch=N: in a closed epoch of the log.", scope: reader, query: []param{number("from", "size of the smaller tree").must(), number("to", "size of the larger tree").must(), epoch}, answer: doc[audit.ConsistencyProof]()},
-	{id: "getTile", method: "GET", path: "/log/tile/{level}/{tile}", summary: "Hashes of one tile in the C2SP tlog-tiles layout: level, then x001/x234/067, with .p/W for a partial one.", scope: reader, answer: raw(octets)},
-	{id: "getTileOf", method: "GET", path: "/log/tile/{level}/{tile}/{rest}", summary: "The same, for an index of more groups, or a partial tile. The slashes of rest need not be escaped.", scope: reader, answer: raw(octets)},
-	{id: "addCosignature", method: "POST", path: "/log/cosignatures", summary: "A witness's cosignature over a checkpoint of ours.", scope: "log:cosign", body: doc[tlog.Cosignature](), answer: doc[audit.Witness]()},
-	{id: "getView", method: "GET", path: "/api/v1/views/{service}", summary: "A live view in canonical form, with its position; audit's, which is large, as JSON lines.", scope: reader, answer: append(doc[ledgerapi.LiveView](), lines[ledgerapi.ViewLine]()...)},
+	{id: "getContent", method: "GET", path: "/api/v1/contents/{commitment}", summary: "A content object: 16 bytes of salt, then the content.", scope: reader, query: []param{number("size", "size of the content in bytes, without the salt").must(), text("tenant", "tenant of the content, for operators of the mesh; without it the caller's")}, answer: raw(octets)},
+	{id: "getCheckpoint", method: "GET", path: "/log/checkpoint", summary: "The newest checkpoint: a C2SP signed note; witness=true: the one that all witnesses are to cosign now; witnessed=N: the newest that N witnesses have cosigned, with their lines; epoch=N: the last one of a closed epoch of the log.", scope: ofLog, query: []param{flag("witness", "the checkpoint that all witnesses are to cosign now"), number("witnessed", "number of cosignatures that it must have"), epoch}, answer: raw("text/plain")},
+	{id: "getConsistencyProof", method: "GET", path: "/log/consistency", summary: "Proof that the tree of `to` leaves begins with that of `from` (RFC 6962); epoch=N: in a closed epoch of the log.", scope: ofLog, query: []param{number("from", "size of the smaller tree").must(), number("to", "size of the larger tree").must(), epoch}, answer: doc[audit.ConsistencyProof]()},
+	{id: "getTile", method: "GET", path: "/log/tile/{level}/{tile}", summary: "Hashes of one tile in the C2SP tlog-tiles layout: level, then x001/x234/067, with .p/W for a partial one.", scope: ofMesh, answer: raw(octets)},
+	{id: "getTileOf", method: "GET", path: "/log/tile/{level}/{tile}/{rest}", summary: "The same, for an index of more groups, or a partial tile. The slashes of rest need not be escaped.", scope: ofMesh, answer: raw(octets)},
+	{id: "addCosignature", method: "POST", path: "/log/cosignatures", summary: "A witness's cosignature over a checkpoint of ours.", scope: "log:cosign, as an operator of the mesh", body: doc[tlog.Cosignature](), answer: doc[audit.Witness]()},
+	{id: "getView", method: "GET", path: "/api/v1/views/{service}", summary: "A live view in canonical form, with its position; audit's, which is large, as JSON lines.", scope: ofMesh, answer: append(doc[ledgerapi.LiveView](), lines[ledgerapi.ViewLine]()...)},
 
 	{id: "getToolManifest", method: "GET", path: "/mcp/v1/capabilities", summary: "Tool manifest of the HELM surface.", scope: "tools:call", answer: doc[mcpapi.Manifest]()},
 	{id: "executeTool", method: "POST", path: "/mcp/v1/execute", summary: "Runs a tool by the HELM surface: {method, params}.", scope: "call tool.<method>", body: doc[mcpapi.ExecuteRequest](), answer: doc[mcpapi.ExecuteResponse]()},

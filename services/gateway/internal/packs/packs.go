@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -14,18 +15,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// Catalog is the catalog of tools; catalog.Catalog implements it.
-type Catalog interface {
-	Tools() []contract.Tool
-	Lookup(kind string) (tool *contract.Tool, digest string)
-	Drifted(t *contract.Tool, digest string) bool
-}
-
 // API lists packs and runs them. Its fields are set before its first use.
 type API struct {
 	Gate  *auth.Gate
 	Calls *calls.API
-	Tools Catalog
+	Tools *catalog.Catalog
 }
 
 // Schema is a JSON Schema (2020-12), as the pack or service that provides the tool
@@ -39,14 +33,14 @@ type Pack struct {
 	Description  string       `json:"description"`
 	InputSchema  contract.Raw `json:"input_schema"`
 	OutputSchema contract.Raw `json:"output_schema"`
-	Secrets      []string     `json:"secrets,omitempty"` // names of the secrets that it may use
+	Secrets      []string     `json:"secrets,omitempty"` // names of the secrets that the tool may use
 	Digest       string       `json:"tool_schema_digest"`
 }
 
-// Approved returns the tools with kinds "tool.…" whose document is the approved one.
-// It omits other tools, because a description must not reach a model before it has been
-// approved.
-func Approved(tools Catalog) []contract.Tool {
+// Approved returns the tools with kinds "tool.…" whose document is the one approved for
+// the tenant or, if none was approved, the first one of the kind. It omits other tools,
+// because a changed description must not reach a model before it has been approved.
+func Approved(tools catalog.Tools) []contract.Tool {
 	var out []contract.Tool
 	for _, t := range tools.Tools() {
 		if strings.HasPrefix(t.Kind, "tool.") && !tools.Drifted(&t, contract.Digest(&t)) {
@@ -64,14 +58,15 @@ func describe(t *contract.Tool) Pack {
 	return p
 }
 
-// List handles GET /api/v1/packs. It responds with all approved packs, in the order of
-// their kinds.
+// List handles GET /api/v1/packs. It responds with all packs that are approved for the
+// caller's tenant, in the order of their kinds.
 func (s *API) List(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, ""); err != nil {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
 		return err
 	}
 	out := []Pack{}
-	for _, t := range Approved(s.Tools) {
+	for _, t := range Approved(s.Tools.In(who.Tenant)) {
 		out = append(out, describe(&t))
 	}
 	return c.JSON(http.StatusOK, out)
@@ -79,16 +74,18 @@ func (s *API) List(c echo.Context) error {
 
 // Get handles GET /api/v1/packs/{name}. A tool that is not a pack, or whose document is
 // not the approved one, is returned only with unapproved=true, for its approval.
+// Otherwise, and for an unknown tool, the status is 404.
 func (s *API) Get(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, ""); err != nil {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
 		return err
 	}
 	name, unapproved := c.Param("name"), c.QueryParam("unapproved") == "true"
 	t, digest := s.Tools.Lookup("tool." + name)
-	if t == nil && unapproved { // tools that are not packs must be approved too
+	if t == nil && unapproved { // a tool that is not a pack is looked up by its kind
 		t, digest = s.Tools.Lookup(name)
 	}
-	if t != nil && (unapproved || !s.Tools.Drifted(t, digest)) {
+	if t != nil && (unapproved || !s.Tools.In(who.Tenant).Drifted(t, digest)) {
 		return c.JSON(http.StatusOK, describe(t))
 	}
 	return apierr.NotFound("no pack " + c.Param("name"))

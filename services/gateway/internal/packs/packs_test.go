@@ -61,6 +61,33 @@ func TestPacks(t *testing.T) {
 	}
 }
 
+// TestApprovalOfTenant checks that a changed document that one tenant has approved is
+// listed and returned to that tenant only, and that the digest of the catalog that MCP's
+// clients receive is that of their tenant.
+func TestApprovalOfTenant(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	changed := &contract.Tool{Kind: "tool.a", Tool: "a", Executor: edgetest.Executor, Version: "2", Description: "changed",
+		InputSchema: []byte(`{"type":"object"}`), OutputSchema: []byte(`{"type":"object"}`)}
+	m.Record(edgetest.Executor, contract.EventToolRegistered, "-", contract.Bytes(changed), nil)
+	m.RecordIn(edgetest.Other, "policy", contract.EventToolApproved, "tool-tool-a", contract.Bytes(&contract.ToolApproved{Kind: "tool.a", Digest: contract.Digest(changed)}))
+	digests := map[string]any{}
+	for tenant, listed := range map[string]bool{edgetest.Tenant: false, edgetest.Other: true} {
+		who := m.TokenIn(tenant, "alice", token.Tools)
+		for _, path := range []string{"/api/v1/packs", "/mcp/v1/capabilities"} {
+			if r := m.Do("GET", path, who, ""); strings.Contains(r.Body.String(), "changed") != listed {
+				t.Errorf("%s of %s: %s", path, tenant, r.Body)
+			}
+		}
+		if r := m.Do("GET", "/api/v1/packs/a", who, ""); (r.Code == 200) != listed {
+			t.Errorf("the pack for %s: %s", tenant, r.Body)
+		}
+		digests[tenant] = m.Do("GET", "/mcp/v1/capabilities", who, "").Doc["catalog_digest"]
+	}
+	if digests[edgetest.Tenant] == digests[edgetest.Other] {
+		t.Error("both tenants have the catalog", digests)
+	}
+}
+
 // TestRun checks that a pack runs with the body as its args, that a call of an unknown
 // pack is proposed too, and that a name that is too long is rejected.
 func TestRun(t *testing.T) {

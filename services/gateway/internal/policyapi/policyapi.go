@@ -4,6 +4,7 @@ package policyapi
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -21,25 +22,47 @@ import (
 // API serves the state that governs calls. Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
-	Queries *queries.Client
+	Queries *queries.Services
 	Trust   *run.Trust
 }
 
 // Policies handles GET /api/v1/policies. It responds with the policy documents in force.
 func (s *API) Policies(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, policy.PoliciesQuery, policy.PoliciesRequest{})
+	return queries.Send(c, s.Queries.In(who.Tenant), policy.PoliciesQuery, policy.PoliciesRequest{})
+}
+
+// Tenants handles GET /api/v1/tenants. It responds with the tenants of the mesh.
+func (s *API) Tenants(c echo.Context) error {
+	return queries.Send(c, s.Queries.OfMesh(), policy.TenantsQuery, policy.TenantsRequest{})
+}
+
+// Tenant handles GET /api/v1/tenants/{tenant}. It responds with one tenant of the mesh, or
+// with 404 if no such tenant exists.
+func (s *API) Tenant(c echo.Context) error {
+	all, err := queries.Do(c.Request().Context(), s.Queries.OfMesh(), policy.TenantsQuery, policy.TenantsRequest{})
+	if err != nil {
+		return err
+	}
+	id := c.Param("tenant")
+	i := slices.IndexFunc(all, func(t policy.Tenant) bool { return t.Tenant == id })
+	if i < 0 {
+		return apierr.NotFound("no tenant " + id)
+	}
+	return c.JSON(http.StatusOK, all[i])
 }
 
 // Limits handles GET /api/v1/limits. It responds with the limits and the state of their
 // accounts.
 func (s *API) Limits(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, policy.LimitsQuery, policy.LimitsRequest{})
+	return queries.Send(c, s.Queries.In(who.Tenant), policy.LimitsQuery, policy.LimitsRequest{})
 }
 
 // KeyInfo is a key of the trust registry, with the Lamport times at which it was
@@ -51,10 +74,12 @@ type KeyInfo struct {
 	Valid        bool   `json:"valid"` // whether the key is valid at the requested Lamport time, or now
 }
 
-// TrustKeys handles GET /api/v1/trust/keys. It responds with all keys, and whether each
-// is valid at the Lamport time in the parameter at, or now.
+// TrustKeys handles GET /api/v1/trust/keys. It responds with the keys of services, root
+// and witnesses and those of people of the caller's tenant, and whether each is valid at
+// the Lamport time in the parameter at, or now.
 func (s *API) TrustKeys(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, ""); err != nil {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
 		return err
 	}
 	at, err := lamportOf(c)
@@ -66,12 +91,22 @@ func (s *API) TrustKeys(c echo.Context) error {
 	}
 	out := []KeyInfo{}
 	for _, k := range s.Trust.Keys() {
+		if k.Tenant != who.Tenant && ofPerson(&k.TrustKey) {
+			continue
+		}
 		out = append(out, KeyInfo{k.TrustKey, k.Since, k.RevokedSince, k.Since <= at && (k.RevokedSince == 0 || at < k.RevokedSince)})
 	}
 	return c.JSON(http.StatusOK, out)
 }
 
-// lamportOf returns the Lamport time in the parameter at, or 0 if it is absent.
+// ofPerson reports whether a key is that of an approver or of a signer of bundles. Such
+// a key is valid in its own tenant only.
+func ofPerson(k *contract.TrustKey) bool {
+	return slices.Contains(k.Uses, contract.UseApproval) || slices.Contains(k.Uses, contract.UseBundle)
+}
+
+// lamportOf returns the Lamport time in the parameter at, or 0 if it is absent. The
+// error is 400 if the parameter is not a number from 1 to 1<<53-1.
 func lamportOf(c echo.Context) (uint64, error) {
 	raw := c.QueryParam("at")
 	if raw == "" {
@@ -84,18 +119,19 @@ func lamportOf(c echo.Context) (uint64, error) {
 	return n, nil
 }
 
-// Identities handles GET /api/v1/identities. It responds with the principals and the
-// entries that give or end authority: those in force at the Lamport time in the
-// parameter at, whether or not they had expired by then, or, without the parameter,
-// those of the whole history. The response also contains all break-glass grants and the
-// freeze in force now.
+// Identities handles GET /api/v1/identities. It responds with the history of the
+// principals, roles, delegations, consents, session grants and revocations. With the
+// parameter at, the response is limited to the part in force at that Lamport time,
+// whether or not it had expired by then. The response also contains all break-glass
+// grants and the freeze in force now.
 func (s *API) Identities(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
 		return err
 	}
 	at, err := lamportOf(c)
 	if err != nil {
 		return err
 	}
-	return queries.Send(c, s.Queries, policy.IdentitiesQuery, policy.IdentitiesRequest{At: at})
+	return queries.Send(c, s.Queries.In(who.Tenant), policy.IdentitiesQuery, policy.IdentitiesRequest{At: at})
 }

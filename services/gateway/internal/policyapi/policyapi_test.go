@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
@@ -40,5 +41,32 @@ func TestReads(t *testing.T) {
 		if r := m.Do("GET", "/api/v1/trust/keys?at="+at, alice, ""); r.Code != 400 || r.Param() != "at" {
 			t.Error(at, r.Code, r.Body)
 		}
+	}
+}
+
+// TestTenants checks that operators receive the tenants of the mesh and single ones of
+// them, and that an unknown one does not exist (404). Other callers are rejected; package
+// auth tests which ones these are.
+func TestTenants(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	m.Answers["policy tenants"] = []policy.Tenant{{Tenant: "acme_web_prod", Organization: "acme", Quota: contract.Quota{InFlight: 3}}, {Tenant: edgetest.Tenant, Original: true}}
+	m.Tenants.Open("olga")
+	olga := m.TokenIn(contract.CellTenant, "olga", token.CellAudit)
+	for path, want := range map[string]string{
+		"tenants":               `[{"organization":"acme","original":false,"quota":{"in_flight":3},"suspended":false,"tenant":"acme_web_prod"},{`,
+		"tenants/acme_web_prod": `{"organization":"acme","original":false,"quota":{"in_flight":3},"suspended":false,"tenant":"acme_web_prod"}`,
+		"tenants/t":             `"original":true`,
+	} {
+		if r := m.Do("GET", "/api/v1/"+path, olga, ""); r.Code != 200 || !strings.Contains(r.Body.String(), want) {
+			t.Errorf("%s: %d %s", path, r.Code, r.Body)
+		}
+		for _, who := range []string{m.TokenIn(contract.CellTenant, "mallory", token.All...), m.Token("olga", token.All...)} {
+			if r := m.Do("GET", "/api/v1/"+path, who, ""); r.Code != 403 {
+				t.Errorf("%s by a caller who is not an operator: %d %s", path, r.Code, r.Body)
+			}
+		}
+	}
+	if r := m.Do("GET", "/api/v1/tenants/none", olga, ""); r.Code != 404 {
+		t.Errorf("an unknown tenant: %d %s", r.Code, r.Body)
 	}
 }

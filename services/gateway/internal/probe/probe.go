@@ -37,12 +37,12 @@ func (p *Probe) Watch() (done func()) {
 	return func() { p.callers.Add(-1) }
 }
 
-// Run probes the ledger with check at intervals of at least Every, until ctx is done. It
-// does so only while a caller waits (see Watch) or if the last probe failed. check must
-// return nil if and only if the ledger responds before the context of check is done. A
-// probe fails when that context is done, even if check has not returned; it fails after
-// Every while the check of an earlier probe has not returned. Run returns without waiting
-// for check.
+// Run probes the ledger with check, with the period Every, until ctx is done. It does so
+// only while a caller waits (see Watch) or if the last probe failed. check must return
+// nil if and only if the ledger responds before the context of check is done. A probe
+// fails when that context is done, even if check has not returned. The next probe then
+// waits until check has returned, and fails if that takes longer than Every. Run returns
+// without waiting for check.
 func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -66,7 +66,7 @@ func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 // client locks the connection while it reconnects.
 func try(ctx context.Context, idle chan struct{}, check func(context.Context) error) bool {
 	select {
-	case <-idle: // a check that ends with its context does so a moment after try has returned
+	case <-idle: // a check that ends when its context is done may end shortly after try has returned
 	case <-time.After(Every):
 		return false
 	case <-ctx.Done():
@@ -95,7 +95,7 @@ func (p *Probe) well() bool {
 }
 
 // beat records the result of a probe. The second consecutive failure closes the channel
-// of Lost.
+// of Lost; the next success discards that channel and records the time of the recovery.
 func (p *Probe) beat(ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

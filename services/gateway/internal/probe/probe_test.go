@@ -11,7 +11,7 @@ import (
 )
 
 // TestProbe checks that the ledger is probed only while a caller waits or after a loss,
-// and that a loss is noticed within two seconds. It also checks that after a recovery
+// and that a loss is detected within two seconds. It also checks that after a recovery
 // the ledger is not down, but unsteady for the time settling.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -83,9 +83,9 @@ func TestOneMiss(t *testing.T) {
 	}
 }
 
-// TestStuckProbe checks that a loss is noticed within two seconds if check does not end
-// with its context, as a request does during a reconnection, and that check is not called
-// again before it has returned.
+// TestStuckProbe checks that a loss is detected within two seconds if check does not end
+// with its context, as a request does during a reconnection, and that check is not
+// called again before it has returned.
 func TestStuckProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Probe

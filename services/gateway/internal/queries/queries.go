@@ -22,16 +22,38 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// Client queries services. It is safe for concurrent use.
-type Client struct{ *rpc.Client }
+// Services makes the clients that query other services for the callers of a tenant. It is
+// safe for concurrent use.
+type Services struct {
+	client *rpc.Client
+	mesh   *Client
+}
+
+// New returns a Services whose queries are sent with client.
+func New(client *rpc.Client) *Services {
+	return &Services{client, &Client{client.In(contract.CellTenant), contract.CellTenant}}
+}
+
+// In returns the client for the callers of a tenant.
+func (s *Services) In(tenant string) *Client { return &Client{s.client.In(tenant), tenant} }
+
+// OfMesh returns the client for queries about the mesh as a whole. Services respond to
+// these queries for contract.CellTenant even before the cell is opened.
+func (s *Services) OfMesh() *Client { return s.mesh }
+
+// Client queries services for the callers of one tenant. It is safe for concurrent use.
+type Client struct {
+	*rpc.Client
+	tenant string
+}
 
 // Timeout is the maximum time that a request waits for a response or outcome that is not
 // available yet. Queries have the deadlines of their schemas.
 const Timeout = 60 * time.Second
 
 // Error returns the API's error for a failed query to service: 404 for the code
-// not_found, 400 for invalid_input if the service names the wrong parameter, and 503 for
-// everything else.
+// not_found, 400 for invalid_input if the service names the invalid parameter, and 503
+// for everything else.
 func Error(service string, err error) error {
 	e := transient.ErrorOf(err)
 	switch {
@@ -123,19 +145,39 @@ type EventQuery = query.Query[audit.CallRef, json.RawMessage]
 
 // Last returns the event that determines the state of a call: its outcome, or else its
 // claim or the expiry of its start, its decision, its escalation, or its proposal. It
-// returns nil if audit has none of them.
+// returns nil if audit has none of them, or if the call is another tenant's.
 func (s *Client) Last(ctx context.Context, call string) (*contract.Event, error) {
 	return s.Event(ctx, audit.CallQuery, call)
 }
 
-// Event returns the event of a call that the query q returns, or nil if there is none.
+// LastAt is Last, and also returns a ledger sequence: no event up to it is newer than the
+// returned one. The sequence is 0 if audit does not report its position.
+func (s *Client) LastAt(ctx context.Context, call string) (e *contract.Event, at uint64, err error) {
+	return s.event(ctx, audit.CallQuery, call)
+}
+
+// Event returns the event of a call that the query q returns, or nil if there is none or
+// if the call is another tenant's.
 func (s *Client) Event(ctx context.Context, q EventQuery, call string) (*contract.Event, error) {
+	e, _, err := s.event(ctx, q, call)
+	return e, err
+}
+
+// event is Event, and also returns the position of the view that was queried, or 0.
+func (s *Client) event(ctx context.Context, q EventQuery, call string) (e *contract.Event, at uint64, err error) {
 	r, err := rpc.Do(ctx, s.Client, q, audit.CallRef{CallID: call})
 	switch {
 	case rpc.CodeOf(err) == contract.CodeNotFound:
-		return nil, nil
+		return nil, 0, nil
 	case err != nil:
-		return nil, Error(q.Service, err)
+		return nil, 0, Error(q.Service, err)
 	}
-	return eventlog.OpenBytes(r.Value, eventlog.Every)
+	if r.View != nil {
+		at = r.View.Position
+	}
+	e, err = eventlog.OpenBytes(r.Value, eventlog.Every)
+	if err == nil && e.Tenant != s.tenant {
+		return nil, 0, nil
+	}
+	return e, at, err
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// frames is the response to a query: the document doc, followed by the error err.
+// frames is the response to a query: the document doc, unless it is nil, followed by the
+// error err.
 type frames struct {
 	doc any
 	err error
@@ -35,11 +36,11 @@ func (f *frames) Next(context.Context) (transient.Frame, error) {
 
 func (*frames) Close() {}
 
-// one returns a client for which every query returns the frame doc and then the error
-// err.
+// one returns a client for which every query returns the document doc, unless it is nil,
+// and then the error err.
 func one(doc any, err error) *Client {
 	return &Client{&rpc.Client{Live: func(context.Context, string) (string, error) { return "audit-1", nil },
-		Send: func(context.Context, string, string, string, any) (rpc.Frames, error) { return &frames{doc, err}, nil }}}
+		Send: func(context.Context, string, string, string, any) (rpc.Frames, error) { return &frames{doc, err}, nil }}, "t"}
 }
 
 func status(err error) int {

@@ -1,11 +1,10 @@
-// Package secrets accepts the values of secrets and holds them, sealed, until the
-// vault-broker fetches them or their calls end.
+// Package secrets accepts the values of secrets and holds them, sealed, for the
+// vault-broker.
 package secrets
 
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -32,7 +32,6 @@ import (
 // API proposes the calls that store secrets, and holds their values. Its exported fields
 // are set before its first use.
 type API struct {
-	Tenant string
 	Gate   *auth.Gate
 	Calls  *calls.API
 	Trust  *run.Trust
@@ -57,7 +56,8 @@ type SecretResponse struct {
 // Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
 // sealed to the key of the vault-broker, which fetches it once the call is allowed. If
 // the call waits for approval, the response is 202, and the value is held until it is
-// fetched, at most until one minute after the end of the time to vote.
+// fetched, at most until one minute after the end of the time to vote. The error is 503
+// if the vault-broker's key is not published yet, or if too many values are held.
 func (s *API) Put(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Vault)
 	if err != nil {
@@ -83,11 +83,11 @@ func (s *API) Put(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := seal.To(key.PublicKey, secret.PutInfo(s.Tenant, req.Name, r.ID), []byte(req.Value))
+	sealed, err := seal.To(key.PublicKey, secret.PutInfo(who.Tenant, req.Name, r.ID), []byte(req.Value))
 	if err != nil {
 		return err
 	}
-	if err := s.values.hold(r.ID, r.Session, sealed); err != nil {
+	if err := s.values.hold(r.ID, heldValue{tenant: r.Tenant, session: r.Session, sealed: sealed}); err != nil {
 		return apierr.Unavailable(err.Error())
 	}
 	out, output, err := s.Calls.Run(c, r)
@@ -95,7 +95,7 @@ func (s *API) Put(c echo.Context) error {
 	switch {
 	case out != nil: // the call has ended
 		s.values.drop(r.ID)
-	case errors.As(err, &esc): // the value of an escalated call is held until the vote is over
+	case errors.As(err, &esc): // the value is held until it is fetched, or until one minute after the end of the time to vote
 		if until, bad := contract.ParseTime(esc.Doc.Expires); bad == nil {
 			s.values.until(r.ID, until.Add(time.Minute))
 		}
@@ -114,12 +114,14 @@ func (s *API) Put(c echo.Context) error {
 // their calls end, or until no request waits any more (see leave). A value is sent to
 // the vault-broker only once the ledger contains the event that allows its call.
 type heldValues struct {
-	mu sync.Mutex
-	by map[string]heldValue // by call id
+	mu   sync.Mutex
+	by   map[string]heldValue // by call id
+	room fair.Room            // number of the values in by, by tenant
 }
 
 // heldValue is the sealed value of one call, and the time at which it expires.
 type heldValue struct {
+	tenant    string
 	session   string
 	sealed    []byte
 	until     time.Time
@@ -133,26 +135,31 @@ const (
 )
 
 // hold stores the value of a call for a request, unless a value of that call is held
-// already for another request. It returns an error if no value of the call and
-// maxHeldValues values of other calls are held. Otherwise the request must call drop or
-// leave.
-func (h *heldValues) hold(call, session string, sealed []byte) error {
+// already for another request. At most maxHeldValues are held, which fair.Room divides
+// among the tenants; hold returns an error if the tenant of v may not hold one more.
+// Otherwise the request must call drop or leave.
+func (h *heldValues) hold(call string, v heldValue) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(h.by, func(_ string, v heldValue) bool { return now.After(v.until) })
-	if v, held := h.by[call]; held {
-		v.requests++
-		h.by[call] = v
+	for call, v := range h.by {
+		if now.After(v.until) {
+			h.remove(call)
+		}
+	}
+	if first, held := h.by[call]; held {
+		first.requests++
+		h.by[call] = first
 		return nil
 	}
-	if len(h.by) >= maxHeldValues {
+	if !h.room.Take(v.tenant, 1, maxHeldValues) {
 		return errors.New("too many secrets wait for a decision here; try again when some are decided")
 	}
 	if h.by == nil {
 		h.by = map[string]heldValue{}
 	}
-	h.by[call] = heldValue{session: session, sealed: sealed, until: now.Add(holdValue), requests: 1}
+	v.until, v.requests = now.Add(holdValue), 1
+	h.by[call] = v
 	return nil
 }
 
@@ -166,7 +173,7 @@ func (h *heldValues) leave(call string) {
 		return
 	}
 	if v.requests--; v.requests < 1 && !v.escalated {
-		delete(h.by, call)
+		h.remove(call)
 		return
 	}
 	h.by[call] = v
@@ -176,10 +183,19 @@ func (h *heldValues) leave(call string) {
 func (h *heldValues) drop(call string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.by, call)
+	h.remove(call)
 }
 
-// until sets the time at which the held value of an escalated call expires.
+// remove removes the value of a call, if it is held. The caller holds mu.
+func (h *heldValues) remove(call string) {
+	if v, ok := h.by[call]; ok {
+		delete(h.by, call)
+		h.room.Give(v.tenant, 1)
+	}
+}
+
+// until marks the call of a held value as escalated, and sets the time at which the
+// value expires.
 func (h *heldValues) until(call string, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,15 +214,16 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 }
 
 // Serve serves the query by which the vault-broker fetches a held value, which is then
-// dropped. The error is not_found if no value is held for the call, and denied until the
-// call is allowed.
+// dropped. The error is not_found if no value is held for the call or the call is of
+// another tenant than the query, and denied if the call is not allowed yet or the ledger
+// cannot be read.
 func (s *API) Serve() {
 	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		v, ok := s.values.get(q.CallID)
-		if !ok {
+		if !ok || v.tenant != transient.Tenant(ctx) {
 			return nil, rpc.Errorf(contract.CodeNotFound, "no value waits here for call %s", q.CallID)
 		}
-		if ok, err := s.allowed(ctx, q.CallID, v.session); err != nil || !ok {
+		if ok, err := s.allowed(ctx, q.CallID, &v); err != nil || !ok {
 			return nil, errors.Join(rpc.Errorf(contract.CodeDenied, "the call is not allowed"), err)
 		}
 		s.values.drop(q.CallID)
@@ -215,9 +232,9 @@ func (s *API) Serve() {
 }
 
 // allowed reports whether the ledger contains the event by which policy allows the
-// vault-broker to execute a call in a session.
-func (s *API) allowed(ctx context.Context, call, session string) (bool, error) {
-	c := outcome.Call{Tenant: s.Tenant, Session: session, ID: call, Executor: "vault-broker"}
+// vault-broker to execute the call of a held value.
+func (s *API) allowed(ctx context.Context, call string, v *heldValue) (bool, error) {
+	c := outcome.Call{Tenant: v.tenant, Session: v.session, ID: call, Executor: "vault-broker"}
 	_, _, err := c.Allowed(ctx, s.Ledger, 0)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil

@@ -59,14 +59,13 @@ func Check(param, v string) error {
 // Grants reports which principals may use which sessions. auth.Authority implements it.
 type Grants interface {
 	// Lent reports whether a session grant allows a principal to make calls in a session
-	// at now.
+	// at the time now.
 	Lent(tenant, session, principal string, now time.Time) bool
 }
 
 // Resolver finds sessions by their names and ids. Its exported fields are set before its
 // first use; it is safe for concurrent use.
 type Resolver struct {
-	Tenant string
 	Ledger eventlog.Log
 	Grants Grants
 
@@ -80,7 +79,7 @@ type Resolver struct {
 func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Session, error) {
 	v := h.Get(Header)
 	if v == "" {
-		return Session{ID: contract.SessionID(s.Tenant, who.Actor, rand.Text())}, nil
+		return Session{ID: contract.SessionID(who.Tenant, who.Actor, rand.Text())}, nil
 	}
 	if err := Check(Header, v); err != nil {
 		return Session{}, err
@@ -95,7 +94,7 @@ func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Ses
 // caller owns a session with the id v from a release before 0.5. The error is 503 if the
 // ledger cannot be read.
 func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Session, error) {
-	t := s.Tenant
+	t := who.Tenant
 	if contract.DerivedSession(v) {
 		if contract.OwnsSession(t, who.Actor, v) || s.Grants.Lent(t, v, who.Actor, time.Now()) {
 			return Session{ID: v}, nil
@@ -128,10 +127,10 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 		return v, nil
 	}
 	if owner != "" {
-		who = &auth.Caller{Actor: owner}
+		who = &auth.Caller{Tenant: who.Tenant, Actor: owner}
 	}
-	own := contract.SessionID(s.Tenant, who.Actor, v)
-	first, err := s.released.owner(ctx, s.Ledger, s.Tenant, v)
+	own := contract.SessionID(who.Tenant, who.Actor, v)
+	first, err := s.released.owner(ctx, s.Ledger, who.Tenant, v)
 	switch {
 	case err != nil:
 		return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
@@ -142,7 +141,7 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 	}
 	// v is another principal's session from a release before 0.5. A session to which the
 	// reader itself gave that name takes precedence.
-	for _, err := range s.Ledger.Scan(ctx, proposalsOf(s.Tenant, own), 1) {
+	for _, err := range s.Ledger.Scan(ctx, proposalsOf(who.Tenant, own), 1) {
 		if err != nil {
 			return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
 		}
@@ -155,7 +154,7 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 // sessions: judge.score, policy.grant_session and policy.revoke_session. It returns args
 // of other kinds, and args without a valid session, unchanged. If the caller may not
 // read the session of a judgement, InArgs sets at to the caller's session for refused
-// calls.
+// calls. The error is 503 if the ledger cannot be read.
 func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, args []byte, at *Session) ([]byte, error) {
 	judged := kind == "judge.score"
 	if !judged && kind != "policy.grant_session" && kind != "policy.revoke_session" {
@@ -205,13 +204,16 @@ func proposalsOf(tenant, session string) string {
 
 // released finds the sessions from releases before 0.5, whose ids are the names that
 // callers gave them. No such session is created any more, so results are cached without
-// expiry. If the ledger contains no proposal, or the first one has a derived session id,
-// there are no such sessions. It is safe for concurrent use.
+// expiry. If a tenant has no proposal, or its first one has a derived session id, it has
+// no such sessions. It is safe for concurrent use.
 type released struct {
 	mu     sync.Mutex
-	none   bool
-	owners map[string]string // by session id; "" if no such session exists
+	none   map[string]bool  // by tenant: true if it has no such sessions; absent until look has searched
+	owners map[named]string // "" if no such session exists
 }
+
+// named is the id of a session of a tenant.
+type named struct{ tenant, id string }
 
 // maxReleased is the maximum size of the cache of owners, which is cleared when it is
 // full.
@@ -221,15 +223,14 @@ const maxReleased = 16384
 // with the given id, or "" if there is no such session.
 func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id string) (string, error) {
 	r.mu.Lock()
-	owner, known := r.owners[id]
-	known = known || r.none
-	first := r.owners == nil
+	owner, known := r.owners[named{tenant, id}]
+	none, looked := r.none[tenant]
 	r.mu.Unlock()
-	if known {
+	if known || none {
 		return owner, nil
 	}
-	if first {
-		if err := r.look(ctx, log, tenant); err != nil || r.isNone() {
+	if !looked {
+		if none, err := r.look(ctx, log, tenant); err != nil || none {
 			return "", err
 		}
 	}
@@ -243,29 +244,25 @@ func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id strin
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.owners == nil || len(r.owners) >= maxReleased {
-		r.owners = map[string]string{}
+		r.owners = map[named]string{}
 	}
-	r.owners[id] = owner
+	r.owners[named{tenant, id}] = owner
 	return owner, nil
 }
 
-// look sets none if there are no sessions from releases before 0.5: the ledger contains
-// no proposal, or the first one has a derived session id.
-func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) error {
+// look sets none for a tenant and returns its value.
+func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) (none bool, err error) {
 	e, err := firstOf(ctx, log, proposalsOf(tenant, ""))
 	if err != nil {
-		return err
+		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.none = e == nil || contract.DerivedSession(e.Session)
-	return nil
-}
-
-func (r *released) isNone() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.none
+	if r.none == nil {
+		r.none = map[string]bool{}
+	}
+	r.none[tenant] = e == nil || contract.DerivedSession(e.Session)
+	return r.none[tenant], nil
 }
 
 // firstOf returns the first valid event on the ledger that matches filter, or nil if

@@ -53,7 +53,7 @@ func TestResolve(t *testing.T) {
 	log := &counted{}
 	proposes(t, log, "alice", "s-old")
 	own, other := derived("alice", "s-notes"), derived("bob", "s-notes")
-	s := &Resolver{Tenant: "t", Ledger: log, Grants: granted{own: true}}
+	s := &Resolver{Ledger: log, Grants: granted{own: true}}
 	for _, c := range []struct{ actor, named, id, name string }{
 		{"alice", "s-notes", own, "s-notes"},
 		{"bob", "s-notes", other, "s-notes"},
@@ -63,23 +63,23 @@ func TestResolve(t *testing.T) {
 		{"alice", "s-old", "s-old", ""},
 		{"bob", "s-old", derived("bob", "s-old"), "s-old"},
 	} {
-		got, err := s.Of(t.Context(), &auth.Caller{Actor: c.actor}, http.Header{Header: {c.named}})
+		got, err := s.Of(t.Context(), &auth.Caller{Tenant: "t", Actor: c.actor}, http.Header{Header: {c.named}})
 		if err != nil || got.ID != c.id || got.Name != c.name || (got.Requested != "") != (c.actor == "carol") {
 			t.Errorf("%s names %s: %+v %v", c.actor, c.named, got, err)
 		}
 	}
-	fresh, err := s.Of(t.Context(), &auth.Caller{Actor: "alice"}, http.Header{})
-	again, err2 := s.Of(t.Context(), &auth.Caller{Actor: "alice"}, http.Header{})
+	fresh, err := s.Of(t.Context(), &auth.Caller{Tenant: "t", Actor: "alice"}, http.Header{})
+	again, err2 := s.Of(t.Context(), &auth.Caller{Tenant: "t", Actor: "alice"}, http.Header{})
 	if err != nil || err2 != nil || fresh.ID == again.ID || !contract.OwnsSession("t", "alice", fresh.ID) || fresh.Called() != fresh.ID {
 		t.Error(fresh, again, err, err2)
 	}
 	for _, bad := range []string{"notes", "s-", "s-a b", "s-" + strings.Repeat("x", 99), "S-x"} {
-		if _, err := s.Of(t.Context(), &auth.Caller{Actor: "alice"}, http.Header{Header: {bad}}); err == nil {
+		if _, err := s.Of(t.Context(), &auth.Caller{Tenant: "t", Actor: "alice"}, http.Header{Header: {bad}}); err == nil {
 			t.Errorf("%q names a session", bad)
 		}
 	}
 	scans := log.scans
-	if _, err := s.Of(t.Context(), &auth.Caller{Actor: "bob"}, http.Header{Header: {"s-old"}}); err != nil || log.scans != scans {
+	if _, err := s.Of(t.Context(), &auth.Caller{Tenant: "t", Actor: "bob"}, http.Header{Header: {"s-old"}}); err != nil || log.scans != scans {
 		t.Error("who owns a session of an earlier release is read again:", log.scans-scans, err)
 	}
 }
@@ -89,9 +89,9 @@ func TestResolve(t *testing.T) {
 func TestNoReleasedSessions(t *testing.T) {
 	log := &counted{}
 	proposes(t, log, "alice", derived("alice", "s-x"))
-	s := &Resolver{Tenant: "t", Ledger: log, Grants: granted{}}
+	s := &Resolver{Ledger: log, Grants: granted{}}
 	for range 10 {
-		if _, err := s.Of(t.Context(), &auth.Caller{Actor: "alice"}, http.Header{Header: {"s-notes"}}); err != nil {
+		if _, err := s.Of(t.Context(), &auth.Caller{Tenant: "t", Actor: "alice"}, http.Header{Header: {"s-notes"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestQueried(t *testing.T) {
 	log := &memlog.Log{}
 	proposes(t, log, "alice", "s-old")
 	proposes(t, log, "bob", derived("bob", "s-old"))
-	s := &Resolver{Tenant: "t", Ledger: log, Grants: granted{}}
+	s := &Resolver{Ledger: log, Grants: granted{}}
 	own := derived("alice", "s-notes")
 	for _, c := range []struct{ reader, named, owner, want string }{
 		{"auditor", own, "", own},
@@ -118,7 +118,7 @@ func TestQueried(t *testing.T) {
 		{"bob", "s-old", "", derived("bob", "s-old")},
 		{"auditor", "s-old", "bob", derived("bob", "s-old")},
 	} {
-		if got, err := s.Queried(t.Context(), &auth.Caller{Actor: c.reader}, c.named, c.owner); err != nil || got != c.want {
+		if got, err := s.Queried(t.Context(), &auth.Caller{Tenant: "t", Actor: c.reader}, c.named, c.owner); err != nil || got != c.want {
 			t.Errorf("%s names %s of %q: %s %v, want %s", c.reader, c.named, c.owner, got, err, c.want)
 		}
 	}
@@ -131,7 +131,7 @@ func TestQueried(t *testing.T) {
 func TestInArgs(t *testing.T) {
 	log := &memlog.Log{}
 	proposes(t, log, "alice", derived("alice", "s-x"))
-	s := &Resolver{Tenant: "t", Ledger: log, Grants: granted{}}
+	s := &Resolver{Ledger: log, Grants: granted{}}
 	own := derived("alice", "s-notes")
 	for _, c := range []struct {
 		actor, kind, args, want string
@@ -149,7 +149,7 @@ func TestInArgs(t *testing.T) {
 		{"auditor", "judge.score", `{"session":"` + own + `"}`, `{"session":"` + own + `"}`, []string{token.Audit}, false},
 	} {
 		at := Session{ID: "s-1"}
-		got, err := s.InArgs(t.Context(), &auth.Caller{Actor: c.actor, Scopes: c.scopes}, c.kind, []byte(c.args), &at)
+		got, err := s.InArgs(t.Context(), &auth.Caller{Tenant: "t", Actor: c.actor, Scopes: c.scopes}, c.kind, []byte(c.args), &at)
 		if err != nil || string(got) != c.want || (at.Requested != "") != c.refused {
 			t.Errorf("%s %s %s: %s %+v %v", c.actor, c.kind, c.args, got, at, err)
 		}

@@ -15,20 +15,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // API serves the transparency log. Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
-	Queries *queries.Client
+	Queries *queries.Services
 }
 
 // Checkpoint handles GET /log/checkpoint. It responds with a checkpoint as a C2SP signed
-// note: the newest one, or the one that the parameters witness, witnessed and epoch
-// select.
+// note: the newest one, the one that witnesses are to cosign now (witness=true), the
+// newest one with at least N cosignatures (witnessed=N), or the last one of the closed
+// epoch N (epoch=N).
 func (s *API) Checkpoint(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
 	}
 	epoch, err := epochOf(c)
@@ -41,7 +41,7 @@ func (s *API) Checkpoint(c echo.Context) error {
 			return apierr.BadRequest("witnessed", "want how many witnesses must have cosigned")
 		}
 	}
-	note, err := queries.Do(c.Request().Context(), s.Queries, audit.CheckpointQuery, audit.CheckpointRequest{
+	note, err := queries.Do(c.Request().Context(), s.Queries.OfMesh(), audit.CheckpointQuery, audit.CheckpointRequest{
 		Witness: c.QueryParam("witness") == "true", Witnessed: int64(witnessed), Epoch: int64(epoch)})
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func epochOf(c echo.Context) (uint64, error) {
 // 6962) between the trees of the sizes from and to, in the open epoch or in the closed
 // one that the parameter epoch names.
 func (s *API) Consistency(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
 	}
 	epoch, err := epochOf(c)
@@ -80,12 +80,12 @@ func (s *API) Consistency(c echo.Context) error {
 			return apierr.BadRequest(name, "want a tree size")
 		}
 	}
-	return queries.Send(c, s.Queries, audit.ConsistencyQuery, q)
+	return queries.Send(c, s.Queries.OfMesh(), audit.ConsistencyQuery, q)
 }
 
 // Tile handles GET /log/tile/{level}/{tile}. It responds with the hashes of a tile.
 func (s *API) Tile(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
 	}
 	level, err := strconv.ParseUint(c.Param("level"), 10, 8)
@@ -97,7 +97,7 @@ func (s *API) Tile(c echo.Context) error {
 	if err != nil || !ok {
 		return apierr.BadRequest("tile", "want /log/tile/<level>/<index in groups of three digits, all but the last with x>[.p/<width>]")
 	}
-	b, err := queries.Do(c.Request().Context(), s.Queries, audit.TileQuery, audit.TileRequest{Level: level, Index: index, Width: width})
+	b, err := queries.Do(c.Request().Context(), s.Queries.OfMesh(), audit.TileQuery, audit.TileRequest{Level: level, Index: index, Width: width})
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ type Cosignature struct {
 
 // Cosign handles POST /log/cosignatures. It forwards a witness's cosignature to audit.
 func (s *API) Cosign(c echo.Context) error {
-	if _, err := s.Gate.Caller(c, token.Cosign); err != nil {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
 	}
 	var q Cosignature
@@ -152,5 +152,5 @@ func (s *API) Cosign(c echo.Context) error {
 	if q.Line == "" || strings.Contains(q.Line, "\n") {
 		return apierr.BadRequest("/line", "want one C2SP tlog-cosignature line, without its newline")
 	}
-	return queries.Send(c, s.Queries, audit.CosignQuery, audit.CosignRequest{Size: q.Size, Line: q.Line})
+	return queries.Send(c, s.Queries.OfMesh(), audit.CosignQuery, audit.CosignRequest{Size: q.Size, Line: q.Line})
 }

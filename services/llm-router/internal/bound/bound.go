@@ -3,7 +3,7 @@ package bound
 
 import "fmt"
 
-// Day is the maximum of a time limit, in milliseconds.
+// Day is a day in milliseconds, the maximum of most time limits.
 const Day = 24 * 60 * 60 * 1000
 
 // Check returns an error that names the member unless its value is from 0 to most.

@@ -103,7 +103,8 @@ type tool struct {
 }
 
 // ParseRequest decodes a request. An error about a member begins with its path, as in
-// "messages[0]: role: ". Members that ParseRequest does not decode are in Extra.
+// "messages[0]: role: ". The member stream_options is ignored; members that ParseRequest
+// does not decode are in Extra.
 func ParseRequest(doc []byte) (*ir.Request, error) {
 	m, err := ir.Split(doc)
 	if err != nil {
@@ -360,7 +361,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools returns the tools. It omits tools that another provider runs.
+// buildTools returns the tools. It omits tools with Hosted, for which the API has no
+// equivalent.
 func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
 	for i := range defs {
 		t := &defs[i]
@@ -398,8 +400,8 @@ func buildFormat(f *ir.Format) ir.Obj {
 }
 
 // buildMessages returns the API's messages for one message of the intermediate form. The
-// text of each tool result becomes a message of its own; other parts of the results
-// follow in a user message.
+// text of each tool result, or "error" for a failed result without text, becomes a
+// message of its own; other parts of the results follow in a user message.
 func buildMessages(m *ir.Message) []ir.Obj {
 	var out []ir.Obj
 	o := ir.Obj{"role": m.Role}
@@ -417,7 +419,7 @@ func buildMessages(m *ir.Message) []ir.Obj {
 		x := ir.Obj{"role": "tool", "tool_call_id": p.ID, "content": text}
 		x.Put("cache_control", p.Cache)
 		out = append(out, x)
-		rest = append(rest, others...) // a result cannot contain files: they follow in a user message
+		rest = append(rest, others...) // a tool result cannot contain files: they follow in a user message
 	}
 	if m.Role == ir.Assistant {
 		assistant(o, m.Parts)
@@ -433,7 +435,7 @@ func buildMessages(m *ir.Message) []ir.Obj {
 	return append(out, o)
 }
 
-// flat splits a result into its text and its other parts.
+// flat splits the content of a tool result into its text and its other parts.
 func flat(parts []ir.Part) (text string, rest []ir.Part) {
 	for _, p := range parts {
 		if p.Type == ir.Text {

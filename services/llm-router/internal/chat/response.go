@@ -132,7 +132,7 @@ type chunk struct {
 	Error   json.RawMessage `json:"error"`
 }
 
-// choice is one entry of the member choices in a chunk: a piece of one answer.
+// choice is one element of the member choices in a chunk: a piece of one answer.
 type choice struct {
 	Index int `json:"index"`
 	Delta struct {
@@ -210,8 +210,9 @@ func (ch *choice) check() error {
 	return err
 }
 
-// said appends the events for the thinking, the text and the refusal of a piece. Signed
-// thinking is in reasoning_details, unsigned thinking in a member of its own.
+// said appends the events for the thinking, the text and the refusal of a piece.
+// Unsigned thinking is ignored if the piece has reasoning_details, which contain signed
+// thinking.
 func (ch *choice) said(out []ir.Event) []ir.Event {
 	delta := func(typ, text string) {
 		if text != "" {
@@ -263,7 +264,7 @@ type Encoder struct {
 	ID      string
 	Model   string // model name in the caller's request
 	Created int64
-	Usage   bool // the caller requested usage
+	Usage   bool // the caller requested that the stream ends with its usage
 
 	begun map[int]bool
 	used  ir.Usage
@@ -384,7 +385,7 @@ func ParseFault(status int, body []byte) *ir.Fault {
 		Code    json.RawMessage `json:"code"`
 	}
 	if json.Unmarshal(d.Error, &e) != nil {
-		_ = json.Unmarshal(d.Error, &f.Message) // some servers send plain text
+		_ = json.Unmarshal(d.Error, &f.Message) // some servers send a string instead of an object
 		return f
 	}
 	f.Message, f.Type, f.Param = e.Message, e.Type, e.Param

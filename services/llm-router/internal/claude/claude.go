@@ -13,7 +13,7 @@ import (
 // support differs between generations of Claude are listed. The zero value is a model
 // that accepts none of them.
 type Model struct {
-	Adaptive bool // accepts an effort, which determines how much it thinks
+	Adaptive bool // accepts an effort, which determines how much the model thinks
 	Budget   bool // accepts a budget of tokens for thinking
 	Sampling bool // accepts temperature, top_p and top_k
 	xhigh    bool // accepts the effort xhigh
@@ -25,7 +25,8 @@ var generation = regexp.MustCompile(`claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?
 
 // Of returns the members that the model with this name accepts. The name may have the
 // prefix and suffix of any provider. The second result is false if the name is not that
-// of a Claude model. A name without a known generation is treated as the newest.
+// of a Claude model. A model whose name contains no known generation is treated as one
+// of the newest generation.
 func Of(name string) (Model, bool) {
 	_, rest, ok := strings.Cut(name, "claude-")
 	if !ok {

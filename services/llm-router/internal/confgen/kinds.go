@@ -8,7 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
 )
 
-// kinds writes the table of the kinds of providers, from the registry.
+// kinds writes a table of the kinds of providers in the registry. It omits the kinds
+// with Local.
 func kinds(w io.Writer) {
 	fmt.Fprint(w, "\n## Kinds of providers\n\n| kind | base URL | needs | APIs | lists its models |\n|---|---|---|---|---|\n")
 	for _, k := range providers.All.Kinds() {

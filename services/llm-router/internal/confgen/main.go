@@ -16,7 +16,7 @@ import (
 )
 
 // types maps the names of struct types to their declarations. Names have their package
-// as a prefix, except those of package llmrouter.
+// as a prefix, except the names of types of package llmrouter.
 var types = map[string]*ast.StructType{}
 
 func main() {
@@ -62,10 +62,10 @@ func main() {
 	}
 }
 
-// walk writes a table row for each member of the struct type name. If the type of a
-// member is a struct in types, or a list of one, walk also writes the rows of its
-// members. at is the path of the object in the document, followed by a dot, or "" for
-// the document itself.
+// walk writes a table row for each member of the struct type name, including the members
+// of embedded types. If the type of a member is a struct in types, or a list of one,
+// walk also writes the rows of its members. at is the path of the object in the
+// document, followed by a dot, or "" for the document itself.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {
@@ -108,9 +108,10 @@ func pkgOf(name string) string {
 	return ""
 }
 
-// describe returns the name of a type in the reference, the name of its element type,
-// and whether it is a list. The name of the element type is "" for a map and for an
-// anonymous struct.
+// describe returns the name of a type in the reference, the name under which types may
+// contain the type or, for a list, its element type, and whether it is a list. The
+// second result is "" for a map and for an anonymous struct. pkg is the prefix that
+// types uses for the package in which the type is used.
 func describe(e ast.Expr, pkg string) (typ, elem string, list bool) {
 	switch t := e.(type) {
 	case *ast.Ident:

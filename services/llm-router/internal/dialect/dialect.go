@@ -3,8 +3,9 @@
 // dialect (chat, responses, messages, or one inside a provider's package) exports such
 // values.
 //
-// An API is what a provider offers; a Caller is what callers use. If both are the same
-// API, a request is forwarded without translation.
+// An API describes an API that a provider offers; a Caller describes one that callers
+// use. If the provider offers the caller's API, a request is forwarded without
+// translation.
 //
 // The package is pure: it declares the types of these values and checks requests against
 // them.
@@ -22,8 +23,8 @@ import (
 // Decoder converts a provider's stream into the intermediate form. It holds the state of
 // one stream and is used by one goroutine.
 type Decoder interface {
-	// Event decodes one event. It must not retain data. An error that is an *ir.Fault
-	// was sent by the provider; any other means that the event cannot be decoded.
+	// Event decodes one event. It must not retain data. An *ir.Fault is an error that
+	// the provider sent; any other error means that the event cannot be decoded.
 	Event(name string, data []byte) ([]ir.Event, error)
 	// Done reports whether the stream is complete, except for events that may follow in
 	// an API with Trails.
@@ -39,10 +40,11 @@ type Encoder interface {
 	Finish() []byte
 }
 
-// Source reads the events of a stream from its framing. Next returns io.EOF if the
-// stream ends between two events, io.ErrUnexpectedEOF if it ends inside one, and an
-// *ir.Fault if the framing carries an error. The slices of an event are valid until the
-// next call.
+// Source reads the events of a stream from its framing. If the stream ends between two
+// events, Next returns io.EOF, or io.ErrUnexpectedEOF if the API marks the end of a
+// stream by its last event. It also returns io.ErrUnexpectedEOF if the stream ends
+// inside an event, an *ir.Fault if the framing carries an error, and other errors of the
+// framing and of the reader. The slices of an event are valid until the next call.
 type Source interface{ Next() (sse.Event, error) }
 
 // API describes one API that a provider offers. If a function is nil, the API lacks the
@@ -60,7 +62,7 @@ type API struct {
 	// that the caller opted in to.
 	Header func(beta []string) map[string]string
 
-	// Rank orders the APIs into which a request may be translated: of those that a
+	// Rank orders the APIs into which a request may be translated: of the APIs that a
 	// provider offers, the one with the lowest rank is used. 0 excludes the API.
 	Rank int
 	// Build returns the body of a request that Fit accepted.
@@ -81,11 +83,11 @@ type API struct {
 	// cannot be translated into this API.
 	Embed *Embedding
 
-	Several  bool // it can return several answers to one request (n)
-	LogProbs bool // it can return the log probabilities of tokens
-	Hints    bool // it accepts the members of OpenAI's API that hints lists
-	Trails   bool // events may follow the one that ends the answer, so the stream is read to its end
-	Items    bool // its responses contain items with ids, to which later requests can refer
+	Several  bool // the API can return several answers to one request (n)
+	LogProbs bool // the API can return the log probabilities of tokens
+	Hints    bool // the API accepts the members of OpenAI's API that hints lists
+	Trails   bool // events may follow the one that ends the answer; a translated stream is read to its end
+	Items    bool // responses contain items with ids, to which later requests can refer
 	// AskUsage is the path of the request member that must be true for a stream to
 	// report its usage. It is empty if streams always report it.
 	AskUsage string
@@ -118,7 +120,7 @@ type Frame struct {
 	Usage    bool   // the caller requested that a stream ends with its usage
 	Request  *ir.Request
 	Body     []byte
-	Previous string // id of the response that the request continues
+	Previous string // id of the response that the request continues; "" if there is none
 	Store    bool
 }
 
@@ -130,7 +132,7 @@ type Caller struct {
 	Description string // description of the call's kind in the tool catalog
 	Operation   string // gen_ai.operation.name of OpenTelemetry's conventions
 	IDPrefix    string // prefix of the ids that the API gives to responses
-	Native      *API   // the API that accepts its bodies unchanged
+	Native      *API   // the provider's API that accepts the bodies of callers unchanged
 	OwnID       bool   // translated responses have the router's id instead of the provider's
 	Said        string // member of a response that contains the model's output; empty: the whole response
 	Joined      bool   // the caller joins all texts of a choice, even with other events between them

@@ -1,8 +1,9 @@
-// Package fault is the table of the consequences of a failed attempt or call: whether it
-// may be retried, at which provider, what it means for the provider's key, what the
-// caller receives, and whether it may be billed. The other packages of the router select
-// a row by its code and read the columns that they need; they make no decision by the
-// code itself. A new kind of failure is a new row.
+// Package fault contains the table of the consequences of a failed attempt or call:
+// whether the same candidate or the next one is tried, how the state of the provider's
+// key changes, which status the caller receives, and whether the attempt may be billed.
+// The other packages of the router select a row by its code and read the columns that
+// they need; they make no decision by the code itself. A new kind of failure is a new
+// row.
 //
 // The package is pure: it holds values and uses neither clock nor network.
 package fault
@@ -41,13 +42,14 @@ const (
 )
 
 // Retry determines whether the same candidate is tried again. The configuration limits
-// the number of attempts (retry.attempts) and the wait between them (retry.max_ms).
+// the number of attempts (retry.attempts) and the wait between them (retry.max_ms). If
+// the provider requires a longer wait, the candidate is not tried again.
 type Retry int
 
 const (
 	Never        Retry = iota
-	Always             // after the backoff and the wait that the provider requires
-	IfUnverified       // only after status 401: the key may have been replaced in the vault since it was fetched
+	Always             // the candidate is tried again after the backoff and the wait that the provider requires
+	IfUnverified       // as Always, but only after status 401: the key may have been replaced in the vault since it was fetched
 )
 
 // Next determines whether the plan continues with its next candidate. No plan continues
@@ -55,7 +57,7 @@ const (
 type Next int
 
 const (
-	Continue   Next = iota // if the next candidate has no triggers, or has the row's trigger
+	Continue   Next = iota // the next candidate is tried if it has no triggers, or if one of them is the row's; otherwise the call ends with this failure
 	Stop                   // the call ends with this failure
 	StopBehind             // the call ends with the preceding failure; if there is none, as Continue
 )
@@ -73,7 +75,8 @@ const (
 )
 
 // Billing determines whether a failed attempt may be billed. If so, and if the provider
-// reported no usage, the amount that is reserved for the attempt stays reserved.
+// reported no usage, the tokens and the price that are reserved for the attempt stay
+// reserved.
 type Billing int
 
 const (
@@ -83,7 +86,8 @@ const (
 )
 
 // Edge is the HTTP status that the caller receives. A status of the provider for which
-// Own returns true is forwarded, or replaced by Into; any other becomes As.
+// Own returns true is forwarded, or replaced by Into; any other status is replaced by
+// As.
 type Edge struct {
 	As   int
 	Own  func(status int) bool // reports whether a status is forwarded or replaced by Into; nil: no status
@@ -174,8 +178,8 @@ func (r *Row) EdgeStatus(provider int) int {
 	return provider
 }
 
-// byStatus maps HTTP statuses to codes. ByStatus returns Refused or Upstream for those
-// that are not listed.
+// byStatus maps HTTP statuses to codes. ByStatus returns Refused or Upstream for other
+// statuses.
 var byStatus = []struct {
 	code     string
 	statuses []int

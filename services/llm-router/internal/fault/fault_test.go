@@ -15,10 +15,10 @@ import (
 )
 
 // TestTable compares each row of the table with a line of text: whether the attempt is
-// retried after a status, what the plan does next, the trigger, the key, the caller's
-// status for a provider's 0, 400, 500 and 529, whether the attempt is free if the
-// provider did not, and did, accept the request, the attempt's status, and whether the
-// provider's error is hidden.
+// retried after the statuses 500 and 401, what the plan does next, the trigger, the key,
+// the caller's status for a provider's 0, 400, 500 and 529, whether the attempt is free
+// if the provider did not, and did, accept the request, the attempt's status, and
+// whether the provider's error is hidden.
 func TestTable(t *testing.T) {
 	want := map[string]string{
 		RateLimited:         "again:yes next:0 rate_limit key:3 edge:429,429,429,429 free:true,false failed",
@@ -62,7 +62,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestRows shows that each row has an explanation, and values that are defined.
+// TestRows shows that each row has an explanation and valid values, and that Of returns
+// the row of Internal for a code without a row.
 func TestRows(t *testing.T) {
 	for _, r := range Table {
 		if len(strings.Fields(r.Means)) < 3 {
@@ -99,7 +100,7 @@ func TestConstants(t *testing.T) {
 		case *ast.GenDecl:
 			if n.Tok == token.CONST {
 				for _, s := range n.Specs {
-					if v := s.(*ast.ValueSpec); v.Type == nil && len(v.Values) == 1 { // those of Retry, Next and so on have a type or no value
+					if v := s.(*ast.ValueSpec); v.Type == nil && len(v.Values) == 1 { // the constants of Retry, Next and other types have a type or no value
 						codes[v.Names[0].Name] = true
 					}
 				}

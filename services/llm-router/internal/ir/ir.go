@@ -51,9 +51,9 @@ type Request struct {
 	Messages []Message
 	Tools    []ToolDef
 	Choice   *Choice // nil = not specified; the provider's default applies
-	Parallel *bool   // several tool calls in one turn are allowed
+	Parallel *bool   // whether several tool calls in one turn are allowed; nil = not specified
 
-	MaxTokens        int64 // maximum length of an answer; 0 = not specified
+	MaxTokens        int64 // maximum length of an answer, in tokens; 0 = not specified
 	Temperature      *float64
 	TopP             *float64
 	TopK             *int64
@@ -65,15 +65,16 @@ type Request struct {
 	LogProbs         *bool
 	TopLogProbs      *int64
 	Format           *Format
-	Effort           string // reasoning effort: none, minimal, low, medium, high, xhigh
-	ThinkingBudget   int64  // tokens for thinking; 0 = not given
+	Effort           string // reasoning effort: none, minimal, low, medium, high, xhigh; "" = not specified
+	ThinkingBudget   int64  // maximum number of tokens for thinking; 0 = not specified
 	User             string
 	Metadata         map[string]string
 	CacheKey         string // prompt_cache_key
 
-	// Extra holds the members that the caller's dialect did not decode. Fit of the
-	// provider's API rejects or removes some of them; the others are sent to the
-	// provider unchanged.
+	// Extra holds the members that the caller's dialect did not decode. dialect.API.Fit
+	// rejects or removes some of them. The remaining members are sent to the provider
+	// unchanged, unless the dialect of the provider's API sets a member of the same name
+	// itself; see Document.
 	Extra map[string]json.RawMessage
 }
 
@@ -86,8 +87,8 @@ type Message struct {
 	Parts []Part
 }
 
-// Part is a piece of content. Type determines which of the fields are used; the others
-// are zero. The parts of a message are in their original order.
+// Part is a piece of content. Type determines which of the fields are used; the other
+// fields are zero. The parts of a message are in their original order.
 type Part struct {
 	Type  string
 	Text  string // text, refusal, thinking
@@ -127,7 +128,8 @@ func (m *Media) DataURL() string {
 }
 
 // FromURL returns the media for a URL. A data URL in base64 (RFC 2397) is split into its
-// media type and its data, still in base64; any other is kept as a URL and not fetched.
+// media type and its data, still in base64; any other URL is kept as a URL and not
+// fetched.
 func FromURL(url string) *Media {
 	if rest, ok := strings.CutPrefix(url, "data:"); ok {
 		if head, data, ok := strings.Cut(rest, ","); ok {
@@ -147,9 +149,9 @@ type ToolDef struct {
 	Description string
 	Schema      json.RawMessage
 	Strict      *bool
-	Custom      json.RawMessage // format of a custom tool; "null" if it has none
+	Custom      json.RawMessage // format of a custom tool; "null" if the tool has no format; empty for other tools
 	Cache       json.RawMessage
-	Hosted      json.RawMessage // a tool that the provider runs, as the caller wrote it
+	Hosted      json.RawMessage // definition of a tool whose type only the caller's API has, as the caller wrote it; empty for other tools
 }
 
 // Choice determines whether the model must call a tool, and which. For an API that lacks
@@ -180,11 +182,12 @@ type Response struct {
 }
 
 // Answer is one of the answers in a response; a request may specify how many (N). Finish
-// is one of the reasons above, or a provider's own value.
+// is one of the reasons for the end of an answer, such as Stop, or a provider's own
+// value.
 type Answer struct {
 	Parts    []Part
 	Finish   string
-	StopSeq  string // the stop sequence that ended the answer
+	StopSeq  string // the stop sequence that ended the answer; "" if none did
 	LogProbs json.RawMessage
 }
 
@@ -195,7 +198,7 @@ type Usage struct {
 	Cached     int64 // part of In
 	CacheWrite int64 // part of In
 	Reasoning  int64 // part of Out
-	Known      bool  // the provider reported it
+	Known      bool  // the amounts are known: the provider reported them, or no tokens were used
 }
 
 // Merge replaces the amounts of u by those of n that are not 0, and sets u.Known if
@@ -242,9 +245,9 @@ const (
 	Used      = "used"       // Usage
 )
 
-// Event is one step of a stream. Kind determines which of the fields are used; the
-// others are zero. The events of one choice are in order; those of different choices may
-// be interleaved.
+// Event is one step of a stream. Kind determines which of the fields are used; the other
+// fields are zero. The events of one choice are in order; events of different choices
+// may be interleaved.
 type Event struct {
 	Kind     string
 	Choice   int
@@ -268,7 +271,7 @@ func (e *Event) Content() bool {
 // use. It is used by one goroutine.
 type Collect struct {
 	r     Response
-	calls map[[2]int]int              // index of the part, by choice and index of the call
+	calls map[[2]int]int              // index of the part, by choice and index of the tool call
 	grows map[[2]int]*strings.Builder // text or args of a part, by choice and index of the part
 }
 
@@ -313,8 +316,8 @@ func CheckIndex(member string, index int) error {
 	return nil
 }
 
-// Add adds one event. It ignores events of answers after the first maxChoices, and those
-// with a negative index, which no decoder returns.
+// Add adds one event. It ignores events of answers whose index is negative or at least
+// maxChoices, and arguments and signatures of parts that have not begun.
 func (c *Collect) Add(e *Event) {
 	if e.ID != "" {
 		c.r.ID = e.ID
@@ -402,8 +405,8 @@ func Object(args string) json.RawMessage {
 	return b
 }
 
-// PlainText returns the texts and refusals of parts, concatenated in order. It omits
-// thinking and files.
+// PlainText returns the texts and refusals of parts, concatenated in order. It omits all
+// other parts.
 func PlainText(parts []Part) string {
 	var b strings.Builder
 	for _, p := range parts {

@@ -9,8 +9,8 @@ import (
 )
 
 // TestCollect shows how the events of a stream become a response: consecutive texts of
-// one type form one part, and a new part begins after signed thinking, for redacted
-// thinking and for a tool call.
+// one type form one part, and a new part begins for redacted thinking, for a tool call,
+// and after signed or redacted thinking.
 func TestCollect(t *testing.T) {
 	text := func(choice int, typ, s string) Event {
 		return Event{Kind: Delta, Choice: choice, Part: Part{Type: typ, Text: s}}
@@ -75,8 +75,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMembers shows that taking a member removes it and that the others remain. An error
-// names the member and contains no type name of Go.
+// TestMembers shows that taking a member removes it and that the other members remain.
+// An error names the member and contains no type name of Go.
 func TestMembers(t *testing.T) {
 	m, err := Split([]byte(`{"a":1,"b":null,"c":"x","d":[1]}`))
 	if err != nil {
@@ -103,8 +103,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestPut shows that absent members are omitted from the document, and that others are
-// included even if they are false or 0.
+// TestPut shows that values that stand for absent members are omitted from the document,
+// and that other values, such as pointers to false and 0, are included.
 func TestPut(t *testing.T) {
 	o := Obj{}
 	zero, no, none := 0.0, false, int64(0)
@@ -151,8 +151,8 @@ func TestAlternate(t *testing.T) {
 	}
 }
 
-// TestCollectIndex shows that events of an answer with a negative or a huge index are
-// ignored and create no answer.
+// TestCollectIndex shows that events of an answer whose index is negative or too high
+// are ignored and create no answer.
 func TestCollectIndex(t *testing.T) {
 	var c Collect
 	for _, choice := range []int{-1, math.MinInt, maxChoices, math.MaxInt} {

@@ -8,7 +8,7 @@ import (
 )
 
 // Members is a JSON object from which a dialect takes the members that it defines. The
-// members that remain are unknown to it.
+// dialect does not define the members that remain.
 type Members map[string]json.RawMessage
 
 // Split decodes a JSON object into its members, which are copies of the bytes in doc. It
@@ -21,8 +21,8 @@ func Split(doc []byte) (Members, error) {
 	return m, nil
 }
 
-// Take decodes a member into v and removes it. It leaves v unchanged if the member is
-// absent or null.
+// Take decodes a member into v and removes it, even if it cannot be decoded; the error
+// is then that of Misfit. It leaves v unchanged if the member is absent or null.
 func (m Members) Take(name string, v any) error {
 	raw, ok := m[name]
 	if !ok {
@@ -38,8 +38,8 @@ func (m Members) Take(name string, v any) error {
 	return nil
 }
 
-// Misfit returns the error for a member whose JSON has the wrong type. Its text names
-// JSON types instead of Go types.
+// Misfit returns the error for a member that could not be decoded because of err. For
+// JSON of the wrong type, its text names the JSON type instead of Go types.
 func Misfit(name string, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
@@ -74,15 +74,16 @@ func (m Members) TakeAll(pairs ...any) error {
 // Obj is a JSON object under construction.
 type Obj map[string]any
 
-// Put sets a member, unless v stands for an absent one: nil, or a zero or empty value of
-// a type in unsaid.
+// Put sets a member, unless v stands for an absent one (see unsaid).
 func (o Obj) Put(name string, v any) {
 	if !unsaid(v) {
 		o[name] = v
 	}
 }
 
-// unsaid reports whether v stands for an absent member.
+// unsaid reports whether v stands for an absent member: nil, a nil pointer to a number
+// or a bool, the int64 0, or an empty string, list of strings, map of strings or
+// json.RawMessage.
 func unsaid(v any) bool {
 	switch t := v.(type) {
 	case nil:

@@ -1,19 +1,19 @@
 package ir
 
-// Turns reorders a stream so that interleaved tool calls follow one another. The guards
-// require that, and so do APIs whose pieces of arguments have no index. Until the
-// arguments of the current call are a complete object, or the answer ends, the other
-// content of the first choice is queued. The zero value is ready to use.
+// Turns reorders a stream so that interleaved tool calls follow one another. Output
+// guards require that order, as well as APIs whose pieces of arguments have no index.
+// Until the arguments of the current tool call are a complete object, or the answer
+// ends, the other content of the first choice is queued. The zero value is ready to use.
 type Turns struct {
-	open    int  // index of the current call
-	taken   bool // there is a current call
+	open    int  // index of the current tool call
+	taken   bool // there is a current tool call
 	args    object
-	waiting []*queue // in the order in which they were received
+	waiting []*queue // queues, in the order in which their first events were received
 	calls   map[int]*queue
-	between *queue // the last queue, if it does not belong to a call
+	between *queue // the last queue; nil if that queue belongs to a tool call, or if there is none
 }
 
-// queue holds the queued events of one tool call, or those between two tool calls.
+// queue holds the queued events of one tool call, or the events between two tool calls.
 type queue struct{ events []Event }
 
 // Put adds the next event and returns the events that can be sent now, in order. It
@@ -36,8 +36,8 @@ func (t *Turns) Put(e Event) []Event {
 	return nil
 }
 
-// place returns the queue for an event: that of its tool call, a new one for a new tool
-// call, or the one for events between two tool calls.
+// place returns the queue for an event: the queue of its tool call, a new one for a new
+// tool call, or the one for events between two tool calls.
 func (t *Turns) place(e *Event) *queue {
 	if e.Kind == CallArgs && t.calls[e.Index] != nil {
 		return t.calls[e.Index]
@@ -93,8 +93,8 @@ func (t *Turns) next() (out []Event) {
 	return out
 }
 
-// Rest returns all queued events when the answer has ended, those of each call together,
-// in the order in which the calls began. It resets t.
+// Rest returns all queued events when the answer has ended, the events of each call
+// together, in the order in which the calls began. It resets t.
 func (t *Turns) Rest() (out []Event) {
 	for _, q := range t.waiting {
 		out = append(out, q.events...)
@@ -107,7 +107,7 @@ func (t *Turns) Rest() (out []Event) {
 // end.
 type object struct {
 	text           bool // the arguments are plain text, whose end cannot be detected
-	begun, str, at bool // the object has begun; inside a string; the previous byte is a backslash
+	begun, str, at bool // the object has begun; inside a string; the next byte of the string is escaped
 	depth          int
 }
 
@@ -130,5 +130,5 @@ func (o *object) feed(s string) {
 	}
 }
 
-// whole reports whether the object is complete.
+// whole reports whether the object is complete. It returns false for plain text.
 func (o *object) whole() bool { return !o.text && o.begun && o.depth <= 0 && !o.str }

@@ -49,8 +49,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsLoseNothing interleaves calls at random and shows that no arguments are lost
-// or follow another call's beginning.
+// TestTurnsLoseNothing interleaves calls at random and shows that the arguments of each
+// call are complete and directly follow its beginning.
 func TestTurnsLoseNothing(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -32,7 +32,7 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 	return out, nil
 }
 
-// ErrUnknownType is the error of a part whose type a dialect does not know.
+// ErrUnknownType is the error of a part whose type the dialect does not support.
 var ErrUnknownType = errors.New("is unknown")
 
 // Output is Content for the content of a response. It omits the parts for which the

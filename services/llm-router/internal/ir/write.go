@@ -39,7 +39,7 @@ func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (syst
 
 // Document returns a new document with the members in r.Extra, which the caller's
 // dialect did not decode. The dialect of the provider's API sets its own members
-// afterwards, and so replaces those of the same name.
+// afterwards, and so replaces members of the same name.
 func (r *Request) Document() Obj {
 	o := Obj{}
 	for k, v := range r.Extra {

@@ -49,7 +49,8 @@ func Golden(t *testing.T, file string, got []byte) {
 }
 
 // Dump returns values as one line of JSON each, with sorted members. It omits members
-// that are null, false, 0 or "", so that a golden file shows only the decoded ones.
+// that are null, false, 0 or "", so that a golden file shows only the decoded ones. A
+// value that cannot be encoded becomes the text of the error.
 func Dump(values ...any) []byte {
 	var out []byte
 	for _, v := range values {
@@ -132,7 +133,8 @@ func Requests(t *testing.T, parse func([]byte) (*ir.Request, error)) {
 }
 
 // Answers decodes testdata/answer-*.json with parse and encodes the result with build,
-// which is nil for an API that callers cannot use.
+// unless build is nil, as for an API that callers cannot use. The golden file contains
+// the error for fixtures that parse rejects.
 func Answers(t *testing.T, parse func([]byte) (*ir.Response, error), build func(*ir.Response) ([]byte, error)) {
 	each(t, "answer-*.json", func(t *testing.T, doc []byte) []byte {
 		r, err := parse(doc)
@@ -158,8 +160,10 @@ type Decoder interface {
 	Done() bool
 }
 
-// Streams decodes each testdata/stream-*.sse with a new decoder. The last line of the
-// golden file is the response collected from the events.
+// Streams decodes each testdata/stream-*.sse with a new decoder. The golden file
+// contains the events, the errors and the result of Done; its last line is the response
+// collected from the events. Streams also decodes each stream without its first event,
+// which must not make the decoder panic.
 func Streams(t *testing.T, decoder func() Decoder) {
 	each(t, "stream-*.sse", func(_ *testing.T, doc []byte) []byte {
 		d := decoder()

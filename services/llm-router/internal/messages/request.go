@@ -130,9 +130,9 @@ func (b *body) messages() (out []ir.Message, err error) {
 	return out, nil
 }
 
-// toolDefs returns the tools. For a tool of a type other than custom, all of which
-// Anthropic defines, Hosted is the tool as the caller wrote it, since other APIs have no
-// equivalent.
+// toolDefs returns the tools. A tool with a type other than custom is defined by
+// Anthropic, and other APIs have no equivalent; for such a tool, Hosted is the tool as
+// the caller wrote it.
 func (b *body) toolDefs() (out []ir.ToolDef, err error) {
 	for i, raw := range b.tools {
 		var t tool

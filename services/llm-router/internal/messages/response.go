@@ -7,7 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// usage is the member usage. Its input tokens exclude those that were read from a cache
+// usage is the member usage. Its input tokens exclude tokens that were read from a cache
 // or written into one.
 type usage struct {
 	In         int64 `json:"input_tokens"`
@@ -68,9 +68,9 @@ func finish(s string) string {
 	return s
 }
 
-// finishOut returns the API's stop reason for a finish reason; stopSeq is the stop
-// sequence that ended the answer, or "". A provider's own finish reason is returned
-// unchanged.
+// finishOut returns the API's stop reason for a finish reason; an empty one counts as
+// ir.Stop. stopSeq is the stop sequence that ended the answer, or "". A provider's own
+// finish reason is returned unchanged.
 func finishOut(s, stopSeq string) string {
 	switch s {
 	case ir.Stop, "":

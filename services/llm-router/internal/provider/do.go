@@ -33,7 +33,8 @@ type Answer struct {
 func (a *Answer) Cut(err error) *Failure { return a.cut(err) }
 
 // Next returns the next event of a stream. It returns the errors of dialect.Source, and
-// ErrDeep for an event that is nested too deep.
+// ErrDeep for an event that is nested too deep. It must not be called for an answer that
+// is not a stream.
 func (a *Answer) Next() (sse.Event, error) {
 	e, err := a.stream.Next()
 	a.idle.touch()

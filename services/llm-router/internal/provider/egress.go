@@ -11,10 +11,10 @@ import (
 
 // Egress counts the bytes that requests send: request line, header fields and body,
 // encoded as in HTTP/1.1. The bytes of a body count when the transport reads them. A
-// request that the transport sends again, after a connection broke, counts again. The
-// overhead and the compression of TLS and HTTP/2 are not counted, nor are DNS and
-// handshakes. After End, no more of a body is read. The zero value is ready to use. Its
-// methods may be called concurrently.
+// request that the transport sends again, after a connection broke, counts again. DNS,
+// handshakes, and the overhead and compression of TLS and HTTP/2 are not counted. After
+// End, no more of a body is read. The zero value is ready to use. Its methods may be
+// called concurrently.
 type Egress struct {
 	// Afford is called with the size of a request before the request is sent, and again
 	// before a request with a body is resent. If Afford returns false, the request is
@@ -65,8 +65,8 @@ func (e *Egress) carry(req *http.Request, body []byte) int64 {
 	return head + int64(len(body))
 }
 
-// counted is a request body that counts its bytes when they are read, and those of the
-// request's head with the first read.
+// counted is a request body that counts its bytes when they are read, and the bytes of
+// the request's head with the first read.
 type counted struct {
 	e    *Egress
 	head int64

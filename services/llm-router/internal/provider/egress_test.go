@@ -27,7 +27,7 @@ var (
 	reg = NewRegistry(Kind{Name: "test", APIs: []*dialect.API{testAPI}, Lists: true})
 )
 
-// tally counts the bytes that a server's connections receive.
+// tally is a listener that counts the bytes that its connections receive.
 type tally struct {
 	net.Listener
 	n atomic.Int64

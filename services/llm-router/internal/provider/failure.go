@@ -26,7 +26,7 @@ type Failure struct {
 	Detail  string        // for the operator's log only: the provider's error if the row is Hidden; may contain a key
 	Retry   time.Duration // wait that the provider requires; 0 = none
 	Fault   *ir.Fault     // the provider's own error, or one that the router wrote for the caller; may be nil
-	Body    []byte        // body of the provider's response, with the key removed
+	Body    []byte        // body of the provider's error response, with the key removed; may be nil
 	Headers http.Header
 	Taken   bool // the provider may have accepted the request, and may bill it
 }
@@ -128,8 +128,8 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	return f
 }
 
-// retryAfter returns the time in OpenAI's retry-after-ms or in Retry-After (RFC 9110,
-// section 10.2.3), or 0.
+// retryAfter returns the wait that OpenAI's retry-after-ms, or else Retry-After (RFC
+// 9110, section 10.2.3), requires. It returns 0 if neither requires one.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 {
 		return atMost(ms * float64(time.Millisecond))

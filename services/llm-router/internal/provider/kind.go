@@ -22,7 +22,7 @@ type Kind struct {
 	// Base is the default base URL, without a slash at the end. If it is empty and
 	// Prepare sets none, the configuration must set base_url.
 	Base string
-	// APIs are the APIs that it offers, unless the configuration lists others.
+	// APIs are the APIs that the provider offers, unless the configuration lists others.
 	APIs []*dialect.API
 	// Needs names the configuration member that this kind requires; the reference
 	// documentation shows it. It is empty if there is none.
@@ -79,8 +79,8 @@ type Registry struct {
 	list   map[string]string
 }
 
-// commonIDs and commonPasses list header fields that are not specific to one provider:
-// those with request ids, and those that are forwarded to callers.
+// commonIDs lists the header fields with request ids, and commonPasses the header fields
+// that are forwarded to callers, that are not specific to one provider.
 var (
 	commonIDs    = []string{"X-Request-Id"}
 	commonPasses = []string{"x-ratelimit-", "retry-after", "retry-after-ms"}
@@ -165,8 +165,8 @@ func (r *Registry) Locals() []*Provider {
 }
 
 // Passes reports whether a header field of a provider's response is forwarded to
-// callers, such as one with rate limits or times. The result is the same for every
-// provider, since one may relay for another.
+// callers, such as one with rate limits or the processing time. The result is the same
+// for every provider, since one may relay for another.
 func (r *Registry) Passes(name string) bool {
 	name = strings.ToLower(name)
 	return slices.ContainsFunc(r.passes, func(p string) bool {

@@ -1,9 +1,9 @@
 // Package provider sends requests to providers of language models and reads their
 // responses. It sets addresses and header fields, enforces time limits and interprets
 // error responses. A Kind, which each provider's package exports, describes the
-// properties of a provider, and a dialect.API those of an API. Every error of
-// Provider.Do is a *Failure, whose code has a row in package fault. The errors of Do and
-// List contain no key.
+// properties of a provider, and a dialect.API describes the properties of an API. Every
+// error of Provider.Do is a *Failure, whose code has a row in package fault. The errors
+// of Do and List contain no key.
 package provider
 
 import (
@@ -24,21 +24,21 @@ import (
 type Config struct {
 	Name       string            `json:"name"`                    // first part of model names, as in "provider/model"
 	Kind       string            `json:"kind,omitempty"`          // one of the [kinds of providers](#kinds-of-providers); empty = compatible, any server with OpenAI's API
-	BaseURL    string            `json:"base_url,omitempty"`      // base URL of its API; required if its kind has no default
+	BaseURL    string            `json:"base_url,omitempty"`      // base URL of the provider's API; required if the kind has no default
 	APIs       []string          `json:"apis,omitempty"`          // names of the APIs that it offers; empty = those of its kind
 	APIVersion string            `json:"api_version,omitempty"`   // API version, for kind azure; empty = 2024-10-21
 	Region     string            `json:"region,omitempty"`        // AWS region, for kind bedrock, such as us-east-1
 	Secrets    []string          `json:"secrets,omitempty"`       // names of its keys in the vault, used in rotation; each begins with "llm."
-	Models     []string          `json:"models,omitempty"`        // models to list in addition to those that the provider lists
+	Models     []string          `json:"models,omitempty"`        // models to list in addition to the provider's own list
 	Limit      int               `json:"limit,omitempty"`         // maximum number of concurrent requests; 0 = 256
-	FirstMS    int64             `json:"first_byte_ms,omitempty"` // maximum time until the header of a response; 0 = 120000
-	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time between two events of a stream, or between two pieces of the body of any other response; 0 = 120000
+	FirstMS    int64             `json:"first_byte_ms,omitempty"` // maximum time until the header of a response, in milliseconds; 0 = 120000
+	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time between two events of a stream, or between two pieces of the body of any other response, in milliseconds; 0 = 120000
 	Headers    map[string]string `json:"headers,omitempty"`       // header fields to add to each request; must contain no secret
 	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }
 
-// Provider is a configured provider, with its configuration checked and completed by
-// New. It is immutable, and its methods may be called concurrently.
+// Provider is a provider that is configured (see New) or runs in this process (see
+// Locals). It is immutable, and its methods may be called concurrently.
 type Provider struct {
 	Config
 	kind     Kind
@@ -198,7 +198,7 @@ func (p *Provider) request(ctx context.Context, c *Call) (*http.Request, error) 
 	return req, p.authorize(ctx, req, c.Key, c.Body)
 }
 
-// common sets the header fields that every request has, including those that the
+// common sets the header fields that every request has, including the fields that the
 // configuration adds.
 func (p *Provider) common(h http.Header) {
 	h.Set("User-Agent", "binnacle")

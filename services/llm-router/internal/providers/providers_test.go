@@ -106,8 +106,8 @@ func naming(t *testing.T, path string, text, ident *regexp.Regexp) (found []stri
 	return found
 }
 
-// TestNamingFinds shows that naming detects what TestSharedCodeNamesNoProvider must
-// find.
+// TestNamingFinds shows that naming finds the import of a provider's package and the
+// identifier of the package.
 func TestNamingFinds(t *testing.T) {
 	text := regexp.MustCompile(`(?i)(^|[^a-z])(gemini)([^a-z]|$)`)
 	ident := regexp.MustCompile(`^(gemini)([A-Z_0-9]|$)|` + capital([]string{"gemini"}) + `([A-Z_0-9]|$)`)
@@ -164,8 +164,9 @@ func complete(t *testing.T, a *dialect.API) {
 	}
 }
 
-// TestHeaders shows which header fields of a provider callers receive, and that the id
-// of a request is cut to 200 bytes.
+// TestHeaders shows which header fields of a provider callers receive, that the id of a
+// request is cut to 200 bytes, and that X-Request-Id takes precedence over other fields
+// with an id.
 func TestHeaders(t *testing.T) {
 	for name, want := range map[string]bool{"X-Ratelimit-Limit-Tokens": true, "Anthropic-Ratelimit-Requests-Limit": true, "Retry-After": true, "Retry-After-Ms": true, "Openai-Processing-Ms": true,
 		"Retry-After-Other": false, "Openai-Organization": false, "Set-Cookie": false, "Authorization": false, "Content-Type": false} {

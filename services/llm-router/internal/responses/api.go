@@ -8,8 +8,8 @@ import (
 )
 
 // API describes OpenAI's responses API. It is the last choice for translated requests:
-// that it can store conversations is no advantage here, because the ledger stores those
-// that the mesh continues.
+// its storage of conversations is no advantage here, because the ledger stores the
+// conversations that the mesh continues.
 var API = &dialect.API{
 	Name: "responses", Kind: llm.Responses, Path: dialect.To("/responses"),
 	Rank: 5, Build: BuildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) },

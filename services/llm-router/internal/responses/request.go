@@ -115,7 +115,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 
 // parseTool decodes a tool, or the tools in a namespace. For a tool of a type other than
 // function, custom and namespace, Hosted is the tool as the caller wrote it, since other
-// APIs have no equivalent.
+// APIs have no equivalent. A tool without a type is an error.
 func parseTool(raw json.RawMessage, namespace string) ([]ir.ToolDef, error) {
 	var t tool
 	if err := json.Unmarshal(raw, &t); err != nil {
@@ -162,15 +162,15 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return nil, ir.Misfit("tool_choice", err)
 	}
-	if c.Mode != "" { // the choice is limited to a subset of the tools
+	if c.Mode != "" { // the type allowed_tools; its list of tools is not converted
 		return &ir.Choice{Mode: c.Mode}, nil
 	}
 	return &ir.Choice{Mode: "tool", Name: c.Name}, nil
 }
 
-// ParseInput decodes the member input: a text, or a list of items. Consecutive items of
-// the model become one message, as do consecutive results of tools. It returns nil if
-// the member is absent or null.
+// ParseInput decodes the member input: a text, or a list of items. It joins consecutive
+// items of the model into one message, and likewise consecutive results of tools. It
+// returns nil if the member is absent or null.
 func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -328,8 +328,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools returns the tools. Those of one namespace are combined into one tool at the
-// position of the first. It omits tools that another provider runs.
+// buildTools returns the tools. The tools of one namespace are combined into one tool at
+// the position of the first of them. It omits tools that another provider runs.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	byNamespace := map[string]ir.Obj{}
 	for i := range defs {

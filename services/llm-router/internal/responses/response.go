@@ -153,7 +153,7 @@ func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 }
 
 // doc returns a response document. It repeats the members in echoed as they are in the
-// request, and contains defaults for most of those that the request omits.
+// request, and contains defaults for most members in echoed that the request omits.
 func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Obj {
 	o := ir.Obj{"id": f.ID, "object": "response", "created_at": f.Created, "status": status, "background": false, "error": nil, "incomplete_details": incomplete,
 		"instructions": nil, "max_output_tokens": nil, "model": f.Model, "output": output, "parallel_tool_calls": true, "previous_response_id": nil,
@@ -252,7 +252,7 @@ func customInput(args string) string {
 type Decoder struct {
 	calls map[int]int // index of the tool call, by output index of its item
 	done  bool
-	delta map[int]bool // calls whose arguments were received in deltas
+	delta map[int]bool // indexes of the tool calls whose arguments were received in deltas
 }
 
 // Done reports whether the event with the whole response has been received; the response
@@ -387,7 +387,7 @@ type Encoder struct {
 	part   string // type of the open part of a message: text or refusal; empty = none is open
 	text   string // text of the open part
 	call   ir.Part
-	index  int // index of the open call
+	index  int // index of the open tool call
 	used   ir.Usage
 	finish string
 	pieces []ir.Obj // finished parts of the open message
@@ -552,9 +552,9 @@ func (e *Encoder) beginCall(ev *ir.Event) []byte {
 	return b
 }
 
-// args returns the event for a piece of the open call's arguments, or nil for those of
-// another call. The text of a custom tool is written when it is complete, since it is
-// extracted from a JSON object.
+// args returns the event for a piece of the open call's arguments, or nil for a piece of
+// the arguments of another call. For a custom tool it also returns nil: the text is
+// written when it is complete, since it is extracted from a JSON object.
 func (e *Encoder) args(ev *ir.Event) []byte {
 	if e.open != "call" || e.index != ev.Index {
 		return nil

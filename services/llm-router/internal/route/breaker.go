@@ -11,7 +11,7 @@ import (
 // value means five consecutive failures and ten seconds.
 type Break struct {
 	Failures int   `json:"failures,omitempty"` // consecutive failures that open the breaker; 0 = 5
-	OpenMS   int64 `json:"open_ms,omitempty"`  // time for which the breaker stays open; 0 = 10000
+	OpenMS   int64 `json:"open_ms,omitempty"`  // time for which the breaker stays open, in milliseconds; 0 = 10000
 }
 
 // maxFailures is the maximum of Break.Failures.

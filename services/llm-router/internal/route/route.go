@@ -32,8 +32,8 @@ type Rule struct {
 }
 
 // Virtual is a model name that represents several models. The tags of a request select
-// some of them. The strategy determines which of these is tried first; the others are
-// tried after it.
+// some of them, and the strategy determines the order in which the selected models are
+// tried.
 type Virtual struct {
 	Name     string   `json:"name"`               // name in requests; contains no slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
@@ -62,8 +62,9 @@ type Price struct {
 	Image      int64  `json:"image_tokens,omitempty"` // maximum tokens of one image; 0 = 49152
 }
 
-// Limits returns the maximum numbers of tokens that the model accepts and returns. 0
-// means that a limit is not known; llm.Args.Most then assumes a value.
+// Limits returns the model's limits in tokens: its context, the input for one image, and
+// its output. 0 means that a limit is not known; llm.Args.Most describes what it does
+// then.
 func (p *Price) Limits() llm.Limits {
 	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }
@@ -79,7 +80,7 @@ type Prices struct {
 // any other method is called. After that it must not be modified.
 type Table struct {
 	Aliases   map[string]string `json:"aliases,omitempty"`   // alternative names, without a slash, for provider/model or a virtual model
-	Virtual   []Virtual         `json:"virtual,omitempty"`   // names that represent several models; if the selected model fails, the others are tried
+	Virtual   []Virtual         `json:"virtual,omitempty"`   // names that represent several models; if the selected model fails, the other models are tried
 	Fallbacks []Rule            `json:"fallbacks,omitempty"` // models to try if a model fails before it has returned content
 	Prices    Prices            `json:"prices"`              // prices, in millionths of a US dollar per million tokens
 }
@@ -213,8 +214,8 @@ func (t *Table) virtual(name string) *Virtual {
 }
 
 // Candidate is a provider and a model to try, and the reason. After a failure of the
-// preceding candidate, it is tried only if it has no triggers or if the failure has one
-// of them. As a hedge, it is tried without a failure.
+// preceding candidate, it is tried if it has no triggers or if the failure has one of
+// them; otherwise the plan ends. As a hedge, it is tried without a failure.
 type Candidate struct {
 	Provider, Model string
 	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the requested model, or for its first target

@@ -12,8 +12,8 @@ import (
 
 // Actions on findings, from the weakest to the strongest.
 const (
-	Flag   = "flag"   // record it on the ledger
-	Redact = "redact" // replace it in the text
+	Flag   = "flag"   // record the finding on the ledger
+	Redact = "redact" // replace the finding in the text
 	Block  = "block"  // end the call
 )
 
@@ -92,7 +92,7 @@ func (g Guard) apply(scanned *finder, seen Seen) (out []byte, blocked string) {
 
 // JSON applies the guard to every string of a document, including the names of members,
 // and leaves all else unchanged. Strings are unescaped before they are scanned. If
-// nothing is redacted, out aliases doc. blocked is as for Text.
+// nothing is redacted, out aliases doc. seen and blocked are as for Text.
 func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	at := 0
 	for i := 0; i < len(doc); i++ {
@@ -138,8 +138,8 @@ type Stream struct {
 	from int // number of bytes at the beginning of held that were already returned: at most one, which shows whether a word begins after it
 }
 
-// Next adds a piece and returns the text that may be released, which may be empty or
-// longer than the piece. blocked is the class of a finding that ends the call, or "".
+// Next adds a piece and returns the text that may be released, with the guard applied;
+// it may be empty or longer than the piece. seen and blocked are as for Text.
 func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked string) {
 	s.held = append(s.held, piece...)
 	n := safe(s.held, s.from)
@@ -153,7 +153,8 @@ func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked str
 }
 
 // End returns the text that is still buffered, with the guard applied. It must be called
-// when the text has ended; the stream can then be used for another text.
+// when the text has ended; the stream can then be used for another text. seen and
+// blocked are as for Text.
 func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 	t, b := g.apply(find(s.held, s.from), seen)
 	*s = Stream{}
@@ -205,8 +206,9 @@ func openKey(t []byte) int {
 	return k
 }
 
-// wordStart returns the index at which the word before i begins. It searches no further
-// than longest bytes from the end of t.
+// wordStart returns the index after the last blank, tab or newline before i, or 0 if
+// there is none. It searches no further than longest bytes from the end of t; if these
+// bytes contain none, it returns the index at which the search ended.
 func wordStart(t []byte, i int) int {
 	for i > 0 && len(t)-i < longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
 		i--

@@ -92,8 +92,8 @@ func (f *finder) email(at int) {
 	}
 }
 
-// headMost is the number of bytes at the beginning of a PEM block in which "PRIVATE KEY"
-// is searched.
+// headMost is the number of bytes at the beginning of a PEM block in which privateKey
+// searches for pemKey.
 const headMost = 64
 
 // privateKey checks for a private key in PEM (RFC 7468). A key without an end extends to
@@ -120,8 +120,8 @@ var (
 	pemDashes = []byte("-----")
 )
 
-// number checks for a number at the beginning of a word. It returns the index of the
-// last byte that need not be scanned again.
+// number checks for a number at a position, unless a dot or a byte of a word precedes
+// it. It returns the index of the last byte that need not be scanned again.
 func (f *finder) number(i int) int {
 	if i > 0 && (word(f.text[i-1]) || f.text[i-1] == '.') {
 		return i
@@ -233,7 +233,8 @@ var socialSecurity = []uint8{3, 2, 4}
 // has 13 to 19 digits and its check digit is valid (ISO/IEC 7812), or a US social
 // security number if its digits are grouped as socialSecurity specifies, with a hyphen
 // after the first group. Digits that are all equal are no credit card number. If class
-// is "", the next n bytes need not be scanned again.
+// is "", because there is no such number or a byte of a word follows it, the next n
+// bytes need not be scanned again.
 func number(t []byte) (class string, n int) {
 	var x numeral
 	x.read(t)
@@ -252,8 +253,8 @@ func number(t []byte) (class string, n int) {
 	return "", x.n
 }
 
-// luhn reports whether the last digit is the check digit of the others (ISO/IEC 7812-1,
-// Annex B).
+// luhn reports whether the last digit is the check digit of the digits before it
+// (ISO/IEC 7812-1, Annex B).
 func luhn(d []byte) bool {
 	sum := 0
 	for i := range d {
@@ -287,8 +288,8 @@ var forms = []form{
 }
 
 // token returns the class and the length of the secret or IBAN at the beginning of t;
-// the length is 0 if there is none. open reports whether text that follows t may make it
-// a secret, or a longer one.
+// the length is 0 if there is none. open reports whether bytes after t may complete,
+// lengthen or rule out a secret whose prefix t has.
 func token(t []byte) (class string, n int, open bool) {
 	for i := range forms {
 		if f := &forms[i]; t[0] == f.prefix[0] && bytes.HasPrefix(t, []byte(f.prefix)) {
@@ -306,9 +307,8 @@ func token(t []byte) (class string, n int, open bool) {
 	return "", 0, false
 }
 
-// run returns the index of the first byte of t, from index from on, that is neither part
-// of a word nor in also. The argument most is the maximum number of bytes that it passes
-// over.
+// run returns the index after the bytes of t, from index from on, that are part of a
+// word or in also. The maximum number of bytes that it passes over is most.
 func run(t []byte, from, most int, also string) int {
 	k := from
 	for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {
@@ -328,8 +328,8 @@ func (f *form) match(t []byte) (n int, open bool) {
 }
 
 // webToken returns the length of the JSON Web Token (RFC 7519) at the beginning of t, or
-// 0: three parts, of which the first begins as the base64url of a JSON object and the
-// others have at least 10 bytes. open is as for token.
+// 0 if there is none. A token has three parts: the first begins as the base64url of a
+// JSON object, and the second and third have at least 10 bytes. open is as for token.
 func webToken(t []byte) (n int, open bool) {
 	const least = 10
 	if !bytes.HasPrefix(t, []byte("eyJ")) {
@@ -372,8 +372,9 @@ func iban(t []byte) int {
 	return n
 }
 
-// account appends the letters and digits of an account number to s, up to its capacity,
-// and returns how many bytes of t they occupy.
+// account appends the capital letters and digits at the beginning of t, which single
+// blanks may separate, to s, up to its capacity. n is the number of bytes of t that they
+// occupy.
 func account(s, t []byte) (_ []byte, n int) {
 	for i, c := range t {
 		switch {

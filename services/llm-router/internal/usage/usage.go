@@ -22,12 +22,18 @@ import (
 // is not safe for concurrent use. Old minutes are merged into hours and days, so that
 // the state grows slowly.
 type State struct {
-	cells  map[string]map[cell]*sum // totals, by the first minute of the period that they cover
-	newest string                   // hour of the newest attempt
-	hourly string                   // minute before which cells cover an hour
-	daily  string                   // day before which cells cover a day
-	ids    map[string]Answer        // stored responses, by id, and by the keys of their items
-	order  []string                 // keys of ids, oldest first
+	cells  map[string]map[cell]*sum // totals of attempts, by the first minute of their period, in minuteFormat
+	newest string                   // hour of the newest attempt, in hourFormat; "" if there is none
+	hourly string                   // minute, in minuteFormat, before which attempts are counted by hour
+	daily  string                   // day, in dayFormat, before which attempts are counted by day
+	ids    map[string]*answers      // stored responses, by tenant
+	stored int                      // number of entries of all tenants in ids
+}
+
+// answers holds the stored responses of one tenant.
+type answers struct {
+	by    map[string]Answer // by the ids of responses and the keys of their items (see itemKey)
+	order []string          // keys of the map by, oldest first
 }
 
 // Answer describes a stored response, or the response that contains an item. If Deleted
@@ -35,16 +41,16 @@ type State struct {
 type Answer struct {
 	Call, Actor string
 	Deleted     bool     // deleted by its owner, or its id was used for two principals; no caller may use it
-	Tokens      int64    // input and output tokens, including those of the responses that it continued
-	items       []string // keys in State.ids of the items in a response
+	Tokens      int64    // input and output tokens, including those of the responses that it continued; 0 in the result of Item
+	items       []string // keys in answers.by of the items in a response
 }
 
 // cell identifies the attempts that are summed in one period: a minute or, later, an
 // hour or a day.
-type cell struct{ provider, model, key, actor, tags string }
+type cell struct{ tenant, provider, model, key, actor, tags string }
 
-// sum holds the totals of a cell: attempts, tokens, micro-dollars, and latencies in
-// milliseconds.
+// sum holds the totals of a cell: attempts, errors by code, tokens, micro-dollars, and
+// the latencies of successful attempts in milliseconds.
 type sum struct {
 	attempts, ok, cancelled        int64
 	errors                         map[string]int64
@@ -139,7 +145,8 @@ func (s *State) advance(hour string) error {
 	return nil
 }
 
-// cell returns the totals of a cell, which it creates if necessary.
+// cell returns the totals of k in the period that begins at the minute at. It creates
+// them if necessary.
 func (s *State) cell(at string, k cell) *sum {
 	if s.cells[at] == nil {
 		s.cells[at] = map[cell]*sum{}
@@ -152,19 +159,16 @@ func (s *State) cell(at string, k cell) *sum {
 	return c
 }
 
-// keepIDs is the maximum number of ids of responses and items that are stored. The
-// oldest are removed.
+// keepIDs is the maximum number of ids of responses and items that are stored. If there
+// are more, the oldest id of the tenant with the most ids is removed.
 const keepIDs = 200_000
 
 // Apply adds one event: an attempt, or the deletion of a response by its owner. It
-// ignores other events. If the event cannot be decoded, it returns an error and the
-// state is unchanged.
+// ignores other events. If it cannot decode the event or parse its time, it returns an
+// error and the state is unchanged.
 func (s *State) Apply(e *contract.Event) error {
 	if e.Service() != llm.Executor {
 		return nil
-	}
-	if s.ids == nil {
-		s.ids = map[string]Answer{}
 	}
 	switch e.Name {
 	case events.ResponseDeletedName:
@@ -180,9 +184,15 @@ func (s *State) deleted(e *contract.Event) error {
 	if err := contract.Decode(e.Data, &d); err != nil {
 		return err
 	}
-	if a := s.ids[d.ResponseID]; a.Actor == e.Actor {
+	own := s.ids[e.Tenant]
+	if own == nil {
+		return nil
+	}
+	if a := own.by[d.ResponseID]; a.Actor == e.Actor {
 		for _, id := range append(a.items, d.ResponseID) {
-			s.ids[id] = Answer{Deleted: true}
+			if _, ok := own.by[id]; ok { // an absent entry was removed as one of the oldest
+				own.by[id] = Answer{Deleted: true}
+			}
 		}
 	}
 	return nil
@@ -201,7 +211,7 @@ func (s *State) attempted(e *contract.Event) error {
 	}
 	tags := slices.Clone(a.Tags)
 	slices.Sort(tags)
-	s.cell(s.begin(e.Time[:len(minuteFormat)]), cell{a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")}).add(&a)
+	s.cell(s.begin(e.Time[:len(minuteFormat)]), cell{e.Tenant, a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")}).add(&a)
 	if a.ResponseID != "" && a.Status == contract.Succeeded && (a.API == llm.Responses || a.API == "") {
 		s.store(e, &a)
 	}
@@ -232,54 +242,90 @@ func (c *sum) add(a *events.AttemptFinished) {
 func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 	r := Answer{Call: e.CallID, Actor: e.Actor, Tokens: a.InputTokens + a.OutputTokens}
 	for _, id := range a.ItemIds {
-		s.put(itemKey(id), Answer{Call: e.CallID, Actor: e.Actor})
+		s.put(e.Tenant, itemKey(id), Answer{Call: e.CallID, Actor: e.Actor})
 		r.items = append(r.items, itemKey(id))
 	}
-	s.put(a.ResponseID, r)
+	s.put(e.Tenant, a.ResponseID, r)
 }
 
-// put records a response by an id. If the id is that of another principal's response,
-// the entry is marked as deleted, so that neither may use it. Later responses with the id
-// do not change an entry that is marked as deleted; it is removed as one of the oldest.
-func (s *State) put(id string, a Answer) {
-	old, ok := s.ids[id]
+// put stores a under the key id of a tenant. If the tenant's entry with that key is of
+// another principal or is marked as deleted, the new entry is marked as deleted, so that
+// no caller may use it. Entries of other tenants are not affected, because providers
+// choose the ids. If more than keepIDs entries are stored, put removes an old one.
+func (s *State) put(tenant, id string, a Answer) {
+	own := s.own(tenant)
+	old, ok := own.by[id]
 	if !ok {
-		s.order = append(s.order, id)
+		own.order = append(own.order, id)
+		s.stored++
 	}
 	if old.Deleted || old.Actor != "" && old.Actor != a.Actor {
 		a = Answer{Deleted: true}
 	}
-	s.ids[id] = a
-	if len(s.order) > keepIDs {
-		delete(s.ids, s.order[0])
-		s.order = s.order[1:]
+	own.by[id] = a
+	if s.stored > keepIDs {
+		s.evict(own)
 	}
 }
 
-// itemKey returns the key of an item in State.ids. Its prefix distinguishes it from the
+// own returns the stored responses of a tenant. It creates the entry if necessary.
+func (s *State) own(tenant string) *answers {
+	if s.ids == nil {
+		s.ids = map[string]*answers{}
+	}
+	own := s.ids[tenant]
+	if own == nil {
+		own = &answers{by: map[string]Answer{}}
+		s.ids[tenant] = own
+	}
+	return own
+}
+
+// evict removes the oldest entry of the tenant with the most entries. If several tenants
+// have equally many, the tenant of own is selected if it is among them, or else the
+// first by name.
+func (s *State) evict(own *answers) {
+	first := ""
+	for tenant, a := range s.ids {
+		if n := len(own.order); len(a.order) > n || len(a.order) == n && first != "" && tenant < first {
+			own, first = a, tenant
+		}
+	}
+	delete(own.by, own.order[0])
+	own.order = own.order[1:]
+	s.stored--
+}
+
+// itemKey returns the key of an item in answers.by. Its prefix distinguishes it from the
 // ids of responses.
 func itemKey(id string) string { return "item " + id }
 
-// Item returns the response that contains an item, or the zero Answer if there is none
-// or it has been removed as one of the oldest.
-func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
+// Item returns the response of a tenant that contains an item, or the zero Answer if the
+// tenant has none or it has been removed as one of the oldest.
+func (s *State) Item(tenant, id string) Answer { return s.Answer(tenant, itemKey(id)) }
 
-// Answer returns a stored response by its id, or the zero Answer if there is none or it
-// has been removed as one of the oldest.
-func (s *State) Answer(id string) Answer { return s.ids[id] }
+// Answer returns a stored response of a tenant by its id, or the zero Answer if the
+// tenant has none or it has been removed as one of the oldest.
+func (s *State) Answer(tenant, id string) Answer {
+	if own := s.ids[tenant]; own != nil {
+		return own.by[id]
+	}
+	return Answer{}
+}
 
 func (h hist) quantiles() events.Quantiles {
 	return events.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)}
 }
 
-// Stats returns the statistics of attempts in [from, to) for each provider and model,
-// sorted. It counts the periods that begin in the window: minutes or, for old attempts,
+// Stats returns the statistics of the attempts in [from, to) for each provider and
+// model, sorted. It counts the attempts of one tenant or, if tenant is empty, of all
+// tenants. It counts the periods that begin in the window: minutes or, for old attempts,
 // hours or days in UTC. from and to are rounded down to minutes. A zero time means no
 // limit.
-func (s *State) Stats(from, to time.Time) []events.ModelStats {
+func (s *State) Stats(tenant string, from, to time.Time) []events.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
-	for k, c := range s.within(from, to) {
+	for k, c := range s.within(tenant, from, to) {
 		at := key{k.provider, k.model}
 		if all[at] == nil {
 			all[at] = &sum{errors: map[string]int64{}, latency: hist{}, first: hist{}}
@@ -322,9 +368,10 @@ type begun struct {
 	cell
 }
 
-// within returns an iterator over the cells whose period begins in [from, to), in no
-// particular order. from and to are rounded down to minutes; a zero time means no limit.
-func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
+// within returns an iterator over the cells of a tenant, or of all tenants if tenant is
+// empty, whose period begins in [from, to), in no particular order. from and to are
+// rounded down to minutes; a zero time means no limit.
+func (s *State) within(tenant string, from, to time.Time) func(func(begun, *sum) bool) {
 	lo, hi := "", "~"
 	if !from.IsZero() {
 		lo = from.UTC().Format(minuteFormat)
@@ -338,6 +385,9 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 				continue
 			}
 			for k, c := range cells {
+				if tenant != "" && tenant != k.tenant {
+					continue
+				}
 				if !yield(begun{at, k}, c) {
 					return
 				}
@@ -350,17 +400,18 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 // counts under each of them.
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
-// Spend returns the usage and cost of attempts in [from, to), grouped by dimensions and
-// sorted by their values; without dimensions, it returns one row at most. The window is
-// as for Stats. An unknown dimension is an error that lists the valid ones.
-func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
+// Spend returns the usage and cost of a tenant's attempts in [from, to), grouped by
+// dimensions and sorted by their values; without dimensions, it returns one row at most.
+// The tenant and the window are as for Stats. An unknown dimension is an error that
+// lists the valid ones.
+func (s *State) Spend(tenant string, from, to time.Time, by []string) ([]events.Spend, error) {
 	for _, d := range by {
 		if !slices.Contains(Dimensions, d) {
 			return nil, fmt.Errorf("by: %q: want some of %s", d, strings.Join(Dimensions, ", "))
 		}
 	}
 	all := map[string]*events.Spend{}
-	for k, c := range s.within(from, to) {
+	for k, c := range s.within(tenant, from, to) {
 		tags := []string{""}
 		if slices.Contains(by, "tag") && k.tags != "" {
 			tags = strings.Split(k.tags, "\x00")
@@ -397,7 +448,7 @@ func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 // Replay compares its digest with that of the live view.
 func (s *State) Dump() []byte {
 	var lines []string
-	for k, c := range s.within(time.Time{}, time.Time{}) {
+	for k, c := range s.within("", time.Time{}, time.Time{}) {
 		w := canon.Object(nil)
 		w.Str("at", k.at)
 		w.Int("attempts", c.attempts)
@@ -413,17 +464,21 @@ func (s *State) Dump() []byte {
 		w.Int("out", c.out)
 		w.Int("reasoning", c.reason)
 		w.Str("tags", strings.ReplaceAll(k.tags, "\x00", ","))
+		w.Str("tenant", k.tenant)
 		w.Int("usd_micros", c.micro)
 		w.Str("who", k.actor)
 		lines = append(lines, string(w.End()))
 	}
-	for id, a := range s.ids {
-		w := canon.Object(nil)
-		w.Str("answer", id)
-		w.Str("call", a.Call)
-		w.Int("tokens", a.Tokens)
-		w.Str("who", a.Actor)
-		lines = append(lines, string(w.End()))
+	for tenant, own := range s.ids {
+		for id, a := range own.by {
+			w := canon.Object(nil)
+			w.Str("answer", id)
+			w.Str("call", a.Call)
+			w.Str("tenant", tenant)
+			w.Int("tokens", a.Tokens)
+			w.Str("who", a.Actor)
+			lines = append(lines, string(w.End()))
+		}
 	}
 	slices.Sort(lines)
 	if len(lines) == 0 {

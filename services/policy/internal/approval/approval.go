@@ -1,7 +1,7 @@
 // Package approval decides about votes on escalated calls: who may vote, which vote
-// settles the call, and when the time to vote is over. It is pure: the caller loads the
+// resolves the call, and when the time to vote is over. It is pure: the caller loads the
 // earlier votes and appends the result with the expected sequence, so that two
-// concurrent votes cannot both settle a call.
+// concurrent votes cannot both resolve a call.
 package approval
 
 import (
@@ -24,16 +24,16 @@ var (
 type Vote struct {
 	Approver string
 	Roles    []string // roles that the approver holds now
-	Vote     string   // contract.Grant, Refuse or TimeOut
+	Vote     string   // contract.Grant, contract.Refuse or contract.TimeOut
 	Reason   string
-	KID, Sig string // key and signature of a signed ballot, which the caller has verified; empty if the ballot is not signed
+	KID, Sig string // key id and signature of a ballot, both verified by the caller; empty if the ballot is not signed
 }
 
 // Decide returns the approval to record for a vote, given the votes recorded before it.
-// Resolved of the approval is empty unless the vote settles the call. Decide returns
-// ErrSettled if an earlier vote settled the call, and ErrEarly for a TimeOut before the
+// Resolved of the approval is empty unless the vote resolves the call. Decide returns
+// ErrSettled if an earlier vote resolved the call, and ErrEarly for a TimeOut before the
 // end of the time to vote. Any other error is the reason why the vote does not count, or
-// that of a malformed esc.Expires.
+// the error of a malformed esc.Expires.
 func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now time.Time) (*contract.Approval, error) {
 	expires, err := contract.ParseTime(esc.Expires)
 	if err != nil {
@@ -84,8 +84,8 @@ func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error 
 	return nil
 }
 
-// Facts returns the votes as facts of a decision, without those that record a TimeOut.
-// ids are the ids of the votes' events, or nil.
+// Facts returns the votes as facts of a decision, without the votes that record a
+// TimeOut. ids holds the ids of the votes' events, in the order of votes, or is nil.
 func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 	var out []guard.ApprovalFact
 	for i, v := range votes {
@@ -102,7 +102,7 @@ func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 }
 
 // rolesOf returns the roles that give a vote under any of the rules, sorted and without
-// duplicates.
+// duplicates. Under a rule without roles, that is guard.DefaultRole.
 func rolesOf(rules []contract.ApprovalRule) []string {
 	var out []string
 	for i := range rules {

@@ -20,7 +20,7 @@ func vote(who string, roles ...string) Vote {
 }
 
 // TestDecide records votes one after the other, and checks which of them count and which
-// one settles the call.
+// one resolves the call.
 func TestDecide(t *testing.T) {
 	two := escalation(contract.ApprovalRule{Quorum: 2, Roles: []string{"sec", "ops"}, TimeoutMS: 60_000})
 	type step struct {

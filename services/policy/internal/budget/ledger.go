@@ -1,9 +1,8 @@
-// Package budget stores what calls have reserved and used under every limit: the budget
-// ledger. Reservations and settlements are events of one aggregate. The pure package
-// limit decides about them; this package appends the resulting event with the expected
-// sequence of the last change, so that a decision on an outdated state is rejected and
-// made again. The package reads the ledger and the clock, but no policy documents. A new
-// measure is added in packages guard and limit, not here.
+// Package budget stores the amounts that calls have reserved and used under every limit:
+// the budget ledger. Reservations and settlements are events of one aggregate. Package
+// limit, which is pure, computes these events; this package appends them with the
+// expected sequence of the last change, so that an event that was computed from an
+// outdated state is rejected and computed again.
 package budget
 
 import (
@@ -13,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,32 +45,36 @@ const (
 	lookBack = 1 << 18
 )
 
-// Ledger is one instance's access to the budget ledger. Pending requests, at most
+// Ledger is one instance's access to one budget ledger. Pending requests, at most
 // maxBatch, are decided together and appended as one event with the expected sequence;
 // the losing writer reloads and retries. Concurrent callers and instances therefore
 // never reserve the same remaining amount. Methods may be called concurrently.
 type Ledger struct {
 	emit   *emit.Emitter
 	log    *slog.Logger
-	limits func() []guard.Limit
+	tenant string
+	limits limit.Limits
 
 	requests chan request
-	outcomes chan limit.Outcome
+	outcomes chan limit.Outcome // made before run is called
 
-	mu    sync.Mutex
-	state limit.State
-	last  uint64               // sequence of the last change that state includes
-	since map[string]openSince // open reservations, by call id
+	begin func() (done func()) // starts the ledger if it is not running, and prevents it from ending when idle until done is called
+	idle  time.Duration        // time after which run returns if nothing happens; 0 = never
 
-	executors map[string]string // executor by call id, for open reservations of this instance
+	mu     sync.Mutex
+	active bool // whether run was started by Ledgers.start and has not returned
+	users  int  // number of callers that may still send requests or outcomes
+	state  limit.State
+	last   uint64                   // sequence of the last change that state includes; 0 = none
+	since  map[limit.Call]openSince // open reservations
+
+	executors map[limit.Call]string // executor of the call, for open reservations of this instance
 }
 
-// New returns a ledger that appends through m. limits returns the limits in force, and
-// must be safe for concurrent use. Reserve blocks until Run is started or the context of
-// Reserve is done.
-func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger {
-	return &Ledger{emit: m, log: log, limits: limits, requests: make(chan request), outcomes: make(chan limit.Outcome, maxBatch),
-		since: map[string]openSince{}, executors: map[string]string{}}
+// newLedger returns the ledger in a tenant.
+func newLedger(m *emit.Emitter, log *slog.Logger, tenant string, limits limit.Limits) *Ledger {
+	return &Ledger{emit: m, log: log, tenant: tenant, limits: limits, requests: make(chan request),
+		since: map[limit.Call]openSince{}, executors: map[limit.Call]string{}}
 }
 
 // openSince is the time at which an open reservation was added to the state, and the
@@ -78,7 +82,7 @@ func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger
 type openSince struct {
 	seq  uint64    // sequence of the change that made the reservation
 	from uint64    // sequence at which the next search by Sweep begins
-	at   time.Time // when this instance applied the change
+	at   time.Time // time at which this instance applied the change or loaded it from a snapshot
 }
 
 // request is a reservation that Run has not written yet. early receives the expected
@@ -95,16 +99,29 @@ type answered struct {
 	err  error
 }
 
-// filter returns the filter for the events of the budget ledger.
-func (b *Ledger) filter() string { return bus.AggregateFilter(b.emit.Tenant, "policy", aggregate) }
+// call returns the call of a tenant as the budget ledger identifies it.
+func (b *Ledger) call(tenant, id string) limit.Call {
+	if tenant == b.tenant {
+		tenant = ""
+	}
+	return limit.Call{Tenant: tenant, ID: id}
+}
 
-// Reserve reserves the amounts that a call of an executor may use. fact.Refused is the
-// reason code of a refusal, or "". A refusal is final when Reserve returns. A granted
-// reservation may still have to be appended: it is durable once the function final has
-// returned the same fact. final may return another fact if another instance appended
-// first; it must be called only once. Run must be running. Both functions return the
-// error of ctx when it is done, and the error of the log if it prevents the result.
-func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
+// tenantOf returns the tenant of a call.
+func (b *Ledger) tenantOf(c limit.Call) string { return cmp.Or(c.Tenant, b.tenant) }
+
+// tenantOf returns the tenant of an entry, according to its subject, or "".
+func tenantOf(en eventlog.Entry) string {
+	_, rest, _ := strings.Cut(en.Subject, ".")
+	tenant, _, _ := strings.Cut(rest, ".")
+	return tenant
+}
+
+// filter returns the filter for the events of the budget ledger.
+func (b *Ledger) filter() string { return bus.AggregateFilter(b.tenant, "policy", aggregate) }
+
+// reserve is Ledgers.Reserve for one ledger.
+func (b *Ledger) reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
 	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
 	select {
 	case b.requests <- q:
@@ -129,23 +146,41 @@ func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) 
 	return a.fact, func() (guard.BudgetFact, error) { return a.fact, nil }, a.err
 }
 
-// Run appends reservations and settlements until ctx is done, and then returns nil. It
-// first reads the ledger, and returns nil if starting is done before that read is
-// complete. It returns the error of this first read; later errors are logged and
-// returned to the callers of Reserve.
-func (b *Ledger) Run(ctx, starting context.Context) error {
-	if err := eventlog.Retry(starting, func() error { return b.Read(starting) }); err != nil {
+// run is Ledgers.Run for one ledger.
+func (b *Ledger) run(ctx, starting context.Context) error {
+	if err := eventlog.Retry(starting, func() error { return b.read(starting) }); err != nil {
 		if starting.Err() != nil {
 			return nil
 		}
 		return err
 	}
+	b.serve(ctx, true)
+	return nil
+}
+
+// serve appends reservations and settlements until ctx is done or, if b.idle is not zero,
+// until there was no request, outcome or user for that time. Unless current is set, serve
+// reads the ledger before the first append. If that fails, the callers of Reserve receive
+// the error, and serve reads again for the next request, so that no caller waits until the
+// log is available again.
+func (b *Ledger) serve(ctx context.Context, current bool) {
 	for {
 		rs, os := b.collect(ctx)
 		if len(rs)+len(os) == 0 {
-			return nil
+			if ctx.Err() != nil || b.retire() {
+				return
+			}
+			continue
 		}
-		facts, err := b.write(ctx, rs, os)
+		var facts []guard.BudgetFact
+		var err error
+		if !current {
+			err = b.read(ctx)
+			current = err == nil
+		}
+		if err == nil {
+			facts, err = b.write(ctx, rs, os)
+		}
 		for i, r := range rs {
 			a := answered{err: err}
 			if err == nil {
@@ -159,11 +194,29 @@ func (b *Ledger) Run(ctx, starting context.Context) error {
 	}
 }
 
+// retire marks the ledger as not running. It returns false, and marks nothing, if the
+// ledger has a user or an outcome to settle.
+func (b *Ledger) retire() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.users > 0 || len(b.outcomes) > 0 {
+		return false
+	}
+	b.active = false
+	return true
+}
+
 // collect waits for a request or an outcome, and returns the pending ones, at most
-// maxBatch. It returns none only when ctx is done.
+// maxBatch. It returns none when ctx is done or, if b.idle is not zero, after that time.
 func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome) {
+	var late <-chan time.Time
+	if b.idle > 0 {
+		late = time.After(b.idle)
+	}
 	select {
 	case <-ctx.Done():
+		return nil, nil
+	case <-late:
 		return nil, nil
 	case r := <-b.requests:
 		rs = append(rs, r)
@@ -188,10 +241,10 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 	return rs, os
 }
 
-// write decides about the requests and outcomes and appends the resulting event. It
-// tries again if another instance appended first. Before the first append, it sends each
-// request that is to be granted its fact on the channel early. It returns one fact for
-// each request, in order, or the error of the log.
+// write computes the event for the requests and outcomes and appends it. It tries again
+// if another instance appended first. Before the first append, it sends each request
+// that is to be granted its fact on the channel early. It returns one fact for each
+// request, in order, or the error of read, of the log or of encoding the event.
 func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
 	reqs := make([]limit.Request, len(rs))
 	for i := range rs {
@@ -199,7 +252,7 @@ func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([
 	}
 	for first := true; ; first = false {
 		b.mu.Lock()
-		ev, facts := limit.Decide(&b.state, b.limits(), b.emit.Now(), reqs, os)
+		ev, facts := limit.Decide(&b.state, b.limits, b.emit.Now(), reqs, os)
 		last := b.last
 		b.mu.Unlock()
 		for i := range rs {
@@ -217,7 +270,7 @@ func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([
 				return facts, nil
 			}
 		} else {
-			e := b.emit.New(events.BudgetChangedName, aggregate, contract.Bytes(&ev), nil)
+			e := b.emit.In(b.tenant).New(events.BudgetChangedName, aggregate, contract.Bytes(&ev), nil)
 			raw, err := e.Encode()
 			if err != nil {
 				return nil, err
@@ -232,7 +285,7 @@ func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([
 				return nil, err
 			}
 		}
-		if err := b.Read(ctx); err != nil {
+		if err := b.read(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -247,10 +300,10 @@ func (b *Ledger) behind(ctx context.Context, last uint64) (bool, error) {
 	return en.Seq > last, err
 }
 
-// Read applies the changes that follow the last one applied. It skips entries that are
+// read applies the changes that follow the last one applied. It skips entries that are
 // not events of the budget ledger. It returns the error of the log, or an error for a
 // change that cannot be decoded.
-func (b *Ledger) Read(ctx context.Context) error {
+func (b *Ledger) read(ctx context.Context) error {
 	b.mu.Lock()
 	from := b.last + 1
 	b.mu.Unlock()
@@ -263,13 +316,19 @@ func (b *Ledger) Read(ctx context.Context) error {
 			continue
 		}
 		b.emit.See(e.Lamport)
-		var ev events.BudgetChanged
-		if err := contract.Decode(e.Data, &ev); err != nil {
+		ev, err := changeOf(e)
+		if err != nil {
 			return fmt.Errorf("budget change at %d: %w", en.Seq, err)
 		}
-		b.fold(en.Seq, &ev)
+		b.fold(en.Seq, ev)
 	}
 	return nil
+}
+
+// changeOf decodes a budget_changed event.
+func changeOf(e *contract.Event) (*events.BudgetChanged, error) {
+	var ev events.BudgetChanged
+	return &ev, contract.Decode(e.Data, &ev)
 }
 
 // fold applies the change at a sequence unless it was applied before: Sweep may read a
@@ -283,11 +342,12 @@ func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	limit.Evolve(&b.state, ev)
 	b.last = seq
 	for _, r := range ev.Reserved {
-		b.since[r.CallID] = openSince{seq, seq - min(seq-1, lookBack), time.Now()}
+		b.since[limit.Call{Tenant: r.Tenant, ID: r.CallID}] = openSince{seq, seq - min(seq-1, lookBack), time.Now()}
 	}
 	for _, s := range ev.Settled {
-		delete(b.since, s.CallID)
-		delete(b.executors, s.CallID)
+		call := limit.Call{Tenant: s.Tenant, ID: s.CallID}
+		delete(b.since, call)
+		delete(b.executors, call)
 	}
 }
 
@@ -297,46 +357,36 @@ func (b *Ledger) executes(rs []request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range rs {
-		if b.state.IsOpen(r.CallID) {
-			b.executors[r.CallID] = r.executor
+		if b.state.IsOpen(r.Call) {
+			b.executors[r.Call] = r.executor
 		}
 	}
 }
 
-// Watched reports whether outcomes must be read, which is the case if there are limits
-// or open reservations. Otherwise outcomes have nothing to settle.
-func (b *Ledger) Watched() bool {
-	if len(b.limits()) > 0 {
-		return true
-	}
+// open reports whether a reservation is open.
+func (b *Ledger) open() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.since) > 0
 }
 
-// From returns the sequence from which outcomes must be read: that of the oldest open
-// reservation, or tail+1 if none is open. tail is the last sequence of the ledger.
-// Outcomes before the returned sequence are found by Sweep.
-func (b *Ledger) From(tail uint64) uint64 {
-	from := tail + 1
+// oldest returns the sequence of the oldest open reservation, or the argument none if
+// that is smaller or no reservation is open.
+func (b *Ledger) oldest(none uint64) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.since {
-		from = min(from, s.seq)
+		none = min(none, s.seq)
 	}
-	return from
+	return none
 }
 
 // outcomes is the filter of the events that Outcome processes.
 var outcomes = bus.Filter{Event: contract.EventEffectRecorded}.String()
 
-// Outcome passes the recorded outcome of a call with an open reservation to Run, which
-// settles the reservation. It ignores an outcome that neither policy nor the executor of
-// the call recorded. If another instance made the reservation, Outcome processes only an
-// outcome that policy recorded; that instance or Sweep processes one that the executor
-// recorded.
-func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
-	call := contract.PeekCallID(en.Data)
+// outcome is Ledgers.Outcome for one ledger.
+func (b *Ledger) outcome(ctx context.Context, en eventlog.Entry) {
+	call := b.call(tenantOf(en), contract.PeekCallID(en.Data))
 	b.mu.Lock()
 	open, executor := b.state.IsOpen(call), b.executors[call]
 	b.mu.Unlock()
@@ -361,10 +411,9 @@ func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 	return c.Executor
 }
 
-// ended passes the outcome of a call to Run if policy or the service executor recorded
-// it, and ignores it otherwise. executor is empty if this instance does not know the
-// executor of the call, or if policy did not allow the service that recorded the outcome
-// to execute the call.
+// ended passes the outcome of a call to run if policy or the service executor recorded
+// it, and ignores it otherwise. If executor is empty, it passes the outcome only if
+// policy recorded it.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {
 	e, err := eventlog.Open(en, outcomes)
 	if err != nil || e.Service() != "policy" && e.Service() != executor {
@@ -374,37 +423,19 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 	if err := contract.Decode(e.Data, &rec); err != nil {
 		return
 	}
-	o := limit.Outcome{CallID: e.CallID, Status: rec.Effect.Status, Attested: rec.Effect.AttestedBy != ""}
+	o := limit.Outcome{Call: b.call(e.Tenant, e.CallID), Status: rec.Effect.Status, Attested: rec.Effect.AttestedBy != ""}
 	if rec.Effect.Usage != nil {
 		o.Usage = *rec.Effect.Usage
 	}
+	defer b.begin()()
 	select {
 	case b.outcomes <- o:
 	case <-ctx.Done():
 	}
 }
 
-// Sweep searches the ledger once a second, until ctx is done, for the outcomes of calls
-// whose reservation has been open for longer than takeOver, and passes them to Run. So
-// the reservations of failed instances are settled, and those of calls that ended while
-// no instance read outcomes or before the reservation was made.
-func (b *Ledger) Sweep(ctx context.Context) {
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-		if err := b.Read(ctx); err != nil {
-			continue
-		}
-		for _, l := range b.late() {
-			b.lookUp(ctx, l)
-		}
-	}
-}
-
 // lookUp processes the outcomes of a late call that are on the ledger. If there are
-// none, it records where the search ended, so that the next one continues from there.
+// none, it records where the search ended, so that the next search continues from there.
 func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	if l.from < l.seq {
 		allowed, err := b.allowedSince(ctx, l)
@@ -416,12 +447,12 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 		}
 	}
 	found, next := false, l.seq
-	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(b.emit.Tenant, l.session), l.from) {
+	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(b.tenantOf(l.call), l.session), l.from) {
 		if err != nil {
 			return
 		}
 		next = max(next, en.Seq+1)
-		if contract.PeekCallID(en.Data) == l.call {
+		if contract.PeekCallID(en.Data) == l.call.ID {
 			found = true
 			b.ended(ctx, en, b.executorOf(ctx, en))
 		}
@@ -441,8 +472,8 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 // outcome of the call is then later than the reservation, so that earlier entries need
 // not be searched.
 func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
-	f := bus.Filter{Tenant: b.emit.Tenant, Service: "policy", Key: l.session}
-	_, err := eventlog.First(ctx, b.emit.Log, f.String(), l.seq, eventlog.OfCall(l.call, func(e *contract.Event) bool { return e.Name == contract.EventAllowed }))
+	f := bus.Filter{Tenant: b.tenantOf(l.call), Service: "policy", Key: l.session}
+	_, err := eventlog.First(ctx, b.emit.Log, f.String(), l.seq, eventlog.OfCall(l.call.ID, func(e *contract.Event) bool { return e.Name == contract.EventAllowed }))
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}
@@ -451,8 +482,9 @@ func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
 
 // lateCall is a call whose reservation has been open for longer than takeOver.
 type lateCall struct {
-	call, session string
-	seq, from     uint64 // the sequences of the same names in openSince
+	call      limit.Call
+	session   string
+	seq, from uint64 // seq and from of the reservation's openSince
 }
 
 // late returns the late calls in the order in which their reservations were made.
@@ -465,42 +497,8 @@ func (b *Ledger) late() []lateCall {
 		}
 	}
 	b.mu.Unlock()
-	slices.SortFunc(out, func(x, y lateCall) int { return cmp.Or(cmp.Compare(x.seq, y.seq), cmp.Compare(x.call, y.call)) })
+	slices.SortFunc(out, func(x, y lateCall) int {
+		return cmp.Or(cmp.Compare(x.seq, y.seq), cmp.Compare(x.call.Tenant, y.call.Tenant), cmp.Compare(x.call.ID, y.call.ID))
+	})
 	return out
 }
-
-// Rows returns the accounts, sorted by account and window. The caller owns the
-// slice.
-func (b *Ledger) Rows() []limit.Row {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.state.Rows()
-}
-
-// Dump returns the canonical form of the budget ledger and the sequence of the
-// last change in it, for comparison with replay.
-func (b *Ledger) Dump() (at uint64, lines []byte) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.last, b.state.Dump()
-}
-
-// View is the budget ledger built from events, without the ability to append. It is the
-// view policy.budget of replay. The zero value is the empty view.
-type View struct{ state limit.State }
-
-// Apply applies one budget_changed event. It returns an error if the data cannot be
-// decoded. Events of services other than policy change nothing; otherwise those services
-// could forge settlements.
-func (v *View) Apply(e *contract.Event) error {
-	var ev events.BudgetChanged
-	if err := contract.Decode(e.Data, &ev); err != nil || e.Service() != "policy" {
-		return err
-	}
-	limit.Evolve(&v.state, &ev)
-	return nil
-}
-
-// Dump returns the canonical form of the view, sorted lines of JSON, as
-// Ledger.Dump does.
-func (v *View) Dump() []byte { return v.state.Dump() }

@@ -6,8 +6,7 @@
 //
 // It is pure, and imports no policy language: package rego describes bundles as
 // clauses. The check is conservative: rules that it cannot prove to be disjoint
-// are treated as overlapping. A new check is a method of checker, and
-// usually a new value of Finding.Check.
+// are treated as overlapping.
 package cpi
 
 import (
@@ -26,17 +25,17 @@ import (
 // holds.
 type Clause struct {
 	At      string   // file:line of the rule
-	Chain   int      // clauses of one chain are tried in order; different chains are independent
-	Conds   []string // normalized text; conditions with equal text are equal
-	Kind    string   // exact, or prefix ending in "*"
-	Verdict string   // empty = the rule computes it
+	Chain   int      // clauses with the same number are tried in order; those with different numbers are independent
+	Conds   []string // normalized texts of the conditions; conditions with equal text are equal
+	Kind    string   // kind of call, or a prefix of kinds that ends in "*"
+	Verdict string   // verdict of the rule; empty if the rule computes it
 	Reason  string
-	Fault   string // why the answer would always be rejected, or empty
+	Fault   string // reason why every result of the rule is rejected, or empty
 	Sandbox *contract.Sandbox
 }
 
-// Bundle is one P1 bundle: its clauses in order, and the constant names that it compares
-// its input with.
+// Bundle is one P1 bundle: its clauses in order, and the constant strings that it
+// compares with its input (see Reference).
 type Bundle struct {
 	Name       string
 	Clauses    []Clause
@@ -50,7 +49,7 @@ type Stack struct {
 	Bundles  []Bundle // bundles in order of precedence
 	Overlays []guard.Overlay
 	Limits   []guard.Limit
-	Known    *Known // nil = neither names in the documents nor the expiry of overlays is checked
+	Known    *Known // nil = neither the existence of names nor the expiry of overlays is checked
 }
 
 // Finding is one fault of a stack. A stack with a finding of severity "error"
@@ -326,8 +325,8 @@ func overlap(y, x *Clause) bool {
 	return true
 }
 
-// differ reports whether the conditions compare the same term with constants of
-// different values, so that they cannot both hold.
+// differ reports whether both conditions are equalities (==) of the same term with
+// constants of different values, so that they cannot both hold.
 func differ(a, b string) bool {
 	la, ra, ok1 := strings.Cut(a, " == ")
 	lb, rb, ok2 := strings.Cut(b, " == ")

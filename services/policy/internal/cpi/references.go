@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
@@ -14,7 +15,7 @@ import (
 // another document, which is in force already, is only a warning, since it may have been
 // removed later.
 type Known struct {
-	Layer, Name string // the document to activate: p0, p1, p2 or limits
+	Layer, Name string // layer (p0, p1, p2 or limits) and name of the document to activate
 	Lenient     bool   // missing names are warnings in every document
 
 	Now                                              string // current time (contract.TimeFormat)
@@ -40,7 +41,7 @@ var classes = []string{"E0", "E1", "E2", "E3", "E4"}
 
 // named is one name that a document refers to.
 type named struct {
-	layer, name    string // the document that refers to the name
+	layer, name    string // layer and name of the document that refers to the name
 	where, pointer string
 	what, value    string
 }
@@ -53,7 +54,7 @@ var pathOf = map[string]string{
 }
 
 // references adds a finding for each name in the stack that does not exist, if the
-// existing names are known. Patterns of kinds are left to kind.
+// existing names are known. It skips patterns of kinds, which the method kind checks.
 func (c *checker) references() {
 	if c.s.Known == nil {
 		return
@@ -177,23 +178,32 @@ var sorts = map[string]func(*Known) []string{
 	"host":         func(k *Known) []string { return k.Hosts },
 	"tenant":       func(k *Known) []string { return []string{k.Tenant} },
 	"environment":  func(k *Known) []string { return []string{k.Tenant} },
-	"project":      func(k *Known) []string { return []string{tenantPart(k.Tenant, 2)} },
-	"organization": func(k *Known) []string { return []string{tenantPart(k.Tenant, 1)} },
+	"project":      project,
+	"organization": organization,
 }
 
-// tenantPart returns the first n of a tenant's three parts: organization, project
-// and environment.
-func tenantPart(tenant string, n int) string {
-	parts := strings.SplitN(tenant, "_", 3)
-	return strings.Join(parts[:min(n, len(parts))], "_")
+// organization returns the organization of a tenant, or none for the cell's tenant.
+func organization(k *Known) []string {
+	if o, _ := contract.TenantParts(k.Tenant); o != "" {
+		return []string{o}
+	}
+	return nil
+}
+
+// project returns the project of a tenant, or none for the cell's tenant.
+func project(k *Known) []string {
+	if _, p := contract.TenantParts(k.Tenant); p != "" {
+		return []string{p}
+	}
+	return nil
 }
 
 // maxNamed is the greatest number of existing names that a finding lists.
 const maxNamed = 8
 
 // suggestion returns, as the end of a message, the existing name that is most similar to
-// value or, if none is similar, the first maxNamed existing names and the number of the
-// others. It returns "" if there are none.
+// value or, if none is similar, the first maxNamed existing names and the number of
+// further ones. It returns "" if there are no existing names.
 func suggestion(value string, there []string) string {
 	best, at := "", len(value)/3+2
 	for _, x := range there {

@@ -18,8 +18,9 @@ func known(layer, name string) *Known {
 }
 
 // TestReferences shows that a name that does not exist is an error in the document to
-// activate, unless it is a session or a function of a client. The error contains the
-// name and, in most cases, existing names.
+// activate, unless it is a session or a function of a client, and that an overlay that
+// has expired is an error. The error contains the name and, in most cases, existing
+// names.
 func TestReferences(t *testing.T) {
 	rule := func(change func(*guard.OverlayRule)) *guard.Overlay {
 		r := guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "ESCALATE_A", Verdict: contract.Escalate, Approval: &contract.ApprovalRule{Quorum: 1, Roles: []string{"finance"}, TimeoutMS: 1000}}

@@ -15,12 +15,12 @@ import (
 func TestPersons(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.st.MayVote("admin"), "not registered")
-	first := Bootstrap(&d.st)
+	first := Bootstrap(&d.st, contract.BootstrapAdmin)
 	if first == nil || first.Principal != contract.BootstrapAdmin || first.Type != Person {
 		t.Fatal(first)
 	}
 	d.fold(0, events.PrincipalRegisteredName, first)
-	if Bootstrap(&d.st) != nil {
+	if Bootstrap(&d.st, contract.BootstrapAdmin) != nil {
 		t.Error("the administrator is registered twice")
 	}
 	d.ok(d.st.MayVote("admin"))
@@ -55,8 +55,8 @@ func TestPersons(t *testing.T) {
 
 // TestKeysOfOthers shows that a virtual key can be created for its maker or for a
 // principal who consented, with scopes that the maker holds and the principal agreed to.
-// The key is invalid for several kinds of InPerson, while its maker is suspended, and
-// after the consent was withdrawn.
+// The key is invalid for several kinds of calls that InPerson selects, while its maker
+// is suspended, and after the consent was withdrawn.
 func TestKeysOfOthers(t *testing.T) {
 	d := &desk{t: t}
 	key := func(id, owner string, scopes, held []string) call {
@@ -88,7 +88,7 @@ func TestKeysOfOthers(t *testing.T) {
 		}
 	}
 	fault("k", "bob", "tool.x", "")
-	for _, kind := range []string{"policy.vote", "policy.create_key", "policy.consent_key", "policy.delegate", "policy.register_principal", "policy.grant_role"} {
+	for _, kind := range []string{"policy.vote", "policy.create_key", "policy.consent_key", "policy.delegate", "policy.register_principal", "policy.grant_role", "tenant.create"} {
 		fault("k", "bob", kind, contract.ReasonKeyNotInPerson)
 	}
 	d.ok(d.do("carol", 0, "suspend_principal", call{Principal: "admin", Reason: "x"}))

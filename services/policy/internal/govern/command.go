@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
 // The keys of the aggregates that the commands of this package change. Changes of one
@@ -36,9 +37,9 @@ const KindFreeze = "policy.freeze"
 
 // The maximum durations of grants.
 const (
-	MaxDelegation = 90 * 24 * time.Hour        // of a delegation, a session grant or a consent
-	MaxBreakGlass = 4 * time.Hour              // of a break-glass grant
-	MaxTerm       = 100 * 365 * 24 * time.Hour // of a role or a virtual key that expires
+	MaxDelegation = 90 * 24 * time.Hour        // maximum duration of a delegation, a session grant or a consent
+	MaxBreakGlass = 4 * time.Hour              // maximum duration of a break-glass grant
+	MaxTerm       = 100 * 365 * 24 * time.Hour // maximum duration of a role or a virtual key that expires
 )
 
 // Caller is the principal who makes a governing call, together with the facts
@@ -56,8 +57,8 @@ type Caller struct {
 	// which the command is decided is read.
 	View View
 	// Consistent returns the reason why limits contradict the ceilings or refer to names
-	// that do not exist, or nil. If the function is nil, limits are not checked for
-	// that.
+	// that do not exist, or nil. If the function is nil, limits are not checked in this
+	// way.
 	Consistent func([]guard.Limit) error
 }
 
@@ -173,7 +174,7 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 // inPerson lists the kinds of calls that a principal must make in person: a virtual key
 // cannot be used for them, whatever its scopes. Most of them give authority.
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
-	KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session"}
+	KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
 
 // InPerson reports whether calls of this kind are denied if they are made with a virtual
 // key.
@@ -212,7 +213,8 @@ type approveToolArgs struct {
 	Digest string `json:"digest"`
 }
 
-// approveTool permits calls to use the tool document with this digest.
+// approveTool returns the event that permits calls to use the tool document with the
+// digest in a.
 func approveTool(_ *State, _ *Caller, a *approveToolArgs) (Fact, error) {
 	if !strings.HasPrefix(a.Digest, "sha256:") {
 		return none, errors.New("digest: want the tool document's, sha256:…")

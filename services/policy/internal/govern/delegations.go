@@ -9,8 +9,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Delegations holds who may act on behalf of whom, including delegations that
-// have ended. The zero value is empty.
+// Delegations holds the delegations that were granted, including those that have ended.
+// The zero value is empty.
 type Delegations struct {
 	given map[string]*delegation // delegations by id
 }
@@ -58,8 +58,8 @@ func (x *Delegations) Fault(id, delegator, delegate, kind, now string) string {
 }
 
 // Scopes returns the scopes of the credential with which a delegation was granted; the
-// caller must not change the slice. known is false for unknown delegations and for those
-// without recorded scopes, such as those of releases before 0.5.
+// caller must not change the slice. known is false for unknown delegations and for
+// delegations without recorded scopes, such as those of releases before 0.5.
 func (x *Delegations) Scopes(id string) (scopes []string, known bool) {
 	d := x.given[id]
 	if d == nil {

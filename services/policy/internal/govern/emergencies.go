@@ -44,7 +44,8 @@ func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 // FreezeID returns the id of the freeze that the call with this id makes.
 func FreezeID(callID string) string { return contract.IDFreeze + callID }
 
-// unfreeze ends the freeze in force.
+// unfreeze returns the event that ends the freeze in force. The call is rejected if the
+// mesh is not frozen or the reason is blank.
 func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 	if s.Freeze.in == nil {
 		return none, errors.New("the mesh is not frozen")
@@ -128,8 +129,9 @@ type breakGlassArgs struct {
 	TTLMS  int64  `json:"ttl_ms"`
 }
 
-// breakGlass opens a grant for the caller. The call is rejected while an earlier grant
-// of the caller has not been reviewed.
+// breakGlass opens a grant for the caller. The call is rejected if its duration is not
+// from 1 ms to MaxBreakGlass, if the reason is blank, or if an earlier grant of the
+// caller has not been reviewed.
 func breakGlass(s *State, c *Caller, a *breakGlassArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxBreakGlass); err != nil {
 		return none, err

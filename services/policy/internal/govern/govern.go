@@ -5,11 +5,7 @@
 // It is pure, and has two tables. commands maps a governing verb to the function
 // that decodes and decides it; folds maps an event to the function that applies
 // it. A command is decided on the history of its own aggregate; it reads other
-// aggregates through a View. A new verb or event needs an entry in a table
-// and a function in the file of its subject.
-//
-// Names of events and their data come from the generated package of policy's
-// schemas.
+// aggregates through a View.
 package govern
 
 import (
@@ -43,6 +39,9 @@ type moment struct {
 
 // folds maps the name of an event to the function that applies it.
 var folds = map[string]func(*State, *contract.Event) error{
+	contract.EventTenantCreated: fold(func(s *State, d *contract.TenantCreated, at moment) {
+		s.People.become(d.Admin, at, Person, false)
+	}),
 	events.PrincipalRegisteredName: fold(func(s *State, d *events.PrincipalRegistered, at moment) {
 		s.People.become(d.Principal, at, d.Type, false)
 	}),
@@ -102,9 +101,11 @@ func fold[T any, P interface {
 // Folds reports whether Evolve processes events with this name.
 func Folds(name string) bool { return folds[name] != nil }
 
-// Evolve applies one event of the service policy to the state. Events of other services,
-// and those whose name Folds rejects, change nothing. If the event's data cannot be
-// decoded, Evolve returns an error and changes nothing.
+// Evolve applies one event of the service policy to the state. The event that creates a
+// tenant belongs to the state of that tenant, although the event is in the cell's own
+// tenant. Events of other services, and those whose name Folds rejects, change nothing. If
+// the event's data cannot be decoded, Evolve returns an error and changes nothing; the
+// data of mesh_unfrozen is not read.
 func Evolve(s *State, e *contract.Event) error {
 	apply := folds[e.Name]
 	if apply == nil || e.Service() != "policy" {
@@ -144,8 +145,8 @@ func (s *State) GrantedBy(session, principal, now string) string {
 	return owner
 }
 
-// MayVote implements View. It returns why a principal's votes do not count, or
-// nil.
+// MayVote implements View. It returns the reason why a principal's votes do not count,
+// or nil.
 func (s *State) MayVote(principal string) error { return s.People.MayVote(principal) }
 
 // EndedAt implements View. It returns when all credentials of a principal were
@@ -171,8 +172,8 @@ func (x span) at(lamport uint64, now string) bool {
 	return x.from <= lamport && (x.to == 0 || lamport < x.to) && (x.expires == "" || now == "" || now < x.expires)
 }
 
-// Dump returns the canonical form of the state, lines of JSON in a fixed order, which is
-// part of the view policy.state.
+// Dump returns the canonical form of the state without the freeze, lines of JSON in a
+// fixed order, which is part of the view policy.state.
 func (s *State) Dump() []byte {
 	b := s.dumpIdentities(nil)
 	for _, g := range s.Emergencies.List() {
@@ -189,12 +190,12 @@ func (s *State) Dump() []byte {
 		b = append(w.End(), '\n')
 	}
 	b = s.dumpAuthorities(b)
-	w := canon.Object(b)
-	w.Str("frozen", s.Freeze.ID())
 	if s.Limits.doc != nil {
+		w := canon.Object(b)
 		w.Raw("limits", s.Limits.doc)
+		b = append(w.End(), '\n')
 	}
-	return append(w.End(), '\n')
+	return b
 }
 
 // unknownKind returns the error for a kind without a command.

@@ -16,14 +16,14 @@ import (
 // keys made for them, including consents that have ended. The zero value is empty.
 type Keys struct {
 	made     map[string]*virtualKey // keys by id
-	consents map[string]*consent    // consents by id of the key that may be made
+	consents map[string]*consent    // consents that were not withdrawn, ended or replaced, by the id of the key
 	past     []Identity             // consents that were withdrawn, ended or replaced
 }
 
 // virtualKey is a created key and the reason of its revocation.
 type virtualKey struct {
 	events.VirtualKeyCreated
-	revoked string // reason of the revocation; empty while the key is in force
+	revoked string // reason of the revocation; empty if the key was not revoked
 }
 
 // consent is a recorded consent, with the Lamport time and the time of its event.
@@ -143,7 +143,7 @@ func (x *Keys) Limits() []guard.Limit {
 // digest.
 type VirtualKey struct {
 	events.VirtualKeyCreated
-	Revoked string `json:"revoked,omitempty"` // reason of the revocation
+	Revoked string `json:"revoked,omitempty"` // reason of the revocation; empty if the key was not revoked
 }
 
 // List returns all virtual keys, including revoked ones, sorted by id. The caller
@@ -225,8 +225,9 @@ type consentKeyArgs struct {
 }
 
 // consentKey records that the caller permits another principal to make one key with this
-// id that acts for the caller. It replaces an earlier consent to this id, unless that is
-// another principal's and has not expired; the call is then rejected.
+// id that acts for the caller. There must be no key with the id yet, and the caller must
+// hold the scopes. The consent replaces an earlier one to this id. The call is rejected
+// if the earlier consent is another principal's and has not expired.
 func consentKey(s *State, c *Caller, a *consentKeyArgs) (Fact, error) {
 	switch err := lasts(a.TTLMS, MaxDelegation); {
 	case err != nil:
@@ -264,7 +265,7 @@ type revokeKeyArgs struct {
 	Reason string `json:"reason"`
 }
 
-// revokeKey revokes a virtual key. The reason is stored with the key.
+// revokeKey returns the event that revokes a virtual key, with the reason.
 func revokeKey(s *State, _ *Caller, a *revokeKeyArgs) (Fact, error) {
 	if k := s.Keys.made[a.ID]; k == nil || k.revoked != "" {
 		return none, errors.New("id: no such key stands")

@@ -20,14 +20,14 @@ const (
 // People holds the principals and their roles, with their histories. The zero
 // value is empty.
 type People struct {
-	principals map[string][]life            // histories by name, oldest entry first
+	principals map[string][]life            // histories by name, oldest first
 	roles      map[string]map[string][]span // times for which roles are held, by principal and role, oldest first
 }
 
 // life is the type and suspension of a principal from one event to the next.
 type life struct {
 	from      uint64
-	at        string // contract.TimeFormat; empty if the event has none
+	at        string // time of the event (contract.TimeFormat); empty if it has none
 	kind      string
 	suspended bool
 }
@@ -161,7 +161,7 @@ func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 
 // register sets the type of a principal and ends its suspension. If dual control
 // applies, the caller must be a registered person; the decision on the call requires the
-// approval of another one.
+// approval of another registered person.
 func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {
 		return none, errors.New("principal: only registered persons can register persons")
@@ -169,13 +169,13 @@ func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	return Fact{events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: a.Principal, Type: a.Type}}, nil
 }
 
-// Bootstrap returns the event that registers the administrator of a new mesh as a
-// person, or nil if the administrator was registered or suspended before.
-func Bootstrap(s *State) *events.PrincipalRegistered {
-	if len(s.People.principals[contract.BootstrapAdmin]) > 0 {
+// Bootstrap returns the event that registers the first principal of a tenant as a person,
+// or nil if that principal was registered or suspended before.
+func Bootstrap(s *State, principal string) *events.PrincipalRegistered {
+	if len(s.People.principals[principal]) > 0 {
 		return nil
 	}
-	return &events.PrincipalRegistered{Principal: contract.BootstrapAdmin, Type: Person}
+	return &events.PrincipalRegistered{Principal: principal, Type: Person}
 }
 
 type principalArgs struct {
@@ -183,8 +183,8 @@ type principalArgs struct {
 	Reason    string `json:"reason"`
 }
 
-// suspend denies every call of a principal until it is resumed or registered again.
-// Principals cannot suspend themselves.
+// suspend returns the event that suspends a principal until it is resumed or registered
+// again. The call is rejected if the principal is the caller or the reason is blank.
 func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
 	if a.Principal == c.Actor {
 		return none, errors.New("principal: principals cannot suspend themselves")
@@ -192,7 +192,8 @@ func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
 	return explained(a.Reason, events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: a.Principal, Reason: a.Reason})
 }
 
-// resume ends the suspension of a principal.
+// resume returns the event that ends the suspension of a principal. The call is rejected
+// if the principal is not suspended or the reason is blank.
 func resume(s *State, _ *Caller, a *principalArgs) (Fact, error) {
 	if !s.People.Suspended(a.Principal) {
 		return none, fmt.Errorf("principal: %s is not suspended", a.Principal)

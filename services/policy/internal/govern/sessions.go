@@ -7,8 +7,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Sessions holds the grants by which principals may make calls in sessions of
-// others, including grants that have ended. The zero value is empty.
+// Sessions holds the grants by which principals may make calls in the sessions of other
+// principals, including grants that have ended. The zero value is empty.
 type Sessions struct {
 	grants map[string]map[string]sessionGrant // grants by session and principal
 	past   []Identity                         // grants that were revoked or replaced
@@ -21,7 +21,7 @@ type sessionGrant struct {
 	span
 }
 
-// identity returns the grant to a principal for a session.
+// identity returns the grant to a principal for a session as an Identity.
 func (g *sessionGrant) identity(session, principal string) Identity {
 	return Identity{Kind: "session", ID: session, Principal: g.owner, Delegate: principal, Expires: g.expires, From: g.from, To: g.to}
 }
@@ -100,7 +100,7 @@ type revokeSessionArgs struct {
 	Principal string `json:"principal"`
 }
 
-// revokeSession ends a grant that the caller gave.
+// revokeSession returns the event that ends a grant which the caller gave.
 func revokeSession(s *State, c *Caller, a *revokeSessionArgs) (Fact, error) {
 	if g, ok := s.Sessions.grants[a.Session][a.Principal]; !ok || g.owner != c.Actor {
 		return none, errors.New("session: not granted to that principal by the caller")

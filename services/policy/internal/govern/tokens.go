@@ -10,7 +10,7 @@ import (
 // value is empty.
 type Tokens struct {
 	revoked map[string]bool   // revoked tokens by id
-	ended   map[string]string // time (contract.TimeFormat) until which a principal's tokens are revoked
+	ended   map[string]string // by principal: time (contract.TimeFormat) up to which all its credentials are revoked
 	list    []Identity        // every revocation, in order
 }
 

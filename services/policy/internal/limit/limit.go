@@ -5,8 +5,6 @@
 //
 // Amounts are integers in the unit of the measure; money is in millionths of a US
 // dollar, or in cents. Windows are calendar windows in UTC, "total" or "concurrent".
-// A new measure needs a case in Of, an entry in used and in attested if its usage is
-// reported, and its name in pkg/core/guard.
 package limit
 
 import (
@@ -27,7 +25,7 @@ import (
 type State struct {
 	now      string // the latest recorded time; it never decreases, so that a clock that is set back opens no earlier window again
 	accounts map[key]*account
-	open     map[string]events.Reserved // open reservations by call id
+	open     map[Call]events.Reserved // open reservations
 	changes  int
 }
 
@@ -38,10 +36,25 @@ type key struct{ account, window string }
 // remain charged for ended calls.
 type account struct{ reserved, committed int64 }
 
+// Call identifies a call in a budget ledger, which may serve several tenants.
+type Call struct {
+	Tenant string // "" if it is the tenant of the budget ledger itself
+	ID     string
+}
+
+// Compare orders calls by tenant, then by id.
+func (c Call) Compare(d Call) int {
+	return cmp.Or(cmp.Compare(c.Tenant, d.Tenant), cmp.Compare(c.ID, d.ID))
+}
+
+// Limits returns the limits in force for calls of a tenant. The tenant is "" if it is the
+// one of the budget ledger itself.
+type Limits func(tenant string) []guard.Limit
+
 // Request is a request to reserve amounts for one call. Facts determine which limits
 // apply to the call.
 type Request struct {
-	CallID  string
+	Call
 	Facts   *guard.Facts
 	Amounts contract.Amounts
 	Force   bool // approvers have permitted the call to exceed limits
@@ -50,22 +63,22 @@ type Request struct {
 // Outcome is the end of a call that may have a reservation. Status, Usage and Attested
 // determine the amounts that are finally charged.
 type Outcome struct {
-	CallID string
+	Call
 	Status string
 	Usage  contract.Usage
 
 	Attested bool // only the caller reported the usage
 }
 
-// Open returns the sorted ids of the calls whose reservation is not settled.
-func (s *State) Open() []string { return slices.Sorted(maps.Keys(s.open)) }
+// Open returns the calls whose reservation is not settled, sorted by tenant and id.
+func (s *State) Open() []Call { return slices.SortedFunc(maps.Keys(s.open), Call.Compare) }
 
 // IsOpen reports whether the call holds a reservation that is not settled.
-func (s *State) IsOpen(call string) bool { _, ok := s.open[call]; return ok }
+func (s *State) IsOpen(call Call) bool { _, ok := s.open[call]; return ok }
 
 // Session returns the session of the call with an open reservation, or "" if the
 // call has none.
-func (s *State) Session(call string) string { return s.open[call].Session }
+func (s *State) Session(call Call) string { return s.open[call].Session }
 
 // Decide decides about the requests in order and settles the outcomes. It returns one
 // event with all changes, which has no entries if nothing changes, and one fact for each
@@ -73,20 +86,21 @@ func (s *State) Session(call string) string { return s.open[call].Session }
 // requests may use amounts that are released in the same event. A request of a call that
 // holds a reservation, and an outcome of a call that holds none, change nothing. Decide
 // does not change s.
-func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, outcomes []Outcome) (events.BudgetChanged, []guard.BudgetFact) {
+func Decide(s *State, limits Limits, now time.Time, requests []Request, outcomes []Outcome) (events.BudgetChanged, []guard.BudgetFact) {
 	ev := events.BudgetChanged{Now: max(contract.Time(now), s.now)}
 	delta := map[key]int64{}
-	done := map[string]bool{}
+	done := map[Call]bool{}
+	limits = once(limits)
 	for _, o := range outcomes {
-		held, ok := s.open[o.CallID]
-		if !ok || done[o.CallID] {
+		held, ok := s.open[o.Call]
+		if !ok || done[o.Call] {
 			continue
 		}
-		done[o.CallID] = true
-		set := events.Settled{CallID: o.CallID, Status: o.Status}
+		done[o.Call] = true
+		set := events.Settled{CallID: o.ID, Status: o.Status, Tenant: o.Tenant}
 		for _, c := range held.Charges {
 			delta[key{c.Account, c.Window}] -= c.Amount
-			if n := used(o, c, measureOf(limits, c.Account)); n > 0 && !strings.HasPrefix(c.Window, "concurrent") {
+			if n := used(o, c, measureOf(limits(o.Tenant), c.Account)); n > 0 && !strings.HasPrefix(c.Window, "concurrent") {
 				set.Charges = append(set.Charges, events.Charge{Account: c.Account, Amount: n, Window: c.Window})
 				delta[key{c.Account, c.Window}] += n
 			}
@@ -95,17 +109,17 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 	}
 	t, _ := contract.ParseTime(ev.Now)
 	facts := make([]guard.BudgetFact, len(requests))
-	reserved := map[string]events.Reserved{}
+	reserved := map[Call]events.Reserved{}
 	for i, r := range requests {
-		held, again := s.open[r.CallID]
+		held, again := s.open[r.Call]
 		if !again {
-			held, again = reserved[r.CallID], reserved[r.CallID].CallID != ""
+			held, again = reserved[r.Call]
 		}
 		if again { // a second delivery of the proposal; a new reservation might never be settled, because the outcome of the call may be recorded already
 			facts[i] = guard.BudgetFact{Accounts: accountsOf(held.Charges), Amounts: r.Amounts}
 			continue
 		}
-		charges, refusal := charge(s, limits, t, &r, delta)
+		charges, refusal := charge(s, limits(r.Tenant), t, &r, delta)
 		if refusal != nil {
 			facts[i] = *refusal
 			continue
@@ -117,11 +131,24 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 		for _, c := range charges {
 			delta[key{c.Account, c.Window}] += c.Amount
 		}
-		res := events.Reserved{CallID: r.CallID, Charges: charges, Session: r.Facts.Session}
-		reserved[r.CallID] = res
+		res := events.Reserved{CallID: r.ID, Charges: charges, Session: r.Facts.Session, Tenant: r.Tenant}
+		reserved[r.Call] = res
 		ev.Reserved = append(ev.Reserved, res)
 	}
 	return ev, facts
+}
+
+// once returns a function that calls limits at most once in succession for a tenant.
+func once(limits Limits) Limits {
+	var of string
+	var last []guard.Limit
+	known := false
+	return func(tenant string) []guard.Limit {
+		if !known || of != tenant {
+			of, last, known = tenant, limits(tenant), true
+		}
+		return last
+	}
 }
 
 // charge returns the charges of a request: one for each account of each limit whose
@@ -289,7 +316,7 @@ func bounds(t time.Time, unit string) (start, end time.Time) {
 // holds a reservation, and a settlement of a call that holds none, are ignored.
 func Evolve(s *State, ev *events.BudgetChanged) {
 	if s.accounts == nil {
-		s.accounts, s.open = map[key]*account{}, map[string]events.Reserved{}
+		s.accounts, s.open = map[key]*account{}, map[Call]events.Reserved{}
 	}
 	s.now = max(s.now, ev.Now)
 	at := func(c events.Charge) *account {
@@ -300,20 +327,22 @@ func Evolve(s *State, ev *events.BudgetChanged) {
 		return s.accounts[k]
 	}
 	for _, r := range ev.Reserved {
-		if _, ok := s.open[r.CallID]; ok {
+		call := Call{r.Tenant, r.CallID}
+		if _, ok := s.open[call]; ok {
 			continue
 		}
-		s.open[r.CallID] = r
+		s.open[call] = r
 		for _, c := range r.Charges {
 			at(c).reserved += c.Amount
 		}
 	}
 	for _, x := range ev.Settled {
-		held, ok := s.open[x.CallID]
+		call := Call{x.Tenant, x.CallID}
+		held, ok := s.open[call]
 		if !ok {
 			continue
 		}
-		delete(s.open, x.CallID)
+		delete(s.open, call)
 		for _, c := range held.Charges {
 			at(c).reserved -= c.Amount
 		}
@@ -351,6 +380,27 @@ func (s *State) prune() {
 	}
 }
 
+// Own returns the id that a limit has in the accounts of a tenant that shares its budget
+// ledger with other tenants. Limits of organizations and projects apply to several
+// tenants and keep their ids.
+func Own(tenant string, l *guard.Limit) string {
+	if l.Level == "organization" || l.Level == "project" {
+		return l.ID
+	}
+	return tenant + "." + l.ID
+}
+
+// Visible reports whether an account, in a budget ledger that several tenants share, is of
+// a limit that applies to the tenant.
+func Visible(account, tenant string) bool {
+	id, subject, _ := strings.Cut(account, "/")
+	if of, _, own := strings.Cut(id, "."); own {
+		return of == tenant
+	}
+	organization, project := contract.TenantParts(tenant)
+	return subject == "organization:"+organization || subject == "project:"+project
+}
+
 // Row is one account in one window, with its sums in the unit of the limit's
 // measure.
 type Row struct {
@@ -385,8 +435,8 @@ func (s *State) Dump() []byte {
 		w.Str("window", r.Window)
 		b = append(w.End(), '\n')
 	}
-	for _, id := range s.Open() {
-		r := s.open[id]
+	for _, call := range s.Open() {
+		r := s.open[call]
 		b = append(canon.Append(b, &r), '\n')
 	}
 	return b

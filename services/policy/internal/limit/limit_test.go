@@ -16,10 +16,10 @@ func facts(actor, session string) *guard.Facts {
 }
 
 func ask(id, actor string, cents int64) Request {
-	return Request{CallID: id, Facts: facts(actor, "s-"+actor), Amounts: contract.Amounts{Calls: 1, Cents: cents}}
+	return Request{Call: Call{ID: id}, Facts: facts(actor, "s-"+actor), Amounts: contract.Amounts{Calls: 1, Cents: cents}}
 }
 
-// book applies decisions to a state, with a fixed set of limits.
+// book is a budget ledger with a fixed set of limits.
 type book struct {
 	t      *testing.T
 	s      State
@@ -30,13 +30,13 @@ type book struct {
 // or "" if it is granted.
 func (b *book) one(at time.Time, r Request) string {
 	b.t.Helper()
-	ev, out := Decide(&b.s, b.limits, at, []Request{r}, nil)
+	ev, out := Decide(&b.s, every(b.limits), at, []Request{r}, nil)
 	Evolve(&b.s, &ev)
 	return out[0].Refused
 }
 
 func (b *book) settle(at time.Time, id, status string, u contract.Usage) {
-	ev, _ := Decide(&b.s, b.limits, at, nil, []Outcome{{CallID: id, Status: status, Usage: u}})
+	ev, _ := Decide(&b.s, every(b.limits), at, nil, []Outcome{{Call: Call{ID: id}, Status: status, Usage: u}})
 	Evolve(&b.s, &ev)
 }
 
@@ -70,9 +70,9 @@ func TestWindows(t *testing.T) {
 	b.want(b.one(noon, ask("c3", "a", 10)), contract.ReasonBudgetExceeded)
 }
 
-// TestSettle shows what remains charged for six statuses of an outcome, that
-// reservations and settlements apply once, that a settled call frees its place under a
-// concurrency limit, and that only a forced request may exceed a limit.
+// TestSettle shows the amount that remains charged for each of six statuses of an
+// outcome, that reservations and settlements apply once, that a settled call frees its
+// place under a concurrency limit, and that only a forced request may exceed a limit.
 func TestSettle(t *testing.T) {
 	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}, {ID: "now", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"},
 		{ID: "tok", Level: "agent", Measure: "tokens", Max: 1000, Window: "total"}}
@@ -96,7 +96,7 @@ func TestSettle(t *testing.T) {
 	b.settle(noon, "c1", contract.Succeeded, contract.Usage{})
 	b.want(b.one(noon, ask("c3", "a", 1)), "")
 	b.want(b.one(noon, ask("c4", "a", 101)), contract.ReasonBudgetExceeded)
-	b.want(b.one(noon, Request{CallID: "c5", Facts: facts("a", "s"), Amounts: contract.Amounts{Cents: 1 << 53}}), contract.ReasonBudgetExceeded)
+	b.want(b.one(noon, Request{Call: Call{ID: "c5"}, Facts: facts("a", "s"), Amounts: contract.Amounts{Cents: 1 << 53}}), contract.ReasonBudgetExceeded)
 	forced := ask("c6", "a", 500)
 	forced.Force = true
 	b.want(b.one(noon, forced), "")
@@ -122,7 +122,7 @@ func TestMeasured(t *testing.T) {
 		{"egress_bytes", contract.Usage{}, 60, 60},
 	} {
 		b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: c.measure, Max: 100, Window: "total"}}}
-		b.want(b.one(noon, Request{CallID: "c1", Facts: facts("a", "s"), Amounts: contract.Amounts{ComputeMillis: c.reserved, EgressBytes: c.reserved}}), "")
+		b.want(b.one(noon, Request{Call: Call{ID: "c1"}, Facts: facts("a", "s"), Amounts: contract.Amounts{ComputeMillis: c.reserved, EgressBytes: c.reserved}}), "")
 		b.settle(noon, "c1", contract.Succeeded, c.usage)
 		if rows := b.s.Rows(); rows[0].Committed != c.want || rows[0].Reserved != 0 {
 			t.Errorf("%s of %+v: %+v, want %d", c.measure, c.usage, rows, c.want)
@@ -138,7 +138,7 @@ func TestCallerAttested(t *testing.T) {
 	for reported, want := range map[int64]int64{0: 60, 7: 7, 60: 60, 1000: 60} {
 		b := &book{t: t, limits: limits}
 		b.want(b.one(noon, ask("c1", "a", 60)), "")
-		ev, _ := Decide(&b.s, limits, noon, nil, []Outcome{{CallID: "c1", Status: contract.Succeeded, Usage: contract.Usage{Cents: reported}, Attested: true}})
+		ev, _ := Decide(&b.s, every(limits), noon, nil, []Outcome{{Call: Call{ID: "c1"}, Status: contract.Succeeded, Usage: contract.Usage{Cents: reported}, Attested: true}})
 		Evolve(&b.s, &ev)
 		if rows := b.s.Rows(); rows[0].Committed != want || rows[0].Reserved != 0 {
 			t.Errorf("%d reported: %+v, want %d committed", reported, rows, want)
@@ -154,7 +154,7 @@ func TestBatch(t *testing.T) {
 	for i := range 64 {
 		rs = append(rs, ask(fmt.Sprint("c", i), fmt.Sprint("agent", i), 3))
 	}
-	ev, out := Decide(&s, limits, noon, rs, nil)
+	ev, out := Decide(&s, every(limits), noon, rs, nil)
 	granted := 0
 	for _, o := range out {
 		if o.Refused == "" {
@@ -187,7 +187,7 @@ func TestPrune(t *testing.T) {
 func TestExceedEscalates(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "session", Measure: "calls", Max: 1, Window: "minute", OnExceed: "escalate"}}}
 	b.want(b.one(noon, ask("c1", "a", 0)), "")
-	ev, out := Decide(&b.s, b.limits, noon, []Request{ask("c2", "a", 0)}, nil)
+	ev, out := Decide(&b.s, every(b.limits), noon, []Request{ask("c2", "a", 0)}, nil)
 	if out[0].Refused != contract.ReasonTemporalIntervention || !out[0].Escalate || len(ev.Reserved) != 0 {
 		t.Errorf("%+v", out[0])
 	}
@@ -199,8 +199,50 @@ func TestExceedEscalates(t *testing.T) {
 func TestLateDelivery(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 9, Window: "total"}}}
 	b.want(b.one(noon, ask("c1", "a", 0)), "")
-	ev, out := Decide(&b.s, b.limits, noon, []Request{ask("c1", "a", 0)}, []Outcome{{CallID: "c1", Status: contract.Succeeded}})
+	ev, out := Decide(&b.s, every(b.limits), noon, []Request{ask("c1", "a", 0)}, []Outcome{{Call: Call{ID: "c1"}, Status: contract.Succeeded}})
 	if out[0].Refused != "" || len(ev.Reserved) != 0 || len(ev.Settled) != 1 {
 		t.Fatalf("%+v %+v", ev, out)
+	}
+}
+
+// every returns the same limits for every tenant.
+func every(limits []guard.Limit) Limits { return func(string) []guard.Limit { return limits } }
+
+// TestTenants shows that calls of two tenants in one budget ledger have separate
+// accounts under limits of their own, even if the calls have one id, and share the
+// accounts of the organization, and which accounts each tenant sees.
+func TestTenants(t *testing.T) {
+	const a, b = "acme_web_prod", "acme_web_test"
+	own := func(tenant string) []guard.Limit {
+		ls := []guard.Limit{{ID: "daily", Level: "agent", Measure: "calls", Max: 1, Window: "concurrent"}, {ID: "all", Level: "organization", Measure: "calls", Max: 3, Window: "concurrent"}}
+		for i := range ls {
+			ls[i].ID = Own(tenant, &ls[i])
+		}
+		return ls
+	}
+	ask := func(tenant, id string) Request {
+		return Request{Call: Call{tenant, id}, Facts: &guard.Facts{Actor: "bob", Session: "s", Tenant: tenant}, Amounts: contract.Amounts{Calls: 1}}
+	}
+	var s State
+	ev, out := Decide(&s, own, noon, []Request{ask(a, "c1"), ask(b, "c1"), ask(a, "c2")}, nil)
+	if out[0].Refused != "" || out[1].Refused != "" || out[2].Refused != contract.ReasonConcurrencyExceeded || len(ev.Reserved) != 2 {
+		t.Errorf("%+v", out)
+	}
+	Evolve(&s, &ev)
+	seen := map[string]string{}
+	for _, r := range s.Rows() {
+		for _, tenant := range []string{a, b, "acme_shop_prod", "other_web_prod"} {
+			if Visible(r.Account, tenant) {
+				seen[tenant] += fmt.Sprint(r.Account, " ", r.Reserved, ";")
+			}
+		}
+	}
+	if seen[a] != "acme_web_prod.daily/agent:bob 1;all/organization:acme 2;" || seen[b] != "acme_web_test.daily/agent:bob 1;all/organization:acme 2;" || seen["acme_shop_prod"] != "all/organization:acme 2;" || seen["other_web_prod"] != "" {
+		t.Errorf("%q", seen)
+	}
+	ev, _ = Decide(&s, own, noon, nil, []Outcome{{Call: Call{b, "c1"}, Status: contract.Succeeded}, {Call: Call{"", "c1"}, Status: contract.Succeeded}})
+	Evolve(&s, &ev)
+	if len(ev.Settled) != 1 || !s.IsOpen(Call{a, "c1"}) || s.IsOpen(Call{b, "c1"}) {
+		t.Errorf("%+v", ev.Settled)
 	}
 }

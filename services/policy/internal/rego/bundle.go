@@ -148,8 +148,8 @@ func signatures(files map[string][]byte, kid string, seed []byte) ([]byte, error
 	return json.Marshal(bundle.SignaturesConfig{Signatures: []string{token}})
 }
 
-// ErrUnsigned is returned by Verify for a bundle without a signature. Whether
-// that is permitted is the caller's decision.
+// ErrUnsigned is returned by Verify for a bundle without a signature. The caller must
+// reject such a bundle if it requires a signature.
 var ErrUnsigned = errors.New("bundle: is not signed")
 
 // Verify verifies the signature of a bundle, and every file against it, with the

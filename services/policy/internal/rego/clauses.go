@@ -48,9 +48,9 @@ func (e *Engine) Clauses() []cpi.Clause {
 }
 
 // clause returns the part of a rule that can be read without evaluation: its place, its
-// conditions and, if it is constant, its answer. The first condition that compares the
-// kind with a constant becomes Kind; the others are stored as text. If a constant answer
-// is invalid, Fault is the reason.
+// conditions and, if it is constant, its answer. The first condition that requires the
+// kind to equal a constant, or to begin with one, becomes Kind; the other conditions are
+// stored as text. If a constant answer is invalid, Fault is the reason.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {
@@ -114,8 +114,9 @@ func (e *Engine) References() []cpi.Reference {
 	return out
 }
 
-// kindOf returns the pattern of kinds that an expression restricts input.kind to,
-// or "".
+// kindOf returns the pattern of kinds that an expression, regardless of its negation,
+// compares input.kind with, or "" if it is not such a comparison. The caller must check
+// x.Negated.
 func kindOf(x *ast.Expr) string {
 	if !x.IsCall() {
 		return ""
@@ -142,8 +143,9 @@ func kindOf(x *ast.Expr) string {
 	return ""
 }
 
-// normal returns the text of an expression, with equations in one form so that
-// they can be compared.
+// normal returns the text of the expression x, which the caller passes as text. For an
+// equality that is not negated, it returns one form, with a reference first, so that
+// equalities can be compared.
 func normal(x *ast.Expr, text string) string {
 	if x.IsCall() && !x.Negated {
 		if ops := x.Operands(); len(ops) == 2 && (x.Operator().String() == "equal" || x.Operator().String() == "eq") {

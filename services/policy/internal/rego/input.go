@@ -17,7 +17,7 @@ var inputSchema = func() any {
 	for _, k := range []string{"accepts", "labels", "roles", "scopes"} {
 		props[k] = strs
 	}
-	for _, k := range []string{"dual_control", contract.EventLedgerTruncated, "parent_live", "review_due", "revoked", "suspended", "unverified"} {
+	for _, k := range []string{"dual_control", contract.EventLedgerTruncated, "operator", "outside_cell", "parent_live", "review_due", "revoked", "suspended", contract.EventTenantSuspended, "unverified"} {
 		props[k] = boolean
 	}
 	props["report_within_ms"] = map[string]any{"type": "integer"}

@@ -15,15 +15,15 @@ import (
 // the whole member is read.
 type reads map[string]reads
 
-// readsOf returns what the modules read, including what they read only under conditions.
-// ok is false if they use the input as a whole, or a member of it whose name is not
-// constant.
+// readsOf returns the parts of the input that the modules read, including parts that
+// they read only under conditions. ok is false if they use the input as a whole, or a
+// member of it whose name is not constant.
 func readsOf(modules map[string]*ast.Module) (r reads, ok bool) {
 	r, ok = reads{}, true
 	var v *ast.GenericVisitor
 	v = ast.NewGenericVisitor(func(x any) bool {
 		switch x := x.(type) {
-		case ast.Var: // the input itself, without a path into it
+		case ast.Var: // a use of the input as a whole, if x is its name
 			ok = ok && !x.Equal(ast.InputRootDocument.Value)
 		case ast.Ref:
 			if !x[0].Equal(ast.InputRootDocument) {
@@ -71,8 +71,9 @@ func (r reads) add(path ast.Ref) bool {
 	return true
 }
 
-// key appends the part of doc that is read, so that documents with the same key
-// have the same answer. The order of members is that of doc.
+// key appends to dst the part of doc that is read, so that documents with the same key
+// have the same answer. The order of members is that of doc. The error is that of
+// canon.Members.
 func (r reads) key(dst, doc []byte) ([]byte, error) {
 	var inner error
 	err := canon.Members(doc, func(name, value []byte) {

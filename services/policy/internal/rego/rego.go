@@ -6,8 +6,6 @@
 // environment are not available, and a bundle that uses them does not compile.
 // Evaluation is limited in time, and bundles in size and nesting. Every failure
 // of an evaluation is a DENY.
-//
-// A fact that bundles may read is added to guard.Facts and to inputSchema.
 package rego
 
 import (
@@ -28,8 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Query is the reference that a bundle must define: the rule whose value is the
-// answer to a call.
+// Query is the reference to the rule whose value is a bundle's answer to a call.
 const Query = "data.binnacle.p1.answer"
 
 // Timeout is the longest time of one evaluation. A bundle that takes longer
@@ -127,7 +124,7 @@ func Compile(ctx context.Context, doc []byte) (*Engine, error) {
 // Input must be used by one goroutine only.
 type Input struct {
 	doc   []byte
-	value ast.Value // parsed doc; nil until needed
+	value ast.Value // doc as a Rego value; nil until parsed sets it
 }
 
 // NewInput returns the input for one call. args are copied into the input unchanged, so
@@ -153,8 +150,8 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	return &Input{doc: append(w.End(), '}')}
 }
 
-// parsed returns the input as a Rego value. It parses the input on the first call
-// only, because most answers come from the cache.
+// parsed returns the input as a Rego value. The input is parsed on the first call and
+// not by NewInput, because most answers come from the cache.
 func (in *Input) parsed() (v ast.Value, err error) {
 	if in.value == nil {
 		in.value, err = ast.ValueFromReader(bytes.NewReader(in.doc))
@@ -171,7 +168,7 @@ func orEmpty(s []string) []string {
 
 // Answer returns the bundle's answer to an input. Every failure is a DENY with the
 // reason code PRG_EVALUATION_ERROR. The zero Answer means that no rule applies. Answers
-// are cached, so the caller must not change what they refer to.
+// are cached, so the caller must not change the values to which an answer refers.
 func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
 	a, key, ok := e.memo.get(in.doc)
 	if ok {
@@ -185,7 +182,8 @@ func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
 	return a
 }
 
-// run evaluates the bundle.
+// run evaluates the bundle for an input, within Timeout. The zero Answer means that no
+// rule applies.
 func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error) {
 	v, err := in.parsed()
 	if err != nil {
@@ -205,8 +203,8 @@ func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error)
 }
 
 // answerOf converts an answer, and sets the defaults of its approval rule. It returns an
-// error for unknown members and for an invalid verdict, reason code, obligation or
-// approval rule.
+// error for unknown members, for an invalid verdict, reason code, obligation or approval
+// rule, and for an approval rule with a verdict other than ESCALATE.
 func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`

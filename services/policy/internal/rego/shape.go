@@ -15,8 +15,8 @@ const maxElse = 1000
 
 // checkShape returns an error for a file of a bundle in which JSON values, or brackets
 // in Rego, are nested more than 128 levels deep, and for a module with more than maxElse
-// else branches. The YAML parser itself limits the depth to 10,000 and the expansion of
-// aliases.
+// else branches. It does not check YAML, whose parser limits the depth to 10,000 and the
+// expansion of aliases.
 func checkShape(name string, text []byte) error {
 	var err error
 	switch {

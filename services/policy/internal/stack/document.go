@@ -38,7 +38,7 @@ type Erased struct {
 	Layer string
 }
 
-// empty returns the typed nil document of the layer.
+// empty returns a nil pointer of the type that Compile returns for the layer.
 func (x Erased) empty() any {
 	switch x.Layer {
 	case "p0":

@@ -56,7 +56,8 @@ func times(a, b int64) int64 {
 }
 
 // cost returns the price of in and out tokens, in millionths of a US dollar, rounded up
-// and at most canon.MaxInt. The prices are those of a million tokens.
+// and at most canon.MaxInt. The prices are those of a million tokens. An amount or price
+// below 0 counts as 0.
 func cost(in, inPrice, out, outPrice int64) int64 {
 	const tokens = 1_000_000
 	h1, l1 := bits.Mul64(uint64(max(in, 0)), uint64(max(inPrice, 0)))

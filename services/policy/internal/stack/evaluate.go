@@ -3,11 +3,9 @@
 //
 // A decision rests on signed ceilings (P0), bundles of Rego (P1), overlays that
 // narrow (P2), limits, the tool's own document, and the facts of the call, such as
-// the labels of the data that can have caused it. Evaluate is used for every
-// purpose: a new call, a recorded decision that replay takes again, a simulation of
-// a candidate document, and an explanation. They differ in the origin of the facts
-// and of the Basis: Stack.Basis returns the documents of a stack, and Archive.Basis
-// those that a recorded decision names.
+// the labels of the data that can have caused it. Evaluate is used for new calls, for
+// recorded decisions that replay takes again, for simulations of candidate documents,
+// and for explanations.
 //
 // Evaluate evaluates the documents. Package guard of the trusted core joins their
 // answers into a verdict, and only that package signs decisions.
@@ -31,7 +29,7 @@ import (
 type Basis struct {
 	Tool     *contract.Tool   // nil = the tool is unknown
 	Ceilings *guard.Ceilings  // nil = no ceilings, so the call is denied
-	Bundles  []*rego.Engine   // bundles in order of precedence
+	Bundles  []*rego.Engine   // bundles in the order in which they are evaluated
 	Overlays []*guard.Overlay // overlays that apply to the call
 	Digests  contract.PolicyDigests
 	Rules    toolschema.Rules // how the tool's input schema is applied
@@ -43,28 +41,27 @@ type Call struct {
 	ID      string
 	IdemKey string
 	Facts   guard.Facts
-	Args    []byte // JSON; nil = cannot be read
-	// Explain records the answer and the matching rule of each document for
-	// Steps, at the cost of a second evaluation of each bundle.
+	Args    []byte // args as JSON; nil if they cannot be read
+	// Explain records the answer of each document, and the matching rule of each bundle,
+	// for Steps, at the cost of a second evaluation of each bundle.
 	Explain bool
 }
 
-// Evaluation holds the answers of the documents for one call. Verdict, Decide,
-// Again and Steps are computed from the same answers. An Evaluation must be used
-// by one goroutine only.
+// Evaluation holds the results (guard.Answer) of the input schema, the bundles and the
+// overlays for one call. Verdict, Decide, Again and Steps use the same results. An
+// Evaluation must be used by one goroutine only.
 type Evaluation struct {
 	inputs guard.Inputs
-	steps  []guard.Step // steps of the documents; only with Call.Explain
+	steps  []guard.Step // answers of the documents, in order; nil unless Call.Explain is set
 }
 
 // Evaluate evaluates the input schema, the bundles and the overlays of a basis for a
-// call. All decisions are made with it: new ones, replayed ones, simulated ones and
-// explained ones. If the tool is unknown, or if the args are missing or rejected by the
-// tool's input schema, no bundle and no overlay is evaluated. The answer of layer P1 is
-// that of the first bundle whose answer has a verdict; for a delegated call, it is
-// joined with the answer for the delegator. If a request to a model offers tools, layer
-// P2 also obliges the executor to withhold those that guard.Offers names. A bundle that
-// fails answers DENY, so Evaluate returns no error.
+// call. If the tool is unknown, or if the args are missing or rejected by the tool's
+// input schema, no bundle and no overlay is evaluated. The answer of layer P1 is that of
+// the first bundle whose answer has a verdict; for a delegated call, it is joined with
+// the answer for the delegator. If a request to a model offers tools, layer P2 also
+// obliges the executor to withhold those that guard.Offers names. The answer of a bundle
+// that fails is DENY, so Evaluate returns no error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
 	in := &e.inputs

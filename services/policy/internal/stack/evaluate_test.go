@@ -285,10 +285,10 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestBuild shows that the stack of a history has the latest document of each name, that
-// a document that cannot be read or compiled is an error, and that the ceilings cannot
-// be retired. An overlay without an expiry time does not expire, and Lines has a line
-// for each overlay.
+// TestBuild shows that the stack of a history has the latest document of each name
+// unless that was retired, that a document that cannot be read or compiled is an error,
+// and that the ceilings cannot be retired. An overlay without an expiry time does not
+// expire, and Lines has a line for each overlay.
 func TestBuild(t *testing.T) {
 	contents := map[string][]byte{}
 	activation := func(o guard.Overlay, retired bool) *contract.Activated {
@@ -296,8 +296,8 @@ func TestBuild(t *testing.T) {
 		contents[sign.Digest(body)] = body
 		return &contract.Activated{Layer: "p2", Name: o.ID, Digest: sign.Digest(body), Bundle: contract.Content{Commitment: sign.Digest(body)}, Retired: retired}
 	}
-	open := func(c *contract.Content) ([]byte, error) {
-		if b := contents[c.Commitment]; b != nil {
+	open := func(tenant string, c *contract.Content) ([]byte, error) {
+		if b := contents[c.Commitment]; b != nil && tenant == "t" {
 			return b, nil
 		}
 		return nil, errors.New("not stored")
@@ -305,8 +305,8 @@ func TestBuild(t *testing.T) {
 	keys := func(string, string, string, uint64) ([]byte, error) { return nil, errors.New("no key") }
 	second := over("a")
 	second.Subject = "bob"
-	h := History{{activation(over("a"), false), 1}, {activation(over("b"), false), 2}, {activation(second, false), 3}, {activation(over("b"), true), 4}}
-	s, err := h.Build(activation(over("c"), false), 5, open, keys)
+	h := History{{activation(over("a"), false), 1, "t"}, {activation(over("b"), false), 2, "t"}, {activation(second, false), 3, "t"}, {activation(over("b"), true), 4, "t"}}
+	s, err := h.Build(Activation{activation(over("c"), false), 5, "t"}, open, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestBuild(t *testing.T) {
 	if left := s.WithoutExpired(contract.Time(noon)); len(left.InForce()) != 2 {
 		t.Error("an overlay without an end expires")
 	}
-	if _, err := h.Build(&contract.Activated{Layer: "p2", Name: "x", Bundle: contract.Content{Commitment: "sha256:none"}}, 5, open, keys); err == nil {
+	if _, err := h.Build(Activation{&contract.Activated{Layer: "p2", Name: "x", Bundle: contract.Content{Commitment: "sha256:none"}}, 5, "t"}, open, keys); err == nil {
 		t.Error("a document that cannot be read is in force")
 	}
 	for layer, body := range map[string]string{"p0": `{}`, "p1": `{}`, "p2": `[]`, "p3": `{}`} {

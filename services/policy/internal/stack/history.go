@@ -17,6 +17,7 @@ type History []Activation
 type Activation struct {
 	*contract.Activated
 	Lamport uint64
+	Tenant  string // tenant in which the content of the document is stored
 }
 
 // HistoryOf decodes the activations in the events of the policy aggregate. It
@@ -28,9 +29,51 @@ func HistoryOf(events []*contract.Event) (History, error) {
 		if err := contract.Decode(e.Data, &a); err != nil {
 			return nil, err
 		}
-		out = append(out, Activation{&a, e.Lamport})
+		out = append(out, Activation{&a, e.Lamport, e.Tenant})
 	}
 	return out, nil
+}
+
+// OfCell returns the activations in h that belong to the cell: those of ceilings, and those
+// of bundles by the configuration; see Stack.Split. h must be the history that the original
+// tenant recorded before the cell was opened.
+func (h History) OfCell() History {
+	return h.without(func(a *contract.Activated) bool { return a.Layer != "p0" && (a.Layer != "p1" || a.Source != "config") })
+}
+
+// Own returns the activations in h that belong to the original tenant: those of overlays,
+// and those of every bundle whose last activation or retirement is not by the
+// configuration; see Stack.Split. h must be the history that the original tenant recorded
+// before the cell was opened.
+func (h History) Own() History {
+	byConfig := map[string]bool{} // by name of a bundle: whether its last activation or retirement is by the configuration
+	for _, x := range h {
+		if x.Layer == "p1" {
+			byConfig[x.Name] = x.Source == "config"
+		}
+	}
+	return h.without(func(a *contract.Activated) bool { return a.Layer == "p0" || a.Layer == "p1" && byConfig[a.Name] })
+}
+
+// without returns the activations for which drop returns false.
+func (h History) without(drop func(*contract.Activated) bool) (out History) {
+	for _, x := range h {
+		if !drop(x.Activated) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// Holder returns the tenant in which the content of a's document is stored: that of the last
+// activation in h with the same layer and content, or "" if there is none.
+func (h History) Holder(a *contract.Activated) string {
+	for _, x := range slices.Backward(h) {
+		if x.Layer == a.Layer && x.Bundle.Commitment == a.Bundle.Commitment {
+			return x.Tenant
+		}
+	}
+	return ""
 }
 
 // InForce returns the document in force for a layer and name, and the one that was in
@@ -92,15 +135,15 @@ func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, er
 	return true, nil
 }
 
-// Build compiles the stack that results from the history and one more activation at a
-// Lamport time. Retired documents are omitted. open returns the content of a document.
+// Build compiles the stack that results from the history and one more activation. Retired
+// documents are omitted. open returns the content of a document that a tenant stores.
 // The signature of ceilings is verified at the Lamport time of their activation, so that
 // the later revocation of a root key does not invalidate them. Build returns the errors
 // of open and Compile.
-func (h History) Build(more *contract.Activated, lamport uint64, open func(*contract.Content) ([]byte, error), keys guard.KeyAt) (*Stack, error) {
+func (h History) Build(more Activation, open func(tenant string, c *contract.Content) ([]byte, error), keys guard.KeyAt) (*Stack, error) {
 	var s Stack
 	latest := map[string]int{}
-	all := append(slices.Clip(h), Activation{more, lamport})
+	all := append(slices.Clip(h), more)
 	for i, a := range all {
 		latest[a.Layer+"/"+a.Name] = i
 	}
@@ -108,7 +151,7 @@ func (h History) Build(more *contract.Activated, lamport uint64, open func(*cont
 		if latest[a.Layer+"/"+a.Name] != i || a.Retired {
 			continue
 		}
-		body, err := open(&a.Bundle)
+		body, err := open(a.Tenant, &a.Bundle)
 		if err != nil {
 			return nil, err
 		}

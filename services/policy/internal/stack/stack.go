@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,7 +20,7 @@ import (
 type Stack struct {
 	ceilings *guard.Ceilings // nil if there are none, or their content is erased
 	digest   string          // digest of the ceilings; "" if there are none
-	bundles  []bundle        // bundles in order of precedence, then of name
+	bundles  []bundle        // bundles in increasing order of precedence, then of name
 	overlays []overlay       // overlays in order of name; doc is nil if the content is erased
 	history  []*contract.Activated
 }
@@ -57,14 +58,103 @@ func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 		s.ceilings, s.digest = d, a.Digest
 	case *rego.Engine:
 		s.bundles = append(s.bundles, bundle{a.Name, a.Precedence, a.Digest, d})
-		slices.SortFunc(s.bundles, func(x, y bundle) int {
-			return cmp.Or(cmp.Compare(x.precedence, y.precedence), cmp.Compare(x.name, y.name))
-		})
+		slices.SortFunc(s.bundles, ordered)
 	case *guard.Overlay:
 		s.overlays = append(s.overlays, overlay{a.Name, a.Digest, d})
 		slices.SortFunc(s.overlays, func(x, y overlay) int { return cmp.Compare(x.name, y.name) })
 	}
 	return s, nil
+}
+
+// Empty reports whether the stack has no activations, not even retired ones.
+func (s *Stack) Empty() bool { return len(s.history) == 0 }
+
+// Engine returns the bundle in force with this digest, or nil if there is none or its
+// content is erased.
+func (s *Stack) Engine(digest string) *rego.Engine {
+	for i := range s.bundles {
+		if s.bundles[i].digest == digest {
+			return s.bundles[i].engine
+		}
+	}
+	return nil
+}
+
+// Over returns the documents in force for a tenant. s holds the tenant's own bundles and
+// overlays, and base the ceilings and bundles of its cell. A bundle of s replaces the
+// bundle of base with the same name, and a retirement in s removes it. The ceilings are
+// those of base, which has no overlays.
+func (s Stack) Over(base Stack) Stack {
+	named := func(b bundle) bool {
+		return slices.ContainsFunc(s.history, func(a *contract.Activated) bool { return a.Layer == "p1" && a.Name == b.name })
+	}
+	s.ceilings, s.digest = base.ceilings, base.digest
+	s.bundles = append(slices.DeleteFunc(slices.Clone(base.bundles), named), s.bundles...)
+	slices.SortFunc(s.bundles, ordered)
+	s.history = slices.Concat(base.history, s.history)
+	return s
+}
+
+// Split divides the documents of the original tenant when its cell is opened. The
+// documents of the cell are those of base and, under each name, the bundle that the
+// configuration activated last, unless the configuration retired it. Bundles whose last
+// activation or retirement is not by the configuration, and the overlays in force,
+// remain the tenant's own. open returns the compiled document of an activation that is
+// not in force; its error is returned.
+func (s Stack) Split(base Stack, open func(*contract.Activated) (any, error)) (cell, own Stack, err error) {
+	latest, configured := map[string]*contract.Activated{}, map[string]*contract.Activated{}
+	for _, a := range s.history {
+		if latest[a.Layer+a.Name] = a; a.Layer == "p1" && a.Source == "config" {
+			configured[a.Name] = a
+		}
+	}
+	cell = base
+	for _, name := range slices.Sorted(maps.Keys(configured)) {
+		a := configured[name]
+		if a.Retired {
+			continue
+		}
+		doc := s.compiled(a)
+		if doc == nil {
+			if doc, err = open(a); err != nil {
+				return cell, own, err
+			}
+		}
+		if cell, err = cell.With(a, doc); err != nil {
+			return cell, own, err
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(latest)) {
+		a := latest[key]
+		if a.Layer == "p1" && a == configured[a.Name] || a.Layer == "p2" && a.Retired {
+			continue
+		}
+		if own, err = own.With(a, s.compiled(a)); err != nil {
+			return cell, own, err
+		}
+	}
+	return cell, own, nil
+}
+
+// compiled returns the document of a bundle or overlay in force, or nil if the document of
+// a is not in force.
+func (s *Stack) compiled(a *contract.Activated) any {
+	for _, b := range s.bundles {
+		if a.Layer == "p1" && b.name == a.Name && b.digest == a.Digest {
+			return b.engine
+		}
+	}
+	for _, o := range s.overlays {
+		if a.Layer == "p2" && o.name == a.Name && o.digest == a.Digest {
+			return o.doc
+		}
+	}
+	return nil
+}
+
+// ordered compares bundles by precedence, then by name.
+func ordered(x, y bundle) int {
+	return cmp.Or(cmp.Compare(x.precedence, y.precedence), cmp.Compare(x.name, y.name))
 }
 
 // WithoutExpired returns the stack without the overlays that have expired at now, a time
@@ -76,8 +166,8 @@ func (s Stack) WithoutExpired(now string) Stack {
 	return s
 }
 
-// Ceilings returns the P0 document in force, or nil. The caller must not change
-// it.
+// Ceilings returns the P0 document in force, or nil if there is none or its content is
+// erased. The caller must not change it.
 func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
 // InForce returns the activations of the documents in force: the ceilings, then the
@@ -124,7 +214,7 @@ func (s *Stack) Readable() error {
 	return nil
 }
 
-// Tools is the set of tool documents in force. *catalog.Catalog implements it.
+// Tools is the set of tool documents in force. catalog.Tools implements it.
 type Tools interface {
 	// Lookup returns the document of a kind and its digest, or nil and "none".
 	Lookup(kind string) (t *contract.Tool, digest string)

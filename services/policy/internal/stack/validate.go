@@ -11,7 +11,7 @@ import (
 
 // Validate checks the stack, which must be Readable, together with the limits, for
 // consistency, and returns the findings. known holds the names that exist in the mesh;
-// if it is nil, neither names in the documents nor the expiry of overlays is checked.
+// if it is nil, neither the existence of names nor the expiry of overlays is checked.
 func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
 	for _, b := range s.bundles {

@@ -28,8 +28,8 @@ import (
 // some time. The zero value is the empty view. A View is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
-	calls  map[string]held // not started, by call id
-	ending map[string]held // expired, without an outcome yet, by call id
+	calls  map[string]held // entries that allow calls that have not started, by call id
+	ending map[string]held // entries that allow expired calls without an outcome, by call id
 	at     uint64          // sequence of the last entry applied
 }
 
@@ -60,8 +60,9 @@ func Reads(name string) bool {
 	return false
 }
 
-// Apply applies the next entry of the ledger and does not retain en.Data. Entries of
-// services that may not start or expire the call are ignored. The error is always nil.
+// Apply applies the next entry of the ledger, whose event must have a name that Reads
+// selects, and does not retain en.Data. Entries of services that may not start or expire
+// the call are ignored. The error is always nil.
 func (v *View) Apply(en eventlog.Entry) error {
 	id := contract.PeekCallID(en.Data)
 	v.mu.Lock()

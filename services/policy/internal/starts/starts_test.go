@@ -32,10 +32,10 @@ func ended(t *testing.T, seq uint64, service, name, call string) eventlog.Entry 
 	return entry(t, seq, service, name, "", call, contract.Bytes(&contract.Started{CallID: call}))
 }
 
-// TestStarts shows which events the view processes, and that a call is listed from its
-// permission until its executor claims it, or, after policy has expired it, until policy
-// records its outcome. Claims of services other than the executor, and other events of
-// services other than policy, change nothing.
+// TestStarts shows which events the view processes, and that a call is listed from the
+// event that allows it until its executor claims it, or, after policy has expired it,
+// until policy records its outcome. Claims of services other than the executor, and
+// other events of services other than policy, change nothing.
 func TestStarts(t *testing.T) {
 	var v View
 	until := time.Now().Add(time.Hour)

@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,17 +12,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-// AddFacts adds to the facts of a call the freeze; the roles, suspensions, break-glass
-// grants, overdue reviews and delegation of the call's principals; and whether the
-// ledger is truncated. Actor, OnBehalfOf, Kind, Delegation and Now must be set already;
-// now is the same time as Now.
+// AddFacts adds to f the facts about a call that follow from the view: facts about the
+// freeze, the completeness of the ledger, the tenant, and the call's principals and
+// their delegation. Actor, OnBehalfOf, Kind, Delegation and Now must be set already; now
+// is the same time as Now.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))
-	f.Truncated, f.Frozen = v.truncated, p.Freeze.ID()
+	f.Truncated, f.Frozen = v.cell.truncated, v.Frozen()
 	v.AddStanding(f)
+	if t, _ := v.cell.tenants.Of(v.tenant); t.Suspended {
+		f.TenantSuspended = true
+	}
+	if v.tenant == contract.CellTenant {
+		f.Operator = v.cell.tenants.Operator(f.Actor, f.Now)
+	}
+	f.OutsideCell = v.Outside() && guard.GovernsCell(f.Kind)
 	f.BreakGlass, f.ReviewDue = p.Emergencies.Of(f.Actor, f.Now, overdue)
 	if f.OnBehalfOf == "" && f.Delegation == "" {
 		return
@@ -36,6 +45,10 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	_, due := p.Emergencies.Of(f.OnBehalfOf, f.Now, overdue)
 	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
 }
+
+// Outside reports whether the tenant's calls may not govern the cell, because the cell
+// is opened and the tenant is not the cell's own.
+func (v *View) Outside() bool { return v.cell.tenants.Opened() && v.tenant != contract.CellTenant }
 
 // AddStanding adds the roles of the actor, and whether the actor or the principal
 // it acts for is suspended.
@@ -55,11 +68,12 @@ func (v *View) Key(f *guard.Facts, model string) *guard.KeyFact {
 	return v.People.Key(id, f.Actor, f.Kind, f.Now, model)
 }
 
-// Limits returns all limits in force: those of the ceilings, those of
-// policy.set_limits, and those of virtual keys. The caller owns the slice.
+// Limits returns all limits in force: those of the ceilings, with guard.CeilingLimit
+// added before their ids, those of policy.set_limits, and those of virtual keys. The
+// caller owns the slice.
 func (v *View) Limits() []guard.Limit {
 	var out []guard.Limit
-	if p0 := v.Stack.Ceilings(); p0 != nil {
+	if p0 := v.cell.base.Ceilings(); p0 != nil {
 		for _, l := range p0.Limits {
 			l.ID = guard.CeilingLimit + l.ID
 			out = append(out, l)
@@ -68,41 +82,56 @@ func (v *View) Limits() []guard.Limit {
 	return append(append(out, v.People.Limits.List()...), v.People.Keys.Limits()...)
 }
 
+// Charged returns the result of Limits with the ids that the limits have in accounts.
+// These ids differ from those of Limits if the tenant shares its budget ledger with
+// other tenants.
+func (v *View) Charged() []guard.Limit {
+	out := v.Limits()
+	if v.shares {
+		for i := range out {
+			out[i].ID = limit.Own(v.tenant, &out[i])
+		}
+	}
+	return out
+}
+
 // Price returns the published price of a model, by the name that callers use for it. ok
 // is false if the llm-router has published none; a published price may be Unpriced.
 func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
-	i, ok := slices.BinarySearchFunc(v.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
+	i, ok := slices.BinarySearchFunc(v.cell.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
 	if ok {
-		p = v.prices.Models[i]
+		p = v.cell.prices.Models[i]
 	}
 	return p, ok
 }
 
 // Sends returns how often a request may be sent to each model that may answer it,
 // according to the llm-router's published settings, or 0 if it has published none.
-func (v *View) Sends() int64 { return v.prices.Sends }
+func (v *View) Sends() int64 { return v.cell.prices.Sends }
 
-// Accepts returns the labels of data that a model may receive or, if the model has no
-// entry of its own, those that its provider may receive. The label "*" stands for every
-// label; nil means that the model may receive no labelled data. The caller must not
+// Accepts returns the labels of data that a model may receive or, if the model itself is
+// not listed, those that its provider may receive. The label "*" stands for every label;
+// an empty slice means that the model may receive no labelled data. The caller must not
 // change the slice.
 func (v *View) Accepts(model string) []string {
 	provider, _, _ := strings.Cut(model, "/")
 	for _, name := range []string{model, provider + "/"} {
-		i, ok := slices.BinarySearchFunc(v.accepted.Models, name, func(m llmrouter.ModelAccepts, name string) int { return cmp.Compare(m.Model, name) })
+		i, ok := slices.BinarySearchFunc(v.cell.accepted.Models, name, func(m llmrouter.ModelAccepts, name string) int { return cmp.Compare(m.Model, name) })
 		if ok {
-			return v.accepted.Models[i].Accepts
+			return v.cell.accepted.Models[i].Accepts
 		}
 	}
 	return nil
 }
 
-// Names returns the names that exist in the mesh, for the consistency check: those in
-// the catalog and those in governing events. executors are the executors that exist even
-// if they offer no tool.
+// Names returns the names that exist for the tenant, for the consistency check: those in
+// the catalog and those in governing events. For the cell's own tenant, whose documents
+// are in force for every tenant, these are the governing events of all tenants. executors
+// are the executors that exist even if they offer no tool. The caller must set the fields
+// about the document to activate, Now, Tenant, Actor and Session.
 func (st *State) Names(executors []string) *cpi.Known {
 	k := &cpi.Known{Executors: slices.Clone(executors)}
-	for _, t := range st.Catalog.Tools() {
+	for _, t := range st.all.Catalog.Tools() {
 		add(&k.Kinds, t.Kind)
 		add(&k.Executors, t.Executor)
 		for _, h := range t.Egress {
@@ -112,20 +141,30 @@ func (st *State) Names(executors []string) *cpi.Known {
 			add(&k.Secrets, t.Secrets[i].Name)
 		}
 	}
-	st.Read(func(v *View) {
-		for _, x := range v.People.Identities() {
-			add(&k.Principals, x.Principal)
-			add(&k.Principals, x.Delegate)
-			if x.To == 0 {
-				add(&k.Roles, x.Role)
-			}
+	st.all.mu.RLock()
+	defer st.all.mu.RUnlock()
+	if st.view.tenant == st.all.own() {
+		for _, tenant := range slices.Sorted(maps.Keys(st.all.by)) {
+			st.all.by[tenant].view.names(k)
 		}
-		for _, x := range v.People.Keys.List() {
-			add(&k.Keys, x.ID)
-			add(&k.Principals, x.Actor)
-		}
-	})
+	}
+	st.view.names(k)
 	return k
+}
+
+// names adds the names in the governing events of the tenant.
+func (v *View) names(k *cpi.Known) {
+	for _, x := range v.People.Identities() {
+		add(&k.Principals, x.Principal)
+		add(&k.Principals, x.Delegate)
+		if x.To == 0 {
+			add(&k.Roles, x.Role)
+		}
+	}
+	for _, x := range v.People.Keys.List() {
+		add(&k.Keys, x.ID)
+		add(&k.Principals, x.Actor)
+	}
 }
 
 // add appends a name to a list unless it is empty or present.

@@ -1,80 +1,73 @@
-// Package state holds what decisions are made with: tool documents, the policies in
-// force, the results of governing calls, calls that wait for approval, prices, the
-// labels of data that models may receive, and whether the ledger is complete. The
-// service and replay compute the state with the same code, from ledger events and the
-// policy documents that these refer to. Its dump is the view policy.state. The package
-// does not read the clock or the ledger. To add an event, add it to folds, or to the
-// table of package govern if a governing call records it, and to the filters of the
-// reader (TestFilters compares them).
+// Package state holds the documents and facts with which calls are decided: tool
+// documents, the policies in force, the results of governing calls, calls that wait for
+// approval, prices, the labels of data that models may receive, and whether the ledger
+// is complete. The service and replay compute the state with the same code, from ledger
+// events and the policy documents that these refer to. Its dump is the view
+// policy.state. The package does not read the clock or the ledger.
 package state
 
 import (
 	"context"
 	"slices"
-	"sync"
 
-	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
-	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// State is the view policy.state. The zero value is the empty state; Open and Keys must
-// be set before the first Apply. Apply must be called by one goroutine at a time; the
-// other methods, except Redecide, may be called concurrently with it.
+// State holds the documents and facts with which the calls of one tenant are decided.
+// Its methods may be called concurrently with States.Apply.
 type State struct {
-	// Open returns the content of a policy document. It fails with contract.ErrErased or
-	// ErrEncrypted if the content is erased or encrypted.
-	Open func(*contract.Content) ([]byte, error)
-	// Keys looks up the public half of a key that was a root key at a Lamport time.
-	Keys guard.KeyAt
-	// Keep makes the state retain every policy document that was ever in force and every
-	// registered tool document, which Redecide needs. It must be set before the first
-	// Apply.
-	Keep bool
-
-	// Catalog holds the tool documents in force. It has a lock of its own.
-	Catalog catalog.Catalog
-
-	mu      sync.RWMutex
-	view    View
-	archive stack.Archive // filled only if Keep is set; Apply and Redecide use it, and must not run concurrently
+	all  *States
+	view View
 }
 
 // View is the content of a state at one position of the ledger. It must not be
 // used after Read returns.
 type View struct {
-	Stack  stack.Stack
 	People govern.State
 
-	waiting   map[string]*Waiting // escalations by call id
-	truncated bool                // whether every call is denied because the ledger was reported as truncated
-	lost      string              // digest of the checkpoint that the report of the truncation named, or empty
-	prices    llmrouter.PricesPublished
-	accepted  llmrouter.DataAccepted
+	tenant  string // id of the tenant
+	shares  bool   // whether the tenant shares its budget ledger with other tenants
+	cell    *cell
+	created *contract.Event     // event that created the tenant; nil for the original tenant and the cell's own
+	own     stack.Stack         // documents that the tenant's events put in force; has no ceilings
+	inForce stack.Stack         // own over the cell's documents, unless own is empty
+	waiting map[string]*Waiting // calls that wait for votes, by call id
 }
+
+// stack returns the documents in force for the tenant.
+func (v *View) stack() *stack.Stack {
+	if v.own.Empty() {
+		return &v.cell.base
+	}
+	return &v.inForce
+}
+
+// Frozen returns the id of the freeze in force, or "".
+func (v *View) Frozen() string { return v.cell.governing.Freeze.ID() }
 
 // Read calls f with a view that does not change during the call. f must not
 // block, since Apply waits for it.
 func (st *State) Read(f func(*View)) {
-	st.mu.RLock()
-	defer st.mu.RUnlock()
+	st.all.mu.RLock()
+	defer st.all.mu.RUnlock()
 	f(&st.view)
 }
 
-func (st *State) write(f func(*View)) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	f(&st.view)
+// Created returns the event that created the tenant, which also registers its first
+// person, or nil if no event did. It is in the cell's own tenant. The caller must not
+// change it.
+func (st *State) Created() (e *contract.Event) {
+	st.Read(func(v *View) { e = v.created })
+	return e
 }
 
-// Stack returns the policy documents in force. The value does not change when
-// others are activated.
+// Stack returns the policy documents in force. The value does not change when other
+// documents are activated.
 func (st *State) Stack() (s stack.Stack) {
-	st.Read(func(v *View) { s = v.Stack })
+	st.Read(func(v *View) { s = *v.stack() })
 	return s
 }
 
@@ -92,15 +85,20 @@ func (st *State) EndedAt(principal string) (at string) {
 	return at
 }
 
+// tools returns the tool documents by which calls of the tenant are decided.
+func (st *State) tools() stack.Tools { return st.all.Catalog.In(st.view.tenant) }
+
 // Evaluate evaluates a new call with the policy and tool documents in force.
 func (st *State) Evaluate(ctx context.Context, c stack.Call) stack.Evaluation {
-	return st.EvaluateBy(ctx, st.Stack(), c)
+	s := st.Stack()
+	b := s.Basis(st.tools(), &c.Facts)
+	return stack.Evaluate(ctx, b, c)
 }
 
 // EvaluateBy evaluates a call with the stack s, which need not be in force, and
 // with the tool documents in force.
 func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) stack.Evaluation {
-	b := s.Basis(&st.Catalog, &c.Facts)
+	b := s.Basis(st.tools(), &c.Facts)
 	return stack.Evaluate(ctx, b, c)
 }
 
@@ -109,7 +107,7 @@ func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) st
 // be read. Redecide fails with contract.ErrErased if the content of a policy is erased
 // or encrypted, and with another error if a document is not known or the facts cannot be
 // decoded.
-func (st *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
+func (st *States) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
 	c := stack.Call{ID: d.CallID, Args: args, Explain: explain}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {
 		return stack.Evaluation{}, err
@@ -127,6 +125,20 @@ type InForce struct {
 	Body []byte `json:"body"`
 }
 
+// opens returns the tenant that stores the content of a document in force: that of the
+// event that activated it.
+func (st *State) opens(a *contract.Activated) (tenant string) {
+	st.Read(func(v *View) {
+		switch tenant = v.tenant; {
+		case slices.Contains(v.cell.early, a):
+			tenant = v.cell.tenants.Log()
+		case slices.Contains(v.cell.base.InForce(), a):
+			tenant = st.all.own()
+		}
+	})
+	return tenant
+}
+
 // InForce returns the policy documents in force, in the order of stack.Stack.InForce.
 // Body is nil if the content cannot be read, for example because it was erased.
 func (st *State) InForce() []InForce {
@@ -134,32 +146,18 @@ func (st *State) InForce() []InForce {
 	out := []InForce{}
 	for _, a := range s.InForce() {
 		x := InForce{Activated: *a}
-		x.Body, _ = st.Open(&a.Bundle)
+		x.Body, _ = st.all.Open(st.opens(a), &a.Bundle)
 		out = append(out, x)
 	}
 	return out
 }
 
-// Dump returns the canonical form of the view, lines of JSON in a fixed order. Two
-// states after the same events have the same dump.
-func (st *State) Dump() []byte {
-	b := st.Catalog.Dump()
-	st.Read(func(v *View) { b = v.dump(b) })
-	return b
-}
-
 // dump appends the lines of the view in a fixed order.
 func (v *View) dump(b []byte) []byte {
-	for _, x := range v.Stack.InForce() {
+	for _, x := range v.own.InForce() {
 		b = append(canon.Append(b, x), '\n')
 	}
 	b = append(b, v.People.Dump()...)
-	if v.prices.Version != "" {
-		b = append(canon.Append(b, &v.prices), '\n')
-	}
-	if len(v.accepted.Models) > 0 {
-		b = append(canon.Append(b, &v.accepted), '\n')
-	}
 	ids := make([]string, 0, len(v.waiting))
 	for id := range v.waiting {
 		ids = append(ids, id)

@@ -27,7 +27,7 @@ func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 // times.
 type ledger struct {
 	t        *testing.T
-	st       State
+	st       States
 	contents map[string][]byte // contents by commitment; nil = erased
 	lamport  uint64
 }
@@ -36,7 +36,7 @@ func newLedger(t *testing.T, keep bool) *ledger {
 	l := &ledger{t: t, contents: map[string][]byte{}}
 	l.st.Keep = keep
 	l.st.Keys = func(string, string, string, uint64) ([]byte, error) { return nil, errors.New("no key") }
-	l.st.Open = func(c *contract.Content) ([]byte, error) {
+	l.st.Open = func(_ string, c *contract.Content) ([]byte, error) {
 		b, ok := l.contents[c.Commitment]
 		if !ok {
 			return nil, errors.New("not stored")
@@ -81,7 +81,7 @@ func (l *ledger) facts(change func(*guard.Facts)) (f guard.Facts) {
 	if change != nil {
 		change(&f)
 	}
-	l.st.Read(func(v *View) { v.AddFacts(&f, noon) })
+	l.st.OfCell().Read(func(v *View) { v.AddFacts(&f, noon) })
 	return f
 }
 
@@ -118,7 +118,7 @@ func TestFacts(t *testing.T) {
 	if !l.facts(func(f *guard.Facts) { f.Actor = "mallory" }).Suspended || !l.facts(func(f *guard.Facts) { f.OnBehalfOf = "mallory" }).Suspended {
 		t.Error("a suspension does not reach the call")
 	}
-	if l.st.MayVote("alice") == nil || l.st.EndedAt("alice") != "" {
+	if l.st.OfCell().MayVote("alice") == nil || l.st.OfCell().EndedAt("alice") != "" {
 		t.Error("alice votes, or her credentials have ended")
 	}
 }
@@ -148,7 +148,7 @@ func TestPrices(t *testing.T) {
 	l.must("gateway", llmrouter.PricesPublishedName, prices)
 	l.must("gateway", llmrouter.DataAcceptedName, accepted)
 	look := func() (found bool, in, sends int64, exact, provider, none string) {
-		l.st.Read(func(v *View) {
+		l.st.OfCell().Read(func(v *View) {
 			p, ok := v.Price("b/y")
 			found, in, sends = ok, p.Input, v.Sends()
 			exact, provider, none = strings.Join(v.Accepts("a/x"), ""), strings.Join(v.Accepts("a/z"), ""), strings.Join(v.Accepts("c/z"), "")
@@ -183,7 +183,7 @@ func TestEscalations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list := l.st.Escalations()
+	list := l.st.OfCell().Escalations()
 	if len(list) != 2 || list[0].CallID != "c-1" || list[0].OnBehalfOf != "dana" || list[0].Votes == nil {
 		t.Fatalf("%+v", list)
 	}
@@ -199,11 +199,11 @@ func TestEscalations(t *testing.T) {
 	vote("judge", "c-1", "granted")
 	vote("policy", "c-9", "granted")
 	vote("policy", "c-1", "")
-	if x, _, ok := l.st.Escalation("c-1"); !ok || len(x.Votes) != 1 || !strings.Contains(string(l.st.Dump()), `{"escalated":"c-1","votes":1}`) {
+	if x, _, ok := l.st.OfCell().Escalation("c-1"); !ok || len(x.Votes) != 1 || !strings.Contains(string(l.st.Dump()), `{"escalated":"c-1","votes":1}`) {
 		t.Errorf("%+v %s", x, l.st.Dump())
 	}
 	vote("policy", "c-1", "granted")
-	if _, _, ok := l.st.Escalation("c-1"); ok || l.st.WaitingFor("c-1") != nil || l.st.WaitingFor("c-2") == nil {
+	if _, _, ok := l.st.OfCell().Escalation("c-1"); ok || l.st.OfCell().WaitingFor("c-1") != nil || l.st.OfCell().WaitingFor("c-2") == nil {
 		t.Error("a settled call waits, or another does not")
 	}
 }
@@ -228,9 +228,10 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestDocuments shows that an unreadable or malformed document is an error. In replay,
-// an erased document remains in the stack, and decisions that name it, or a document
-// that is not known, cannot be taken again.
+// TestDocuments shows that a malformed document is an error, and so is an erased one,
+// except in replay. In replay, an erased document remains in the stack until it is
+// retired, and a decision cannot be taken again if it names that document, or an overlay
+// or tool that is not known, or if its facts are malformed.
 func TestDocuments(t *testing.T) {
 	live, replayed := newLedger(t, false), newLedger(t, true)
 	for _, l := range []*ledger{live, replayed} {
@@ -250,7 +251,7 @@ func TestDocuments(t *testing.T) {
 	if err := replayed.overlay("a", false, nil); err != nil {
 		t.Error(err)
 	}
-	in := replayed.st.InForce()
+	in := replayed.st.OfCell().InForce()
 	if len(in) != 1 || in[0].Name != "a" || in[0].Body != nil {
 		t.Errorf("%+v", in)
 	}
@@ -272,14 +273,14 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := replayed.overlay("a", true, nil); err != nil || len(replayed.st.InForce()) != 0 {
+	if err := replayed.overlay("a", true, nil); err != nil || len(replayed.st.OfCell().InForce()) != 0 {
 		t.Error("a retired overlay is in force", err)
 	}
 }
 
-// TestNames shows that the existing names are those of the catalog and of governing
-// events, that a client without a virtual key has no facts about one, and which events
-// the state processes.
+// TestNames shows that the existing names are those of the catalog, those of governing
+// events without revoked roles, and the given executors; that a client without a virtual
+// key has no facts about one; and which events the state processes.
 func TestNames(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("judge", contract.EventToolRegistered, &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`),
@@ -288,14 +289,14 @@ func TestNames(t *testing.T) {
 	l.must("policy", events.RoleGrantedName, &events.RoleGranted{Principal: "bob", Role: "old"})
 	l.must("policy", events.RoleRevokedName, &events.RoleRevoked{Principal: "bob", Role: "old"})
 	l.must("policy", events.VirtualKeyCreatedName, &events.VirtualKeyCreated{Actor: "carol", Digest: "d", ID: "k1"})
-	k := l.st.Names([]string{"audit"})
+	k := l.st.OfCell().Names([]string{"audit"})
 	for what, got := range map[string][]string{"judge.x": k.Kinds, "audit judge": k.Executors, "h.example": k.Hosts, "k": k.Secrets, "bob carol": k.Principals, "ops": k.Roles, "k1": k.Keys} {
 		if strings.Join(got, " ") != what {
 			t.Errorf("%v, want %s", got, what)
 		}
 	}
 	var key *guard.KeyFact
-	l.st.Read(func(v *View) { key = v.Key(&guard.Facts{Client: "console"}, "") })
+	l.st.OfCell().Read(func(v *View) { key = v.Key(&guard.Facts{Client: "console"}, "") })
 	if key != nil {
 		t.Errorf("%+v", key)
 	}

@@ -16,24 +16,11 @@ type Waiting struct {
 	Votes     []contract.Approval // changes while the call waits, so it may be used only within Read
 }
 
-// WaitingFor returns the escalation of a call that is not settled, or nil. Its
-// Event and Escalated do not change.
+// WaitingFor returns the escalation of a call, or nil if the call does not wait for
+// votes. The Event and Escalated of the result do not change.
 func (st *State) WaitingFor(call string) (w *Waiting) {
 	st.Read(func(v *View) { w = v.waiting[call] })
 	return w
-}
-
-// Overdue returns the escalations whose time to vote has expired at now, a time in
-// contract.TimeFormat, in no particular order.
-func (st *State) Overdue(now string) (out []*Waiting) {
-	st.Read(func(v *View) {
-		for _, w := range v.waiting {
-			if w.Escalated.Expires <= now {
-				out = append(out, w)
-			}
-		}
-	})
-	return out
 }
 
 // Escalation is an escalated call as queries return it to approvers.
@@ -69,8 +56,9 @@ func (st *State) Escalations() []Escalation {
 	return out
 }
 
-// Escalation returns one call that waits for approval, and the reference to its
-// args. ok is false if the call does not wait.
+// Escalation returns one call that waits for approval, and the reference to its args. ok
+// is false if the call does not wait. The caller must not change the Rules of the
+// result.
 func (st *State) Escalation(call string) (x Escalation, args contract.Content, ok bool) {
 	st.Read(func(v *View) {
 		var w *Waiting

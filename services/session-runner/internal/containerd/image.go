@@ -30,7 +30,7 @@ import (
 // layer read-only.
 type image struct {
 	snapshot string
-	facts    []string // how the content was verified, as entries of attestations
+	facts    []string // entries of attestations: how the program was verified, and the digest of a script's interpreter
 }
 
 // image imports the program as an image with one layer, once per digest and process. The
@@ -75,7 +75,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if !bytes.Equal(stored, layer) {
 		return nil, errors.New("containerd's store holds another layer under the program's digest")
 	}
-	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // the chain id of a single layer equals its diff id
+	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
 	switch err := r.checkMounted(ctx, out.snapshot, p); {
 	case err == nil:
 		out.facts = []string{"program:hashed_after_mounting"}
@@ -102,7 +102,7 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 	}
 	sn := r.client.SnapshotService(snapshotter)
 	key := "check-" + snapshot[len("sha256:"):]
-	_ = sn.Remove(ctx, key) // left behind if an earlier process was killed during the check
+	_ = sn.Remove(ctx, key) // exists if an earlier process was killed during the check
 	mounts, err := sn.View(ctx, key, snapshot)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage
 		u.CPUMillis = int64((cpu + time.Millisecond - 1) / time.Millisecond)
 		u.Measured = append([]string{contract.MeasureCompute}, u.Measured...)
 	}
-	if memory > 0 && memory <= math.MaxInt64 { // the shim reports math.MaxUint64 for "max"
+	if memory > 0 && memory <= math.MaxInt64 { // the shim reports math.MaxUint64 if the file of the cgroup contains "max"
 		u.MemoryPeakBytes = int64(memory)
 		u.Measured = append(u.Measured, contract.MeasureMemory)
 	}

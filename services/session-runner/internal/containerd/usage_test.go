@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// metered is a containerd task that returns the given metric.
+// metered is a containerd task whose method Metrics returns metric and err.
 type metered struct {
 	containerd.Task
 	metric *types.Metric

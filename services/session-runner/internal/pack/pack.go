@@ -64,7 +64,7 @@ type manifest struct {
 	} `yaml:"secrets"`
 }
 
-// Defaults of the members of a manifest.
+// Defaults of the limits in a manifest.
 const (
 	DefaultTimeoutS       = 60
 	DefaultMaxOutputBytes = 16 << 20
@@ -94,7 +94,8 @@ var (
 // invalid pack and returns its error in problems, because the pack must not run with
 // weaker limits than its author intended. If several packs have the same name, it omits
 // all of them and adds an error to problems. It ignores manifests, files that are not
-// regular, and files that are neither executable nor named *.wasm.
+// regular, and files that are neither executable nor named *.wasm. If dir cannot be
+// read, problems contains only that error.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -247,8 +248,9 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 	return m, nil
 }
 
-// fill sets members that are omitted, 0 or empty to their defaults. It returns an error
-// for a limit that is negative or above its maximum.
+// fill sets the version, the description, the tier and the limits of a run to their
+// defaults if they are omitted, 0 or empty. It returns an error for a limit that is
+// negative or above its maximum.
 func (m *manifest) fill(base string, wasm bool) error {
 	for _, d := range []struct {
 		field     string
@@ -278,7 +280,8 @@ const (
 	tierWASI      = "wasi"
 )
 
-// check returns an error if a value is malformed, or if the tier cannot run the file.
+// check returns an error if env, version, class, reserve or tier has an invalid value,
+// or if the tier cannot run the file.
 func (m *manifest) check(file string) error {
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
@@ -305,10 +308,11 @@ func (m *manifest) check(file string) error {
 const schemaRoom = 16
 
 // jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the
-// short form of a property (name: type) expanded. A schema without a type has the type
-// object; a missing schema allows any object. An unknown type in a short form, or
-// nesting that leaves less than schemaRoom, is an error. If a schema lists properties
-// and does not mention additional ones, package toolschema later forbids all others.
+// short form of a property (name: type) expanded; it changes s. A schema without a type
+// has the type object; a missing schema allows any object. An unknown type in a short
+// form, or nesting deeper than canon.MaxDepth-schemaRoom, is an error. If a schema lists
+// properties and does not mention additional ones, package toolschema later forbids all
+// other properties.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

@@ -17,7 +17,7 @@ func write(t *testing.T, dir, name, body string, mode os.FileMode) {
 func TestDiscover(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "Upper_Case.sh", "x", 0o755)
-	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // an executable manifest is not a pack
+	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // a manifest is not a pack even if the file is executable
 	write(t, dir, "plain", "x", 0o755)
 	write(t, dir, "notexec", "x", 0o644)
 	packs, problems := Discover(dir)

@@ -37,7 +37,7 @@ type Program struct {
 // or dynamic loader is not available or cannot be used. A sandbox contains no program or
 // library other than the program and a script's interpreter.
 type MissingInterpreter struct {
-	Path   string // path of the interpreter or loader
+	Path   string // path of the interpreter or loader; "its loader" if that path cannot be read
 	Reason string
 }
 
@@ -47,9 +47,10 @@ func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
 
-// Open reads the file at path into sealed memory once, and also the interpreter of a
-// script. A symbolic link, or another file that is not regular, is an error. A missing
-// interpreter or loader is not: Problem then returns the reason why the program cannot
+// Open copies the file at path, and the interpreter of a script, into sealed memory. It
+// returns an error if the file cannot be read, is a symbolic link or is not regular, or
+// if the memory cannot be sealed. If the interpreter or loader is missing or cannot be
+// used, Open returns no error, and Problem returns the reason why the program cannot
 // run. The caller must Close the program.
 func Open(path string) (*Program, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -110,8 +111,9 @@ func (p *Program) interpret(body []byte) {
 	}
 }
 
-// loader returns the path of the dynamic loader that an ELF program names, or "" if it
-// names none. If the path cannot be read, loader returns a phrase for it.
+// loader returns the path of the dynamic loader that an ELF program names, or "" if body
+// is not an ELF program or names none. If the path cannot be read, loader returns a
+// phrase for it.
 func loader(body []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(body))
 	if err != nil {
@@ -129,9 +131,9 @@ func loader(body []byte) string {
 	return ""
 }
 
-// Argv returns the command line in the sandbox: the path /pack/main. For a script, the
-// interpreter's path on the host and the argument from the script's first line precede
-// it.
+// Argv returns the command line in the sandbox: the path /pack/main. If Interpreter is
+// not nil, the interpreter's path on the host and the argument from the script's first
+// line, if it has one, precede that path.
 func (p *Program) Argv() []string {
 	switch {
 	case p.Interpreter == nil:

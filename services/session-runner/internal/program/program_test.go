@@ -91,7 +91,7 @@ func TestOpenRefuses(t *testing.T) {
 // TestInterpreter checks that a script is opened with its interpreter, and that Problem
 // names the interpreter if it is missing or cannot be used.
 func TestInterpreter(t *testing.T) {
-	static, err := os.Executable() // tests are linked statically (CGO_ENABLED=0)
+	static, err := os.Executable() // the test binary is linked statically (CGO_ENABLED=0)
 	if err != nil {
 		t.Fatal(err)
 	}

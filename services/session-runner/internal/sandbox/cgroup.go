@@ -22,7 +22,8 @@ type cgroup struct {
 var cgroupFS = "/sys/fs/cgroup"
 
 // newCgroup creates a group with the given limits. It leaves out controllers that it
-// cannot configure; active reports whether those for memory and processes are there.
+// cannot configure; active reports whether those for memory and processes are there. If
+// swap cannot be limited, the controller for memory is used nevertheless.
 func newCgroup(id string, l contract.Sandbox) *cgroup {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -85,8 +86,9 @@ func (c *cgroup) active() bool {
 	return c.dirs["unified"] != "" || c.dirs["memory"] != "" && c.dirs["pids"] != ""
 }
 
-// enforced returns the entries of the attestation for the limits that are in force,
-// which are set by the group or by the rlimits that replace it.
+// enforced returns the entries of the attestation for the limits on memory, processes
+// and CPU: those of the group or, if it is not active, those of the rlimits that replace
+// it.
 func (c *cgroup) enforced() []string {
 	if c.dirs["unified"] != "" {
 		return []string{"memory:cgroup2", "pids:cgroup2", "cpu:cgroup2"}

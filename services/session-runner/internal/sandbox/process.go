@@ -24,7 +24,7 @@ import (
 // root file system. Its fields must not change after the first run. It is safe for
 // concurrent use.
 type Process struct {
-	StateDir string // folder that contains an empty folder for each run in progress
+	StateDir string // folder in which each run creates a folder, the mount point of its root file system
 	UIDs     *UIDs  // nil if all runs share one user id
 }
 
@@ -79,7 +79,7 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 
 // run creates a sandbox for the program files[0] and waits until the program has ended.
 // For a script, files[0] is its interpreter and files[1] the script. run removes the
-// run's processes, cgroup and folder in every case.
+// run's processes, cgroup and folder before it returns.
 func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (Outcome, error) {
 	doc.Root = filepath.Join(p.StateDir, s.ID)
 	if err := os.MkdirAll(doc.Root, 0o700); err != nil {
@@ -166,13 +166,13 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 	return err
 }
 
-// maxStatus is the maximum size of the error that a child reports.
+// maxStatus is the maximum number of bytes that are read of a child's error.
 const maxStatus = 4096
 
 // failure returns an error if the sandbox could not be created or waiting for its
 // process failed. In the first case the child has written the error to status, which the
-// program cannot reach. Any exit status of the program is not an error. The child must
-// have ended.
+// program cannot reach. It is not an error if the program has any exit status, did not
+// read its input, or left its output open. The child must have ended.
 func failure(status io.Reader, waited error) error {
 	if b, err := io.ReadAll(io.LimitReader(status, maxStatus)); err != nil || len(b) > 0 {
 		return errors.Join(errors.New(string(b)), err)
@@ -225,11 +225,12 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 	return timedOut, err
 }
 
-// usageOf returns the amounts that a run used. Without a cgroup the CPU time is not
-// listed as measured, because it does not include children for which a program does not
-// wait.
+// usageOf returns the amounts that a run used. If the cgroup does not report the CPU
+// time, it is that of the ended process and not listed as measured, because it does not
+// include children for which a program does not wait. If the cgroup does not report the
+// peak memory, it is the maximum resident set size of the ended process.
 func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
-	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // the sandbox has no network
+	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // egress is 0, because the sandbox has no network
 	cpu, memory, cpuKnown, memoryKnown := cg.usage()
 	if !cpuKnown {
 		cpu = state.UserTime() + state.SystemTime()

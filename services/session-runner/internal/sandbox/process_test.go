@@ -177,8 +177,8 @@ func TestUIDs(t *testing.T) {
 	wg.Wait()
 }
 
-// TestFilter interprets the BPF program of the filter and checks its decision on each
-// system call, on some calls with arguments, and for another architecture.
+// TestFilter interprets the BPF program of the filter and checks its result for each
+// system call, for some calls with arguments, and for another architecture.
 func TestFilter(t *testing.T) {
 	f := filter()
 	if len(f) > 4096 {

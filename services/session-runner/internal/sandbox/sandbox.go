@@ -45,7 +45,7 @@ type Outcome struct {
 // the run and destroyed after it. Implementations are safe for concurrent use.
 type Runner interface {
 	Tier() string
-	// OwnUID reports whether no two concurrent runs have the same user id.
+	// OwnUID reports whether concurrent runs never share a user id.
 	OwnUID() bool
 	// Run runs a program until it ends. It returns an error if the program cannot be run
 	// in this tier, such as a *program.MissingInterpreter, or if the sandbox could not

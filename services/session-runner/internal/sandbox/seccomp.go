@@ -93,7 +93,8 @@ func filter() []unix.SockFilter {
 	return append(f, jump(unix.BPF_JGT, newestCall, 0, 1), refuse(unix.ENOSYS), refuse(unix.EPERM))
 }
 
-// ranges merges consecutive numbers into ranges. It sorts the slice calls.
+// ranges returns the numbers in calls as ranges (first, last) of consecutive numbers, in
+// ascending order. It sorts the slice calls.
 func ranges(calls []uintptr) [][2]uint32 {
 	slices.Sort(calls)
 	var out [][2]uint32

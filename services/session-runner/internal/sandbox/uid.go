@@ -24,7 +24,8 @@ const (
 	numUIDs  = 4096
 )
 
-// SharedUID is the user id of runs without their own user id.
+// SharedUID is the user id of all runs if their tier can change the user id but has no
+// UIDs.
 const SharedUID = 65534
 
 // OpenUIDs returns a UIDs that stores its locks in the first of the given folders that
@@ -73,8 +74,8 @@ func Mapped() bool {
 
 // Take allocates an id, for both user and group, and returns a function that releases
 // it. It returns an error if all ids are in use, or if the lock of an id cannot be
-// opened or requested. The caller must call the function when no process uses the id any
-// more.
+// opened or requested. The caller must call the function, but not before every process
+// with the id has ended.
 func (u *UIDs) Take() (int, func(), error) {
 	for range numUIDs {
 		id := firstUID + int(u.next.Add(1)%numUIDs)

@@ -67,8 +67,9 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// compile compiles a program from its sealed bytes, once per digest. It returns an error
-// if the bytes have another digest or are not a module.
+// compile compiles a program from its sealed bytes, once per digest, and caches the
+// module or the error. It returns an error if the bytes cannot be read, have another
+// digest or are not a module.
 func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.CompiledModule, error) {
 	r.mu.Lock()
 	p := r.compiled[of.Digest]

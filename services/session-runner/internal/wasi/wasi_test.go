@@ -36,10 +36,10 @@ func open(t *testing.T, path string) *program.Program {
 	return p
 }
 
-// TestHostile checks the outcome of programs that loop, allocate memory or print without
-// end, fail, sleep, use environment variables, the clock or random numbers, or open
-// files and sockets. It also checks that concurrent runs end although one program loops,
-// and that Run returns soon after its context is done.
+// TestHostile checks the results of programs that loop, allocate memory or print without
+// end, fail, sleep, use environment variables, the clock or random numbers, open files
+// and sockets, or start processes. It also checks that concurrent runs end although one
+// program loops, and that Run returns soon after its context is done.
 func TestHostile(t *testing.T) {
 	spin := spin(t)
 	r, err := Open(t.Context())
@@ -96,7 +96,7 @@ func TestHostile(t *testing.T) {
 		t.Errorf("randomness does not follow from the intent: %s %s %s", a.Stdout, b.Stdout, c.Stdout)
 	}
 
-	// If one of several concurrent runs loops, the others must still finish.
+	// If one of several concurrent runs loops, the other runs must still finish.
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { says("nap", "rested") })

@@ -2,6 +2,9 @@
 // own data key, and the data key is encrypted under the key-encryption key. Both
 // encryptions use AES-256-GCM with the store's domain and the value's name as additional
 // data, so a record that is moved to another domain or name does not decrypt.
+//
+// A name has the form <owner>/<name>; names without an owner are those of releases up to
+// 0.5, and Rename gives them one.
 package store
 
 import (
@@ -25,16 +28,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// ErrNotFound is returned by Get if the name has no value.
+// ErrNotFound is returned by Get and Read if the name has no value.
 var ErrNotFound = errors.New("no such secret")
 
-// Store is an open file of values. It is safe for concurrent use within one process; no
-// other process may have the file open.
+// Store is an open file of values by name. It is safe for concurrent use within one
+// process; no other process may have the file open.
 type Store struct {
 	path   string
 	domain string
 	kek    []byte
-	hmac   []byte
+	hmac   []byte // key of the fingerprints of values that releases up to 0.5 stored
 	mu     sync.Mutex
 	data   map[string]record
 }
@@ -42,6 +45,10 @@ type Store struct {
 type record struct {
 	Wrapped []byte `json:"wrapped_key"` // nonce ‖ ciphertext
 	Value   []byte `json:"value"`       // nonce ‖ ciphertext
+	// Bound is set if the fingerprint of the value depends on the name's owner. It is
+	// absent from a value that a release up to 0.5 stored, whose fingerprint must remain
+	// the one that is on the ledger.
+	Bound bool `json:"bound,omitempty"`
 }
 
 // Open reads the file at path, which need not exist, and checks that every value
@@ -75,10 +82,22 @@ func Open(path string, kek []byte, domain string) (*Store, error) {
 	return s, nil
 }
 
-// Fingerprint returns an identifier of a value that does not reveal it: the first 16
-// bytes of an HMAC-SHA-256 under a key derived from the key-encryption key.
-func (s *Store) Fingerprint(value []byte) string {
-	m := hmac.New(sha256.New, s.hmac)
+// Fingerprint returns the fingerprint of a value that Put stores under a name: an
+// identifier that does not reveal the value. It is the first 16 bytes of an HMAC-SHA-256
+// under a key derived from the key-encryption key and the owner in the name, so equal
+// values of two owners have different fingerprints.
+func (s *Store) Fingerprint(name string, value []byte) (string, error) {
+	owner, _, _ := strings.Cut(name, "/")
+	key, err := hkdf.Key(sha256.New, s.kek, nil, "binnacle vault fingerprint v2 "+owner, 32)
+	if err != nil {
+		return "", err
+	}
+	return fingerprint(key, value), nil
+}
+
+// fingerprint returns the fingerprint of a value under a key.
+func fingerprint(key, value []byte) string {
+	m := hmac.New(sha256.New, key)
 	m.Write(value)
 	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil)[:16])
 }
@@ -87,17 +106,23 @@ func (s *Store) Fingerprint(value []byte) string {
 // nil. After an error, Get returns the same as before Put, until the store is opened
 // again.
 func (s *Store) Put(name string, value []byte) error {
+	r, err := s.seal(name, value)
+	if err != nil {
+		return err
+	}
+	r.Bound = true
+	return s.change(func(data map[string]record) { data[name] = r })
+}
+
+// seal returns the record of a value under a name, with a new data key.
+func (s *Store) seal(name string, value []byte) (r record, err error) {
 	dek := make([]byte, 32)
 	rand.Read(dek)
-	v, err := encrypt(dek, value, s.domain+name)
-	if err != nil {
-		return err
+	if r.Value, err = encrypt(dek, value, s.domain+name); err != nil {
+		return r, err
 	}
-	w, err := encrypt(s.kek, dek, s.domain+name)
-	if err != nil {
-		return err
-	}
-	return s.change(func(data map[string]record) { data[name] = record{Wrapped: w, Value: v} })
+	r.Wrapped, err = encrypt(s.kek, dek, s.domain+name)
+	return r, err
 }
 
 // change applies f to a copy of the values, replaces the file by the copy atomically and
@@ -121,12 +146,15 @@ func (s *Store) change(f func(data map[string]record)) error {
 // MoveTo moves the values whose names begin with prefix to another store, under their
 // names without the prefix. A value whose name exists there is only removed here. Each
 // value is durable in the other store before it is removed here. After an error, no value
-// is removed here, and MoveTo can be repeated.
+// is removed here, and MoveTo can be repeated. A value in the other store that does not
+// decrypt is an error: it must not be replaced by an older one.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
 		if _, err := to.Get(strings.TrimPrefix(name, prefix)); err == nil {
 			continue
+		} else if !errors.Is(err, ErrNotFound) {
+			return err
 		}
 		v, err := s.Get(name)
 		if err != nil {
@@ -144,6 +172,57 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 			delete(data, name)
 		}
 	})
+}
+
+// Rename gives an owner to all values whose names have none, in one write: after a crash,
+// all of them have their old names or all have their new ones. A value whose new name
+// exists is only removed, so a destroyed value stays destroyed. After an error, nothing
+// has changed, and Rename can be repeated.
+func (s *Store) Rename(owner string) error {
+	old, added := []string{}, map[string]record{}
+	for _, name := range s.Names("") {
+		if strings.Contains(name, "/") {
+			continue
+		}
+		old = append(old, name)
+		to := owner + "/" + name
+		if _, err := s.Get(to); err == nil {
+			continue
+		} else if !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		v, err := s.Get(name)
+		if err != nil {
+			return err
+		}
+		if added[to], err = s.seal(to, v); err != nil {
+			return err
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	return s.change(func(data map[string]record) {
+		for _, name := range old {
+			delete(data, name)
+		}
+		maps.Copy(data, added)
+	})
+}
+
+// Read returns a decrypted value, which the caller owns, and its fingerprint. It returns
+// ErrNotFound if the name has no value.
+func (s *Store) Read(name string) (value []byte, fp string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value, err = s.get(name); err != nil {
+		return nil, "", err
+	}
+	if !s.data[name].Bound {
+		return value, fingerprint(s.hmac, value), nil
+	}
+	fp, err = s.Fingerprint(name, value)
+	return value, fp, err
 }
 
 // Get returns a decrypted value, which the caller owns. It returns ErrNotFound if the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -36,9 +37,6 @@ func TestStore(t *testing.T) {
 	}
 	if _, err := again.Get("c"); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
-	}
-	if s.Fingerprint([]byte("x")) != again.Fingerprint([]byte("x")) || s.Fingerprint([]byte("x")) == s.Fingerprint([]byte("y")) {
-		t.Fatal("fingerprints")
 	}
 	if _, err := Open(path, bytes.Repeat([]byte{8}, 32), ""); err == nil {
 		t.Fatal("another key opens the store")
@@ -142,5 +140,122 @@ func TestMoveToFails(t *testing.T) {
 				t.Error("moved:", got)
 			}
 		})
+	}
+}
+
+// TestMoveToUnreadable checks that MoveTo stops at a value of the other store that does
+// not decrypt, instead of replacing it, and removes nothing.
+func TestMoveToUnreadable(t *testing.T) {
+	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
+	from, to := open(t, filepath.Join(dir, "from"), kek), open(t, filepath.Join(dir, "to"), kek)
+	for s, name := range map[*Store]string{from: "k/1", to: "1"} {
+		if err := s.Put(name, []byte("value")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad := to.data["1"]
+	bad.Wrapped = bytes.Clone(bad.Wrapped)
+	bad.Wrapped[0] ^= 1
+	to.data["1"] = bad
+	if err := from.MoveTo(to, "k/"); err == nil || errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	if len(from.Names("k/")) != 1 || !bytes.Equal(to.data["1"].Wrapped, bad.Wrapped) {
+		t.Error("an unreadable value was replaced, or the value was removed")
+	}
+}
+
+func open(t *testing.T, path string, kek []byte) *Store {
+	t.Helper()
+	s, err := Open(path, kek, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestFingerprint checks that a fingerprint is the same after the store is opened again,
+// that it differs between values and between owners, that Read returns the same
+// fingerprint as Fingerprint, and that a value of release 0.5 keeps the fingerprint of
+// that release, also under its new name, until it is stored again.
+func TestFingerprint(t *testing.T) {
+	path, kek := filepath.Join(t.TempDir(), "s"), bytes.Repeat([]byte{7}, 32)
+	s := open(t, path, kek)
+	seen := map[string]string{}
+	for _, x := range [][2]string{{"a/n", "v"}, {"a/n", "w"}, {"b/n", "v"}, {"b/n", "w"}} {
+		if err := s.Put(x[0], []byte(x[1])); err != nil {
+			t.Fatal(err)
+		}
+		want, err := s.Fingerprint(x[0], []byte(x[1]))
+		s = open(t, path, kek)
+		if v, got, err2 := s.Read(x[0]); err != nil || err2 != nil || got != want || string(v) != x[1] || seen[got] != "" {
+			t.Errorf("%s: %q has %s, want %s; so has %q (%v %v)", x[0], v, got, want, seen[got], err, err2)
+		}
+		seen[want] = x[0] + "=" + x[1]
+	}
+	old, err := s.seal("n", []byte("v")) // as release 0.5 stored it
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.data["n"] = old
+	_, before, err := s.Read("n")
+	if err != nil || seen[before] != "" {
+		t.Fatal(before, err)
+	}
+	if err := s.Rename("c"); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, kek)
+	if v, after, err := s.Read("c/n"); string(v) != "v" || after != before {
+		t.Errorf("%q has %s, want %s (%v)", v, after, before, err)
+	}
+	if err := s.Put("c/n", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if _, again, err := s.Read("c/n"); again == before || err != nil {
+		t.Errorf("%s %v", again, err)
+	}
+	if _, _, err := s.Read("n"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// TestRename checks that names without an owner get one and other names stay, that a
+// value whose new name exists does not replace it, that nothing changes if the file
+// cannot be written or a value under the new name does not decrypt, and that Rename can
+// be repeated.
+func TestRename(t *testing.T) {
+	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
+	path := filepath.Join(dir, "s")
+	s := open(t, path, kek)
+	for name, v := range map[string]string{"x": "old", "y": "old", "z": "", "a/y": "", "b/x": "b's"} {
+		if err := s.Put(name, []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.path = filepath.Join(dir, "missing", "s")
+	if err := s.Rename("a"); err == nil || len(s.Names("")) != 5 {
+		t.Fatal(err, s.Names(""))
+	}
+	s.path = path
+	good := s.data["a/y"]
+	s.data["a/y"] = record{Value: good.Value, Wrapped: good.Value}
+	if err := s.Rename("a"); err == nil || errors.Is(err, ErrNotFound) || len(s.Names("")) != 5 {
+		t.Fatal(err, s.Names(""))
+	}
+	s.data["a/y"] = good
+	for range 2 {
+		if err := s.Rename("a"); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, path, kek)
+		if got := strings.Join(s.Names(""), " "); got != "a/x a/y a/z b/x" {
+			t.Fatal(got)
+		}
+		for name, want := range map[string]string{"a/x": "old", "a/y": "", "a/z": "", "b/x": "b's"} {
+			if v, err := s.Get(name); err != nil || string(v) != want {
+				t.Errorf("%s: %q %v, want %q", name, v, err, want)
+			}
+		}
 	}
 }

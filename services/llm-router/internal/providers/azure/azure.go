@@ -32,7 +32,7 @@ func prepare(c *provider.Config) error {
 // address returns the address of a request. The path contains the deployment, whose name
 // is the model's. There are two exceptions: a request of the responses API names the
 // model in its body and always uses the API version preview, and the path of an API that
-// callers cannot use already contains the model.
+// callers cannot use already contains the model and gets no API version.
 func address(c *provider.Config, a *dialect.API, model string, stream bool) string {
 	switch {
 	case a == responses.API:

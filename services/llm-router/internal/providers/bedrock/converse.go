@@ -162,7 +162,8 @@ func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 // if the request has no limit.
 const answerRoom = 4096
 
-// buildTools returns the tools. It omits tools that another provider runs.
+// buildTools returns the tools. It omits tools with Hosted, for which the API has no
+// equivalent.
 func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
 	for i := range defs {
 		t := &defs[i]

@@ -26,8 +26,8 @@ func newFrames(r io.Reader) dialect.Source {
 }
 
 // Next implements dialect.Source. The decoder verifies checksums. Next returns
-// provider.ErrDeep for JSON that is nested too deep, an *ir.Fault for an exception, and
-// io.ErrUnexpectedEOF at the end of the stream.
+// provider.ErrDeep for JSON that is nested too deep, an *ir.Fault for an exception or an
+// error that the provider sent, and io.ErrUnexpectedEOF at the end of the stream.
 func (f *frames) Next() (sse.Event, error) {
 	m, err := f.d.Decode(f.r, f.buf)
 	if err != nil {

@@ -23,9 +23,9 @@ var Provider = provider.Kind{Name: "demo", Trace: "binnacle.demo", Local: &provi
 	Answer: answer,
 }}
 
-// answer returns the answer to a request, as the events of a stream: the last user
-// message, up to r.MaxTokens words of it or, if that is 0, llm.DefaultOutput. It counts
-// words as tokens.
+// answer returns the answer to a request, as the events of a stream; id is the id of the
+// response. The answer is the last user message, up to r.MaxTokens words of it or, if
+// that is 0, llm.DefaultOutput. It counts words as tokens.
 func answer(id string, r *ir.Request) []ir.Event {
 	text, in := lastOfUser(r)
 	bound := r.MaxTokens

@@ -134,8 +134,8 @@ func generation(r *ir.Request) ir.Obj {
 
 // writer converts the parts of one request.
 type writer struct {
-	names map[string]string // names of tools by id of the call: in this API, a result refers to a call by the tool's name
-	signs bool              // the first call of a turn must have a signature
+	names map[string]string // names of tools by id of the tool call: in this API, a result refers to a tool call by the tool's name
+	signs bool              // the first tool call of a turn must have a signature
 }
 
 // parts returns the parts of one message in the format of the API, or an error for a
@@ -189,7 +189,7 @@ func (w *writer) call(p *ir.Part, sign bool) part {
 	return x
 }
 
-// result appends the result of a call. Its text is sent as the member error if the
+// result appends the result of a tool call. Its text is sent as the member error if the
 // result is an error. Otherwise a text that is a JSON object is sent as that object,
 // unless it is nested too deep, and any other text as the member output. Files follow as
 // separate parts.
@@ -203,7 +203,7 @@ func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
 	if p.IsError {
 		resp = ir.Obj{"error": text}
 	} else if canon.CheckDepth([]byte(text)) == nil {
-		var doc map[string]json.RawMessage                           // values keep their digits
+		var doc map[string]json.RawMessage                           // numbers keep all their digits
 		if json.Unmarshal([]byte(text), &doc) == nil && doc != nil { // null leaves doc nil
 			resp = ir.Obj{}
 			for name, value := range doc {
@@ -314,9 +314,9 @@ func finish(s string) string {
 	return strings.ToLower(s)
 }
 
-// parse decodes a part. A call without an id gets the given one, and one without
-// arguments an empty object. Inline data becomes an image, and a part of an unknown type
-// empty text.
+// parse decodes a part. A call without an id gets the given one, and a call without
+// arguments gets an empty object. Inline data becomes an image, and a part of an unknown
+// type becomes empty text.
 func parse(p *part, id string) ir.Part {
 	switch {
 	case p.Call != nil:
@@ -382,7 +382,7 @@ type Decoder struct {
 	CallID string
 	begun  bool
 	calls  int
-	called map[int]bool // candidates that called a tool; their finish reason must be ToolCalls
+	called map[int]bool // candidates that called a tool; for them, the finish reason Stop is replaced by ToolCalls
 	done   bool
 }
 
@@ -391,8 +391,8 @@ type Decoder struct {
 func (d *Decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event, which may contain several pieces. Events have no
-// names in this API. An error in the stream is returned as an *ir.Fault. A negative index
-// of a candidate is another error.
+// names in this API. An error in the stream is returned as an *ir.Fault. Malformed JSON
+// and a negative index of a candidate are other errors.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var r response
 	if err := json.Unmarshal(data, &r); err != nil {

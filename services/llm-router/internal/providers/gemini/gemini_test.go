@@ -42,7 +42,8 @@ func TestEmbeddings(t *testing.T) {
 
 // TestResultOfNull shows that a tool result that is the text null, like any other text
 // that is not a JSON object, is sent as the member output, since response must be an
-// object. A call whose arguments are absent or null is decoded with an empty object.
+// object. A tool call whose arguments are absent or null is decoded with an empty
+// object.
 func TestResultOfNull(t *testing.T) {
 	for text, want := range map[string]string{"null": `{"output":"null"}`, " null ": `{"output":" null "}`, "[1]": `{"output":"[1]"}`, "7": `{"output":"7"}`, "": `{"output":""}`, `{"a":null}`: `{"a":null}`, "{}": `{}`, `{"id": 12345678901234567890}`: `{"id":12345678901234567890}`} {
 		body, err := BuildRequest(&ir.Request{Messages: []ir.Message{{Role: ir.Tool, Parts: []ir.Part{{Type: ir.ToolResult, ID: "c1", Name: "f", Parts: []ir.Part{{Type: ir.Text, Text: text}}}}}}})

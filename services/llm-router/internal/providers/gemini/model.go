@@ -21,12 +21,14 @@ var older = regexp.MustCompile(`gemini-(?:[12](?:\D|$)|pro(?:-vision)?$)`)
 // calls and have thinking levels instead of budgets.
 func third(model string) bool { return strings.Contains(model, "gemini-") && !older.MatchString(model) }
 
-// flash matches the flash models, without flash-lite, whose version has two numbers, as
-// in gemini-2.5-flash. It captures both numbers.
+// flash matches the names of flash models whose version has two numbers, as in
+// gemini-2.5-flash, except names that continue with -li, such as those of flash-lite. It
+// captures both numbers.
 var flash = regexp.MustCompile(`gemini-(\d+)\.(\d+)-flash(?:$|-[^l]|-l[^i])`)
 
-// thinking returns the configuration for the request's effort or budget of tokens, or
-// nil if it has neither. Source: https://ai.google.dev/gemini-api/docs/thinking
+// thinking returns the configuration for the request's budget of tokens or, without a
+// budget, for its effort. It returns nil if the request has neither a budget nor an
+// effort in effortBudget. Source: https://ai.google.dev/gemini-api/docs/thinking
 func thinking(r *ir.Request) ir.Obj {
 	budget, known := effortBudget[r.Effort]
 	if r.ThinkingBudget > 0 {

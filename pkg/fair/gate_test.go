@@ -12,7 +12,7 @@ import (
 // requests of another caller.
 func TestTurns(t *testing.T) {
 	g := New(1)
-	if err := g.Enter(t.Context(), "a"); err != nil {
+	if err := g.Enter(t.Context(), "t", "a"); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
@@ -22,7 +22,7 @@ func TestTurns(t *testing.T) {
 		for range n {
 			before := g.Waiting()
 			wg.Go(func() {
-				if err := g.Enter(context.Background(), owner); err != nil {
+				if err := g.Enter(context.Background(), "t", owner); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -54,7 +54,7 @@ func TestLeavers(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%7)*time.Millisecond)
 			defer cancel()
-			if err := g.Enter(ctx, string(rune('a'+i%5))); err == nil {
+			if err := g.Enter(ctx, string(rune('a'+i%3)), string(rune('a'+i%5))); err == nil {
 				time.Sleep(time.Millisecond)
 				g.Leave()
 			} else if !errors.Is(err, context.DeadlineExceeded) {
@@ -65,7 +65,7 @@ func TestLeavers(t *testing.T) {
 	wg.Wait()
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		if err := g.Enter(ctx, "z"); err != nil {
+		if err := g.Enter(ctx, "t", "z"); err != nil {
 			t.Fatal("a place was lost")
 		}
 		cancel()

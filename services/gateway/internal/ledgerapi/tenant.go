@@ -1,0 +1,133 @@
+package ledgerapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// ExportLine is one line of a tenant's export: its header, an event, a hidden subtree of the
+// log, or the end of a session. docs/reference/ledger-format.md describes their members.
+type ExportLine map[string]json.RawMessage
+
+// TenantEvidence handles GET /api/v1/tenants/:tenant/evidence. It streams the export of a
+// tenant (docs/reference/ledger-format.md), to callers of that tenant with scope
+// audit:read, and to operators of the mesh with scope cell:audit. The response is 403 for
+// callers of that tenant without audit:read, and 404 for every other caller whom the route
+// admits, as for a tenant that does not exist. The parameters from and witnessed are
+// those of the query audit.tenant_export. If the export cannot be read to its end, or the
+// caller's access ends (see auth.Gate.Watch), the connection is aborted, so that the
+// response is not mistaken for a complete one.
+func (s *API) TenantEvidence(c echo.Context) error {
+	tenant := c.Param("tenant")
+	who, err := s.exporter(c, tenant)
+	if err != nil {
+		return err
+	}
+	q, err := exportOf(c)
+	if err != nil {
+		return err
+	}
+	ctx, done := s.Gate.Watch(c.Request().Context(), who, true)
+	defer done()
+	out := exportWriter{c: c}
+	for {
+		out.next = ""
+		err := rpc.List(ctx, s.Queries.In(tenant).Client, audit.TenantExportQuery, q, out.write)
+		switch {
+		case errors.Is(err, errDisconnected):
+			return nil
+		case err != nil && out.begun:
+			panic(http.ErrAbortHandler)
+		case err != nil:
+			return queries.Error(audit.TenantExportQuery.Service, err)
+		case out.next == "":
+			return nil
+		}
+		q.Next = out.next
+	}
+}
+
+// exporter returns the caller of a request for the export of a tenant. The error is 403 if
+// the caller is of that tenant and lacks the scope audit:read, and 404 if the tenant does
+// not exist or the caller may not read its export for another reason. An export of the
+// cell's tenant names all tenants, so only operators may read it.
+func (s *API) exporter(c echo.Context, tenant string) (*auth.Caller, error) {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return nil, err
+	}
+	if tenant == who.Tenant && tenant != contract.CellTenant {
+		return s.Gate.Caller(c, token.Audit)
+	}
+	_, err = s.Gate.Caller(c, token.CellAudit)
+	if err = errors.Join(err, s.Gate.OfMesh(who)); err == nil && s.tenantExists(c.Request().Context(), tenant) {
+		return who, nil
+	}
+	return nil, apierr.NotFound("no such tenant")
+}
+
+// tenantExists reports whether a tenant exists, or is the cell's. It waits for at most a
+// second for a tenant that another instance may have created.
+func (s *API) tenantExists(ctx context.Context, tenant string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return tenant == contract.CellTenant || s.Gate.Tenants.Await(ctx, tenant)
+}
+
+// exportOf reads the parameters of a request for an export.
+func exportOf(c echo.Context) (q audit.TenantExportRequest, err error) {
+	if raw := c.QueryParam("from"); raw != "" {
+		if q.From, err = strconv.ParseUint(raw, 10, 53); err != nil || q.From == 0 {
+			return q, apierr.BadRequest("from", "want the size of an earlier checkpoint")
+		}
+	}
+	if raw := c.QueryParam("witnessed"); raw != "" {
+		if q.Witnessed, err = strconv.ParseInt(raw, 10, 64); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {
+			return q, apierr.BadRequest("witnessed", "want a number of witnesses")
+		}
+	}
+	return q, nil
+}
+
+// exportWriter writes the lines of an export as the body of a response.
+type exportWriter struct {
+	c     echo.Context
+	begun bool
+	next  string // position at which the export continues; "" at its end
+}
+
+// errDisconnected reports that the client has disconnected.
+var errDisconnected = errors.New("the client has disconnected")
+
+// write writes the lines in one part of audit's response.
+func (w *exportWriter) write(part []audit.ExportLine) error {
+	if !w.begun {
+		w.begun = true
+		w.c.Response().Header().Set("Content-Type", "application/x-ndjson")
+		w.c.Response().WriteHeader(http.StatusOK)
+	}
+	for _, l := range part {
+		if l.Next != "" {
+			w.next = l.Next
+			continue
+		}
+		if _, err := w.c.Response().Write(append(l.Line, '\n')); err != nil {
+			return errDisconnected
+		}
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+// Package quota limits the calls of each tenant at one gateway.
+package quota
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+)
+
+// Names of the quotas, as metrics show them.
+const (
+	InFlight       = "in_flight"
+	CallsPerSecond = "calls_per_second"
+	BodyBytes      = "body_bytes"
+)
+
+// Calls counts the calls of the tenants that have a quota. The zero value is empty. It is
+// safe for concurrent use.
+type Calls struct {
+	mu       sync.Mutex
+	byTenant map[string]*usage
+}
+
+// usage is the usage of one tenant, with a token bucket: the number of calls that may enter
+// now is tokens, plus rate for each second since at, but at most rate.
+type usage struct {
+	inFlight int64
+	tokens   float64
+	rate     int64 // calls per second for which tokens was computed; 0 = the last call had no such quota
+	at       time.Time
+}
+
+// Enter admits one call of a tenant with the quota q at the time now, and counts it until
+// leave is called, which the caller must do exactly once. It returns the name of the
+// quota and an error (429) if the quota does not permit the call; leave is nil then. Up
+// to q.CallsPerSecond calls may enter at once after a second without calls. Calls that
+// entered while the tenant had no quota are not counted.
+func (c *Calls) Enter(tenant string, q contract.Quota, now time.Time) (leave func(), exceeded string, err error) {
+	if q.InFlight == 0 && q.CallsPerSecond == 0 {
+		return func() {}, "", nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := c.byTenant[tenant]
+	if u == nil {
+		if c.byTenant == nil {
+			c.byTenant = map[string]*usage{}
+		}
+		u = &usage{}
+		c.byTenant[tenant] = u
+	}
+	if q.InFlight > 0 && u.inFlight >= q.InFlight {
+		return nil, InFlight, apierr.Quota("", fmt.Sprintf("the quota of tenant %s is %d calls in flight at a gateway; wait for one to end", tenant, q.InFlight), 1)
+	}
+	if !u.spend(q.CallsPerSecond, now) {
+		return nil, CallsPerSecond, apierr.Quota("", fmt.Sprintf("the quota of tenant %s is %d calls per second at a gateway; send fewer", tenant, q.CallsPerSecond), 1)
+	}
+	u.inFlight++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		u.inFlight--
+	}, "", nil
+}
+
+// spend takes a token at a rate per second, and reports whether there was one. A rate of
+// 0 is no limit.
+func (u *usage) spend(rate int64, now time.Time) bool {
+	if rate == 0 {
+		u.rate = 0
+		return true
+	}
+	most := float64(rate)
+	if u.rate != rate { // the quota is new or has changed
+		u.tokens, u.rate, u.at = most, rate, now
+	}
+	if now.After(u.at) {
+		u.tokens, u.at = min(most, u.tokens+now.Sub(u.at).Seconds()*most), now
+	}
+	if u.tokens < 1 {
+		return false
+	}
+	u.tokens--
+	return true
+}

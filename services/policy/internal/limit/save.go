@@ -1,0 +1,53 @@
+package limit
+
+import (
+	"encoding/json"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// Version is the version of Evolve and of the form of Save; see snapshot.Source.
+const Version = 2
+
+// saved is the JSON form of a State in a snapshot.
+type saved struct {
+	Now     string            `json:"now"`
+	Changes int               `json:"changes"`
+	Rows    []Row             `json:"rows"`
+	Open    []json.RawMessage `json:"open"` // canonical documents events.Reserved
+}
+
+// Save returns the whole state in the form that Load reads. Equal states have equal
+// bytes.
+func (s *State) Save() ([]byte, error) {
+	d := saved{Now: s.now, Changes: s.changes, Rows: s.Rows()}
+	for _, call := range s.Open() {
+		r := s.open[call]
+		d.Open = append(d.Open, canon.Append(nil, &r))
+	}
+	return json.Marshal(&d)
+}
+
+// Load replaces the state with one that Save returned. After an error the state is
+// unchanged.
+func (s *State) Load(b []byte) error {
+	var d saved
+	if err := json.Unmarshal(b, &d); err != nil {
+		return err
+	}
+	n := State{now: d.Now, changes: d.Changes, accounts: map[key]*account{}, open: map[Call]events.Reserved{}}
+	for _, r := range d.Rows {
+		n.accounts[key{r.Account, r.Window}] = &account{r.Reserved, r.Committed}
+	}
+	for _, raw := range d.Open {
+		var r events.Reserved
+		if err := contract.Decode(raw, &r); err != nil {
+			return err
+		}
+		n.open[Call{r.Tenant, r.CallID}] = r
+	}
+	*s = n
+	return nil
+}
