@@ -100,6 +100,8 @@ func TestTurnsShared(t *testing.T) {
 		for len(leaves) > 0 {
 			(<-leaves)() // has no effect any more
 		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
 		if x.taken != 0 || len(x.held) != 0 || x.waiting.Len() != 0 {
 			t.Errorf("%d places are taken, %v, %d wait", x.taken, x.held, x.waiting.Len())
 		}
@@ -122,6 +124,8 @@ func TestTurnsLeft(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Minute)
+		x.mu.Lock()
+		defer x.mu.Unlock()
 		if x.taken != 0 || len(x.held) != 0 || x.waiting.Len() != 0 {
 			t.Errorf("%d places are taken, %v, %d wait", x.taken, x.held, x.waiting.Len())
 		}
