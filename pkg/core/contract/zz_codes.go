@@ -49,6 +49,7 @@ const (
 	CodeQueryUnknown        = "query_unknown"         // The instance does not know the query: it is of another release.
 	CodeQuotaExceeded       = "quota_exceeded"        // The tenant uses this gateway as much as its quota permits.
 	CodeRateLimited         = "rate_limited"          // The provider limits the rate of requests.
+	CodeReadsExceeded       = "reads_exceeded"        // The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again.
 	CodeReportMissing       = "report_missing"        // The caller who executed the call did not report its outcome in time.
 	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit.
 	CodeSandboxFailed       = "sandbox_failed"        // The sandbox could not be made.
@@ -132,6 +133,7 @@ var Codes = map[string]CodeInfo{
 	CodeQueryUnknown:        {503, true, "The instance does not know the query: it is of another release."},
 	CodeQuotaExceeded:       {429, true, "The tenant uses this gateway as much as its quota permits."},
 	CodeRateLimited:         {502, true, "The provider limits the rate of requests."},
+	CodeReadsExceeded:       {429, true, "The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again."},
 	CodeReportMissing:       {500, false, "The caller who executed the call did not report its outcome in time."},
 	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit."},
 	CodeSandboxFailed:       {502, true, "The sandbox could not be made."},

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
@@ -30,18 +31,19 @@ type queries struct{ *Service }
 // serve registers the handlers of audit's queries.
 func (s *Service) serve(server *rpc.Server) {
 	q := queries{s}
+	long := &fair.Places{N: longReads}
 	rpc.Serve(server, events.SessionsQuery, q.sessions)
 	rpc.ServeList(server, events.SessionReceiptsQuery, q.sessionReceipts)
 	rpc.ServeList(server, events.ReceiptsQuery, q.receipts)
-	rpc.ServeList(server, events.ProofgraphQuery, q.proofgraph)
+	rpc.ServeList(server, events.ProofgraphQuery, admitted(long, q.proofgraph))
 	rpc.Serve(server, events.CallQuery, q.firstOf(contract.IDReceipt, contract.IDSession, contract.IDDecision, contract.IDEscalation, contract.IDProposal))
 	rpc.Serve(server, events.DecisionQuery, q.firstOf(contract.IDDecision))
 	rpc.Serve(server, events.LateReportQuery, q.firstOf(contract.IDOutcome))
 	rpc.Serve(server, events.ProposalQuery, q.firstOf(contract.IDProposal))
 	rpc.Serve(server, events.ReceiptByDigestQuery, q.receipt)
 	rpc.Serve(server, events.TranscriptQuery, q.transcript)
-	rpc.ServeBytes(server, events.EvidenceQuery, q.evidence)
-	rpc.ServeList(server, events.TenantExportQuery, tenantExport(q))
+	rpc.ServeBytes(server, events.EvidenceQuery, admitted(long, q.evidence))
+	rpc.ServeList(server, events.TenantExportQuery, admitted(long, tenantExport(q)))
 	rpc.Serve(server, events.ProofQuery, q.proof)
 	rpc.Serve(server, events.CheckpointQuery, q.checkpoint)
 	rpc.Serve(server, events.ConsistencyQuery, q.consistency)
@@ -53,6 +55,26 @@ func (s *Service) serve(server *rpc.Server) {
 	rpc.ServeList(server, events.ViewQuery, func(_ context.Context, _ *events.ViewRequest, add func(json.RawMessage) error) error {
 		return s.view.Dump(func(l []byte) error { return add(bytes.Clone(l)) })
 	})
+}
+
+// longReads is the number of queries for packs, proof graphs and parts of exports that audit
+// handles at once, because each holds many events in memory. They continue until their
+// deadline if the client of the gateway disconnects, so a limit at the gateways does not
+// bound them. fair.Places divides them among the tenants.
+const longReads = 16
+
+// admitted returns a handler that calls h while the query's tenant has one of the places,
+// and fails with code reads_exceeded if it may not have another one. The type O is that of
+// the handler's output.
+func admitted[Q, O any](places *fair.Places, h func(context.Context, *Q, O) error) func(context.Context, *Q, O) error {
+	return func(ctx context.Context, q *Q, out O) error {
+		leave, ok := places.Take(transient.Tenant(ctx))
+		if !ok {
+			return rpc.Errorf(contract.CodeReadsExceeded, "audit handles as many packs, proof graphs and exports of the tenant as it may; send the request again")
+		}
+		defer leave()
+		return h(ctx, q, out)
+	}
 }
 
 // indexed implements rpc.View for audit's index.

@@ -150,7 +150,8 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
 	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
 	s.ledger = &ledgerapi.API{RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,
-		Verifiers: fair.New(ledgerapi.MaxVerifying), Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
+		Verifiers: fair.New(ledgerapi.MaxVerifying), Streams: &fair.Places{N: ledgerapi.MaxStreams}, Packs: &fair.Places{N: ledgerapi.MaxPacks},
+		Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
 	s.tlog = &tlog.API{Gate: s.gate, Queries: s.queries}
 	s.conformance = &conformance.API{RootKID: env.RootKID, Gate: s.gate, Blobs: env.Blobs, Emit: env.Emit}
 	s.health = &health.API{Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,

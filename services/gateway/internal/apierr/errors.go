@@ -61,6 +61,12 @@ func Quota(param, message string, seconds int) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeQuotaExceeded, Param: param, Message: message, RetryAfter: strconv.Itoa(seconds)}
 }
 
+// ReadsExceeded returns the error (429) for a read that would hold more than the tenant's
+// part of a limit. The caller may retry after a second.
+func ReadsExceeded(message string) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeReadsExceeded, Message: message, RetryAfter: "1"}
+}
+
 // Unreadable returns the error for the output of a call that cannot be read because of
 // err: 410 if err wraps contract.ErrErased, because the output is lost for good, and
 // otherwise that of Unavailable.

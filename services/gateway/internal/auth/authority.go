@@ -316,36 +316,30 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 
 // watch returns a context that is cancelled when ctx is, when who's credential is
 // withdrawn (see withdrawn), or when who or its tenant is suspended. If expiry is set, it
-// is also cancelled when the credential expires. If the credential or a suspension was the
-// cause, context.Cause returns an *apierr.Error. The caller must call the returned
-// function, which ends the goroutine of watch.
-func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, expiry bool) (context.Context, context.CancelFunc) {
+// is also cancelled when the credential expires. If may is not nil, it is also cancelled
+// when may returns an error, which watch calls at each change and every operatorCheck. If
+// the context was cancelled for another cause than the end of ctx, context.Cause returns
+// an *apierr.Error. The caller must call the returned function, which ends the goroutine
+// of watch.
+func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, expiry bool, may func() error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		for {
 			registry := tenants.Changed()
-			_, tenantSuspended := tenants.Check(who.Tenant)
-			a.mu.Lock()
-			t := a.ensure(who.Tenant)
-			changed := t.nextChange()
-			err, barred := t.withdrawn(who), t.suspended[who.Actor]
-			if expiry {
-				err = t.fault(who, time.Now())
-			}
-			a.mu.Unlock()
-			switch {
-			case tenantSuspended:
-				err = errTenantSuspended(who.Tenant)
-			case barred:
-				err = errSuspended(who.Actor)
+			changed, err := a.state(who, tenants, expiry)
+			if err == nil && may != nil {
+				err = may()
 			}
 			if err != nil {
 				cancel(ended(err))
 				return
 			}
-			var end <-chan time.Time
+			var end, again <-chan time.Time
 			if expiry && !who.Until.IsZero() {
 				end = time.After(time.Until(who.Until))
+			}
+			if may != nil {
+				again = time.After(operatorCheck)
 			}
 			select {
 			case <-ctx.Done():
@@ -353,10 +347,34 @@ func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, exp
 			case <-changed:
 			case <-registry:
 			case <-end:
+			case <-again:
 			}
 		}
 	}()
 	return ctx, func() { cancel(context.Canceled) }
+}
+
+// operatorCheck is the interval at which watch checks an operator. Withdrawals are applied
+// as they are read; the end of a delegation changes nothing in the registry.
+const operatorCheck = time.Second
+
+// state returns a channel that is closed at the next change of the state of the tenant's
+// credentials, and the reason why the caller's access has ended, or nil; see watch.
+func (a *Authority) state(who *Caller, tenants Tenants, expiry bool) (changed <-chan struct{}, err error) {
+	_, tenantSuspended := tenants.Check(who.Tenant)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.ensure(who.Tenant)
+	changed = t.nextChange()
+	switch {
+	case tenantSuspended:
+		return changed, errTenantSuspended(who.Tenant)
+	case t.suspended[who.Actor]:
+		return changed, errSuspended(who.Actor)
+	case expiry:
+		return changed, t.fault(who, time.Now())
+	}
+	return changed, t.withdrawn(who)
 }
 
 func errSuspended(principal string) *apierr.Error {

@@ -182,7 +182,7 @@ func TestWatch(t *testing.T) {
 			"revoked":              {false, time.Second, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}, "token_invalid", contract.ReasonCredentialRevoked},
 		} {
 			a := &Authority{}
-			ctx, done := a.watch(t.Context(), who(), authtest.New("t"), c.expiry)
+			ctx, done := a.watch(t.Context(), who(), authtest.New("t"), c.expiry, nil)
 			time.Sleep(c.after)
 			apply(t, a, c.name, c.doc)
 			synctest.Wait()
@@ -193,16 +193,16 @@ func TestWatch(t *testing.T) {
 			done()
 		}
 		a := &Authority{}
-		ctx, done := a.watch(t.Context(), who(), authtest.New("t"), true)
+		ctx, done := a.watch(t.Context(), who(), authtest.New("t"), true, nil)
 		defer done()
-		forever, stop := a.watch(t.Context(), who(), authtest.New("t"), false)
+		forever, stop := a.watch(t.Context(), who(), authtest.New("t"), false, nil)
 		defer stop()
 		time.Sleep(2 * time.Hour)
 		if ctx.Err() == nil || forever.Err() != nil {
 			t.Error("after its end:", ctx.Err(), forever.Err())
 		}
 		tenants := authtest.New("t", "u")
-		ofTenant, stop3 := a.watch(t.Context(), who(), tenants, false)
+		ofTenant, stop3 := a.watch(t.Context(), who(), tenants, false, nil)
 		defer stop3()
 		tenants.Suspend("u", true)
 		synctest.Wait()
@@ -215,7 +215,7 @@ func TestWatch(t *testing.T) {
 		if !errors.As(context.Cause(ofTenant), &of) || of.Status != 403 || of.Code != contract.CodeTenantSuspended || of.ReasonCode != contract.ReasonTenantSuspended {
 			t.Error(context.Cause(ofTenant))
 		}
-		suspended, stop2 := a.watch(t.Context(), &Caller{Tenant: "t", Actor: "alice", Token: "j2", issued: issued}, authtest.New("t"), false)
+		suspended, stop2 := a.watch(t.Context(), &Caller{Tenant: "t", Actor: "alice", Token: "j2", issued: issued}, authtest.New("t"), false, nil)
 		defer stop2()
 		apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"})
 		synctest.Wait()
@@ -247,7 +247,7 @@ func TestWatchExpired(t *testing.T) {
 			"token":       {&Caller{Tenant: "t", Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}},
 			"virtual key": {key, contract.EventVirtualKeyRevoked, &events.VirtualKeyRevoked{ID: "k1"}},
 		} {
-			ctx, done := a.watch(t.Context(), c.who, authtest.New("t"), false)
+			ctx, done := a.watch(t.Context(), c.who, authtest.New("t"), false, nil)
 			time.Sleep(2 * time.Hour)
 			apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "bob"})
 			synctest.Wait()
@@ -425,4 +425,50 @@ func TestCredential(t *testing.T) {
 			t.Errorf("%s: %s gives %q", c.name, c.value, got)
 		}
 	}
+}
+
+// TestWatchReads checks that the context of an operator's reads is cancelled, with the
+// reason, when the operator is withdrawn or its delegation ends, of which the registry
+// does not notify, and that the context of a tenant's own reads is not.
+func TestWatchReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		issued := time.Now()
+		time.Sleep(time.Second)
+		tenants := authtest.New("t")
+		tenants.Open("op", "temp")
+		tenants.DelegateUntil("temp", time.Now().Add(time.Hour))
+		g := &Gate{Tenants: tenants, Authority: &Authority{}}
+		watch := func(tenant, actor string, mesh bool) context.Context {
+			ctx, done := g.WatchReads(t.Context(), &Caller{Tenant: tenant, Actor: actor, Token: actor, issued: issued}, mesh)
+			t.Cleanup(done)
+			return ctx
+		}
+		withdrawn, temp, own := watch(contract.CellTenant, "op", false), watch(contract.CellTenant, "temp", true), watch("t", "op", false)
+		foreign := watch("t", "op", true)
+		synctest.Wait()
+		if withdrawn.Err() != nil || temp.Err() != nil || own.Err() != nil {
+			t.Fatal(context.Cause(withdrawn), context.Cause(temp), context.Cause(own))
+		}
+		ended := func(what string, ctx context.Context) {
+			t.Helper()
+			var e *apierr.Error
+			if !errors.As(context.Cause(ctx), &e) || e.Status != 403 || e.ReasonCode != contract.ReasonOperatorRequired {
+				t.Errorf("%s: %v", what, context.Cause(ctx))
+			}
+		}
+		ended("a tenant that reads the mesh", foreign)
+		tenants.Withdraw("op")
+		synctest.Wait()
+		ended("withdrawn", withdrawn)
+		time.Sleep(59 * time.Minute)
+		if temp.Err() != nil {
+			t.Error("before the delegation ends:", context.Cause(temp))
+		}
+		time.Sleep(time.Minute + operatorCheck)
+		synctest.Wait()
+		ended("after the end of the delegation", temp)
+		if own.Err() != nil {
+			t.Error(context.Cause(own))
+		}
+	})
 }

@@ -272,7 +272,18 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 // cause, context.Cause returns an *apierr.Error. The caller must call the returned
 // function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
-	return s.Authority.watch(ctx, who, s.Tenants, expiry)
+	return s.Authority.watch(ctx, who, s.Tenants, expiry, nil)
+}
+
+// WatchReads is Watch with expiry for a response that continues to read the ledger. If the
+// response contains events of other tenants than the caller's (mesh), or if the caller is
+// of contract.CellTenant, the context is also cancelled within operatorCheck after OfMesh
+// no longer accepts the caller.
+func (s *Gate) WatchReads(ctx context.Context, who *Caller, mesh bool) (context.Context, context.CancelFunc) {
+	if !mesh && who.Tenant != contract.CellTenant {
+		return s.Watch(ctx, who, true)
+	}
+	return s.Authority.watch(ctx, who, s.Tenants, true, func() error { return s.OfMesh(who) })
 }
 
 // Is reports whether the caller is the actor of e. Principals of different tenants are

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -87,7 +88,24 @@ type Mesh struct {
 // Ledger is an in-memory ledger that calls a function for each entry that Append adds.
 type Ledger struct {
 	memlog.Log
+	// Pause is the time for which Scan waits before each entry.
+	Pause time.Duration
+
 	appended func(eventlog.Entry)
+}
+
+// Scan implements eventlog.Log.
+func (l *Ledger) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[eventlog.Entry, error] {
+	return func(yield func(eventlog.Entry, error) bool) {
+		for en, err := range l.Log.Scan(ctx, filter, from) {
+			if l.Pause > 0 {
+				time.Sleep(l.Pause)
+			}
+			if !yield(en, err) {
+				return
+			}
+		}
+	}
 }
 
 // Append implements eventlog.Log.
@@ -293,7 +311,10 @@ type response struct {
 }
 
 // Next implements rpc.Frames.
-func (r *response) Next(context.Context) (transient.Frame, error) {
+func (r *response) Next(ctx context.Context) (transient.Frame, error) {
+	if err := ctx.Err(); err != nil {
+		return transient.Frame{}, err
+	}
 	doc := r.doc
 	if r.doc = nil; doc != nil {
 		return transient.Frame{Kind: transient.Data, Data: doc}, nil

@@ -104,7 +104,7 @@ func (s *API) Events(c echo.Context) error {
 	if session == "" && selects(typ) {
 		filter = bus.Filter{Service: services.Provision}.String()
 	}
-	return s.lines(c, filter, c.QueryParam("follow") == "true", func(en eventlog.Entry) []byte {
+	return s.lines(c, filter, c.QueryParam("follow") == "true", false, func(en eventlog.Entry) []byte {
 		e, err := eventlog.Open(en, filter)
 		if err != nil || typ != "" && e.Name != typ && e.Type() != typ || e.Tenant != who.Tenant && !shared(e) {
 			return nil
@@ -120,7 +120,7 @@ func (s *API) Events(c echo.Context) error {
 // Entries handles GET /api/v1/ledger. It streams the stored bytes of the entries in the
 // range of the parameters from and to, one line for each entry.
 func (s *API) Entries(c echo.Context) error {
-	return s.lines(c, bus.Filter{}.String(), false, func(en eventlog.Entry) []byte { return en.Data })
+	return s.lines(c, bus.Filter{}.String(), false, true, func(en eventlog.Entry) []byte { return en.Data })
 }
 
 // span is the range of sequences that a request reads, both ends included. If to is 0,
@@ -148,19 +148,19 @@ const followEvery = 50 * time.Millisecond
 // lines streams the entries of the ledger that match filter and are in the range of the
 // parameters from and to, each as render returns it; entries for which render returns
 // nil are omitted. If forever is set, the stream waits for new entries at the end of the
-// ledger. An error before the stream begins is returned. If later the ledger cannot be
-// read or the caller's access ends (see auth.Gate.Watch), the connection is aborted, so
-// that the response is not mistaken for a complete one.
-func (s *API) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
+// ledger. mesh states whether the stream contains events that only operators may read. An
+// error before the stream begins is returned. If later the ledger cannot be read or the
+// caller's access ends (see auth.Gate.WatchReads), the connection is aborted, so that the
+// response is not mistaken for a complete one.
+func (s *API) lines(c echo.Context, filter string, forever, mesh bool, render func(eventlog.Entry) []byte) error {
 	part, err := spanOf(c)
 	if err != nil {
 		return err
 	}
-	who, err := s.Gate.Caller(c, "")
+	ctx, done, err := s.admit(c, s.Streams, mesh)
 	if err != nil {
 		return err
 	}
-	ctx, done := s.Gate.Watch(c.Request().Context(), who, true)
 	defer done()
 	last, err := s.Ledger.Last(ctx, bus.Filter{}.String())
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
@@ -178,7 +178,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 		select {
 		case <-ctx.Done():
 			if c.Request().Context().Err() == nil {
-				panic(http.ErrAbortHandler) // the client is still connected, but its access has ended, see auth.Gate.Watch
+				panic(http.ErrAbortHandler) // the client is still connected, but its access has ended, see auth.Gate.WatchReads
 			}
 			return nil
 		case <-time.After(followEvery):
@@ -192,7 +192,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 // send panics with http.ErrAbortHandler.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
-		if err != nil || ctx.Err() != nil { // ctx is also done when the caller's access ends, see auth.Gate.Watch
+		if err != nil || ctx.Err() != nil { // ctx is also done when the caller's access ends, see auth.Gate.WatchReads
 			panic(http.ErrAbortHandler)
 		}
 		if part.to > 0 && en.Seq > part.to {

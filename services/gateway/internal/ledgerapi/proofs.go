@@ -39,6 +39,8 @@ type API struct {
 	Authority View
 	Position  func() uint64 // returns the sequence of the last ledger entry that both Catalog and Authority have applied
 	Verifiers *fair.Gate    // has MaxVerifying places
+	Streams   *fair.Places  // has MaxStreams places
+	Packs     *fair.Places  // has MaxPacks places
 }
 
 // View is one of the gateway's own views; Dump returns it in canonical form.
@@ -94,7 +96,9 @@ func (s *API) Receipts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return queries.Lines(c, q.queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
+	return s.admitted(c, s.Streams, false, func() error {
+		return queries.Lines(c, q.queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
+	})
 }
 
 // facets lists the facets that search accepts in addition to owner, since, until, before
@@ -160,15 +164,17 @@ func (s *API) ProofGraph(c echo.Context) error {
 	if q.session == "" {
 		return apierr.BadRequest("session", "name the session: /helm/proofgraph?session=s-…")
 	}
-	nodes, err := queries.Collect(c, q.queries, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: q.session})
-	if err != nil {
-		return err
-	}
-	digest := sha256.New()
-	for _, n := range nodes {
-		digest.Write(append(n[:len(n):len(n)], '\n'))
-	}
-	return c.JSON(http.StatusOK, Graph{SessionID: q.session, Digest: "sha256:" + hex.EncodeToString(digest.Sum(nil)), Nodes: nodes})
+	return s.admitted(c, s.Packs, false, func() error {
+		nodes, err := queries.Collect(c, q.queries, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: q.session})
+		if err != nil {
+			return err
+		}
+		digest := sha256.New()
+		for _, n := range nodes {
+			digest.Write(append(n[:len(n):len(n)], '\n'))
+		}
+		return c.JSON(http.StatusOK, Graph{SessionID: q.session, Digest: "sha256:" + hex.EncodeToString(digest.Sum(nil)), Nodes: nodes})
+	})
 }
 
 // Graph is a session's proof graph.
@@ -195,16 +201,19 @@ func (s *API) SessionReceipts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := queries.Collect(c, own, audit.SessionReceiptsQuery, audit.SessionReceiptsRequest{Session: id, Limit: 1_000_000})
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, list)
+	return s.admitted(c, s.Packs, false, func() error {
+		list, err := queries.Collect(c, own, audit.SessionReceiptsQuery, audit.SessionReceiptsRequest{Session: id, Limit: 1_000_000})
+		if err != nil {
+			return err
+		}
+		return c.JSON(http.StatusOK, list)
+	})
 }
 
 // Evidence handles GET /api/v1/sessions/:id/evidence. It streams a session's evidence
-// pack. If the pack cannot be read to its end, the connection is aborted, so that the
-// pack is not mistaken for a complete one.
+// pack. If the pack cannot be read to its end, or the caller's access ends (see
+// auth.Gate.WatchReads), the connection is aborted, so that the pack is not mistaken for a
+// complete one.
 func (s *API) Evidence(c echo.Context) error {
 	own, id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
@@ -215,6 +224,11 @@ func (s *API) Evidence(c echo.Context) error {
 		return err
 	}
 	q.Session = id
+	return s.admitted(c, s.Packs, false, func() error { return sendPack(c, own, q) })
+}
+
+// sendPack responds with the evidence pack that a query returns.
+func sendPack(c echo.Context, own *queries.Client, q audit.EvidenceRequest) error {
 	pack, err := rpc.Bytes(c.Request().Context(), own.Client, audit.EvidenceQuery, q)
 	if err != nil {
 		return queries.Error(audit.EvidenceQuery.Service, err)

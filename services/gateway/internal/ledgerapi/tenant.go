@@ -29,7 +29,7 @@ type ExportLine map[string]json.RawMessage
 // callers of that tenant without audit:read, and 404 for every other caller whom the route
 // admits, as for a tenant that does not exist. The parameters from and witnessed are
 // those of the query audit.tenant_export. If the export cannot be read to its end, or the
-// caller's access ends (see auth.Gate.Watch), the connection is aborted, so that the
+// caller's access ends (see auth.Gate.WatchReads), the connection is aborted, so that the
 // response is not mistaken for a complete one.
 func (s *API) TenantEvidence(c echo.Context) error {
 	tenant := c.Param("tenant")
@@ -41,7 +41,10 @@ func (s *API) TenantEvidence(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, done := s.Gate.Watch(c.Request().Context(), who, true)
+	ctx, done, err := s.admit(c, s.Packs, tenant != who.Tenant)
+	if err != nil {
+		return err
+	}
 	defer done()
 	out := exportWriter{c: c}
 	for {
@@ -50,6 +53,8 @@ func (s *API) TenantEvidence(c echo.Context) error {
 		switch {
 		case errors.Is(err, errDisconnected):
 			return nil
+		case out.waits(ctx, err):
+			continue
 		case err != nil && out.begun:
 			panic(http.ErrAbortHandler)
 		case err != nil:
@@ -107,7 +112,29 @@ func exportOf(c echo.Context) (q audit.TenantExportRequest, err error) {
 type exportWriter struct {
 	c     echo.Context
 	begun bool
-	next  string // position at which the export continues; "" at its end
+	last  time.Time // when the last lines were written
+	next  string    // position at which the export continues; "" at its end
+}
+
+// Times of an export that audit does not continue because it handles as many as it may.
+const (
+	busyWait  = 30 * time.Second       // maximum time that an export waits for its next part
+	busyPause = 100 * time.Millisecond // time between two queries for the part
+)
+
+// waits waits for busyPause and reports true if err is audit's error for too many reads,
+// the response has begun, and the export has not waited for longer than busyWait. Before
+// the response begins, the client gets the error instead.
+func (w *exportWriter) waits(ctx context.Context, err error) bool {
+	if rpc.CodeOf(err) != contract.CodeReadsExceeded || !w.begun || time.Since(w.last) > busyWait {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(busyPause):
+		return true
+	}
 }
 
 // errDisconnected reports that the client has disconnected.
@@ -120,6 +147,7 @@ func (w *exportWriter) write(part []audit.ExportLine) error {
 		w.c.Response().Header().Set("Content-Type", "application/x-ndjson")
 		w.c.Response().WriteHeader(http.StatusOK)
 	}
+	w.last = time.Now()
 	for _, l := range part {
 		if l.Next != "" {
 			w.next = l.Next

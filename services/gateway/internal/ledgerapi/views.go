@@ -52,7 +52,9 @@ func (s *API) View(c echo.Context) error {
 		q.Deadline = query.KeysViewQuery.Deadline
 	}
 	if v.Lines {
-		return queries.Lines(c, own, query.List[query.ViewRequest, json.RawMessage](q), query.ViewRequest{})
+		return s.admitted(c, s.Streams, true, func() error {
+			return queries.Lines(c, own, query.List[query.ViewRequest, json.RawMessage](q), query.ViewRequest{})
+		})
 	}
 	return queries.Send(c, own, q, query.ViewRequest{})
 }

@@ -78,13 +78,22 @@ func (s *API) Handler() echo.HandlerFunc {
 			return err
 		}
 		defer func() { s.mcps.leave(x, time.Now()) }()
-		ctx, done := s.Gate.Watch(r.Context(), who, r.Method == http.MethodGet)
+		ctx, done := s.watch(r, who)
 		defer done()
 		r = r.WithContext(context.WithValue(ctx, mcpKey{}, x))
 		r.Header.Set("Authorization", "Bearer "+raw)
 		checked.ServeHTTP(c.Response(), r)
 		return nil
 	}
+}
+
+// watch returns the context of a request; see auth.Gate.Watch. A GET opens a stream of
+// notifications, which ends with the caller's right to read.
+func (s *API) watch(r *http.Request, who *auth.Caller) (context.Context, context.CancelFunc) {
+	if r.Method == http.MethodGet {
+		return s.Gate.WatchReads(r.Context(), who, false)
+	}
+	return s.Gate.Watch(r.Context(), who, false)
 }
 
 // mcpServer returns the server of one MCP session of a tenant. The server lists the packs

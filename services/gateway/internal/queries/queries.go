@@ -52,8 +52,8 @@ type Client struct {
 const Timeout = 60 * time.Second
 
 // Error returns the API's error for a failed query to service: 404 for the code
-// not_found, 400 for invalid_input if the service names the invalid parameter, and 503
-// for everything else.
+// not_found, 400 for invalid_input if the service names the invalid parameter, 429 for
+// reads_exceeded, and 503 for everything else.
 func Error(service string, err error) error {
 	e := transient.ErrorOf(err)
 	switch {
@@ -61,6 +61,8 @@ func Error(service string, err error) error {
 		return apierr.NotFound(e.Message)
 	case e.Code == contract.CodeInvalidInput && e.Param != "":
 		return apierr.BadRequest(e.Param, e.Message)
+	case e.Code == contract.CodeReadsExceeded:
+		return apierr.ReadsExceeded(e.Message)
 	case e.Cause != nil:
 		return apierr.Unavailable(e.Message)
 	}

@@ -64,7 +64,7 @@ func TestErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want int
-	}{{missing, http.StatusNotFound}, {wrong, http.StatusBadRequest}, {down, http.StatusServiceUnavailable},
+	}{{missing, http.StatusNotFound}, {wrong, http.StatusBadRequest}, {rpc.Errorf(contract.CodeReadsExceeded, "too many"), http.StatusTooManyRequests}, {down, http.StatusServiceUnavailable},
 		{rpc.Errorf(contract.CodeQueryUnknown, "unknown"), http.StatusServiceUnavailable}} {
 		s := one(nil, c.err)
 		ctx, _ := request()

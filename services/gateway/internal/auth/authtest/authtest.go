@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
@@ -15,6 +16,7 @@ type Registry struct {
 	cell      string
 	tenants   map[string]*tenant
 	operators []string
+	ends      map[string]time.Time // of delegations, by operator
 	changed   chan struct{}
 }
 
@@ -47,6 +49,13 @@ func (r *Registry) change(f func()) {
 func (r *Registry) Open(operators ...string) {
 	r.change(func() {
 		r.cell, r.tenants[contract.CellTenant], r.operators = contract.CellTenant, &tenant{}, operators
+	})
+}
+
+// Withdraw removes an operator.
+func (r *Registry) Withdraw(operator string) {
+	r.change(func() {
+		r.operators = slices.DeleteFunc(slices.Clone(r.operators), func(p string) bool { return p == operator })
 	})
 }
 
@@ -103,11 +112,18 @@ func (r *Registry) Quota(id string) contract.Quota {
 	return contract.Quota{}
 }
 
-// Operator implements auth.Tenants. Delegations do not expire.
-func (r *Registry) Operator(principal, _ string) bool {
+// DelegateUntil sets the end of an operator's delegation. Without it, delegations do not
+// end.
+func (r *Registry) DelegateUntil(operator string, end time.Time) {
+	r.change(func() { r.ends = map[string]time.Time{operator: end} })
+}
+
+// Operator implements auth.Tenants.
+func (r *Registry) Operator(principal, now string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Contains(r.operators, principal)
+	end, limited := r.ends[principal]
+	return slices.Contains(r.operators, principal) && (!limited || now < contract.Time(end))
 }
 
 // Changed implements auth.Tenants.
