@@ -36,6 +36,11 @@ func (q *Queue[T]) Waiting(tenant, owner string) int {
 	return len(l.owners[owner])
 }
 
+// Only reports whether a tenant has items and no other tenant has any.
+func (q *Queue[T]) Only(tenant string) bool {
+	return len(q.active) == 1 && q.active[0].tenant == tenant
+}
+
 // Push adds an item of an owner in a tenant.
 func (q *Queue[T]) Push(tenant, owner string, item T) {
 	l := q.lines[tenant]

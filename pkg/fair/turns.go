@@ -9,7 +9,10 @@ import (
 // Turns limits the requests that run at once while several tenants send requests, so that
 // a tenant with many of them does not occupy the processors: a request of another tenant
 // starts at once, and competes with few. While one tenant alone sends requests, there is
-// no limit. The fields are set before the first use. It is safe for concurrent use.
+// no limit. A tenant alone with a queue, beside others that send requests but do not
+// queue, pauses between two requests for as long as the first one ran, because each
+// request of the others would otherwise compete with one of its requests. The fields are
+// set before the first use. It is safe for concurrent use.
 type Turns struct {
 	// Places is the number of requests that run at once. A tenant has at most half of
 	// them, but at least one.
@@ -19,15 +22,21 @@ type Turns struct {
 	Hold time.Duration
 
 	mu      sync.Mutex
-	seen    map[string]time.Time // when the last request of a tenant arrived
-	pruned  time.Time            // when outdated elements were removed from seen
+	latest  string               // tenant of the last request
+	at      time.Time            // when it arrived
+	others  time.Time            // when the last request of another tenant than latest arrived
 	held    map[string]int       // places by tenant
 	taken   int                  // places of all tenants
 	waiting Queue[chan struct{}] // a channel is closed when its request has a place
 }
 
-// lately is the time for which a tenant counts as present after its last request.
-const lately = 10 * time.Second
+const (
+	// lately is the time for which a tenant counts as present after its last request.
+	lately = 10 * time.Second
+	// pauses is the time after a request of a tenant for which another tenant with a
+	// queue pauses.
+	pauses = time.Second
+)
 
 // Enter waits until a request of an owner, who belongs to the tenant, may run, and returns
 // a function that the caller must call when the request has ended. It returns the error
@@ -35,6 +44,7 @@ const lately = 10 * time.Second
 func (t *Turns) Enter(ctx context.Context, tenant, owner string) (leave func(), err error) {
 	t.mu.Lock()
 	if !t.several(tenant, time.Now()) {
+		t.grant(func(string) bool { return true }) // the tenant's requests from the time when it was not alone
 		t.mu.Unlock()
 		return func() {}, nil
 	}
@@ -66,19 +76,11 @@ func (t *Turns) Enter(ctx context.Context, tenant, owner string) (leave func(), 
 // several records a request of a tenant, and reports whether another tenant has sent one
 // lately, or waits. t.mu must be held.
 func (t *Turns) several(tenant string, now time.Time) bool {
-	if t.seen == nil {
-		t.seen, t.held = map[string]time.Time{}, map[string]int{}
+	if tenant != t.latest {
+		t.latest, t.others = tenant, t.at
 	}
-	t.seen[tenant] = now
-	if len(t.seen) > 1 && now.Sub(t.pruned) > time.Second {
-		t.pruned = now
-		for of, at := range t.seen {
-			if now.Sub(at) > lately {
-				delete(t.seen, of)
-			}
-		}
-	}
-	return len(t.seen) > 1 || t.waiting.Len() > 0
+	t.at = now
+	return now.Sub(t.others) <= lately || t.waiting.Len() > 0 && !t.waiting.Only(tenant)
 }
 
 // may reports whether a tenant may have another place. t.mu must be held.
@@ -89,21 +91,46 @@ func (t *Turns) may(tenant string) bool {
 // take gives a place to a tenant, and returns the function that releases it. t.mu must be
 // held.
 func (t *Turns) take(tenant string) (leave func()) {
-	t.taken++
-	t.held[tenant]++
+	t.hold(tenant)
 	return t.until(tenant)
 }
 
-// until returns a function that releases a place of a tenant, which is also released after
-// t.Hold.
+// hold counts a place of a tenant. t.mu must be held.
+func (t *Turns) hold(tenant string) {
+	if t.held == nil {
+		t.held = map[string]int{}
+	}
+	t.taken++
+	t.held[tenant]++
+}
+
+// until returns a function that ends a request of a tenant. The request's place is
+// released then, or after the pause of the tenant, or after t.Hold.
 func (t *Turns) until(tenant string) (leave func()) {
+	began := time.Now()
 	var once sync.Once
 	release := func() { once.Do(func() { t.release(tenant) }) }
 	timer := time.AfterFunc(t.Hold, release)
 	return func() {
+		if now := time.Now(); t.pause(tenant, now) {
+			timer.Reset(min(now.Sub(began), began.Add(t.Hold).Sub(now)))
+			return
+		}
 		timer.Stop()
 		release()
 	}
+}
+
+// pause reports whether a tenant pauses after a request: it has a queue, no other tenant
+// has one, and another tenant has sent a request within the time pauses.
+func (t *Turns) pause(tenant string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.others
+	if tenant != t.latest {
+		last = t.at
+	}
+	return now.Sub(last) <= pauses && t.waiting.Only(tenant)
 }
 
 // release releases a place of a tenant, and gives free places to queued requests.
@@ -114,10 +141,16 @@ func (t *Turns) release(tenant string) {
 	if t.held[tenant]--; t.held[tenant] == 0 {
 		delete(t.held, tenant)
 	}
-	for t.taken < max(t.Places, 2) {
+	t.grant(t.may)
+}
+
+// grant gives places to queued requests of tenants for which the function may returns
+// true, until it returns true for none. t.mu must be held.
+func (t *Turns) grant(may func(tenant string) bool) {
+	for {
 		next := ""
 		ch, ok := t.waiting.Pop(func(of string) bool {
-			if !t.may(of) {
+			if !may(of) {
 				return false
 			}
 			next = of
@@ -126,8 +159,7 @@ func (t *Turns) release(tenant string) {
 		if !ok {
 			return
 		}
-		t.taken++
-		t.held[next]++
+		t.hold(next)
 		close(ch)
 	}
 }

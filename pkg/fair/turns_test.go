@@ -3,6 +3,7 @@ package fair
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,77 @@ func TestTurnsShared(t *testing.T) {
 		for len(leaves) > 0 {
 			(<-leaves)() // has no effect any more
 		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.taken != 0 || len(x.held) != 0 || x.waiting.Len() != 0 {
+			t.Errorf("%d places are taken, %v, %d wait", x.taken, x.held, x.waiting.Len())
+		}
+	})
+}
+
+// TestTurnsPause shows that a tenant with a queue pauses for as long as its request ran
+// while another tenant without a queue is present, and not once that tenant has sent
+// nothing for a second or has a queue itself. A tenant whose queue never becomes empty is
+// not limited any more once it is alone.
+func TestTurnsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 10 * time.Millisecond
+		x := &Turns{Places: 2, Hold: 50 * time.Millisecond}
+		ctx, cancel := context.WithCancel(t.Context())
+		var noisy atomic.Int64
+		client := func(ctx context.Context, tenant string) {
+			for ctx.Err() == nil {
+				if leave, err := x.Enter(ctx, tenant, "a"); err == nil {
+					time.Sleep(took)
+					if tenant == "noisy" {
+						noisy.Add(1)
+					}
+					leave()
+				}
+			}
+		}
+		// rate returns noisy's calls in the time in which as many as n of it fit one
+		// after the other.
+		rate := func(n int) int64 {
+			before := noisy.Load()
+			time.Sleep(time.Duration(n) * took)
+			return noisy.Load() - before
+		}
+		enter := func() {
+			leave, err := x.Enter(ctx, "quiet", "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave()
+		}
+		enter()
+		for range 8 {
+			go client(ctx, "noisy")
+		}
+		time.Sleep(took)
+		enter()
+		if got := rate(40); got < 19 || got > 21 {
+			t.Errorf("%d calls beside a quiet tenant, want half of 40", got)
+		}
+		time.Sleep(pauses)
+		if got := rate(40); got < 39 || got > 41 {
+			t.Errorf("%d calls after a second without calls of another tenant, want 40", got)
+		}
+		busy, stop := context.WithCancel(ctx)
+		for range 8 {
+			go client(busy, "quiet")
+		}
+		if got := rate(40); got < 38 || got > 42 {
+			t.Errorf("%d calls beside a tenant with a queue, want 40", got)
+		}
+		stop()
+		time.Sleep(lately + time.Second)
+		if got := rate(40); got < 8*39 {
+			t.Errorf("%d calls alone, want 320", got)
+		}
+		cancel()
+		synctest.Wait()
+		time.Sleep(time.Minute)
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if x.taken != 0 || len(x.held) != 0 || x.waiting.Len() != 0 {

@@ -116,7 +116,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	}
 	s.queries = queries.New(out.Queries)
 	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, Exceeded: s.metrics.CountExceeded,
-		Turns: fair.Turns{Places: 2 * runtime.GOMAXPROCS(0), Hold: turn}}
+		Turns: fair.Turns{Places: runtime.GOMAXPROCS(0), Hold: turn}}
 	if out.Tenants == nil {
 		s.gate.Tenants = env.Cell
 	}
