@@ -84,18 +84,19 @@ func (p *Picture) Draw(all []Point) (string, error) {
 	events := p.length(all)
 	var curves [][]at
 	var low, high at
+	found := false
 	for _, m := range p.Measures {
 		c := p.points(all, m, events)
 		for _, v := range c {
 			v = at{math.Log10(v.x), math.Log10(v.y)}
-			if low == high && low == (at{}) {
-				low, high = v, v
+			if !found {
+				low, high, found = v, v, true
 			}
 			low, high = at{min(low.x, v.x), min(low.y, v.y)}, at{max(high.x, v.x), max(high.y, v.y)}
 		}
 		curves = append(curves, c)
 	}
-	if low == (at{}) && high == (at{}) {
+	if !found {
 		return "", fmt.Errorf("curve: no points for %q", p.Title)
 	}
 	low, high = at{math.Floor(low.x), math.Floor(low.y)}, at{math.Ceil(high.x), math.Ceil(high.y)}

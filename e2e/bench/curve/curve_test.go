@@ -108,3 +108,17 @@ func TestDraw(t *testing.T) {
 		t.Error("drawn without points:", got)
 	}
 }
+
+// TestDrawOne checks that a point whose logarithms are 0 is drawn within the picture, alone
+// and before a larger one.
+func TestDrawOne(t *testing.T) {
+	one := Point{"m", 1, 10, "s", 1}
+	p := Picture{Title: "Starts", Unit: "s", Sessions: 10, Measures: []string{"m"}}
+	if _, err := p.Draw([]Point{one}); err != nil {
+		t.Error(err)
+	}
+	got, err := p.Draw([]Point{one, {"m", 100, 10, "s", 100}})
+	if err != nil || !strings.Contains(got, `points="70.0,250.0 700.0,40.0"`) {
+		t.Errorf("%v\n%s", err, got)
+	}
+}

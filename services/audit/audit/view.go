@@ -72,26 +72,35 @@ func OpenView(dir string) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, "view.db")
-	db, err := openDB(path)
+	db, err := openOrRenew(filepath.Join(dir, "view.db"))
 	if err != nil {
-		slog.Error("audit view is unreadable and will be rebuilt", "err", err)
-		if err := os.Rename(path, path+".broken"); err != nil {
-			return nil, err
-		}
-		if db, err = openDB(path); err != nil {
-			return nil, err
-		}
+		return nil, errors.Join(err, t.Close())
 	}
 	v := &View{Tree: t, db: db, dir: dir}
 	if err := v.tenants.load(db); err != nil {
-		return nil, err
+		return nil, errors.Join(err, db.Close(), t.Close())
 	}
 	if err := v.openIDs(); err != nil {
 		slog.Error("audit's index of ids is unreadable, and the view will be rebuilt", "err", err)
-		return v, v.Reset()
+		if err := v.Reset(); err != nil {
+			return nil, errors.Join(err, db.Close(), t.Close())
+		}
 	}
 	return v, nil
+}
+
+// openOrRenew opens or creates the database. If it cannot be opened, openOrRenew renames
+// it, and creates another one.
+func openOrRenew(path string) (*bbolt.DB, error) {
+	db, err := openDB(path)
+	if err == nil {
+		return db, nil
+	}
+	slog.Error("audit view is unreadable and will be rebuilt", "err", err)
+	if err := os.Rename(path, path+".broken"); err != nil {
+		return nil, err
+	}
+	return openDB(path)
 }
 
 // openDB opens or creates the database. If the database has another layout, openDB
@@ -103,12 +112,15 @@ func openDB(path string) (*bbolt.DB, error) {
 		return nil, err
 	}
 	db.AllocSize = 1 << 20 // the file grows in steps of 1 MiB
-	return db, db.Update(func(tx *bbolt.Tx) error {
+	if err := db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
 			return empty(tx) // the layout is that of another release; the entries are deleted, and the view is then rebuilt from the ledger
 		}
 		return create(tx)
-	})
+	}); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }
 
 // empty deletes all entries of the view's database.

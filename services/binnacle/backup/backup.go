@@ -268,8 +268,11 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 	if h, err := t.Next(); err != nil || h.Name != "backup.json" {
 		return nil, errors.New("not a backup: backup.json is not its first file")
 	}
-	if err := json.NewDecoder(t).Decode(&ix); err != nil || ix.Format != format {
-		return nil, fmt.Errorf("backup.json: format %q is not %s (%w)", ix.Format, format, err)
+	if err := json.NewDecoder(t).Decode(&ix); err != nil {
+		return nil, fmt.Errorf("backup.json: %w", err)
+	}
+	if ix.Format != format {
+		return nil, fmt.Errorf("backup.json: format %q, this program reads %s", ix.Format, format)
 	}
 	// The streams precede the keys in the file, but the NATS server needs the keys to
 	// start, so the streams are first written to temporary files.

@@ -1,6 +1,9 @@
 package backup
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -71,6 +74,36 @@ func TestRestoreProves(t *testing.T) {
 		_, err := restoreStreams(t.Context(), conn, spool, &index{Events: 3}, f, nil)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestForeignBackup checks that the error for a backup of another format names both
+// formats, and that the error for an index that is not JSON names the file.
+func TestForeignBackup(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"format":"binnacle-backup/v9"}`: `backup.json: format "binnacle-backup/v9", this program reads ` + format,
+		`{`:                               "backup.json: unexpected EOF",
+	} {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		w := tar.NewWriter(z)
+		if err := w.WriteHeader(&tar.Header{Name: "backup.json", Mode: 0o600, Size: int64(len(doc))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(doc)); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		z.Close()
+		dir := t.TempDir()
+		folders := Folders{Keys: filepath.Join(dir, "keys"), State: map[string]string{}}
+		for _, s := range services.Stateful() {
+			folders.State[s] = filepath.Join(dir, s)
+		}
+		_, err := Restore(t.Context(), &b, folders, nil, nil)
+		if err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

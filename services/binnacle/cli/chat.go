@@ -109,5 +109,8 @@ func printStream(c *env, r io.Reader) error {
 			return fail(exitFailed, "%s", chunk.Error.Message)
 		}
 	}
+	if err := sc.Err(); err != nil {
+		return fail(exitFailed, "the stream broke off: %v", err)
+	}
 	return fail(exitFailed, "the stream ended without [DONE]")
 }

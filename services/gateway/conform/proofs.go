@@ -478,6 +478,9 @@ func checkLedger(ctx context.Context, p *probe) error {
 	if err != nil {
 		return err
 	}
+	if head.Size == 0 {
+		return errors.New("the checkpoint covers no entry")
+	}
 	tile := (head.Size - 1) / 256
 	width := head.Size - tile*256
 	b, err := p.readAs(ctx, p.Operator, fmt.Sprintf("/api/v1/ledger?from=%d&to=%d", tile*256+1, head.Size))

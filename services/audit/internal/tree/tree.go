@@ -29,6 +29,7 @@ func Open(dir string) (*Tree, error) {
 	for level := range 48 {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("level-%02d", level)), os.O_RDWR|os.O_CREATE, private.FileMode)
 		if err != nil {
+			_ = t.Close()
 			return nil, err
 		}
 		t.levels = append(t.levels, f)

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
@@ -52,6 +55,26 @@ func TestExtend(t *testing.T) {
 	for _, at := range [][2]uint64{{0, n}, {0, 1 << 60}, {7, 0}, {48, 0}, {100, 0}} {
 		if _, err := tree.Node(uint(at[0]), at[1]); !errors.Is(err, io.EOF) {
 			t.Errorf("node %d of level %d: %v", at[1], at[0], err)
+		}
+	}
+}
+
+// TestOpenFails checks that Open leaves no file open if one of them cannot be opened.
+func TestOpenFails(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "level-07"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err == nil {
+		t.Fatal("a folder was opened as a file")
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, dir) {
+			t.Errorf("%s is open", to)
 		}
 	}
 }

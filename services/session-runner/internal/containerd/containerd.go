@@ -46,18 +46,19 @@ type Runner struct {
 // earlier process of the same instance did not remove. fifoDir must have the same path
 // for this process and for the daemon.
 func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
+	if err := os.MkdirAll(fifoDir, 0o700); err != nil {
+		return nil, err
+	}
 	client, err := containerd.New(socket, containerd.WithTimeout(5*time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
 	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[string]*image{}}
-	if err := os.MkdirAll(fifoDir, 0o700); err != nil {
-		return nil, err
-	}
 	if r.uids, err = sandbox.OpenUIDs(filepath.Join(fifoDir, "uids")); err != nil {
 		slog.Warn("runs share a user id", "err", err)
 	}
 	if err := r.reap(r.ctx(ctx)); err != nil {
+		_ = client.Close()
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
 	return r, nil
