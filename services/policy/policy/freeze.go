@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
@@ -60,18 +61,33 @@ func (f *freezes) executors() []string {
 	return out
 }
 
-// acknowledged waits until every running executor instance, and at least one instance,
-// has acknowledged the freeze, until ten seconds have passed, or until ctx is done.
-// acked lists the instances that have acknowledged it, and missing the running ones that
-// have not. A service whose running instances cannot be read is listed in missing by its
-// own name; if a read does not return in time, the result of the read before it counts.
+// signs returns the services with a key for receipts that is not revoked. Without one, a
+// service starts no effects and acknowledges no freeze.
+func (f *freezes) signs() map[string]bool {
+	out := map[string]bool{}
+	for _, k := range f.trust.Keys() {
+		if k.RevokedSince == 0 && slices.Contains(k.Uses, contract.UseReceipt) {
+			out[trust.Owner(&k.TrustKey)] = true
+		}
+	}
+	return out
+}
+
+// acknowledged waits until every running executor instance that can, and at least one
+// instance, has acknowledged the freeze, until ten seconds have passed, or until ctx is
+// done. acked lists the instances that have acknowledged it, and missing the running ones
+// that have not; those of a service that cannot (see signs) are listed and not awaited. A
+// service whose running instances cannot be read is listed in missing by its own name; if
+// a read does not return in time, the result of the read before it counts.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	running := map[string][]string{} // instances by service, according to the last read
+	signs := f.signs()
 	for {
 		acked = f.of(id)
 		missing = []string{}
+		awaited := false
 		for _, service := range f.executors() {
 			live, err := f.live(ctx, service)
 			switch {
@@ -88,10 +104,11 @@ func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing [
 			for _, instance := range instances {
 				if !slices.Contains(acked, instance) {
 					missing = append(missing, instance)
+					awaited = awaited || signs[service]
 				}
 			}
 		}
-		if len(missing) == 0 && len(acked) > 0 || ctx.Err() != nil {
+		if !awaited && len(acked)+len(missing) > 0 || ctx.Err() != nil {
 			return acked, missing
 		}
 		sleep(ctx, 10*time.Millisecond)

@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
@@ -195,6 +196,46 @@ func TestFreezeUnknown(t *testing.T) {
 		}
 	})
 }
+
+// TestFreezeKeyless shows that the instances of a service without a key for receipts, or
+// with a revoked one, are listed as missing, and not awaited.
+func TestFreezeKeyless(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		m := l.join("policy-1")
+		m.keepUp(ctx)
+		id := govern.FreezeID("g-1")
+		m.governor.freezes.add(&contract.FreezeAck{FreezeID: id, Instance: "session-runner-1"})
+		m.governor.freezes.live = func(_ context.Context, service string) ([]string, error) {
+			return map[string][]string{"session-runner": {"session-runner-1"}, contract.CallerExecutor: {"gw1"}}[service], nil
+		}
+		keys, receipts := l.ring(), []string{contract.UseReceipt}
+		for name, x := range map[string]struct {
+			keys []trust.Key
+			took time.Duration
+		}{
+			"no key":  {nil, 0},
+			"revoked": {[]trust.Key{{TrustKey: contract.TrustKey{KID: "k-1", Owner: contract.CallerExecutor, Uses: receipts}, RevokedSince: 7}}, 0},
+			"a key":   {[]trust.Key{{TrustKey: contract.TrustKey{KID: "k-1", Owner: contract.CallerExecutor, Uses: receipts}}}, 10 * time.Second},
+		} {
+			m.governor.freezes.trust = moreKeys{keys, x.keys}
+			began := time.Now()
+			acked, missing := m.governor.freezes.acknowledged(ctx, id)
+			if fmt.Sprint(acked) != "[session-runner-1]" || fmt.Sprint(missing) != "[gw1]" || time.Since(began).Round(time.Second) != x.took {
+				t.Errorf("%s: %v %v after %v", name, acked, missing, time.Since(began))
+			}
+		}
+	})
+}
+
+// moreKeys is a key registry with further keys.
+type moreKeys struct {
+	ring
+	further []trust.Key
+}
+
+// Keys implements keyring.
+func (m moreKeys) Keys() []trust.Key { return append(m.ring.Keys(), m.further...) }
 
 // TestGoverning shows that a governing call is decided on the events of its aggregate,
 // that invalid input and a failing ledger result in different errors, and that

@@ -210,7 +210,7 @@ func (l *ledger) join(name string) *member {
 // approver carol.
 func (l *ledger) ring() ring {
 	r := ring{}
-	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {contract.OwnerApprover + "carol", contract.UseApproval}} {
+	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {contract.OwnerApprover + "carol", contract.UseApproval}, "runner": {"session-runner", contract.UseReceipt}} {
 		k := key(l.t, name)
 		r[k] = trust.Key{TrustKey: contract.TrustKey{KID: k.KID, Owner: of[0], Tenant: "t", Uses: []string{of[1]}}}
 	}
