@@ -65,7 +65,18 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
-	return nil, responseError(resp)
+	return nil, operatorAdvice(c, responseError(resp))
+}
+
+// operatorAdvice adds to the error of a request that is an operator's how to send it with
+// an operator's token, if the request was sent with a context and its caller is none. The
+// token in DATA is not sent to a context's address, which may be another mesh's.
+func operatorAdvice(c *env, err error) error {
+	var e *exitError
+	if t := c.mesh(); c.operator && t.context != "" && errors.As(err, &e) && e.doc["reason_code"] == contract.ReasonOperatorRequired {
+		e.err = fmt.Errorf("%w; the request with context %q had no operator's token: give one with --token or in another context, or leave out --context and set BINNACLE_OPERATOR_TOKEN", e.err, t.context)
+	}
+	return err
 }
 
 // post sends body as JSON and decodes the response into out. It returns the response's

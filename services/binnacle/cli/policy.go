@@ -36,6 +36,7 @@ diff of two files work offline; the others at the mesh.`,
 		&cobra.Command{
 			Use:               "explain CALL",
 			Short:             "Show the answer of each layer to a recorded call",
+			Long:              "Show the answer of each layer to a recorded call. This reads the ledger of all\ntenants, so it needs an operator's token.",
 			Example:           "  binnacle policy explain c-0123456789",
 			Args:              takes(1, 1),
 			ValidArgsFunction: cobra.NoFileCompletions,
@@ -134,7 +135,8 @@ func newPolicySimulateCmd(c *env) *cobra.Command {
 		Use:   "simulate PATH",
 		Short: "Show which recorded calls a document would have decided otherwise",
 		Long: `Decide every recorded call again, under what is in force and with the document in
-place, and show which verdicts differ.`,
+place, and show which verdicts differ. This reads the ledger of all tenants, so it needs
+an operator's token.`,
 		Example: "  binnacle policy simulate other.tar.gz --name extra --precedence 10",
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
