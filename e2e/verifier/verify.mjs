@@ -120,6 +120,9 @@ const ed25519 = (pub, message, sig) => sig.length === 64 && cryptoVerify(null, m
 const unsigned = (doc) => { const { sig, ...rest } = doc; return rest }
 const signed = (pub, domain, doc) => typeof doc.sig === 'string' && ed25519(pub, Buffer.from(domain + '\n' + canonical(unsigned(doc))), b64(doc.sig, 'sig'))
 
+// ownerOf qualifies the names of people and of signers of bundles by their tenant.
+const ownerOf = (k) => k.owner.replace(/^(approver|bundle):/, (all) => `${all}${k.tenant}/`)
+
 class Registry {
   constructor(root) { this.root = root; this.keys = new Map() }
   apply(k, lamport) {
@@ -132,13 +135,12 @@ class Registry {
     const old = this.keys.get(k.kid)
     if (k.revoked) {
       if (!old) bad('revoked before it was published')
+      if (old.owner !== ownerOf(k)) bad('revoked as the key of another owner or tenant')
       if (old.owner === 'provision' && old.uses.includes('root') && [...this.keys.values()].filter((x) => x.owner === 'provision' && x.uses.includes('root') && x.since <= lamport && !(x.revoked && x.revoked <= lamport)).length < 2) bad('the last root cannot be revoked')
       old.revoked ||= lamport
     } else {
       if (old) bad('published twice')
-      // People and signers of bundles are of a tenant.
-      const owner = k.owner.replace(/^(approver|bundle):/, `$1:${k.tenant}/`)
-      this.keys.set(k.kid, { pub, owner, uses: k.uses, since: lamport, revoked: 0 })
+      this.keys.set(k.kid, { pub, owner: ownerOf(k), uses: k.uses, since: lamport, revoked: 0 })
     }
   }
   at(kid, owner, use, lamport) {
@@ -366,9 +368,11 @@ const instant = (t) => time.test(t) && new Date(t).toISOString() === t
 // the ledger began.
 class System {
   constructor(root, form, tenant = '') {
-    Object.assign(this, { form, tenant, reg: new Registry(root), policies: new Set(), first: '', opened: false, openedAt: 0, original: '', foreign: '', tenants: new Set(), budgets: new Set(), operators: new Map(), epochs: 1 })
+    Object.assign(this, { form, tenant, reg: new Registry(root), policies: new Set(), first: '', opened: false, openedAt: 0, original: '', foreign: '', tenants: new Set(), budgets: new Set(), operators: new Map(), epochs: 1, delegated: [], changes: [] })
   }
   get cell() { return this.opened ? '_cell' : this.first }
+  // whole tells whether every event of the cell is here.
+  get whole() { return this.form === 'ledger' || this.form === 'export' && this.tenant === '_cell' }
   holder(tenant) {
     if (!this.opened || tenant === this.original) return ''
     return this.form !== 'ledger' || tenant === '_cell' || this.tenants.has(tenant) ? tenant : ''
@@ -413,8 +417,7 @@ class System {
       else this.ofPack(e)
     } else if (e.tenant === '_cell') this.policies.add('_cell/' + policy)
     else {
-      need(e.data.layer !== 'p0', `event ${e.id}: ceilings of a tenant`)
-      this.policies.add(this.holder(e.tenant) + '/' + policy)
+      if (e.data.layer !== 'p0') this.policies.add(this.holder(e.tenant) + '/' + policy) // ceilings of a tenant are not in force
       this.ofPack(e)
     }
   }
@@ -447,6 +450,7 @@ class System {
   take(e, n) {
     if (this.form === 'export') this.admit(e)
     this.exists(e)
+    if (this.whole && this.opened && e.tenant === '_cell' && e.service === 'policy' && (causes[e.name] || e.name === 'policy_activated' && e.causationid)) this.changes.push([n, e])
     if (e.name === 'log_epoch_opened') {
       need(e.service === 'provision' && e.data.tenant === e.tenant, `event ${e.id}: not the opening of a log epoch`)
       this.byRoot(e, 'binnacle log epoch v1')
@@ -455,6 +459,7 @@ class System {
     } else if (['key_published', 'key_revoked', 'policy_activated'].includes(e.name) || makers[e.name]) {
       this.apply(e, new Map())
       if (e.name === 'cell_opened') this.openedAt = n
+      if (e.name === 'operator_delegated') this.delegated.push([n, e.data])
     }
   }
   exists(e) {
@@ -483,9 +488,12 @@ class System {
 // governs tells whether calls of a kind govern the whole mesh.
 const governs = (kind) => kind.startsWith('tenant.') || kind === 'policy.freeze' || kind === 'policy.unfreeze'
 
+// causes names, for each event that changes the whole mesh, the kind of the call that causes it.
+const causes = { __proto__: null, tenant_created: 'tenant.create', tenant_quota_set: 'tenant.set_quota', tenant_resumed: 'tenant.resume', tenant_suspended: 'tenant.suspend', mesh_frozen: 'policy.freeze', mesh_unfrozen: 'policy.unfreeze' }
+
 class Session {
   constructor(sys, tenant, id) {
-    Object.assign(this, { sys, calls: new Map(), contents: [], decisions: [], receipts: [], events: 0, tip: { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${tenant}\n${id}`)), index: 0 } })
+    Object.assign(this, { sys, calls: new Map(), outside: new Set(), contents: [], decisions: [], receipts: [], events: 0, tip: { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${tenant}\n${id}`)), index: 0 } })
   }
   get open() { return [...this.calls.values()].filter((c) => !c.recorded).length }
   get attested() { return this.receipts.filter((r) => r.attested_by === 'caller').length }
@@ -735,6 +743,7 @@ class Log {
     this.tree = new Tree()
     this.events = []
     this.sessions = new Map()
+    this.claims = new Map()
   }
   // line takes the stored bytes of the next event.
   line(bytes, n) {
@@ -761,9 +770,18 @@ class Log {
       const k = e.tenant + '\0' + e.session
       if (!this.sessions.has(k)) this.sessions.set(k, new Session(this.sys, e.tenant, e.session))
       const s = this.sessions.get(k)
-      if (e.name === 'allowed') need(!(this.sys.opened && n > this.sys.openedAt && e.data.decision.tenant !== '_cell' && governs(e.data.decision.kind)), `event ${e.id}: allows a tenant what only the cell may`)
+      if (e.name === 'effect_recorded') need(!(s.outside.has(e.callid) && e.data.effect.status === 'succeeded'), `event ${e.id}: a tenant did what only the cell may`)
+      if (e.name === 'allowed' && this.sys.opened && n > this.sys.openedAt) {
+        const d = e.data.decision
+        if (d.tenant !== '_cell') { if (governs(d.kind)) s.outside.add(e.callid) } else need(this.sys.delegated.some(([at, o]) => at < n && o.principal === d.actor && (!('not_after' in o) || d.time <= o.not_after)), `event ${e.id}: allows a call of the cell by no operator`)
+      }
       s.next(e)
+      if (e.name === 'effect_started') this.claims.set(e.id, { n, tenant: e.tenant, kind: s.calls.get(e.callid).proposed.data.kind })
       for (const c of s.contents.splice(0)) open(c, new Map())
+    }
+    for (const [n, e] of this.sys.changes) {
+      const c = this.claims.get(e.causationid)
+      need(c && c.n < n && c.tenant === '_cell' && (!causes[e.name] || c.kind === causes[e.name]), `event ${e.id} (${e.name}): no call of the cell caused it`)
     }
   }
   get counts() {
@@ -794,7 +812,7 @@ function exported(rows, root) {
   shape(h, 'the first line', { binnacle_tenant_export: 's', checkpoint: 's', cosignatures: 'l?', events: 'i', kid: 's', lamport: 'i', sessions: 'i', sig: 's?', tenant: 's' })
   need(h.binnacle_tenant_export === 'v1' && token.test(h.tenant) && !h.tenant.startsWith('_org-'), 'the first line: version, or tenant')
   const log = new Log(root, 'export', h.tenant), ends = []
-  let events = 0
+  let events = 0, early = false
   for (const [n, bytes] of rows.entries()) {
     const is = (name) => bytes.subarray(0, name.length + 4).equals(Buffer.from(`{"${name}":`))
     if (n === 0) continue
@@ -805,12 +823,16 @@ function exported(rows, root) {
       shape(t, `line ${n + 1}`, { binnacle_hidden: 's', level: 'i' })
       need(/^[0-9a-f]{64}$/.test(t.binnacle_hidden), `line ${n + 1}: hash`)
       log.tree.add(t.level, Buffer.from(t.binnacle_hidden, 'hex'))
+      need(!log.sys.opened || h.tenant !== '_cell' || log.sys.tenants.size > 0, `line ${n + 1}: hides events of the cell`)
+      early ||= !log.sys.opened
       continue
     }
     log.line(bytes, n)
     events++
   }
   const head = log.close(h.checkpoint)
+  need(h.tenant === log.sys.cell || log.sys.tenants.has(h.tenant), `tenant ${h.tenant} does not exist`)
+  need(!early || h.tenant !== log.sys.first, 'hides events from before the cell is opened')
   need(lamportOf(head) === h.lamport, "the first line: its lamport is not the checkpoint's")
   need(signed(log.sys.reg.at(h.kid, 'audit', 'manifest', h.lamport), 'binnacle tenant export v1', h), 'the first line: signature does not verify')
   need(head.tips !== null, 'the first line: the checkpoint commits to no map of tips')

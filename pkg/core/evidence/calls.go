@@ -20,6 +20,7 @@ type callState struct {
 	// a vote or the expiry of the time to vote has ended the escalation
 	settled  bool
 	decision *contract.Decision
+	outside  bool // see authentic.outside
 	started  bool
 	claimer  string
 	recorded bool

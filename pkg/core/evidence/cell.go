@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
 // cellMakers maps the name of each event about the mesh as a whole to the service that
@@ -77,7 +76,9 @@ func (s *system) end() error {
 
 // activate records the digest of a policy that was activated, for the tenants whose
 // decisions may name it. Before the cell is opened, these are the ledger's one tenant and,
-// for ceilings and the bundles of the configuration, every later tenant.
+// for ceilings and the bundles of the configuration, every later tenant. Ceilings that
+// another tenant than the cell's activates after the opening are in force for no tenant:
+// an instance of policy that had not read cell_opened may have recorded their activation.
 func (s *system) activate(e *contract.Event, a *contract.Activated) error {
 	key := a.Layer + a.Digest
 	if !s.cell.Opened() {
@@ -92,10 +93,9 @@ func (s *system) activate(e *contract.Event, a *contract.Activated) error {
 		s.policies[policyOf{contract.CellTenant, key}] = true
 		return nil
 	}
-	if a.Layer == "p0" {
-		return fmt.Errorf("event %s: ceilings of tenant %s, which only the cell has", e.ID, e.Tenant)
+	if a.Layer != "p0" {
+		s.policies[policyOf{s.holder(e.Tenant), key}] = true
 	}
-	s.policies[policyOf{s.holder(e.Tenant), key}] = true
 	return s.ofPack(e)
 }
 
@@ -211,21 +211,14 @@ func (l *authentic) readCell(n uint64, e *contract.Event) error {
 	switch e.Name {
 	case contract.EventCellOpened:
 		l.openedAt = n
+	case contract.EventOperatorDelegated:
+		return l.delegate(n, e)
 	case contract.EventTenantCreated:
 		var t contract.TenantCreated
 		if err := contract.Decode(e.Data, &t); err != nil {
 			return err
 		}
 		l.organizations[contract.BudgetTenant(t.Tenant)] = true
-	}
-	return nil
-}
-
-// outside returns an error if the decision at index n, which is after the opening of the
-// cell, allows a call of another tenant that governs the whole mesh.
-func (l *authentic) outside(n uint64, d *contract.Decision) error {
-	if l.cell.Opened() && n > l.openedAt && d.Tenant != contract.CellTenant && guard.GovernsCell(d.Kind) {
-		return fmt.Errorf("allows %s in tenant %s, which only the cell may", d.Kind, d.Tenant)
 	}
 	return nil
 }

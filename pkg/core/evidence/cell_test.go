@@ -2,9 +2,11 @@ package evidence
 
 import (
 	"encoding/base64"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -40,6 +42,7 @@ func newCell(t testing.TB, first string) *cell {
 		c.in(first, "s-old")
 	}
 	c.open(first, original, first)
+	c.delegate(&contract.Operator{Principal: "alice"})
 	for _, env := range []string{"prod", "test"} {
 		c.create("acme", "shop", env)
 		c.p1["acme_shop_"+env] = c.activate("acme_shop_"+env, "p1", "own of "+env, "call")
@@ -59,8 +62,29 @@ type canonical string
 func (canonical) Canonical(*canon.Codec) {}
 
 // event stores an event without a session. The key of an event about a tenant is that of
-// the tenant's aggregate.
+// the tenant's aggregate. An event of policy that changes the mesh as a whole follows the
+// call that causes it.
 func (c *cell) event(tenant, service, name string, d canon.Document) {
+	cause := ""
+	if tenant == contract.CellTenant && service == "policy" && causes[name] != "" {
+		cause = c.claim(contract.CellTenant, causes[name])
+	}
+	c.causedBy(cause, tenant, service, name, d)
+}
+
+// claim stores a call of a kind in a tenant, in a session of its own, and returns the id of
+// its claim.
+func (c *cell) claim(tenant, kind string) string {
+	before, session := c.kind, fmt.Sprint("s-op-", c.lamport)
+	c.kind = kind
+	c.in(tenant, session)
+	c.kind = before
+	return "s-c-1-" + session
+}
+
+// causedBy stores an event without a session, with the id of the event that caused it, or
+// "".
+func (c *cell) causedBy(cause, tenant, service, name string, d canon.Document) {
 	c.tenant = tenant
 	var data []byte
 	if raw, ok := d.(canonical); ok {
@@ -77,7 +101,31 @@ func (c *cell) event(tenant, service, name string, d canon.Document) {
 		}
 		e.Key = "tenant-" + tenant
 	}
+	e.Cause = cause
 	c.store(e)
+}
+
+// delegate stores a document for an operator, signed by the root key.
+func (c *cell) delegate(o *contract.Operator) {
+	o.Issued, o.SignerKID = contract.Time(c.now), c.root.KID
+	o.Sig = c.root.Sign(sign.DomainOperator, contract.Bytes(o))
+	name := contract.EventOperatorDelegated
+	if o.Withdrawn {
+		name = contract.EventOperatorWithdrawn
+	}
+	c.event(contract.CellTenant, "provision", name, o)
+}
+
+// made returns the data of the event that creates the tenant acme_shop_x.
+func made() *contract.TenantCreated {
+	return &contract.TenantCreated{Admin: "ann", Organization: "acme", Project: "shop", Environment: "x", Tenant: "acme_shop_x"}
+}
+
+// by stores a call of the cell with another actor.
+func (c *cell) by(actor string) {
+	c.actor = actor
+	c.in(contract.CellTenant, "s-by")
+	c.actor = "alice"
 }
 
 // in stores one call of a tenant that is allowed and one that is denied.
@@ -107,9 +155,19 @@ func (c *cell) activate(tenant, layer, text, source string) string {
 
 // publish stores the publication of a key.
 func (c *cell) publish(tenant, name, owner, use string) {
+	c.trust(contract.EventKeyPublished, tenant, name, owner, use)
+}
+
+// revoke stores the revocation of a key.
+func (c *cell) revoke(tenant, name, owner, use string) {
+	c.trust(contract.EventKeyRevoked, tenant, name, owner, use)
+}
+
+// trust stores an event about a key.
+func (c *cell) trust(event, tenant, name, owner, use string) {
 	k := key(c.t, name)
-	d := trust.Publish(c.root, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Tenant: tenant, Uses: []string{use}})
-	c.event(tenant, "provision", contract.EventKeyPublished, &d)
+	d := trust.Publish(c.root, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Revoked: event == contract.EventKeyRevoked, Tenant: tenant, Uses: []string{use}})
+	c.event(tenant, "provision", event, &d)
 }
 
 // withP1 stores a call of a tenant whose decision names another P1 bundle.
@@ -187,9 +245,24 @@ var cellRules = map[string]struct {
 	"a witness in the original":   {func(c *cell) { c.publish("t", "k", "witness:w", contract.UseWitness) }, "is not in the cell's tenant", "is not in the cell's tenant"},
 	"a key in the cell":           {func(c *cell) { c.publish(contract.CellTenant, "k", "judge", contract.UseReceipt) }, "", ""},
 	"an approver of the tenant":   {func(c *cell) { c.publish(prod, "k", "approver:bob", contract.UseApproval) }, "", ""},
-	"an approver of another":      {func(c *cell) { c.publish(test, "k", "approver:bob", contract.UseApproval) }, "", "belongs to tenant acme_shop_test; this pack is of acme_shop_prod"},
-	"a signer of another":         {func(c *cell) { c.publish(test, "k", "bundle:ci", contract.UseBundle) }, "", "belongs to tenant acme_shop_test"},
-	"opened again":                {func(c *cell) { c.open(contract.CellTenant, "t", "t") }, "opens a cell that is open", "opens a cell that is open"},
+	"an approver revoked": {func(c *cell) {
+		c.publish(prod, "k", "approver:bob", contract.UseApproval)
+		c.revoke(prod, "k", "approver:bob", contract.UseApproval)
+	}, "", ""},
+	"an approver revoked by another tenant": {func(c *cell) {
+		c.publish(prod, "k", "approver:bob", contract.UseApproval)
+		c.revoke(test, "k", "approver:bob", contract.UseApproval)
+	}, "revoked as a key of approver:acme_shop_test/bob, and belongs to approver:acme_shop_prod/bob", ""},
+	"a key revoked for another service": {func(c *cell) {
+		c.publish(contract.CellTenant, "k", "judge", contract.UseReceipt)
+		c.revoke(contract.CellTenant, "k", "work", contract.UseReceipt)
+	}, "revoked as a key of work, and belongs to judge", ""},
+	"a key of the original revoked in the cell": {func(c *cell) {
+		c.revoke(contract.CellTenant, "session-runner", "session-runner", contract.UseReceipt)
+	}, "", ""},
+	"an approver of another": {func(c *cell) { c.publish(test, "k", "approver:bob", contract.UseApproval) }, "", "belongs to tenant acme_shop_test; this pack is of acme_shop_prod"},
+	"a signer of another":    {func(c *cell) { c.publish(test, "k", "bundle:ci", contract.UseBundle) }, "", "belongs to tenant acme_shop_test"},
+	"opened again":           {func(c *cell) { c.open(contract.CellTenant, "t", "t") }, "opens a cell that is open", "opens a cell that is open"},
 	"opened by policy": {func(c *cell) {
 		c.event(contract.CellTenant, "policy", contract.EventCellOpened, &contract.CellOpened{Sig: "x"})
 	}, "is not a system event", "is not a system event"},
@@ -215,7 +288,16 @@ var cellRules = map[string]struct {
 	"another budget ledger": {func(c *cell) {
 		c.event("_org-x", "policy", contract.EventBudgetChanged, canonical(`{"now":"2026-01-02T03:04:05.000Z"}`))
 	}, "tenant _org-x does not exist", ""},
-	"ceilings of a tenant":         {func(c *cell) { c.activate(prod, "p0", "own ceilings", "call") }, "ceilings of tenant acme_shop_prod, which only the cell has", "ceilings of tenant acme_shop_prod"},
+	"ceilings of a tenant":     {func(c *cell) { c.activate(prod, "p0", "own ceilings", "call") }, "", ""},
+	"ceilings of the original": {func(c *cell) { c.activate("t", "p0", "own ceilings", "call") }, "", ""},
+	"a call by a tenant's own ceilings": {func(c *cell) {
+		c.pol.P0 = c.activate(prod, "p0", "own ceilings", "call")
+		c.in(prod, "s-x")
+	}, "a policy that was never activated", ""},
+	"a call by ceilings of the original": {func(c *cell) {
+		c.pol.P0 = c.activate("t", "p0", "own ceilings", "call")
+		c.in("t", "s-x")
+	}, "a policy that was never activated", ""},
 	"a bundle of another":          {func(c *cell) { c.withP1(prod, c.p1[test]) }, "a policy that was never activated", ""},
 	"a bundle of the original":     {func(c *cell) { c.withP1(prod, c.p1["t"]) }, "a policy that was never activated", ""},
 	"the original's own bundle":    {func(c *cell) { c.withP1("t", c.p1["t"]) }, "", ""},
@@ -229,8 +311,64 @@ var cellRules = map[string]struct {
 	"epoch 1 by name":              {func(c *cell) { c.origin += "/epoch-1" }, "the checkpoint is of", "the checkpoint is of"},
 	"the mesh frozen by a tenant":  {func(c *cell) { c.kind = "policy.freeze"; c.in(prod, "s-x") }, "allows policy.freeze in tenant acme_shop_prod", ""},
 	"a tenant created by a tenant": {func(c *cell) { c.kind = "tenant.create"; c.in("t", "s-x") }, "allows tenant.create in tenant t", ""},
-	"the mesh frozen by the cell":  {func(c *cell) { c.kind = "policy.freeze"; c.in(contract.CellTenant, "s-x") }, "", ""},
-	"a limit set by a tenant":      {func(c *cell) { c.kind = "policy.set_limits"; c.in(prod, "s-x") }, "", ""},
+	"a freeze by the original that failed": {func(c *cell) {
+		c.kind, c.ends = "policy.freeze", contract.Failed
+		c.in("t", "s-x")
+	}, "", ""},
+	"a freeze by the original without an outcome": {func(c *cell) {
+		c.kind, c.ends = "policy.freeze", "-"
+		c.in("t", "s-x")
+	}, "", ""},
+	"a tenant created for a call of the original that failed": {func(c *cell) {
+		c.ends = contract.Failed
+		c.causedBy(c.claim("t", "tenant.create"), contract.CellTenant, "policy", contract.EventTenantCreated, made())
+	}, "(tenant_created): no call of the cell caused it", ""},
+	"the mesh frozen for a call of the original that failed": {func(c *cell) {
+		c.ends = contract.Failed
+		c.causedBy(c.claim("t", "policy.freeze"), contract.CellTenant, "policy", contract.EventMeshFrozen, canonical(`{"id":"f-1","reason":"x"}`))
+	}, "(mesh_frozen): no call of the cell caused it", ""},
+	"ceilings of the cell for a call of the original": {func(c *cell) {
+		a := &contract.Activated{Bundle: contract.NewContent(make([]byte, 16), []byte("p"), "text/plain"), Digest: sign.Digest([]byte("p")), Layer: "p0", Source: "call"}
+		c.causedBy(c.claim("t", "policy.activate"), contract.CellTenant, "policy", contract.EventPolicyActivated, a)
+	}, "(policy_activated): no call of the cell caused it", ""},
+	"ceilings of the cell": {func(c *cell) {
+		a := &contract.Activated{Bundle: contract.NewContent(make([]byte, 16), []byte("p"), "text/plain"), Digest: sign.Digest([]byte("p")), Layer: "p0", Source: "call"}
+		c.causedBy(c.claim(contract.CellTenant, "policy.activate"), contract.CellTenant, "policy", contract.EventPolicyActivated, a)
+	}, "", ""},
+	"a tenant created for no call": {func(c *cell) {
+		c.causedBy("", contract.CellTenant, "policy", contract.EventTenantCreated, made())
+	}, "no call of the cell caused it", ""},
+	"a tenant created for another call": {func(c *cell) {
+		c.causedBy(c.claim(contract.CellTenant, "tenant.suspend"), contract.CellTenant, "policy", contract.EventTenantCreated, made())
+	}, "no call of the cell caused it", ""},
+	"a tenant created for a proposal": {func(c *cell) {
+		c.causedBy("p"+c.claim(contract.CellTenant, "tenant.create")[1:], contract.CellTenant, "policy", contract.EventTenantCreated, made())
+	}, "no call of the cell caused it", ""},
+	"a tenant created before its call": {func(c *cell) {
+		c.causedBy("s-c-1-s-late", contract.CellTenant, "policy", contract.EventTenantCreated, made())
+		c.kind = "tenant.create"
+		c.in(contract.CellTenant, "s-late")
+	}, "no call of the cell caused it", ""},
+	"a call of the cell by no operator": {func(c *cell) { c.by("bob") }, "allows a call of the cell by bob, who was no operator by then", ""},
+	"an operator delegated too late": {func(c *cell) {
+		c.by("bob")
+		c.delegate(&contract.Operator{Principal: "bob"})
+	}, "allows a call of the cell by bob", ""},
+	"an operator whose time had ended": {func(c *cell) {
+		c.delegate(&contract.Operator{Principal: "bob", NotAfter: contract.Time(c.now)})
+		c.by("bob")
+	}, "allows a call of the cell by bob", ""},
+	"an operator for some time": {func(c *cell) {
+		c.delegate(&contract.Operator{Principal: "bob", NotAfter: contract.Time(c.now.Add(time.Hour))})
+		c.by("bob")
+	}, "", ""},
+	"an operator who was withdrawn": {func(c *cell) { // which policy may not have read
+		c.delegate(&contract.Operator{Principal: "bob"})
+		c.delegate(&contract.Operator{Principal: "bob", Withdrawn: true})
+		c.by("bob")
+	}, "", ""},
+	"the mesh frozen by the cell": {func(c *cell) { c.kind = "policy.freeze"; c.in(contract.CellTenant, "s-x") }, "", ""},
+	"a limit set by a tenant":     {func(c *cell) { c.kind = "policy.set_limits"; c.in(prod, "s-x") }, "", ""},
 }
 
 // TestCellRules applies one change of cellRules at a time, and checks the error of the
@@ -259,6 +397,14 @@ func TestCellPacks(t *testing.T) {
 
 	c.withP1(prod, c.p1["t"])
 	check(t, "cites a bundle of the original", c.packError(prod, "s-p1", nil), "a policy that was never activated")
+	c = newCell(t, "t")
+	own := c.activate("t", "p0", "own ceilings", "call")
+	check(t, "ceilings of the original", c.packError("t", "s-new", nil), "")
+	check(t, "another's ceilings", c.packError(prod, "s-"+prod, of(contract.EventPolicyActivated, "t")), "belongs to tenant t; this pack is of acme_shop_prod and the cell")
+	c.pol.P0 = own
+	c.in("t", "s-p0")
+	check(t, "by ceilings of the original", c.packError("t", "s-p0", nil), "a policy that was never activated")
+	c = newCell(t, "t")
 	c.in(org, "s-org")
 	check(t, "of a budget ledger", c.packError(org, "s-org", nil), "a pack of a budget ledger's tenant")
 }
@@ -323,6 +469,14 @@ func cells(t testing.TB) map[string]struct {
 		if x.spoil(c); x.pack != "" {
 			add(false, name, c.pack(prod, "s-"+prod, nil))
 		}
+	}
+	for tenant, session := range map[string]string{prod: "s-" + prod, "t": "s-new"} {
+		c := newCell(t, "t")
+		own := c.activate(tenant, "p0", "own ceilings", "call")
+		add(true, "ceilings of "+tenant, c.pack(tenant, session, nil))
+		c.pol.P0 = own
+		c.in(tenant, "s-p0")
+		add(false, "a decision by ceilings of "+tenant, c.pack(tenant, "s-p0", nil))
 	}
 	for name, of := range map[string][2]string{"another's bundle": {contract.EventPolicyActivated, test}, "a bundle of a person of the original": {contract.EventPolicyActivated, "t"},
 		"a creation": {contract.EventTenantCreated, contract.CellTenant}, "a budget": {contract.EventBudgetChanged, org}} {

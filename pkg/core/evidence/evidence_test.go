@@ -34,6 +34,8 @@ type world struct {
 	tenant  string // tenant of the next events
 	origin  string // origin of the log
 	kind    string // kind of the next calls
+	actor   string // actor of the next calls
+	ends    string // status of the next outcomes of allowed calls, none for "-"
 }
 
 func key(t testing.TB, name string) *sign.Key {
@@ -51,7 +53,7 @@ func newWorld(t testing.TB) *world { return newWorldOf(t, "", "t") }
 // its keys are derived begin with whose, so that worlds with different values of whose
 // have different keys.
 func newWorldOf(t testing.TB, whose, tenant string) *world {
-	w := &world{t: t, tenant: tenant, origin: "binnacle/test", kind: "tool.echo", root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
+	w := &world{t: t, tenant: tenant, origin: "binnacle/test", kind: "tool.echo", actor: "alice", ends: contract.Succeeded, root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
 	publish := func(k *sign.Key, owner string, uses ...string) {
 		d := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Tenant: tenant, Uses: uses})
 		w.system = append(w.system, w.put("provision", "key_published", "trust", contract.Bytes(&d), nil))
@@ -104,8 +106,8 @@ func (w *world) store(e *contract.Event) {
 
 var ceilings = guard.Ceilings{MaxCents: 1, Sandbox: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1024, Pids: 8, Tier: "process", WallMS: 1000}, StartWindowMS: 60000}
 
-// call adds one call to the ledger, with its outcome: the call succeeds if allow is set,
-// and otherwise is denied. If big is set, its contents are stored as objects.
+// call adds one call to the ledger, with its outcome: the call is allowed and has the
+// status w.ends if allow is set, and otherwise is denied. If big is set, its contents are stored as objects.
 func (w *world) call(session, id string, allow, big bool) {
 	body := []byte(`{"text":"` + id + `"}`)
 	if big {
@@ -118,7 +120,7 @@ func (w *world) call(session, id string, allow, big bool) {
 	}
 	c := contract.Call{Args: args, Deadline: contract.Time(w.now.Add(time.Minute)), ID: id, Kind: w.kind, Scopes: []string{"tools:call"}, Tool: "echo"}
 	p := w.put("gateway", "call_proposed", session, contract.Bytes(&c), nil)
-	p.ID, p.Actor, p.Client, p.Session, p.CallID, p.Origin = "p-"+id, "alice", "test", session, id, "gw1"
+	p.ID, p.Actor, p.Client, p.Session, p.CallID, p.Origin = "p-"+id, w.actor, "test", session, id, "gw1"
 	w.store(p)
 	tool := &contract.Tool{Description: "d", Executor: "session-runner", InputSchema: contract.Raw(`{}`), Kind: w.kind, OutputSchema: contract.Raw(`{}`), Tool: "echo", Version: "v1", Sandbox: &ceilings.Sandbox}
 	p1 := guard.Answer{Verdict: contract.Allow, Reason: "RULE"}
@@ -126,7 +128,7 @@ func (w *world) call(session, id string, allow, big bool) {
 		p1 = guard.Answer{Verdict: contract.Deny, Reason: "NO"}
 	}
 	w.lamport++
-	d := guard.Decide(guard.Inputs{CallID: id, Facts: guard.Facts{Actor: "alice", ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "test", Deadline: c.Deadline, Kind: c.Kind,
+	d := guard.Decide(guard.Inputs{CallID: id, Facts: guard.Facts{Actor: w.actor, ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "test", Deadline: c.Deadline, Kind: c.Kind,
 		Now: contract.Time(w.now), Proposed: p.Time, Proposer: "gateway", Scopes: c.Scopes, Session: session, Tenant: w.tenant, Operator: w.tenant == contract.CellTenant, Tool: "echo", ToolDigest: contract.Digest(tool)},
 		Tool: tool, P1: p1, P0: &ceilings, Policies: w.pol, Lamport: w.lamport}, w.keys["policy"])
 	eff := contract.Effect{CallID: id, EffectType: c.Kind, Ended: contract.Time(w.now), InputDigest: args.Commitment, Instance: "x-1", Tool: "echo"}
@@ -141,11 +143,21 @@ func (w *world) call(session, id string, allow, big bool) {
 	s := w.put("session-runner", "effect_started", session, contract.Bytes(&contract.Started{CallID: id, DecisionID: d.ID, IntentID: d.Intent.ID}), a)
 	s.ID = "s-" + id
 	w.store(s)
+	eff.Status = w.ends
+	switch w.ends {
+	case contract.Succeeded:
+	case "-":
+		return
+	default:
+		eff.ErrorCode = "failed"
+		w.record("session-runner", s, &d, false, eff, nil)
+		return
+	}
 	out := contract.NewContent(salt[16:], body, "application/json")
 	if out.Store == contract.StoreObject {
 		w.objects[out.Commitment] = contract.Object(salt[16:], body)
 	}
-	eff.Status, eff.OutputDigest = contract.Succeeded, out.Commitment
+	eff.OutputDigest = out.Commitment
 	w.record("session-runner", s, &d, false, eff, &out)
 }
 

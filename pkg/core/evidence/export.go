@@ -148,6 +148,7 @@ type export struct {
 	tree     translog.Frontier
 	events   int64
 	sessions int64
+	early    bool // whether leaves are hidden before cell_opened
 }
 
 // authenticate runs the first pass over the export: it does for the events what the
@@ -169,6 +170,9 @@ func (x *export) authenticate(open Opener, demands Demands) error {
 	}
 	x.last = trailer{x.header.Checkpoint, x.header.Cosignatures}
 	if err := x.seal(&x.tree, kept, demands); err != nil {
+		return err
+	}
+	if err := x.hides(); err != nil {
 		return err
 	}
 	return in("the first line", x.checkHeader())
@@ -216,6 +220,25 @@ func (x *export) hide(b []byte) error {
 	subtree, ok := parseHash(h.Hash)
 	if !ok || h.Level < 0 || x.tree.AddTree(uint(h.Level), subtree) != nil {
 		return fmt.Errorf("no subtree of level %d begins at leaf %d", h.Level, x.tree.Size)
+	}
+	if x.cell.Opened() && x.tenant == contract.CellTenant && len(x.cell.Tenants()) == 0 {
+		return errors.New("hides events of the cell: no other tenant exists here")
+	}
+	x.early = x.early || !x.cell.Opened()
+	return nil
+}
+
+// hides returns an error if the tenant of the export does not exist, or if leaves are
+// hidden where no other tenant exists: before cell_opened, in the export of the ledger's
+// one tenant. Therefore no export can hide cell_opened, and with it the rules that hold
+// from then on. All lines must have been read.
+func (x *export) hides() error {
+	_, exists := x.cell.Of(x.tenant)
+	switch {
+	case !exists && x.tenant != x.cell.Tenant():
+		return fmt.Errorf("tenant %s does not exist", x.tenant)
+	case x.early && x.tenant == x.cell.Log():
+		return fmt.Errorf("hides events from before the cell is opened: no other tenant than %s exists there", x.tenant)
 	}
 	return nil
 }
@@ -268,6 +291,9 @@ func (x *export) walk(open Opener) (*ExportReport, error) {
 		return nil, bad.err // the error of an earlier line takes precedence
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := w.caused(); err != nil {
 		return nil, err
 	}
 	rep := &ExportReport{Tenant: x.tenant, Origin: x.head.Origin, TreeSize: int64(x.head.Size), RootHash: hex.EncodeToString(x.head.Root[:]),

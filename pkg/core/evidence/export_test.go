@@ -316,9 +316,7 @@ var exportRules = map[string]struct {
 		})
 	}, "belongs to tenant t; this export is of acme_shop_prod and the cell"},
 	"an operator": {func(c *cell) *exported {
-		o := &contract.Operator{Issued: contract.Time(c.now), Principal: "op", SignerKID: c.root.KID}
-		o.Sig = c.root.Sign(sign.DomainOperator, contract.Bytes(o))
-		c.event(contract.CellTenant, "provision", contract.EventOperatorDelegated, o)
+		c.delegate(&contract.Operator{Principal: "op"})
 		return c.withShown(func(e *contract.Event, is bool) bool { return is || e.Name == contract.EventOperatorDelegated })
 	}, "belongs to tenant _cell; this export is of acme_shop_prod and the cell"},
 	"the tenant's creation hidden": {func(c *cell) *exported {
@@ -327,6 +325,33 @@ var exportRules = map[string]struct {
 	"the opening hidden": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool { return is && e.Name != contract.EventCellOpened })
 	}, "belongs to tenant _cell; this export is of acme_shop_prod and the cell"},
+	"the opening hidden from the original": {func(c *cell) *exported {
+		return c.export("t", 0, func() func(e *contract.Event) bool {
+			shown := shownTo("t", "t")
+			return func(e *contract.Event) bool { return shown(e) && e.Name != contract.EventCellOpened }
+		}())
+	}, "hides events from before the cell is opened: no other tenant than t exists there"},
+	"a session before the opening hidden": {func(c *cell) *exported {
+		shown := shownTo("t", "t")
+		x := c.export("t", 0, func(e *contract.Event) bool { return shown(e) && e.Session != "s-old" })
+		x.ends, x.header.Sessions = x.ends[:1], 1
+		return x
+	}, "hides events from before the cell is opened: no other tenant than t exists there"},
+	"a delegation before any tenant hidden from the cell": {func(c *cell) *exported {
+		n := newCell(c.t, contract.CellTenant)
+		shown, is := shownTo(contract.CellTenant, contract.CellTenant), 0
+		return n.export(contract.CellTenant, 0, func(e *contract.Event) bool {
+			if e.Name == contract.EventOperatorDelegated {
+				is++
+			}
+			return shown(e) && (e.Name != contract.EventOperatorDelegated || is > 1)
+		})
+	}, "hides events of the cell: no other tenant exists here"},
+	"a tenant that does not exist": {func(c *cell) *exported { return c.export("x_y_z", 0, shownTo("x_y_z", "t")) }, "tenant x_y_z does not exist"},
+	"the operator hidden from the cell": {func(c *cell) *exported {
+		shown := shownTo(contract.CellTenant, "t")
+		return c.export(contract.CellTenant, 0, func(e *contract.Event) bool { return shown(e) && e.Name != contract.EventOperatorDelegated })
+	}, "allows a call of the cell by alice, who was no operator by then"},
 	"the root's key hidden": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool {
 			return is && !strings.Contains(string(e.Data), `"owner":"provision"`)
@@ -337,7 +362,12 @@ var exportRules = map[string]struct {
 	}, "a policy that was never activated"},
 	"a decision by another's bundle": {func(c *cell) *exported { c.withP1(prod, c.p1[test]); return c.plain() }, "a policy that was never activated"},
 	"a freeze allowed":               {func(c *cell) *exported { c.kind = "policy.freeze"; c.in(prod, "s-x"); return c.plain() }, "allows policy.freeze in tenant acme_shop_prod"},
-	"a log of another name":          {func(c *cell) *exported { c.origin = "binnacle/" + c.root.KID + "/_cell"; return c.plain() }, "the checkpoint is of binnacle/"},
+	"a freeze allowed that failed": {func(c *cell) *exported {
+		c.kind, c.ends = "policy.freeze", contract.Failed
+		c.in(prod, "s-x")
+		return c.plain()
+	}, ""},
+	"a log of another name": {func(c *cell) *exported { c.origin = "binnacle/" + c.root.KID + "/_cell"; return c.plain() }, "the checkpoint is of binnacle/"},
 	"a wrong subtree": {func(c *cell) *exported {
 		x := c.plain()
 		i := x.hidden()

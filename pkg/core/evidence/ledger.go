@@ -138,6 +138,7 @@ type authentic struct {
 
 	openedAt      uint64          // index of cell_opened
 	organizations map[string]bool // tenants for the budget ledgers of organizations
+	governing
 }
 
 // authenticate runs the first pass over the export: it checks the schema of every event,
@@ -206,6 +207,7 @@ func (l *authentic) read(n uint64, b []byte) error {
 	if err := l.exists(e); err != nil {
 		return err
 	}
+	l.changed(n, e)
 	if !isSystem(e) && e.Name != contract.EventLogEpochOpened && cellMakers[e.Name] == "" {
 		return nil
 	}
@@ -286,7 +288,8 @@ type worker struct {
 	done     chan struct{}
 	pending  []item
 	sessions map[[2]string]*course
-	at       uint64 // index of the line that caused err
+	claims   map[string]claim // claims of the calls that changed the mesh as a whole, by their id
+	at       uint64           // index of the line that caused err
 	err      error
 }
 
@@ -308,7 +311,7 @@ type course struct {
 func newWalk(l *authentic) *walk {
 	w := &walk{l: l, ids: map[string]struct{}{}}
 	for range runtime.GOMAXPROCS(0) {
-		x := &worker{l: l, in: make(chan []item, 4), done: make(chan struct{}), sessions: map[[2]string]*course{}}
+		x := &worker{l: l, in: make(chan []item, 4), done: make(chan struct{}), sessions: map[[2]string]*course{}, claims: map[string]claim{}}
 		w.workers = append(w.workers, x)
 		go x.run()
 	}
@@ -421,12 +424,13 @@ func (x *worker) check(n uint64, e *contract.Event, s *course) (d data, err erro
 	if d, err = decode(e); err != nil {
 		return d, err
 	}
-	if d.allowed != nil {
-		if err := x.l.outside(n, &d.allowed.Decision); err != nil {
-			return d, err
-		}
+	if err = x.l.permits(n, &d, s.calls[e.CallID]); err != nil {
+		return d, err
 	}
-	return d, checkEvent(e, &d, s.calls, &s.tip, &x.l.system)
+	if err = checkEvent(e, &d, s.calls, &s.tip, &x.l.system); err == nil {
+		x.note(n, e, &d, s)
+	}
+	return d, err
 }
 
 // stop sends the pending events to the workers, makes the workers exit and waits for
@@ -459,6 +463,9 @@ func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	if x := w.first(); x != nil {
 		return nil, x.err
+	}
+	if err := w.caused(); err != nil {
+		return nil, err
 	}
 	rep := &LedgerReport{Origin: w.l.head.Origin, TreeSize: int64(w.l.head.Size), RootHash: hex.EncodeToString(w.l.head.Root[:]), Tips: TipAttested}
 	var leaves []translog.TipLeaf

@@ -310,7 +310,9 @@ func (c *Cell) Tenants() []Tenant { return slices.Clone(c.tenants) }
 
 // Operator reports whether the principal of CellTenant is an operator at now, a time in
 // contract.TimeFormat: the newest document for the principal is a delegation that has no
-// end or ends at now or later. Operator does not compare now with the time of issue.
+// end or ends at now or later. Operator does not compare now with the time of issue, which
+// only orders the documents for a principal and may be ahead of the reader's clock: a
+// document, above all a withdrawal, is in force as soon as it is on the ledger.
 func (c *Cell) Operator(principal, now string) bool {
 	i, ok := c.find(principal)
 	if !ok || c.operators[i].Withdrawn {

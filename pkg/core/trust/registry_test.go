@@ -58,7 +58,10 @@ func TestApplyErrors(t *testing.T) {
 			return d
 		}, "signature does not verify"},
 		"revoked unpublished": {func(root, _ *sign.Key) contract.TrustKey { return doc(root, evil, "x", true) }, "revoked before it was published"},
-		"the last root":       {func(root, _ *sign.Key) contract.TrustKey { return doc(root, root, "provision", true, contract.UseRoot) }, "the last root cannot be revoked"},
+		"revoked for another owner": {func(root, policy *sign.Key) contract.TrustKey {
+			return doc(root, policy, "audit", true, contract.UseDecision, contract.UseReceipt)
+		}, "revoked as a key of audit, and belongs to policy"},
+		"the last root": {func(root, _ *sign.Key) contract.TrustKey { return doc(root, root, "provision", true, contract.UseRoot) }, "the last root cannot be revoked"},
 	} {
 		r, root, policy := registry(t)
 		before := r.Dump()
@@ -69,6 +72,39 @@ func TestApplyErrors(t *testing.T) {
 		if !bytes.Equal(before, r.Dump()) {
 			t.Errorf("%s: changed the registry", name)
 		}
+	}
+}
+
+// TestRevokedByTenant shows that the key of a person is revoked only by a document for the
+// person's tenant, and that a key of the mesh's own is revoked by one for another tenant,
+// since the mesh's own keys move to another tenant when the cell is opened.
+func TestRevokedByTenant(t *testing.T) {
+	r, root, policy := registry(t)
+	ann := key(t, "ann")
+	of := func(k *sign.Key, owner, tenant string, revoked bool) contract.TrustKey {
+		d := doc(root, k, owner, revoked, contract.UseApproval)
+		d.Tenant = tenant
+		return trust.Publish(root, d)
+	}
+	if err := r.Apply(of(ann, contract.OwnerApprover+"ann", "a", false), 6); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []contract.TrustKey{of(ann, contract.OwnerApprover+"ann", "b", true), of(ann, contract.OwnerApprover+"bob", "a", true), of(ann, contract.OwnerBundle+"ann", "a", true)} {
+		if err := r.Apply(d, 7); err == nil || !strings.Contains(err.Error(), "belongs to approver:a/ann") {
+			t.Errorf("%s of %s: %v", d.Owner, d.Tenant, err)
+		}
+	}
+	if _, err := r.At(ann.KID, "approver:a/ann", contract.UseApproval, 8); err != nil {
+		t.Error("the key is revoked:", err)
+	}
+	if err := r.Apply(of(ann, contract.OwnerApprover+"ann", "a", true), 9); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.At(ann.KID, "approver:a/ann", contract.UseApproval, 9); err == nil {
+		t.Error("the key is not revoked")
+	}
+	if err := r.Apply(of(policy, "policy", contract.CellTenant, true), 10); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -53,7 +53,8 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 // every later one must be signed by a root key, a key of provision for the use root,
 // that is valid at its Lamport time. Several root keys may be valid at the same time.
 // The id of a key must be sign.KID of its bytes. A key can be published only once, and
-// revoked only after that; a second revocation has no effect. The last valid root key
+// revoked only after that, by a document for the same owner in the sense of Owner; a
+// second revocation has no effect. The last valid root key
 // cannot be revoked. After an error, which names the key, the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
@@ -98,18 +99,12 @@ func (r *Registry) anchors(k *contract.TrustKey) bool {
 // the time of the key's revocation. It returns an error if the document breaks one of
 // the rules of Apply.
 func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) error {
-	old, known := r.keys[k.KID]
+	_, known := r.keys[k.KID]
 	switch {
 	case k.Revoked && !known:
 		return errors.New("revoked before it was published")
-	case k.Revoked && old.revoked != 0:
-		return nil // the earliest revocation is the valid one
-	case k.Revoked && r.lastRoot(&old, lamport):
-		return errors.New("the last root cannot be revoked")
 	case k.Revoked:
-		old.revoked = lamport
-		r.keys[k.KID] = old
-		return nil
+		return r.revoke(&k, lamport)
 	case known:
 		return errors.New("published twice")
 	}
@@ -117,6 +112,22 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 		r.keys = map[string]entry{}
 	}
 	r.keys[k.KID] = entry{doc: k, owner: Owner(&k), public: public, since: lamport}
+	return nil
+}
+
+// revoke sets the time of the revocation of a published key.
+func (r *Registry) revoke(k *contract.TrustKey, lamport uint64) error {
+	old := r.keys[k.KID]
+	switch {
+	case Owner(k) != old.owner:
+		return fmt.Errorf("revoked as a key of %s, and belongs to %s", Owner(k), old.owner)
+	case old.revoked != 0:
+		return nil // the earliest revocation is the valid one
+	case r.lastRoot(&old, lamport):
+		return errors.New("the last root cannot be revoked")
+	}
+	old.revoked = lamport
+	r.keys[k.KID] = old
 	return nil
 }
 
