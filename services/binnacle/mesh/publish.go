@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
@@ -61,6 +62,10 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn, m *emit.Emitter)
 	if err := p.settle(ctx, m.Log); err != nil {
 		return err
 	}
+	have, err := keysOn(ctx, m.Log)
+	if err != nil {
+		return err
+	}
 	for i := range docs {
 		exists, err := p.exists(ctx, m.Log, docs[i].Tenant)
 		if err != nil {
@@ -72,7 +77,7 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn, m *emit.Emitter)
 			}
 			continue
 		}
-		if err := publish(ctx, m, &docs[i], p.misplaced(&docs[i])); err != nil {
+		if err := have.publish(ctx, m, &docs[i], p.misplaced(&docs[i])); err != nil {
 			return fmt.Errorf("publish key %s: %w", docs[i].KID, err)
 		}
 	}
@@ -169,9 +174,71 @@ func recorded(ctx context.Context, l eventlog.Log, filter string) (bool, error) 
 	return err == nil, err
 }
 
-// publish records a key, or its revocation, in the tenant of its document, unless the
-// ledger already has it there. A misplaced document is not recorded but logged.
-func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey, misplaced bool) error {
+// recordedKeys holds the owner of each key on the ledger, in the form of trust.Owner, and
+// whether the key is revoked there, by key id. A ledger with two publications of one key,
+// in whatever tenants, does not verify, nor does one with a revocation for another owner
+// than the publication's.
+type recordedKeys map[string]recordedKey
+
+type recordedKey struct {
+	owner   string
+	revoked bool
+}
+
+// keysOn returns the keys on the ledger. It ignores documents that cannot be decoded.
+func keysOn(ctx context.Context, l eventlog.Log) (recordedKeys, error) {
+	have := recordedKeys{}
+	filter := bus.Filter{Service: services.Provision, Key: "trust"}.String()
+	for en, err := range l.Scan(ctx, filter, 1) {
+		if err != nil {
+			return nil, err
+		}
+		var k contract.TrustKey
+		if e, err := eventlog.Open(en, filter); err == nil && contract.Decode(e.Data, &k) == nil {
+			have.add(&k)
+		}
+	}
+	return have, nil
+}
+
+// add adds a document that is on the ledger.
+func (have recordedKeys) add(k *contract.TrustKey) {
+	old, known := have[k.KID]
+	switch owner := trust.Owner(k); {
+	case !known && !k.Revoked:
+		have[k.KID] = recordedKey{owner: owner}
+	case k.Revoked && old.owner == owner:
+		have[k.KID] = recordedKey{owner, true}
+	}
+}
+
+// lacks reports whether a document, or one with the same effect in another tenant, is to
+// be added to the ledger. It logs why a document cannot be added that the ledger does not
+// have: the key belongs to another owner, or is to be revoked and was not published.
+func (have recordedKeys) lacks(k *contract.TrustKey) bool {
+	old, known := have[k.KID]
+	owner := trust.Owner(k)
+	switch {
+	case known && old.owner != owner:
+		slog.Error("a document of the ring is not published: the key belongs to another owner or tenant on the ledger; every owner and every tenant needs a key of its own", "kid", k.KID, "owner", owner, "published", old.owner)
+		return false
+	case !known && k.Revoked:
+		slog.Error("a revocation of the ring is not published: the key is not on the ledger", "kid", k.KID, "owner", owner)
+		return false
+	}
+	return !known || k.Revoked && !old.revoked
+}
+
+// publish records a key, or its revocation, in the tenant of its document, unless lacks
+// returns false for the document. A misplaced document is not recorded but logged.
+func (have recordedKeys) publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey, misplaced bool) error {
+	if !have.lacks(k) {
+		return nil
+	}
+	if misplaced {
+		slog.Error("a document of the ring is not published: it was made for a tenant that no longer holds the mesh's own keys; make it again with this release", "kid", k.KID, "owner", k.Owner, "tenant", k.Tenant)
+		return nil
+	}
 	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(k.Tenant, services.Provision, "trust"), func(h []*contract.Event) (*contract.Event, error) {
 		for _, e := range h {
 			m.See(e.Lamport)
@@ -180,16 +247,15 @@ func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey, misplac
 				return nil, nil
 			}
 		}
-		if misplaced {
-			slog.Error("a document of the ring is not published: it was made for a tenant that no longer holds the mesh's own keys; make it again with this release", "kid", k.KID, "owner", k.Owner, "tenant", k.Tenant)
-			return nil, nil
-		}
 		name := contract.EventKeyPublished
 		if k.Revoked {
 			name = contract.EventKeyRevoked
 		}
 		return m.In(k.Tenant).New(name, "trust", contract.Bytes(k), nil), nil
 	})
+	if err == nil {
+		have.add(k)
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
@@ -95,4 +97,63 @@ func TestPublishByTenant(t *testing.T) {
 		publish(p, want)
 	}
 	publish(again(p.Ring), want)
+}
+
+// TestPublishKeyOnce shows that a key is published once although the ring has documents of
+// it for two tenants, that only a revocation for its owner and tenant is published, and
+// that a revocation of a key that the ledger does not have is not.
+func TestPublishKeyOnce(t *testing.T) {
+	log := &memlog.Log{}
+	m := &emit.Emitter{Log: log, Source: "provision/provision-1", Now: time.Now}
+	doc := func(kid, owner, tenant string, revoked bool) *contract.TrustKey {
+		return &contract.TrustKey{Algorithm: "ed25519", KID: kid, Owner: owner, PublicKey: "x", Revoked: revoked, SignerKID: "k-root", Sig: "x", Tenant: tenant, Uses: []string{contract.UseApproval}}
+	}
+	names := func() (all []string) {
+		for en, err := range log.Scan(t.Context(), eventlog.Every, 1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := eventlog.Open(en, eventlog.Every)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e.Tenant+" "+e.Name)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		k     *contract.TrustKey
+		added bool
+	}{
+		{doc("k-1", "approver:ann", "a", true), false},
+		{doc("k-1", "approver:ann", "a", false), true},
+		{doc("k-1", "approver:ann", "a", false), false},
+		{doc("k-1", "approver:ann", "b", false), false},
+		{doc("k-1", "approver:bob", "a", false), false},
+		{doc("k-1", "approver:ann", "b", true), false},
+		{doc("k-1", "approver:bob", "a", true), false},
+		{doc("k-1", "approver:ann", "a", true), true},
+		{doc("k-1", "approver:ann", "a", true), false},
+		{doc("k-2", "judge", "t", false), true},
+		{doc("k-2", "judge", contract.CellTenant, false), false},
+		{doc("k-2", "judge", contract.CellTenant, true), true},
+		{doc("k-2", "judge", "t", true), false},
+	} {
+		before := len(names())
+		have, err := keysOn(t.Context(), log)
+		for range 2 { // the second time, the result is known without the ledger
+			if err == nil {
+				err = have.publish(t.Context(), m, c.k, false)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if added := len(names()) - before; added > 1 || (added == 1) != c.added {
+			t.Errorf("%s of %s in %s, revoked %v: %d events added, want %v", c.k.KID, c.k.Owner, c.k.Tenant, c.k.Revoked, added, c.added)
+		}
+	}
+	if want := []string{"a key_published", "a key_revoked", "t key_published", contract.CellTenant + " key_revoked"}; !slices.Equal(names(), want) {
+		t.Errorf("%v, want %v", names(), want)
+	}
 }
