@@ -222,3 +222,45 @@ func TestCellTenants(t *testing.T) {
 		}
 	}
 }
+
+// TestTrustAwait shows that Await returns at once for a sequence that the registry has
+// read, that otherwise it waits, and tries again, until the registry has read it, that it
+// remembers how far the registry has read, and that it returns the error of its context.
+func TestTrustAwait(t *testing.T) {
+	root, err := sign.NewKey(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newCellWorld(t, root)
+	keys, calls, lag := w.env.Trust, 0, 2
+	keys.position = func() uint64 { return w.read }
+	keys.reach = func(ctx context.Context) (uint64, error) {
+		switch calls++; {
+		case calls == 1:
+			return 0, context.DeadlineExceeded // of the request
+		case calls <= lag:
+			return w.read, nil // the server that responded has not stored every event yet
+		}
+		at, err := w.env.Cell.reach(ctx)
+		return at + 10, err // the end of the ledger is after the last key event
+	}
+	w.publish("a", root)
+	valid := func() bool {
+		_, err := keys.At(root.KID, "provision", contract.UseRoot, 1)
+		return err == nil
+	}
+	if valid() {
+		t.Fatal("the key is known before it was read")
+	}
+	for seq, want := range map[uint64]int{1: 3, 11: 3} {
+		if err := keys.Await(t.Context(), seq); err != nil || !valid() || calls != want {
+			t.Errorf("sequence %d: %v, key known %v, %d requests", seq, err, valid(), calls)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	keys.reach = func(context.Context) (uint64, error) { return 0, ctx.Err() }
+	if err := keys.Await(ctx, 12); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

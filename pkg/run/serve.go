@@ -148,7 +148,7 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	in.trust = follow.New(env.Conn, env.Instance, bus.Trust, env.Trust.apply)
-	env.Cell.reach = in.trust.Reach
+	env.Cell.reach, env.Trust.reach, env.Trust.position = in.trust.Reach, in.trust.Reach, in.trust.Position
 	env.starting.Follow(env.Instance, "keys."+env.Service, in.trust)
 	go env.starting.Report(inner, env.Log, env.Instance)
 	var g errgroup.Group

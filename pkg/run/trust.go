@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -27,6 +29,36 @@ type Trust struct {
 	see func(lamport uint64)
 
 	cell *Cell // receives the events of bus.Trust, without the keys that the registry rejects
+
+	position func() uint64                         // returns the sequence of the last event of bus.Trust that was applied
+	reach    func(context.Context) (uint64, error) // waits until every stored event was applied; see follow.Follower.Reach
+	reached  atomic.Uint64                         // greatest result of reach
+}
+
+// errBehind is the error of an attempt of Await after which the view lacks events.
+var errBehind = fmt.Errorf("%w: the key registry has not read every event yet", eventlog.ErrUnavailable)
+
+// Await waits until the registry has applied every key event before the ledger sequence
+// seq of a stored event. From then on, At returns for the Lamport time of that event what
+// it returns for a reader that has read the whole ledger. A view that looks up keys while
+// it applies an event must call Await first, because the two readers are not in step. The
+// error is that of ctx.
+func (t *Trust) Await(ctx context.Context, seq uint64) error {
+	return eventlog.Retry(ctx, func() error {
+		if t.reached.Load() >= seq || t.position() >= seq {
+			return nil
+		}
+		at, err := t.reach(ctx)
+		if err != nil {
+			return fmt.Errorf("%w: %w", eventlog.ErrUnavailable, err)
+		}
+		for old := t.reached.Load(); at > old && !t.reached.CompareAndSwap(old, at); old = t.reached.Load() {
+		}
+		if at < seq {
+			return errBehind
+		}
+		return nil
+	})
 }
 
 // dump returns the canonical form of the view and the ledger sequence of the last event

@@ -31,7 +31,7 @@ type Facts struct {
 	Now             string         `json:"now"`
 	OnBehalfOf      string         `json:"on_behalf_of,omitempty"`
 	Operator        bool           `json:"operator,omitempty"`     // a root key made the actor an operator; set only in calls of contract.CellTenant
-	OutsideCell     bool           `json:"outside_cell,omitempty"` // once the cell is opened: the call governs the whole mesh, by its kind or its args, and is not of contract.CellTenant
+	OutsideCell     bool           `json:"outside_cell,omitempty"` // the call governs the whole mesh, by its kind or its args, and is not of contract.CellTenant; before the cell is opened: the call creates or changes a tenant
 	Parent          string         `json:"parent,omitempty"`
 	ParentLive      bool           `json:"parent_live,omitempty"`
 	Proposed        string         `json:"proposed"`

@@ -18,8 +18,13 @@ const cellFamily = "tenant."
 // GovernsCell reports whether calls of this kind govern the whole mesh, so that once the
 // cell is opened only calls of contract.CellTenant may be of the kind.
 func GovernsCell(kind string) bool {
-	return strings.HasPrefix(kind, cellFamily) || slices.Contains(cellKinds, kind)
+	return ChangesTenants(kind) || slices.Contains(cellKinds, kind)
 }
+
+// ChangesTenants reports whether calls of this kind create or change tenants. They are
+// calls of contract.CellTenant also before the cell is opened, when no call can be one of
+// that tenant.
+func ChangesTenants(kind string) bool { return strings.HasPrefix(kind, cellFamily) }
 
 // Kinds of calls that end a state in which a gate denies calls: a freeze, and an overdue
 // review. The gate permits the kind that ends the state.

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
@@ -70,6 +71,7 @@ type Service struct {
 	view      *follow.Follower
 	metrics   *metrics.Metrics
 	probe     probe.Probe
+	await     func(seq uint64) error // waits until the key registry has applied every key event before a stored event
 	captures  atomic.Pointer[string] // capture mode of the latest reload; nil before the first
 	parts
 }
@@ -125,6 +127,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	g, inner := errgroup.WithContext(ctx)
+	s.await = func(seq uint64) error { return env.Trust.Await(inner, seq) }
 	from := env.Snapshots.Start(ctx, kept.Source(services.ViewCatalog, snapshotVersion, s.view))
 	g.Go(func() error { return s.view.Run(inner, from) })
 	s.background(inner, g)
@@ -173,11 +176,18 @@ func (s *Service) configure() error {
 
 // apply applies a ledger entry to the views of credentials and of the catalog, and
 // advances the Lamport clock. An entry that eventlog.Open rejects is logged and skipped.
+// Before cell_opened, which a root key signs, apply waits until the key registry has
+// applied the events before it; it returns the error of that.
 func (s *Service) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, toolsReader.Filters...)
 	if err != nil {
 		s.env.Log.Error("ledger entry refused", "seq", en.Seq, "err", err)
 		return nil
+	}
+	if e.Name == contract.EventCellOpened {
+		if err := s.await(en.Seq); err != nil {
+			return err
+		}
 	}
 	s.env.Emit.See(e.Lamport)
 	if err := s.authority.Apply(e); err != nil {

@@ -8,12 +8,14 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
@@ -45,6 +47,7 @@ type proposal struct {
 	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
 	after   uint64 // for the second decision: the sequence of the proposal; otherwise 0
 
+	early    bool   // whether the call governs the whole mesh because the cell is not opened, according to the state
 	again    bool   // whether the labels are read from the ledger, as in a second attempt
 	guess    bool   // whether the labels were read from this instance's cache
 	labelled uint64 // sequence of the event with the session's labels; 0 = no labels are known
@@ -148,7 +151,9 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 // append records a decision that is not a denial, after its reservation is on the
 // ledger. If the decision is an ALLOW that was made with cached labels, the append
 // expects the sequence of the event with those labels; append returns errMoved if there
-// is a newer one. It returns nil if another delivery of the proposal was decided first.
+// is a newer one. An ALLOW of a proposal with early set is not stored if the cell is opened
+// by then: append then waits until the state has applied that, and returns errMoved. It
+// returns nil if another delivery of the proposal was decided first.
 func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, reserved func() error) error {
 	ev.ID = decision.ID
 	b, err := ev.Encode()
@@ -160,6 +165,9 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	}
 	own := func(e *contract.Event) bool { return e.Service() == "policy" && e.CallID == ev.CallID }
 	_, err = eventlog.Contend(ctx, d.emit.Log, p.key(), own, func(id string) (uint64, error) {
+		if decision.Verdict == contract.Allow && p.early {
+			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, b, openingFilter(p.event.Tenant), 0)
+		}
 		if decision.Verdict == contract.Allow && p.guess {
 			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
 		}
@@ -168,8 +176,15 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
 		return nil // the proposal was decided in another delivery
+	case errors.Is(err, eventlog.ErrConflict) && p.early:
+		return errors.Join(errMoved, d.reach(ctx))
 	case errors.Is(err, eventlog.ErrConflict):
 		return errMoved
 	}
 	return err
+}
+
+// openingFilter returns the filter of cell_opened on a ledger that began in a tenant.
+func openingFilter(tenant string) string {
+	return bus.AggregateFilter(tenant, services.Provision, "cell")
 }

@@ -38,7 +38,9 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	p.state.Read(func(v *state.View) {
 		v.AddFacts(f, now)
 		f.Revoked = v.People.Tokens.Revoked(c.Token, e.Actor, e.Time)
+		p.early = v.Alone() && guard.GovernsCell(f.Kind)
 	})
+	p.again = p.again || p.early // the append of the ALLOW expects that the cell is not opened, and can expect nothing of the labels
 	if c.Parent != "" {
 		if f.ParentLive, err = d.parentLive(ctx, p); err != nil {
 			return err

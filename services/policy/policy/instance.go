@@ -36,6 +36,7 @@ type instance struct {
 	epoch    func() uint64                              // returns the number of reconnections to the server; nil if there are none
 	cell     func(context.Context) (handle.Cell, error) // returns the state of the cell after every stored event; see run.Cell.Now
 	reach    func(context.Context) error                // waits until states has applied every event that was stored at the time of the call
+	await    func(seq uint64) error                     // waits until trust has applied every key event before a stored event; nil if trust is complete
 	seen     atomic.Uint64                              // greatest Lamport time of the events that states has applied
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,12 +12,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
 // upgraded is a ledger of release 0.5 with an instance, before its cell is opened. Each
@@ -355,5 +362,139 @@ func TestFreezeWhileOpening(t *testing.T) {
 			t.Error("a call is denied:", reason)
 		}
 		u.want("an operator", u.do(ctx, contract.CellTenant, govern.KindFreeze, `{"reason":"smoke"}`), `"reason":"smoke"`)
+	})
+}
+
+// TestAllowedWhileOpening shows that no freeze of the original tenant is allowed after
+// cell_opened, although the instance that decides has not applied the opening: the append
+// of the decision fails, and the call is then denied. The verifiers accept such a decision
+// only if it had no effect.
+func TestAllowedWhileOpening(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		u := newUpgraded(ctx, t)
+		if err := catalog.Register(ctx, u.m.emit, u.cell, "policy", tools); err != nil {
+			t.Fatal(err)
+		}
+		u.m.follow()
+		propose := func() delivery {
+			return u.propose("freeze", func(e *contract.Event, c *contract.Call) {
+				c.Kind, c.Tool, c.Scopes = govern.KindFreeze, govern.KindFreeze, []string{"policy:admin"}
+				c.Args = contract.NewContent(make([]byte, contract.SaltSize), []byte(`{"reason":"fire"}`), "application/json")
+			})
+		}
+		take := func(d delivery) {
+			t.Helper()
+			for {
+				err := u.m.decider.take(ctx, d)
+				if err == nil {
+					return
+				}
+				if d.tries++; !errors.Is(err, errMoved) || d.tries > 9 {
+					t.Fatal(err)
+				}
+			}
+		}
+		first := propose()
+		take(first)
+		if n := u.count(contract.EventAllowed, "t"); n != 1 {
+			_, reason := u.outcome(u.callOf(first))
+			t.Fatalf("before the opening, %d freezes are allowed, want 1: %s", n, reason)
+		}
+		u.m.faults.failBefore(func(subject string) error {
+			if strings.Contains(subject, "."+contract.EventAllowed) && u.count(contract.EventCellOpened, "t") == 0 {
+				u.open("t")
+			}
+			return nil
+		})
+		d := propose()
+		take(d)
+		status, reason := u.outcome(u.callOf(d))
+		if n := u.count(contract.EventAllowed, "t"); n != 1 || status != contract.Denied || reason != contract.ReasonTenantIsolation || u.count(contract.EventCellOpened, "t") != 1 {
+			t.Errorf("%d freezes are allowed, and the second is %s %s", n, status, reason)
+		}
+	})
+}
+
+// TestNoTenantsBeforeOpening shows that calls which create or change tenants are denied
+// before the cell is opened, and that a freeze is not.
+func TestNoTenantsBeforeOpening(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		u := newUpgraded(ctx, t)
+		for kind, want := range map[string]string{tenant.KindCreate: contract.ReasonTenantIsolation, tenant.KindSuspend: contract.ReasonTenantIsolation,
+			tenant.KindResume: contract.ReasonTenantIsolation, tenant.KindSetQuota: contract.ReasonTenantIsolation, govern.KindFreeze: contract.ReasonUnknownTool} {
+			if _, reason := u.decided(ctx, u.m, "t", kind, nil); reason != want {
+				t.Errorf("%s: %q, want %q", kind, reason, want)
+			}
+		}
+	})
+}
+
+// lagging is a registry of keys that knows no key until await is called for a sequence.
+type lagging struct {
+	keyring
+	read uint64 // greatest sequence for which await was called
+	want uint64 // sequence up to which the registry must have read, so that it has the keys
+}
+
+func (l *lagging) await(seq uint64) error {
+	l.read = max(l.read, seq)
+	return nil
+}
+
+func (l *lagging) At(kid, owner, use string, lamport uint64) ([]byte, error) {
+	if l.read < l.want {
+		return nil, errors.New("not read yet")
+	}
+	return l.keyring.At(kid, owner, use, lamport)
+}
+
+// TestLaggingKeys shows that the state applies cell_opened, documents for operators,
+// openings of log epochs and activations although the registry of keys, which another
+// reader updates, has not read the root key when the state reads these events; and that
+// the state is not changed if the registry cannot be waited for.
+func TestLaggingKeys(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		l.published("t")
+		l.open("t")
+		root := key(t, "root")
+		o := &contract.Operator{Issued: contract.Time(time.Now()), Principal: "op", SignerKID: root.KID}
+		o.Sig = root.Sign(sign.DomainOperator, contract.Bytes(o))
+		l.in(contract.CellTenant, "provision", contract.EventOperatorDelegated, "operators", o)
+		l.in(contract.CellTenant, "audit", contract.EventLedgerTruncated, "log", &audit.LedgerTruncated{Checkpoint: "sha256:x", Reason: "x"})
+		lost := trust.SignEpoch(root, contract.LogEpoch{Checkpoint: "sha256:x", Epoch: 2, Reason: "x", Tenant: contract.CellTenant})
+		l.in(contract.CellTenant, "provision", contract.EventLogEpochOpened, "log", &lost)
+		whole := l.join("policy-1").states.Dump()
+
+		m := l.join("policy-2")
+		m.states, m.read = state.States{Configured: "t"}, 0
+		keys := &lagging{keyring: l.ring(), want: 1}
+		m.states.Open, m.states.Keys = func(tenant string, c *contract.Content) ([]byte, error) { return m.contents(tenant).Open(ctx, c) }, keys.At
+		m.await = func(uint64) error { return errDown }
+		en := func() eventlog.Entry {
+			for seq := uint64(1); ; seq++ {
+				en, err := l.log.Get(ctx, seq)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(en.Subject, contract.EventCellOpened) {
+					return en
+				}
+			}
+		}()
+		if err := m.apply(en); !errors.Is(err, errDown) || m.states.Opened() {
+			t.Error("applied without the keys:", err)
+		}
+		m.await = func(seq uint64) error { keys.want = seq; return keys.await(seq) }
+		m.follow()
+		if got := m.states.Dump(); string(got) != string(whole) || !m.states.Opened() || !strings.Contains(string(got), `"principal":"op"`) {
+			t.Errorf("the state is\n%s\nwant\n%s", got, whole)
+		}
+		m.states.Of("t").Read(func(v *state.View) {
+			f := guard.Facts{Now: contract.Time(time.Now())}
+			if v.AddFacts(&f, time.Now()); f.Truncated {
+				t.Error("the opening of the log epoch was ignored")
+			}
+		})
 	})
 }

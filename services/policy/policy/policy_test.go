@@ -58,7 +58,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) event(service, name string, data canon.Document) {
 	w.t.Helper()
 	w.lamport++
-	e := &contract.Event{ID: fmt.Sprint("e-", w.lamport), Source: service + "/" + service + "-1", Name: name, Data: contract.Bytes(data), Lamport: w.lamport}
+	e := &contract.Event{ID: fmt.Sprint("e-", w.lamport), Tenant: w.st.Configured, Source: service + "/" + service + "-1", Name: name, Data: contract.Bytes(data), Lamport: w.lamport}
 	if err := w.st.Apply(e); err != nil {
 		w.t.Fatalf("%s: %v", name, err)
 	}
@@ -105,8 +105,12 @@ func (w *world) ceilings(change func(*guard.Ceilings)) {
 }
 
 // usual returns a world with ceilings, the built-in bundle and a few tools.
-func usual(t testing.TB) *world {
+func usual(t testing.TB) *world { return usualIn(t, "") }
+
+// usualIn returns a world like usual, whose cell has the given tenant.
+func usualIn(t testing.TB, tenant string) *world {
 	w := newWorld(t)
+	w.st.Configured = tenant
 	w.ceilings(nil)
 	b, err := defaultBundle()
 	if err != nil {
@@ -226,7 +230,7 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 // TestPrivilegedKinds shows that the built-in policy allows the kinds that govern others only
 // with their scope, and never in a session that has read data from the web.
 func TestPrivilegedKinds(t *testing.T) {
-	w := usual(t)
+	w := usualIn(t, contract.CellTenant) // calls of other tenants that change tenants are denied before the policy is evaluated
 	for kind, scope := range map[string]string{"policy.freeze": "policy:admin", "tenant.suspend": "cell:admin"} {
 		w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: kind, Tool: kind, Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
 		for _, c := range []struct {

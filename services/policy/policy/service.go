@@ -161,6 +161,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	p.await = func(seq uint64) error { return env.Trust.Await(ctx, seq) }
 	kept := p.entries(env.Snapshots == nil)
 	view := follow.New(env.Conn, env.Instance, stateReader, kept.Add)
 	p.view.Store(view)
@@ -264,15 +265,26 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	return f.Run(ctx, p.budget.From(tail))
 }
 
+// signedEvents are the names of the events of the state that contain signed documents.
+var signedEvents = map[string]bool{contract.EventCellOpened: true, contract.EventOperatorDelegated: true, contract.EventOperatorWithdrawn: true,
+	contract.EventLogEpochOpened: true, contract.EventPolicyActivated: true}
+
 // apply applies one entry to the state. It logs and skips an entry that is not a valid
-// event. An error means that an event of policy or a policy document cannot be read or
-// applied; the service then stops, since it would otherwise decide with the wrong
-// policies.
+// event. Before it applies an event with a document that a root key or a signer of bundles
+// signed, it waits until the key registry has applied the events before that one;
+// otherwise the state would lack a valid document. An error means that an event of policy
+// or a policy document cannot be read or applied, or that await has failed; the service
+// then stops, since it would otherwise decide with the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, stateReader.Filters...)
 	if err != nil {
 		p.log.Error("ledger entry refused", "seq", en.Seq, "err", err)
 		return nil
+	}
+	if signedEvents[e.Name] && p.await != nil {
+		if err := p.await(en.Seq); err != nil {
+			return err
+		}
 	}
 	p.emit.See(e.Lamport)
 	defer func() { p.seen.Store(max(p.seen.Load(), e.Lamport)) }()

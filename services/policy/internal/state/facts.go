@@ -30,7 +30,7 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	if v.tenant == contract.CellTenant {
 		f.Operator = v.cell.tenants.Operator(f.Actor, f.Now)
 	}
-	f.OutsideCell = v.Outside() && guard.GovernsCell(f.Kind)
+	f.OutsideCell = v.Outside() && guard.GovernsCell(f.Kind) || v.Alone() && guard.ChangesTenants(f.Kind)
 	f.BreakGlass, f.ReviewDue = p.Emergencies.Of(f.Actor, f.Now, overdue)
 	if f.OnBehalfOf == "" && f.Delegation == "" {
 		return
@@ -49,6 +49,10 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 // Outside reports whether the tenant's calls may not govern the cell, because the cell
 // is opened and the tenant is not the cell's own.
 func (v *View) Outside() bool { return v.cell.tenants.Opened() && v.tenant != contract.CellTenant }
+
+// Alone reports whether the tenant is the only one of the ledger, because the cell is not
+// opened. Its calls may then govern the whole mesh, but cannot create tenants.
+func (v *View) Alone() bool { return !v.cell.tenants.Opened() && v.tenant != contract.CellTenant }
 
 // AddStanding adds the roles of the actor, and whether the actor or the principal
 // it acts for is suspended.
