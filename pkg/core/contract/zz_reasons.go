@@ -83,7 +83,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonSandboxViolation:            {"DENY", 403, false, "What the layers leave of the sandbox cannot run anything.", "Look at the sandbox in the ceilings, the bundle's answer and the overlays: each limit must be above zero, the tier process or container."},
 	ReasonProvenanceFailure:           {"DENY", 403, false, "The call names a parent that is not running under this actor, or a service proposed without one.", "A nested call belongs to a call that is running."},
 	ReasonVerificationFailure:         {"DENY", 403, false, "A signature among the arguments does not verify.", "Sign the ballot that `binnacle approvals show` prints, with a key the trust registry holds for this approver."},
-	ReasonTenantIsolation:             {"DENY", 403, false, "The call's tenant does not exist here, or calls of this kind are not for it.", "Use a token of a tenant of this mesh; calls that govern the whole mesh are for its operators."},
+	ReasonTenantIsolation:             {"DENY", 403, false, "The call's tenant does not exist here, or calls of this kind are not for it; tenants can be created once `binnacle trust cell` has opened the cell.", "Use a token of a tenant of this mesh; calls that govern the whole mesh are for its operators."},
 	ReasonTenantSuspended:             {"DENY", 403, false, "The call's tenant is suspended.", "An operator of the mesh can resume the tenant."},
 	ReasonOperatorRequired:            {"DENY", 403, false, "The call governs the whole mesh, and its caller is not an operator.", "A root key makes a principal an operator."},
 	ReasonSystemFrozen:                {"DENY", 503, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
