@@ -245,6 +245,8 @@ func TestIdempotency(t *testing.T) {
 			go func() { done <- m.Do("POST", path, alice, echo, "Idempotency-Key: k2") }()
 			synctest.Wait()
 		}
+		time.Sleep(time.Second) // the second request may wait for its turn (fair.Turns)
+		synctest.Wait()
 		queried := m.Queried()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
