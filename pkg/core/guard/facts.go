@@ -32,6 +32,7 @@ type Facts struct {
 	OnBehalfOf      string         `json:"on_behalf_of,omitempty"`
 	Operator        bool           `json:"operator,omitempty"`     // a root key made the actor an operator; set only in calls of contract.CellTenant
 	OutsideCell     bool           `json:"outside_cell,omitempty"` // the call governs the whole mesh, by its kind or its args, and is not of contract.CellTenant; before the cell is opened: the call creates or changes a tenant
+	OwnBundles      int64          `json:"own_bundles,omitempty"`  // how many of the last bundles in Decision.Policies.P1 are the tenant's own, which can only narrow what the others permit
 	Parent          string         `json:"parent,omitempty"`
 	ParentLive      bool           `json:"parent_live,omitempty"`
 	Proposed        string         `json:"proposed"`
@@ -82,6 +83,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptStr("on_behalf_of", &f.OnBehalfOf)
 	c.OptBool("operator", &f.Operator)
 	c.OptBool("outside_cell", &f.OutsideCell)
+	c.OptInt("own_bundles", &f.OwnBundles)
 	c.OptStr("parent", &f.Parent)
 	c.OptBool("parent_live", &f.ParentLive)
 	c.Str("proposed", &f.Proposed)
@@ -115,7 +117,7 @@ func (f *Facts) ForRules() *Facts {
 	if f.SessionName != "" {
 		g.Session, g.SessionName = f.SessionName, ""
 	}
-	g.Approvals, g.Budget, g.Resolution, g.Resolved = nil, nil, "", ""
+	g.Approvals, g.Budget, g.Resolution, g.Resolved, g.OwnBundles = nil, nil, "", "", 0
 	return &g
 }
 

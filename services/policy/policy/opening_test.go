@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -178,12 +179,99 @@ func TestCeilingsOverOpening(t *testing.T) {
 // denies calls of tool.echo for a reason.
 func signedBundle(t *testing.T, name, reason string) string {
 	t.Helper()
+	return signedRules(t, name, 0, "answer := {\"verdict\": \"DENY\", \"reason_code\": \""+reason+"\"} if input.kind == \"tool.echo\"")
+}
+
+// signedRules returns the arguments of a call that activates a bundle of these rules.
+func signedRules(t *testing.T, name string, precedence int, rules string) string {
+	t.Helper()
 	seed := sha256.Sum256([]byte("bundler"))
-	b, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"" + reason + "\"} if input.kind == \"tool.echo\"")}, key(t, "bundler").KID, seed[:])
+	b, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\n" + rules)}, key(t, "bundler").KID, seed[:])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return `{"layer":"p1","name":"` + name + `","bundle":"` + base64.StdEncoding.EncodeToString(b) + `"}`
+	return fmt.Sprintf(`{"layer":"p1","name":%q,"precedence":%d,"bundle":%q}`, name, precedence, base64.StdEncoding.EncodeToString(b))
+}
+
+// TestTenantCannotWiden shows that an administrator of a tenant cannot permit what the
+// bundles of the cell do not, with a bundle that has the name of theirs, comes before them
+// or is retired, and that a bundle of the tenant still narrows what they permit. Every
+// decision taken again by replay is the recorded one, also one from before the cell was
+// opened, when a bundle of the same tenant came first.
+func TestTenantCannotWiden(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		u := newUpgraded(ctx, t)
+		dir := t.TempDir()
+		write := func(name string, body []byte) string {
+			t.Helper()
+			path := filepath.Join(dir, name)
+			if err := os.WriteFile(path, body, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+		rules := "answer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_CELL\"} if input.kind == \"tool.echo\"\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_SCOPED_CALL\"}\n"
+		allow := "answer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_OWN\"}\n"
+		cfg := &Config{P0File: write("p0.json", guard.SignP0(key(t, "root"), guard.Ceilings{MaxCents: 3, Sandbox: *box(), StartWindowMS: 60_000})),
+			P1Files: []string{write("p.rego", []byte("package binnacle.p1\nimport rego.v1\n"+rules))}}
+		if err := u.m.activator.configure(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+		u.m.follow()
+		reason := func(what, kind, want string) {
+			t.Helper()
+			if _, got := u.decided(ctx, u.m, "t", kind, nil); got != want {
+				t.Errorf("%s: a call of %s: %q, want %q", what, kind, got, want)
+			}
+		}
+		u.want("before", u.do(ctx, "t", kindActivate, signedRules(t, "early", 1, allow)), `"changed":true`)
+		reason("before the cell is opened", "tool.echo", "")
+		u.opens()
+		reason("a bundle from before", "tool.echo", "DENY_CELL")
+		for _, c := range []struct {
+			name       string
+			precedence int
+		}{{nameDefault, 1}, {nameDefault, precedenceDefault}, {"a", 1}, {"z", 2000}} {
+			u.want("of the attacker", u.do(ctx, "t", kindActivate, signedRules(t, c.name, c.precedence, allow)), `"changed":true`)
+			reason(fmt.Sprint("after bundle ", c), "tool.echo", "DENY_CELL")
+		}
+		u.want("its retirement", u.do(ctx, "t", kindRetire, `{"layer":"p1","name":"default"}`), `"retired":true`)
+		reason("after the retirement", "tool.echo", "DENY_CELL")
+		u.want("a second retirement", u.do(ctx, "t", kindRetire, `{"layer":"p1","name":"default"}`), "no such document")
+		reason("what the cell permits", "tool.pay", "")
+		u.want("one that narrows", u.do(ctx, "t", kindActivate, signedRules(t, "a", 1, `answer := {"verdict": "DENY", "reason_code": "DENY_OWN"} if input.kind == "tool.pay"`)), `"changed":true`)
+		reason("what the tenant denies", "tool.pay", "DENY_OWN")
+		u.replayed(ctx)
+	})
+}
+
+// replayed takes every decision on the ledger again with the events before it.
+func (u *upgraded) replayed(ctx context.Context) {
+	u.t.Helper()
+	again, n := 0, map[bool]int{}
+	st := &state.States{Keep: true, Keys: u.m.states.Keys, Open: u.m.states.Open, Configured: u.m.states.Configured}
+	for _, e := range u.of("") {
+		if err := st.Apply(e); err != nil {
+			u.t.Fatal(err)
+		}
+		var made struct{ Decision *contract.Decision }
+		if json.Unmarshal(e.Data, &made) != nil || made.Decision == nil {
+			continue
+		}
+		d := made.Decision
+		eval, err := st.Redecide(ctx, e, d, []byte(`{"n":1}`), false)
+		if err != nil {
+			u.t.Fatal(err)
+		}
+		if verdict, reason, hash := eval.Again(); verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash {
+			u.t.Errorf("%s %s is taken again as %s %s", d.Verdict, d.ReasonCode, verdict, reason)
+		}
+		again++
+		n[eval.Facts().OwnBundles > 0]++
+	}
+	if again == 0 || n[true] == 0 || n[false] == 0 {
+		u.t.Errorf("%d decisions are taken again, %v with bundles of the tenant", again, n)
+	}
 }
 
 // TestBundlesOverOpening shows that the configured bundles remain in force for every

@@ -371,7 +371,7 @@ func (l *ledger) propose(tool string, change func(*contract.Event, *contract.Cal
 	return delivery{event: e, seq: seq, stored: time.Now()}
 }
 
-// of returns the events on the ledger with the given name, in order.
+// of returns the events on the ledger with the given name, or all if it is empty, in order.
 func (l *ledger) of(name string) []*contract.Event {
 	l.t.Helper()
 	var out []*contract.Event
@@ -383,7 +383,7 @@ func (l *ledger) of(name string) []*contract.Event {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		if e.Name == name {
+		if name == "" || e.Name == name {
 			out = append(out, e)
 		}
 	}

@@ -58,7 +58,7 @@ func (s *Simulation) stacks(tenant string) (*stacks, error) {
 	x.proposed = x.force
 	if s.candidate.Layer == "p0" || tenant == s.tenant || s.candidate.Layer == "p1" && s.tenant == s.now.in.Cell() {
 		var err error
-		if x.proposed, err = draft.With(x.force, s.candidate); err != nil {
+		if x.proposed, err = draft.With(x.force.Of(s.tenant == s.now.in.Cell()), s.candidate); err != nil {
 			return nil, err
 		}
 	}

@@ -40,6 +40,7 @@ type Bundle struct {
 	Name       string
 	Clauses    []Clause
 	References []Reference
+	Own        bool // the bundle is a tenant's own and evaluated beside those of the cell, not after them
 }
 
 // Stack is the set of documents that would be in force together if the checked
@@ -237,6 +238,9 @@ func (c *checker) between() {
 	for i := range c.s.Bundles {
 		for j := range c.s.Bundles[:i] {
 			before, b := &c.s.Bundles[j], &c.s.Bundles[i]
+			if before.Own != b.Own {
+				continue // both answer every call
+			}
 			for k := range b.Clauses {
 				x := &b.Clauses[k]
 				for l := range before.Clauses {

@@ -29,7 +29,7 @@ import (
 type Basis struct {
 	Tool     *contract.Tool   // nil = the tool is unknown
 	Ceilings *guard.Ceilings  // nil = no ceilings, so the call is denied
-	Bundles  []*rego.Engine   // bundles in the order in which they are evaluated
+	Bundles  []*rego.Engine   // bundles in the order in which they are evaluated; Facts.OwnBundles of the last ones are the tenant's own
 	Overlays []*guard.Overlay // overlays that apply to the call
 	Digests  contract.PolicyDigests
 	Rules    toolschema.Rules // how the tool's input schema is applied
@@ -58,8 +58,9 @@ type Evaluation struct {
 // Evaluate evaluates the input schema, the bundles and the overlays of a basis for a
 // call. If the tool is unknown, or if the args are missing or rejected by the tool's
 // input schema, no bundle and no overlay is evaluated. The answer of layer P1 is that of
-// the first bundle whose answer has a verdict; for a delegated call, it is joined with
-// the answer for the delegator. If a request to a model offers tools, layer P2 also
+// the first bundle whose answer has a verdict, joined with that of the first such bundle
+// among the tenant's own, if it has any (see narrow); for a delegated call, it is joined
+// with the answer for the delegator. If a request to a model offers tools, layer P2 also
 // obliges the executor to withhold those that guard.Offers names. The answer of a bundle
 // that fails is DENY, so Evaluate returns no error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
@@ -74,7 +75,7 @@ func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	if in.Schema.Verdict != "" {
 		return e
 	}
-	e.bundles(ctx, &b, &c)
+	in.P1 = e.bundles(ctx, &b, &c)
 	if in.Facts.Delegator != nil {
 		other := forDelegator(ctx, in, &b, c.Args)
 		e.note(c.Explain, guard.Step{Part: guard.PartDelegator}, other)
@@ -93,19 +94,46 @@ func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	return e
 }
 
-// bundles evaluates the bundles in order, until one returns an answer with a verdict.
-func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
+// bundles returns the answer of the bundles, without that for the delegator.
+func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) guard.Answer {
 	in := &e.inputs
 	input := rego.NewInput(&in.Facts, in.Tool, c.Args)
-	for i, engine := range b.Bundles {
-		in.P1 = engine.Answer(ctx, input)
+	return answerOf(b, &in.Facts, func(i int) guard.Answer {
+		a := b.Bundles[i].Answer(ctx, input)
 		if c.Explain {
-			e.note(true, guard.Step{Part: guard.PartRules, Digest: nth(b.Digests.P1, i), At: engine.At(ctx, input)}, in.P1)
+			e.note(true, guard.Step{Part: guard.PartRules, Digest: nth(b.Digests.P1, i), At: b.Bundles[i].At(ctx, input)}, a)
 		}
-		if in.P1.Verdict != "" {
-			return
+		return a
+	})
+}
+
+// answerOf returns the answer of the bundles of b, of which answer returns that of the
+// i-th one. Decisions of releases without Facts.OwnBundles, which is then 0, are those of
+// one list.
+func answerOf(b *Basis, f *guard.Facts, answer func(i int) guard.Answer) guard.Answer {
+	first := func(from, to int) (a guard.Answer) {
+		for i := from; i < to; i++ {
+			if a = answer(i); a.Verdict != "" {
+				break
+			}
 		}
+		return a
 	}
+	own := len(b.Bundles) - int(min(max(f.OwnBundles, 0), int64(len(b.Bundles))))
+	if own == len(b.Bundles) {
+		return first(0, own)
+	}
+	return narrow(first(0, own), first(own, len(b.Bundles)))
+}
+
+// narrow joins the answer of the cell's bundles with that of the tenant's own, which can
+// deny or escalate what the cell's allow, and limit it, but never allow more. If the
+// cell's have no opinion, the result has no verdict, so the call is denied.
+func narrow(cell, own guard.Answer) guard.Answer {
+	if cell.Verdict == "" {
+		return guard.Answer{}
+	}
+	return guard.Combine(cell, own)
 }
 
 // note adds a document's answer to the steps of the explanation if keep is set.
@@ -174,7 +202,7 @@ func nth(digests string, i int) string {
 // forDelegator returns the answer of the bundles to the same call as if the delegator
 // had made the call itself: with the delegator's roles, without a virtual key, and with
 // the scopes of the delegation if they are recorded.
-func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) (a guard.Answer) {
+func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) guard.Answer {
 	f := in.Facts
 	f.Actor, f.Roles, f.OnBehalfOf, f.Delegation, f.Key = f.OnBehalfOf, f.Delegator.Roles, "", "", nil
 	if len(f.Delegator.Scopes) > 0 {
@@ -182,12 +210,7 @@ func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) 
 	}
 	f.Delegator = nil
 	input := rego.NewInput(&f, in.Tool, args)
-	for _, e := range b.Bundles {
-		if a = e.Answer(ctx, input); a.Verdict != "" {
-			break
-		}
-	}
-	return a
+	return answerOf(b, &f, func(i int) guard.Answer { return b.Bundles[i].Answer(ctx, input) })
 }
 
 // both joins the answers for the actor and for the principal on whose behalf it acts.

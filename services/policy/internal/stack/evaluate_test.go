@@ -187,8 +187,8 @@ func TestEvaluate(t *testing.T) {
 
 // document returns the compiled document of an activation.
 func (s *Stack) document(a *contract.Activated) any {
-	for _, b := range s.bundles {
-		if a.Layer == "p1" && b.digest == a.Digest {
+	for _, b := range s.all() {
+		if a.Layer == "p1" && b.Digest == a.Digest {
 			return b.engine
 		}
 	}

@@ -21,15 +21,15 @@ type Stack struct {
 	ceilings *guard.Ceilings // nil if there are none, or their content is erased
 	digest   string          // digest of the ceilings; "" if there are none
 	bundles  []bundle        // bundles in increasing order of precedence, then of name
+	own      []bundle        // bundles of a tenant, in the same order, which can only narrow what bundles permit; see Over
+	over     bool            // the stack is a result of Over, to which With adds bundles of the tenant
 	overlays []overlay       // overlays in order of name; doc is nil if the content is erased
 	history  []*contract.Activated
 }
 
 type bundle struct {
-	name       string
-	precedence int64
-	digest     string
-	engine     *rego.Engine // nil if the content is erased
+	*contract.Activated
+	engine *rego.Engine // nil if the content is erased
 }
 
 type overlay struct {
@@ -42,7 +42,11 @@ type overlay struct {
 // error if a retires the ceilings.
 func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 	s.history = append(slices.Clip(s.history), a)
-	s.bundles = slices.DeleteFunc(slices.Clone(s.bundles), func(b bundle) bool { return a.Layer == "p1" && b.name == a.Name })
+	mine := &s.bundles
+	if s.over {
+		mine = &s.own
+	}
+	*mine = slices.DeleteFunc(slices.Clone(*mine), func(b bundle) bool { return a.Layer == "p1" && b.Name == a.Name })
 	s.overlays = slices.DeleteFunc(slices.Clone(s.overlays), func(o overlay) bool { return a.Layer == "p2" && o.name == a.Name })
 	if a.Retired {
 		if a.Layer == "p0" {
@@ -57,8 +61,8 @@ func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 	case *guard.Ceilings:
 		s.ceilings, s.digest = d, a.Digest
 	case *rego.Engine:
-		s.bundles = append(s.bundles, bundle{a.Name, a.Precedence, a.Digest, d})
-		slices.SortFunc(s.bundles, ordered)
+		*mine = append(*mine, bundle{a, d})
+		slices.SortFunc(*mine, ordered)
 	case *guard.Overlay:
 		s.overlays = append(s.overlays, overlay{a.Name, a.Digest, d})
 		slices.SortFunc(s.overlays, func(x, y overlay) int { return cmp.Compare(x.name, y.name) })
@@ -72,28 +76,44 @@ func (s *Stack) Empty() bool { return len(s.history) == 0 }
 // Engine returns the bundle in force with this digest, or nil if there is none or its
 // content is erased.
 func (s *Stack) Engine(digest string) *rego.Engine {
-	for i := range s.bundles {
-		if s.bundles[i].digest == digest {
-			return s.bundles[i].engine
+	for _, b := range s.all() {
+		if b.Digest == digest {
+			return b.engine
 		}
 	}
 	return nil
 }
 
-// Over returns the documents in force for a tenant. s holds the tenant's own bundles and
-// overlays, and base the ceilings and bundles of its cell. A bundle of s replaces the
-// bundle of base with the same name, and a retirement in s removes it. The ceilings are
-// those of base, which has no overlays.
+// Over returns the documents in force for a tenant of a cell that is opened. s holds the
+// tenant's own bundles and overlays, and base the ceilings and bundles of the cell, which
+// apply whatever s holds: a bundle of s replaces none of base, also if it has the same name
+// or a lower precedence, a retirement in s retires none, and an answer of the bundles of s
+// only narrows that of the bundles of base. base has no overlays. Activations that With
+// adds to the result are the tenant's.
 func (s Stack) Over(base Stack) Stack {
-	named := func(b bundle) bool {
-		return slices.ContainsFunc(s.history, func(a *contract.Activated) bool { return a.Layer == "p1" && a.Name == b.name })
-	}
 	s.ceilings, s.digest = base.ceilings, base.digest
-	s.bundles = append(slices.DeleteFunc(slices.Clone(base.bundles), named), s.bundles...)
-	slices.SortFunc(s.bundles, ordered)
+	s.bundles, s.own, s.over = base.bundles, s.bundles, true
 	s.history = slices.Concat(base.history, s.history)
 	return s
 }
+
+// Under returns the documents in force before the cell is opened, when all of them are
+// those of the one tenant: the bundles and overlays of s and the ceilings of base.
+func (s Stack) Under(base Stack) Stack {
+	s.ceilings, s.digest = base.ceilings, base.digest
+	s.history = slices.Concat(base.history, s.history)
+	return s
+}
+
+// Of returns a copy of s to which With adds bundles of the cell or, if cell is false, of a
+// tenant, as to a result of Over.
+func (s Stack) Of(cell bool) Stack {
+	s.over = !cell
+	return s
+}
+
+// all returns the bundles in the order in which they are evaluated: the tenant's own last.
+func (s *Stack) all() []bundle { return slices.Concat(s.bundles, s.own) }
 
 // Split divides the documents of the original tenant when its cell is opened. The
 // documents of the cell are those of base and, under each name, the bundle that the
@@ -140,7 +160,7 @@ func (s Stack) Split(base Stack, open func(*contract.Activated) (any, error)) (c
 // a is not in force.
 func (s *Stack) compiled(a *contract.Activated) any {
 	for _, b := range s.bundles {
-		if a.Layer == "p1" && b.name == a.Name && b.digest == a.Digest {
+		if a.Layer == "p1" && b.Name == a.Name && b.Digest == a.Digest {
 			return b.engine
 		}
 	}
@@ -154,7 +174,7 @@ func (s *Stack) compiled(a *contract.Activated) any {
 
 // ordered compares bundles by precedence, then by name.
 func ordered(x, y bundle) int {
-	return cmp.Or(cmp.Compare(x.precedence, y.precedence), cmp.Compare(x.name, y.name))
+	return cmp.Or(cmp.Compare(x.Precedence, y.Precedence), cmp.Compare(x.Name, y.Name))
 }
 
 // WithoutExpired returns the stack without the overlays that have expired at now, a time
@@ -171,7 +191,7 @@ func (s Stack) WithoutExpired(now string) Stack {
 func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
 // InForce returns the activations of the documents in force: the ceilings, then the
-// bundles in order of precedence, then the overlays in order of name. Erased documents
+// bundles in the order in which they are evaluated, then the overlays in order of name. Erased documents
 // are included. The caller must not change the activations.
 func (s *Stack) InForce() []*contract.Activated {
 	find := func(layer, name, digest string) *contract.Activated {
@@ -186,8 +206,8 @@ func (s *Stack) InForce() []*contract.Activated {
 	if s.digest != "" {
 		out = append(out, find("p0", "", s.digest))
 	}
-	for _, b := range s.bundles {
-		out = append(out, find("p1", b.name, b.digest))
+	for _, b := range s.all() {
+		out = append(out, b.Activated)
 	}
 	for _, o := range s.overlays {
 		out = append(out, find("p2", o.name, o.digest))
@@ -201,9 +221,9 @@ func (s *Stack) Readable() error {
 	if s.digest != "" && s.ceilings == nil {
 		return fmt.Errorf("ceilings %s: %w", s.digest, contract.ErrErased)
 	}
-	for _, b := range s.bundles {
+	for _, b := range s.all() {
 		if b.engine == nil {
-			return fmt.Errorf("bundle %s, %s: %w", b.name, b.digest, contract.ErrErased)
+			return fmt.Errorf("bundle %s, %s: %w", b.Name, b.Digest, contract.ErrErased)
 		}
 	}
 	for _, o := range s.overlays {
@@ -227,12 +247,13 @@ type Tools interface {
 }
 
 // Basis returns the documents by which a call with these facts is decided now. It adds
-// to the facts the digests of the tool and of the catalog. For a tool of another service
+// to the facts the digests of the tool and of the catalog, and how many bundles are the
+// tenant's own. For a tool of another service
 // than policy, it also adds the approved digest if it differs from the tool's, or "none"
 // if the ceilings require an approval that the tool lacks. If the stack is not Readable,
 // the basis has no policy documents, so that the call is denied.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
-	f.ToolPinned = ""
+	f.ToolPinned, f.OwnBundles = "", 0
 	tool, digest := tools.Lookup(f.Kind)
 	if tool != nil && tool.Tool != f.Tool {
 		tool, digest = nil, "none"
@@ -250,11 +271,14 @@ func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	if s.Readable() != nil {
 		return Basis{Tool: tool, Rules: toolschema.Closed}
 	}
-	b := Basis{Tool: tool, Ceilings: s.ceilings, Bundles: make([]*rego.Engine, len(s.bundles)), Rules: toolschema.Closed}
+	f.OwnBundles = int64(len(s.own))
+	b := Basis{Tool: tool, Ceilings: s.ceilings, Bundles: make([]*rego.Engine, 0, len(s.bundles)+len(s.own)), Rules: toolschema.Closed}
 	var p1, p2 []string
-	for i := range s.bundles {
-		b.Bundles[i] = s.bundles[i].engine
-		p1 = append(p1, s.bundles[i].digest)
+	for _, list := range [...][]bundle{s.bundles, s.own} {
+		for i := range list {
+			b.Bundles = append(b.Bundles, list[i].engine)
+			p1 = append(p1, list[i].Digest)
+		}
 	}
 	for i := range s.overlays {
 		if o := &s.overlays[i]; o.doc.Applies(f) {

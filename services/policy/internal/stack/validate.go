@@ -14,8 +14,8 @@ import (
 // if it is nil, neither the existence of names nor the expiry of overlays is checked.
 func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
-	for _, b := range s.bundles {
-		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses(), References: b.engine.References()})
+	for i, b := range s.all() {
+		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.Name, Clauses: b.engine.Clauses(), References: b.engine.References(), Own: i >= len(s.bundles)})
 	}
 	for _, o := range s.overlays {
 		c.Overlays = append(c.Overlays, *o.doc)
@@ -30,9 +30,9 @@ func (s *Stack) Lines() []string {
 	if s.ceilings != nil {
 		out = append(out, "p0 "+string(contract.Bytes(s.ceilings)))
 	}
-	for _, b := range s.bundles {
+	for _, b := range s.all() {
 		for _, c := range b.engine.Clauses() {
-			out = append(out, fmt.Sprintf("p1 %s: %s %s for %s if %s", b.name, c.Verdict, c.Reason, c.Kind, strings.Join(c.Conds, " and ")))
+			out = append(out, fmt.Sprintf("p1 %s: %s %s for %s if %s", b.Name, c.Verdict, c.Reason, c.Kind, strings.Join(c.Conds, " and ")))
 		}
 	}
 	for _, o := range s.overlays {

@@ -21,6 +21,15 @@ type cell struct {
 	accepted  llmrouter.DataAccepted
 }
 
+// over returns the documents in force for a tenant with the given documents of its own. The
+// bundles of the cell bind every tenant once the cell is opened.
+func (c *cell) over(own stack.Stack) stack.Stack {
+	if c.tenants.Opened() {
+		return own.Over(c.base)
+	}
+	return own.Under(c.base)
+}
+
 // dump appends the lines of the cell in a fixed order.
 func (c *cell) dump(b []byte) []byte {
 	if c.tenants.Opened() {

@@ -235,7 +235,7 @@ func (st *States) activate(tenant string, a *contract.Activated, doc any) error 
 			return err
 		}
 		st.cell.base = next
-		each(st, func(s *State) { s.view.inForce = s.view.own.Over(next) })
+		each(st, func(s *State) { s.view.inForce = st.cell.over(s.view.own) })
 		return nil
 	}
 	v := &st.made(tenant).view
@@ -243,7 +243,7 @@ func (st *States) activate(tenant string, a *contract.Activated, doc any) error 
 	if err != nil {
 		return err
 	}
-	v.own, v.inForce = next, next.Over(st.cell.base)
+	v.own, v.inForce = next, st.cell.over(next)
 	return nil
 }
 

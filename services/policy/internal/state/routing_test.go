@@ -370,8 +370,8 @@ func TestSharedEngine(t *testing.T) {
 
 // TestOpened shows which documents and facts apply to each tenant after the cell of an
 // existing ledger was opened: the configured bundles and the freeze apply to every
-// tenant; the documents that persons activated or retired, and the roles, apply to the
-// original tenant only. A bundle that is activated in the cell's own tenant afterwards
+// tenant, also those that a person of the original tenant replaced or retired; the
+// documents that persons activated, and the roles, apply to the original tenant only. A bundle that is activated in the cell's own tenant afterwards
 // applies to every tenant. Calls of other tenants cannot govern the cell or resume a
 // suspended tenant.
 func TestOpened(t *testing.T) {
@@ -441,14 +441,18 @@ func TestOpened(t *testing.T) {
 	if got := tenants(); got != tenantA+" false true; "+first+" true true; " {
 		t.Error("after it was opened:", got)
 	}
-	if got := names(first); got != before {
-		t.Errorf("the original tenant has %s, had %s", got, before)
+	if got := names(first); got != "keptA replacedB retiredD ownF replacedC o " {
+		t.Errorf("the original tenant has %s", got)
+	}
+	s := l.st.Of(first).Stack()
+	if b := s.Basis(l.st.Catalog.In(first), &guard.Facts{}); len(b.Bundles) != 5 {
+		t.Errorf("%d bundles", len(b.Bundles))
 	}
 	if got := names(tenantA) + "| " + names(cellOwn); got != "keptA replacedB retiredD | keptA replacedB retiredD " {
 		t.Error(got)
 	}
 	put(cellOwn, "new", "RULE_G", "call", false)
-	if got := names(tenantA) + "| " + names(first); got != "keptA newG replacedB retiredD | keptA newG ownF replacedC o " {
+	if got := names(tenantA) + "| " + names(first); got != "keptA newG replacedB retiredD | keptA newG replacedB retiredD ownF replacedC o " {
 		t.Error(got)
 	}
 	facts := func(tenant, kind string) guard.Facts {
