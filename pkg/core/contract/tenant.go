@@ -42,6 +42,10 @@ func tenantPart(s string) bool {
 		!strings.ContainsFunc(s, func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') })
 }
 
+// TenantKey returns the key of the aggregate, in CellTenant, of the events that create and
+// change the tenant with this id.
+func TenantKey(id string) string { return "tenant-" + id }
+
 // TenantParts returns the ids of the organization and the project that the tenant belongs
 // to: the first part of the tenant's id, and the first two, joined by "_". An id with one
 // part is its own organization and project; one with two is its own project. CellTenant

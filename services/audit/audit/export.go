@@ -161,7 +161,7 @@ func (x *exporting) sharedSeqs(ctx context.Context) ([]uint64, error) {
 	if err != nil || opened == 0 || opened > x.size {
 		return seqs, err
 	}
-	filter := bus.AggregateFilter(contract.CellTenant, "policy", aggregateOf(x.tenant))
+	filter := bus.AggregateFilter(contract.CellTenant, "policy", contract.TenantKey(x.tenant))
 	for en, err := range x.env.Emit.Log.Scan(ctx, filter, opened) {
 		if err != nil {
 			return nil, err
@@ -175,10 +175,6 @@ func (x *exporting) sharedSeqs(ctx context.Context) ([]uint64, error) {
 	}
 	return seqs, nil
 }
-
-// aggregateOf returns the key of the events by which policy creates a tenant and changes
-// its state.
-func aggregateOf(tenant string) string { return "tenant-" + tenant }
 
 // aboutTenant holds the names of the events of the cell that are about one tenant.
 var aboutTenant = map[string]bool{contract.EventTenantCreated: true, contract.EventTenantQuotaSet: true, contract.EventTenantResumed: true, contract.EventTenantSuspended: true}

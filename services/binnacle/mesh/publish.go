@@ -159,7 +159,7 @@ func tenantExists(ctx context.Context, l eventlog.Log, log, tenant string) (bool
 	case contract.CellTenant:
 		return recorded(ctx, l, cellFilter(log))
 	}
-	return recorded(ctx, l, bus.AggregateFilter(contract.CellTenant, services.Policy, "tenant-"+tenant))
+	return recorded(ctx, l, bus.AggregateFilter(contract.CellTenant, services.Policy, contract.TenantKey(tenant)))
 }
 
 // cellFilter returns the filter of cell_opened on the ledger whose log is named after log.

@@ -81,7 +81,7 @@ func TestPublishByTenant(t *testing.T) {
 	m := &emit.Emitter{Log: eventlog.JetStream{Conn: b.Connect(t, "policy")}, Tenant: contract.CellTenant, Source: "policy/policy-1", Now: time.Now}
 	for _, tenant := range []string{"c_p_e", "b_p_e"} {
 		publish(p, want)
-		if _, err := m.Append(t.Context(), m.New(contract.EventPrincipalRegistered, "tenant-"+tenant, []byte("{}"), nil)); err != nil {
+		if _, err := m.Append(t.Context(), m.New(contract.EventPrincipalRegistered, contract.TenantKey(tenant), []byte("{}"), nil)); err != nil {
 			t.Fatal(err)
 		}
 		want["_cell principal_registered"]++

@@ -40,7 +40,7 @@ func (t *tenants) change(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	var ev *contract.Event
-	_, err = t.inCell(ctx, w.Event, tenant.Key(c.Tenant), func(cell handle.Cell, h []*contract.Event) (*contract.Event, error) {
+	_, err = t.inCell(ctx, w.Event, contract.TenantKey(c.Tenant), func(cell handle.Cell, h []*contract.Event) (*contract.Event, error) {
 		if cell.Opened == 0 {
 			return nil, invalid{errors.New("the mesh has one tenant until its cell is opened: run `binnacle trust cell` where the root key is, then restart the mesh")}
 		}
@@ -53,7 +53,7 @@ func (t *tenants) change(ctx context.Context, w *execute.Work) execute.Result {
 		if err != nil {
 			return nil, invalid{err}
 		}
-		ev = t.fact(name, tenant.Key(c.Tenant), contract.Bytes(data), w.Event)
+		ev = t.fact(name, contract.TenantKey(c.Tenant), contract.Bytes(data), w.Event)
 		return ev, nil
 	})
 	if res, failed := failure(err); failed {

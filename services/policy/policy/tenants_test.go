@@ -65,7 +65,7 @@ func (l *ledger) open(log string) {
 func (l *ledger) created(environment string) {
 	l.t.Helper()
 	id := "acme_web_" + environment
-	l.in(contract.CellTenant, "policy", contract.EventTenantCreated, "tenant-"+id, &contract.TenantCreated{Admin: "ann", Organization: "acme", Project: "web", Environment: environment, Tenant: id})
+	l.in(contract.CellTenant, "policy", contract.EventTenantCreated, contract.TenantKey(id), &contract.TenantCreated{Admin: "ann", Organization: "acme", Project: "web", Environment: environment, Tenant: id})
 }
 
 // decided proposes a call of alice in a tenant and returns its id, and the reason for which

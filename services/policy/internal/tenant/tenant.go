@@ -25,12 +25,6 @@ const (
 	KindSetQuota = "tenant.set_quota"
 )
 
-// keyPrefix begins the key of the aggregate of a tenant; the tenant's id follows.
-const keyPrefix = "tenant-"
-
-// Key returns the key of the aggregate with the events about a tenant.
-func Key(id string) string { return keyPrefix + id }
-
 // Error is the reason why a call is rejected.
 type Error struct {
 	Field   string // name of the argument that is the reason
@@ -74,7 +68,7 @@ func Parse(kind string, args []byte) (*Command, error) {
 }
 
 // Decide returns the name and the data of the event to record, or an *Error. events are
-// the events of the aggregate with the key Key(c.Tenant), and original is the id of the
+// the events of the aggregate with the key contract.TenantKey(c.Tenant), and original is the id of the
 // original tenant, which no event created.
 func (c *Command) Decide(events []*contract.Event, original string) (name string, data canon.Document, err error) {
 	return c.decide(historyOf(events, c.Tenant, original))

@@ -54,7 +54,7 @@ func (m *mesh) do(kind, args string) string {
 	if err != nil {
 		return err.Error()
 	}
-	name, data, err := c.Decide(m.events[Key(c.Tenant)], m.cell.Original())
+	name, data, err := c.Decide(m.events[contract.TenantKey(c.Tenant)], m.cell.Original())
 	if err != nil {
 		var typed *Error
 		if !errors.As(err, &typed) {
@@ -66,7 +66,7 @@ func (m *mesh) do(kind, args string) string {
 	if err := m.apply("policy", name, body); err != nil {
 		m.t.Errorf("%s %s: the cell rejects the event: %v", kind, args, err)
 	}
-	m.events[Key(c.Tenant)] = append(m.events[Key(c.Tenant)], &contract.Event{Name: name, Data: body})
+	m.events[contract.TenantKey(c.Tenant)] = append(m.events[contract.TenantKey(c.Tenant)], &contract.Event{Name: name, Data: body})
 	return name + " " + string(body)
 }
 
