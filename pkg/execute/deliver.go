@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -26,10 +27,14 @@ var (
 	errRunning = errors.New("a second delivery of what runs already")
 )
 
-// errNoTenant is the error with which Executor.one refuses work of a tenant that is not
-// known. The event that creates the tenant may not have arrived in this instance yet, so
-// the work is delivered again, as with a key that is not known.
-var errNoTenant = errors.New("no such tenant")
+// errNoTenant is the error with which Executor.one hands back work of a tenant that is not
+// known, because this instance has not read the ledger up to the work yet: the event that
+// creates the tenant may be among those that it has not read.
+var errNoTenant = errors.New("no such tenant in the part of the ledger that was read")
+
+// tenantWait is how long Executor.one waits for the reader of the cell before it hands the
+// work back.
+const tenantWait = 2 * time.Second
 
 // process handles one delivery and responds to the server: Ack if the work is done, Nak
 // to have it delivered again, or Term if it can never be done.
@@ -43,10 +48,20 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 	case errors.Is(err, errPoison):
 		slog.Error("work refused for good", "subject", d.Subject, "err", err)
 		d.Term()
+	case errors.Is(err, errNoTenant):
+		slog.Warn("work handed back", "subject", d.Subject, "err", err)
+		d.Nak(lagDelay(d.Tries))
 	default:
 		slog.Warn("work handed back", "subject", d.Subject, "err", err)
 		d.Nak(250 * time.Millisecond)
 	}
+}
+
+// lagDelay returns the time until the next delivery of work that waits for the reader of
+// the cell: it grows, so that maxDeliver deliveries take about a minute, with tenantWait
+// more for each, and most intents expire before the work counts as delivered too often.
+func lagDelay(tries uint64) time.Duration {
+	return min(250*time.Millisecond<<min(tries, 6), 15*time.Second)
 }
 
 // item is the work in one delivery of an allowed event.
@@ -90,15 +105,18 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	// Cancelling runCtx stops the handler; ctx remains valid for recording the outcome.
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if !x.enter(w.event.CallID, running{stop, proposerOf(w.a.Decision.Facts)}) {
+	key := callKey{w.event.Tenant, w.event.CallID}
+	if !x.enter(key, running{stop, proposerOf(w.a.Decision.Facts)}) {
 		return errRunning
 	}
-	defer x.leave(w.event.CallID)
+	defer x.leave(key)
 
 	w.body = x.fetch(runCtx, w.event.Tenant, &w.a.Call)
 	refused := guard.CheckIntent(&w.a, w.event.Tenant, w.event.Session, x.Service, x.Emit.Now(), x.Keys)
-	if exists, _ := x.tenant(w.event.Tenant); !exists && refused == nil {
-		refused = errNoTenant
+	if refused == nil {
+		if err := x.known(ctx, w.event.Tenant); err != nil {
+			return err
+		}
 	}
 	var h outcome.History
 	// An earlier delivery may have claimed the call. The history of the call is
@@ -133,6 +151,25 @@ func (x *Executor) tenant(id string) (exists, suspended bool) {
 	return x.Tenants(id)
 }
 
+// known returns nil if a tenant exists. Otherwise it waits until this instance has read
+// every event that was stored when known was called, so also those before the work: if the
+// tenant does not exist then, the error wraps errPoison. If that takes longer than
+// tenantWait, the error is errNoTenant, and the work is to be delivered again.
+func (x *Executor) known(ctx context.Context, tenant string) error {
+	if exists, _ := x.tenant(tenant); exists {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, tenantWait)
+	defer stop()
+	if _, err := x.Cell(ctx); err != nil {
+		return errNoTenant
+	}
+	if exists, _ := x.tenant(tenant); exists {
+		return nil
+	}
+	return fmt.Errorf("%w: tenant %s does not exist", errPoison, tenant)
+}
+
 // excused reports whether processing continues although the intent was rejected: the
 // call was claimed in time, and the only fault of the intent is that it has expired
 // since. A decision with an invalid signature is never excused, even if it names a
@@ -143,7 +180,7 @@ func excused(refused error, h outcome.History) bool {
 
 // enter registers a call as running in this process. It returns false if the call is
 // running already.
-func (x *Executor) enter(call string, r running) bool {
+func (x *Executor) enter(call callKey, r running) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if _, ok := x.running[call]; ok {
@@ -154,7 +191,7 @@ func (x *Executor) enter(call string, r running) bool {
 }
 
 // leave removes a call that enter registered.
-func (x *Executor) leave(call string) {
+func (x *Executor) leave(call callKey) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.running, call)

@@ -104,6 +104,8 @@ func interrupted(ctx context.Context, res *Result) {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errCancelled):
 		res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, contract.CodeCancelled, "cancelled by the caller"
+	case errors.Is(cause, errSuspended):
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, contract.CodeTenantSuspended, "the tenant was suspended while the call ran"
 	case errors.Is(cause, errStopped):
 		res.Status, res.ErrorCode, res.ErrorMessage = contract.Failed, contract.CodeExecutorStopped, "the executor was stopped before the call had ended"
 	case ctx.Err() != nil && res.Status != contract.TimedOut:

@@ -116,12 +116,13 @@ func TestExcused(t *testing.T) {
 
 // TestEnter shows that a call cannot run twice at the same time.
 func TestEnter(t *testing.T) {
-	x := &Executor{running: map[string]running{}}
-	if !x.enter("c-1", running{}) || x.enter("c-1", running{}) || !x.enter("c-2", running{}) {
+	x := &Executor{running: map[callKey]running{}}
+	one, other, ofOther := callKey{"t", "c-1"}, callKey{"t", "c-2"}, callKey{"u", "c-1"}
+	if !x.enter(one, running{}) || x.enter(one, running{}) || !x.enter(other, running{}) || !x.enter(ofOther, running{}) {
 		t.Error("a call that runs was entered again, or another was not")
 	}
-	x.leave("c-1")
-	if !x.enter("c-1", running{}) {
+	x.leave(one)
+	if !x.enter(one, running{}) || x.enter(ofOther, running{}) {
 		t.Error("a call that has ended was not entered")
 	}
 }

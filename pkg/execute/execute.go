@@ -117,19 +117,26 @@ type Executor struct {
 	ReRunable func(kind string) bool
 	// Tenants reports whether a tenant exists and whether it is suspended, according to
 	// the part of the ledger that this instance has read. A call of a tenant that does
-	// not exist is refused like one with a bad intent; a call of a suspended tenant is
-	// claimed and recorded as cancelled. If it is nil, every tenant exists and none is
-	// suspended.
+	// not exist in the ledger up to the call is refused for good; a call of a suspended
+	// tenant is claimed and recorded as cancelled. If it is nil, every tenant exists and
+	// none is suspended.
 	Tenants func(id string) (exists, suspended bool)
+	// Changed returns a channel that is closed when the results of Tenants may change. Run
+	// then cancels the running calls of suspended tenants. If it is nil, no running call
+	// is cancelled because of a suspension.
+	Changed func() <-chan struct{}
 	// Cell returns the current state of the cell, whose events freeze the mesh; see
-	// freeze.State.
+	// freeze.State. It must be set if Tenants is.
 	Cell func(context.Context) (handle.Cell, error)
 
 	mu      sync.Mutex
-	running map[string]running
+	running map[callKey]running
 	frozen  freeze.State
 	schemas toolschema.Checker
 }
+
+// callKey identifies a running call. The id of a call says nothing about its tenant.
+type callKey struct{ tenant, call string }
 
 // running is a call that runs in this process.
 type running struct {
@@ -141,6 +148,7 @@ type running struct {
 var (
 	errCancelled = errors.New("cancelled by the caller")
 	errStopped   = errors.New("the executor is stopped")
+	errSuspended = errors.New("the tenant is suspended")
 )
 
 // grace is the time that running calls have to finish once Run's context has ended.
@@ -148,20 +156,41 @@ var (
 // error code executor_stopped.
 const grace = 5 * time.Second
 
-// stopAll cancels the contexts of all running calls with errStopped. It does not wait
-// for them.
-func (x *Executor) stopAll() {
+// stop cancels, with a cause, the contexts of the running calls of the tenants for which
+// the function of returns true. It does not wait for the calls.
+func (x *Executor) stop(cause error, of func(tenant string) bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, r := range x.running {
-		r.stop(errStopped)
+	for key, r := range x.running {
+		if of(key.tenant) {
+			r.stop(cause)
+		}
+	}
+}
+
+// watchSuspensions cancels the running calls of suspended tenants, until ctx ends. A call that
+// enters after the change does not start; see withheld.
+func (x *Executor) watchSuspensions(ctx context.Context) {
+	if x.Changed == nil {
+		return
+	}
+	for ctx.Err() == nil {
+		changed := x.Changed() // first, so that no change is missed
+		x.stop(errSuspended, func(tenant string) bool {
+			_, suspended := x.tenant(tenant)
+			return suspended
+		})
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
 	}
 }
 
 // Run receives and executes work until ctx ends, then waits until running calls have
 // ended (see grace) and returns nil. It returns an error if freeze.State.Load fails.
 func (x *Executor) Run(ctx context.Context) error {
-	x.running = map[string]running{}
+	x.running = map[callKey]running{}
 	last, err := x.Conn.Tail(ctx, bus.Events)
 	if err != nil {
 		return nil // ctx ended
@@ -176,13 +205,14 @@ func (x *Executor) Run(ctx context.Context) error {
 	controlled, release := context.WithCancel(context.WithoutCancel(ctx)) // cancellations and freezes are received until the last call has ended
 	defer release()
 	wg.Go(func() { _ = control.Run(controlled, last+1) })
-	// When ctx ends, running calls have the time grace to finish; then stopAll cancels
+	wg.Go(func() { x.watchSuspensions(controlled) })
+	// When ctx ends, running calls have the time grace to finish; then stop cancels
 	// their contexts.
 	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-controlled.Done():
 		case <-time.After(grace):
-			x.stopAll()
+			x.stop(errStopped, func(string) bool { return true })
 		}
 	})()
 	return consumer.Run(ctx, x.Conn, x.Service, bus.ExecutorWork(x.Service), x.Limit, x.process)
@@ -202,7 +232,7 @@ func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 		return nil
 	}
 	x.mu.Lock()
-	r, ok := x.running[e.CallID]
+	r, ok := x.running[callKey{e.Tenant, e.CallID}]
 	x.mu.Unlock()
 	switch {
 	case ok && r.proposer == e.Service():

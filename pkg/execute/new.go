@@ -16,7 +16,7 @@ func New(env *run.Env, limit int, tools []contract.Tool, h Handler) *Executor {
 	w := bus.ExecutorWork(env.Service)
 	env.ReportWork(w.Consumer(env.Service))
 	return &Executor{Service: env.Service, Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At,
-		Tenants: env.Cell.Check, Cell: env.Cell.Now,
+		Tenants: env.Cell.Check, Changed: env.Cell.Changed, Cell: env.Cell.Now,
 		Blobs: env.Blobs, Box: env.Box, Instance: env.Instance, Handler: counted(env, h), Limit: limit, Tools: tools}
 }
 

@@ -41,7 +41,7 @@ func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor 
 		return err
 	}
 	_, err = eventlog.Contend(ctx, l, "claim:"+claim.CallID, func(e *contract.Event) bool {
-		return e.CallID == claim.CallID && (e.Name == contract.EventEffectStarted || e.Name == contract.EventStartExpired) && mayRecord(e, executor)
+		return e.Tenant == claim.Tenant && e.CallID == claim.CallID && (e.Name == contract.EventEffectStarted || e.Name == contract.EventStartExpired) && mayRecord(e, executor)
 	}, func(id string) (uint64, error) { return l.Append(ctx, claim.Subject(), id, b) })
 	return err
 }

@@ -163,7 +163,9 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	if err := reserved(); err != nil { // last, so that the append of the reservation overlaps with the signing
 		return err
 	}
-	own := func(e *contract.Event) bool { return e.Service() == "policy" && e.CallID == ev.CallID }
+	own := func(e *contract.Event) bool {
+		return e.Service() == "policy" && e.Tenant == ev.Tenant && e.CallID == ev.CallID
+	}
 	_, err = eventlog.Contend(ctx, d.emit.Log, p.key(), own, func(id string) (uint64, error) {
 		if decision.Verdict == contract.Allow && p.early {
 			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, b, openingFilter(p.event.Tenant), 0)

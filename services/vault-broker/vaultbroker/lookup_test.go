@@ -1,6 +1,7 @@
 package vaultbroker
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -115,6 +116,30 @@ func TestLookups(t *testing.T) {
 	for what, got := range read {
 		if got[0] != got[1] || got[1] > 3 {
 			t.Errorf("%s: %v reads after 10 and 100,000 calls", what, got)
+		}
+	}
+}
+
+// tenants reports true for the tenants that exist and false for those that are suspended.
+type tenants map[string]bool
+
+func (m tenants) Await(_ context.Context, tenant string) bool {
+	_, exists := m[tenant]
+	return exists
+}
+
+func (m tenants) Check(tenant string) (exists, suspended bool) {
+	works, exists := m[tenant]
+	return exists, exists && !works
+}
+
+// TestAbsent shows that the secrets of a tenant that does not exist, or is suspended, are
+// not released.
+func TestAbsent(t *testing.T) {
+	of := tenants{"works": true, "stopped": false}
+	for tenant, want := range map[string]string{"works": "", "stopped": "tenant stopped is suspended", "none": "tenant none does not exist"} {
+		if got := absent(t.Context(), of, tenant); got != want {
+			t.Errorf("%s: %q, want %q", tenant, got, want)
 		}
 	}
 }

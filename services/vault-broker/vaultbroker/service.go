@@ -243,6 +243,9 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, e.Service(), s.env.Emit.Now(), s.env.Trust.At); err != nil && !errors.Is(err, guard.ErrExpired) {
 		return nil, nil, "the decision does not cover this request", nil
 	}
+	if refusal := absent(ctx, s.env.Cell, e.Tenant); refusal != "" {
+		return nil, nil, refusal, nil
+	}
 	if h.ClaimedBy() != e.Source || h.Recorded {
 		return nil, nil, "the call is not running at the requester", nil
 	}
@@ -259,6 +262,22 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 		prints = append(prints, name+" "+fp)
 	}
 	return values, prints, "", nil
+}
+
+// absent returns the reason for which no secret of a tenant is released, or "" if the
+// tenant exists and is not suspended according to the ledger, whatever was decided. It
+// waits as run.Cell.Await does.
+func absent(ctx context.Context, tenants interface {
+	Await(ctx context.Context, tenant string) bool
+	Check(tenant string) (exists, suspended bool)
+}, tenant string) (refusal string) {
+	if !tenants.Await(ctx, tenant) {
+		return "tenant " + tenant + " does not exist"
+	}
+	if _, suspended := tenants.Check(tenant); suspended {
+		return "tenant " + tenant + " is suspended"
+	}
+	return ""
 }
 
 // value returns a tenant's secret and its fingerprint, or the reason for a refusal.
