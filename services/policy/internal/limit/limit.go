@@ -382,10 +382,12 @@ func (s *State) prune() {
 
 // Own returns the id that a limit has in the accounts of a tenant that shares its budget
 // ledger with other tenants. Limits of organizations and projects apply to several
-// tenants and keep their ids.
+// tenants, so tenants that give such a limit the same id share its accounts. The measure
+// is in the id, because the tenants may have given the id to limits of different measures,
+// whose amounts must not be added.
 func Own(tenant string, l *guard.Limit) string {
 	if l.Level == "organization" || l.Level == "project" {
-		return l.ID
+		return l.ID + ":" + l.Measure
 	}
 	return tenant + "." + l.ID
 }

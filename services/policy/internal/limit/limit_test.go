@@ -208,6 +208,31 @@ func TestLateDelivery(t *testing.T) {
 // every returns the same limits for every tenant.
 func every(limits []guard.Limit) Limits { return func(string) []guard.Limit { return limits } }
 
+// TestMeasures shows that limits of one organization that two tenants set with the same
+// id, but for different measures, have separate accounts.
+func TestMeasures(t *testing.T) {
+	own := func(tenant string) []guard.Limit {
+		l := guard.Limit{ID: "all", Level: "organization", Measure: "calls", Max: 2, Window: "total"}
+		if tenant == "acme_web_test" {
+			l.Measure, l.Max = "tokens", 100
+		}
+		l.ID = Own(tenant, &l)
+		return []guard.Limit{l}
+	}
+	ask := func(tenant, id string) Request {
+		return Request{Call: Call{tenant, id}, Facts: &guard.Facts{Actor: "bob", Session: "s", Tenant: tenant}, Amounts: contract.Amounts{Calls: 1, Tokens: 90}}
+	}
+	var s State
+	ev, out := Decide(&s, own, noon, []Request{ask("acme_web_test", "c1"), ask("acme_web_prod", "c2"), ask("acme_web_prod", "c3"), ask("acme_web_prod", "c4")}, nil)
+	if out[0].Refused != "" || out[1].Refused != "" || out[2].Refused != "" || out[3].Refused == "" {
+		t.Errorf("%+v", out)
+	}
+	Evolve(&s, &ev)
+	if rows := fmt.Sprint(s.Rows()); rows != "[{all:calls/organization:acme total 2 0} {all:tokens/organization:acme total 90 0}]" {
+		t.Error(rows)
+	}
+}
+
 // TestTenants shows that calls of two tenants in one budget ledger have separate
 // accounts under limits of their own, even if the calls have one id, and share the
 // accounts of the organization, and which accounts each tenant sees.
@@ -237,7 +262,7 @@ func TestTenants(t *testing.T) {
 			}
 		}
 	}
-	if seen[a] != "acme_web_prod.daily/agent:bob 1;all/organization:acme 2;" || seen[b] != "acme_web_test.daily/agent:bob 1;all/organization:acme 2;" || seen["acme_shop_prod"] != "all/organization:acme 2;" || seen["other_web_prod"] != "" {
+	if seen[a] != "acme_web_prod.daily/agent:bob 1;all:calls/organization:acme 2;" || seen[b] != "acme_web_test.daily/agent:bob 1;all:calls/organization:acme 2;" || seen["acme_shop_prod"] != "all:calls/organization:acme 2;" || seen["other_web_prod"] != "" {
 		t.Errorf("%q", seen)
 	}
 	ev, _ = Decide(&s, own, noon, nil, []Outcome{{Call: Call{b, "c1"}, Status: contract.Succeeded}, {Call: Call{"", "c1"}, Status: contract.Succeeded}})
