@@ -3,6 +3,7 @@ package ledgerapi_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -23,7 +24,13 @@ func read(ctx context.Context, t *testing.T, m *edgetest.Mesh, path, bearer stri
 	began := time.Now()
 	defer func() {
 		took = time.Since(began)
-		if err := recover(); err != nil && err != http.ErrAbortHandler {
+		switch err := recover().(type) {
+		case nil:
+		case error:
+			if !errors.Is(err, http.ErrAbortHandler) {
+				t.Error(err)
+			}
+		default:
 			t.Error(err)
 		}
 	}()
