@@ -25,7 +25,7 @@ var created = []string{"acme_web_prod", "acme_web_test"}
 
 // limitOf holds the maximum amounts of the limits that runs set, by the id that a limit
 // has in accounts. The limit org is the one of the organization.
-var limitOf = map[string]int64{"all": 9, "atonce": 4, "acme_web_prod.all": 5, "acme_web_test.all": 5, "org": 6}
+var limitOf = map[string]int64{"all": 9, "atonce": 4, "acme_web_prod.all": 5, "acme_web_test.all": 5, "org:calls": 6}
 
 // createdLimits are the budget limits that the administrator of a created tenant sets.
 const createdLimits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":5},{"id":"org","level":"organization","measure":"calls","window":"total","max":6}]}`
