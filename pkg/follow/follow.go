@@ -219,7 +219,7 @@ func (f *Follower) round(ctx context.Context) error {
 	if batch == 0 {
 		batch = 500
 	}
-	r := &reading{f: f, expect: 1, active: time.Now(), patience: silence, broken: make(chan error, 1), gap: make(chan struct{}, 1), quiet: make(chan struct{}, 1)}
+	r := &reading{f: f, mu: newLock(), expect: 1, active: time.Now(), patience: silence, broken: make(chan error, 1), gap: make(chan struct{}, 1), quiet: make(chan struct{}, 1)}
 	// The next round resets the consumer to the entry after the position. Deferred first,
 	// stop runs last, when no new delivery arrives, and waits until Apply has returned, so
 	// that an entry whose Apply is slow is not applied a second time.
@@ -334,7 +334,7 @@ type reading struct {
 	gap    chan struct{}
 	quiet  chan struct{} // receives a value when a follower that is not ready may have caught up
 
-	mu      sync.Mutex
+	mu      lock
 	expect  uint64 // consumer sequence of the next delivery
 	skipped bool   // a delivery that was sent before the last reset has arrived after it
 	halted  bool   // deliveries are dropped until the gap is repaired
@@ -343,6 +343,25 @@ type reading struct {
 
 	active   time.Time     // time of the last reset or delivery
 	patience time.Duration // time without deliveries after which the stream is searched for entries
+}
+
+// lock is a mutex. Those who wait for it while Apply waits are durably blocked for
+// testing/synctest, unlike those who wait for a sync.Mutex, so that the time of a simulated
+// mesh goes on.
+type lock chan struct{}
+
+func newLock() lock { return make(lock, 1) }
+
+func (l lock) Lock()   { l <- struct{}{} }
+func (l lock) Unlock() { <-l }
+
+func (l lock) TryLock() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 // fail makes the current round of reading end with err, unless another error is waiting
