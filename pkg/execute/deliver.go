@@ -48,12 +48,13 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 	case errors.Is(err, errPoison):
 		slog.Error("work refused for good", "subject", d.Subject, "err", err)
 		d.Term()
-	case errors.Is(err, errNoTenant):
-		slog.Warn("work handed back", "subject", d.Subject, "err", err)
-		d.Nak(lagDelay(d.Tries))
 	default:
 		slog.Warn("work handed back", "subject", d.Subject, "err", err)
-		d.Nak(250 * time.Millisecond)
+		delay := 250 * time.Millisecond
+		if errors.Is(err, errNoTenant) {
+			delay = lagDelay(d.Tries)
+		}
+		d.Nak(delay)
 	}
 }
 
