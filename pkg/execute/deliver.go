@@ -137,7 +137,7 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	if refused != nil && !excused(refused, h) {
 		return w.refuse(refused)
 	}
-	started, res, err := x.start(runCtx, w, h)
+	started, res, err := x.start(ctx, runCtx, w, h)
 	if err != nil || started == nil {
 		return err
 	}
@@ -216,8 +216,9 @@ func (w *item) refuse(err error) error {
 // the returned claim has the id of the stored one but is not stored itself, and the
 // result is unknown, except that a call that ReRunable permits is run again. A nil event
 // without an error means that there is nothing to record: the call has an outcome, or
-// policy ends it.
-func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
+// policy ends it. The handler's context is runCtx: a cancellation while the call is claimed
+// must not leave a claim without an outcome.
+func (x *Executor) start(ctx, runCtx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	if h.Claim == nil {
 		began := time.Now()
@@ -240,12 +241,12 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		} else if w.dead() {
 			return claim, Result{Status: contract.DeadLettered, ErrorCode: contract.CodeDeadLettered, ErrorMessage: "handed back too often"}, nil
 		} else {
-			return claim, x.run(ctx, claim, w), nil
+			return claim, x.run(runCtx, claim, w), nil
 		}
 	}
 	x.Emit.See(h.Claim.Lamport) // another instance may have recorded the claim, and the outcome's lamport must be greater
 	if x.ReRunable != nil && x.ReRunable(w.a.Call.Kind) {
-		return claim, x.run(ctx, claim, w), nil
+		return claim, x.run(runCtx, claim, w), nil
 	}
 	return claim, Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost,
 		ErrorMessage: "the executor that started this call (" + h.ClaimedBy() + ") did not record how it ended"}, nil

@@ -41,7 +41,7 @@ func TestRunAgain(t *testing.T) {
 					t.Fatal(h, err)
 				}
 			}
-			claim, res, err := x.start(t.Context(), w, h)
+			claim, res, err := x.start(t.Context(), t.Context(), w, h)
 			want := Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost}
 			if rerunable {
 				want = Result{Status: contract.Succeeded}

@@ -3,6 +3,7 @@ package execute
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -184,5 +185,39 @@ func TestSuspendedMeanwhile(t *testing.T) {
 			t.Errorf("the other tenant's call: %q", status)
 		}
 		stop()
+	})
+}
+
+// claiming is a log that calls hook once an event is stored, and then, as a server does,
+// returns the error of the context if it has ended meanwhile.
+type claiming struct {
+	*memlog.Log
+	hook func()
+}
+
+func (l claiming) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	seq, err := l.Log.Append(ctx, subject, id, data)
+	l.hook()
+	return seq, errors.Join(err, ctx.Err())
+}
+
+// TestSuspendedWhileClaiming shows that a suspension that arrives while a call is claimed
+// does not leave a claim without an outcome.
+func TestSuspendedWhileClaiming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tt := newTenantsTest(t)
+		var suspended atomic.Bool
+		tt.x.Tenants = func(string) (exists, stopped bool) { return true, suspended.Load() }
+		tt.x.Handler = func(context.Context, *Work) Result { return Result{Status: contract.Succeeded} }
+		tt.x.Emit.Log = claiming{tt.log, func() {
+			if !suspended.Swap(true) {
+				tt.x.stop(errSuspended, func(string) bool { return true })
+			}
+		}}
+		d, m := tt.deliver("stopped", 1)
+		tt.x.process(t.Context(), d)
+		if status, code := tt.outcome("stopped"); m.Settled != "ack" || status != contract.Cancelled || code != contract.CodeTenantSuspended {
+			t.Errorf("settled by %q, recorded %q %q", m.Settled, status, code)
+		}
 	})
 }
