@@ -81,7 +81,8 @@ func TestStreamsEnd(t *testing.T) {
 }
 
 // TestFrozenDecide shows that while the mesh is frozen no gateway hands out an intent,
-// even one that was decided or handed out before, and even after a restart.
+// not even that of a call which was allowed before the freeze, or one that was handed out
+// before it, and also not after a restart of the gateway.
 func TestFrozenDecide(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)

@@ -331,7 +331,7 @@ func TestSnapshotErased(t *testing.T) {
 		}
 		for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
 			msg, err := s.GetMsg(t.Context(), seq)
-			if errors.Is(err, jetstream.ErrMsgNotFound) { // replaced
+			if errors.Is(err, jetstream.ErrMsgNotFound) { // the message was replaced by a newer one
 				continue
 			}
 			if err != nil {

@@ -104,7 +104,7 @@ func TestTenantsCompose(t *testing.T) {
 }
 
 // tenants is the test that TestTenants runs on a mesh. restart starts every process of
-// the mesh again; hold is that of suspension.
+// the mesh again. hold is passed to suspension.
 func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release func())) {
 	m.WaitReady()
 	createTenants(t, m)
@@ -181,7 +181,7 @@ type settlement struct {
 	who    string
 	mark   string            // occurs in the content and the names of the tenant, and nowhere else
 	ids    map[string]string // ids of the tenant, by kind
-	n      int               // calls made by calls
+	n      int               // number of calls that the method calls has made
 }
 
 // settle uses every facility whose state is separate for each tenant: calls, models,

@@ -93,7 +93,7 @@ func tail(t *testing.T, m *harness.Mesh, token string) <-chan struct{} {
 	return done
 }
 
-// goes returns a condition for within that reports whether c is closed.
+// goes returns a condition for the function within: whether c is closed.
 func goes(c <-chan struct{}) func() bool {
 	return func() bool {
 		select {

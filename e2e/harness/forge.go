@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// Forge runs those tests of the trusted core that compare both verifiers: two forge n
-// packs, and n ledgers and exports of tenants, with the keys of insiders; the third
-// verifies archives. node is the path of the program that runs the second verifier. Forge
-// returns the tests' output, and an error if one fails.
+// Forge runs the tests of the trusted core that compare both verifiers. One forges n
+// packs, and one n ledgers and exports of tenants, with the keys of insiders; the third
+// one verifies archives. node is the path of the program that runs the second verifier.
+// Forge returns the output of the tests, and an error if one fails.
 func Forge(node string, n int) (string, error) {
 	cmd := exec.Command("go", "test", "-count=1", "-v", "-timeout=1h", "-run=^Test((Cell)?Insiders|Archive)$", "./evidence")
 	cmd.Dir = filepath.Join(Root(), "pkg/core")

@@ -34,8 +34,8 @@ type Cluster struct {
 
 // MirrorKeys are the public nkeys of the identities in account MIRROR.
 type MirrorKeys struct {
-	Keeper  string // creates the mirrors
-	Auditor string // may only read the mirrors
+	Keeper  string // key of the identity that creates the mirrors
+	Auditor string // key of the identity that may only read the mirrors
 }
 
 // ServerConfig returns the NATS server configuration for the declared services. The

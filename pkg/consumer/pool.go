@@ -122,7 +122,7 @@ func (p *pool) see(tenant string) {
 		p.pruned = now
 		maps.DeleteFunc(p.seen, func(_ string, at time.Time) bool { return now.Sub(at) > recent })
 		delete(p.seen, tenant)
-		if len(p.seen) == 0 { // one tenant again
+		if len(p.seen) == 0 { // only messages of one tenant arrive now
 			p.last = tenant
 			return
 		}

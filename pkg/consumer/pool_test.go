@@ -253,7 +253,7 @@ func TestHandBack(t *testing.T) {
 		w.take(ctx, m)
 		time.Sleep(10 * time.Second)
 		w.beats.mu.Lock()
-		if n := w.beats.by[m.To]; n < 9 || n > 10 { // one per second
+		if n := w.beats.by[m.To]; n < 9 || n > 10 { // one heartbeat per second
 			t.Errorf("%d heartbeats of a message that waits for 10 s", n)
 		}
 		w.beats.mu.Unlock()

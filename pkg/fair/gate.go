@@ -1,7 +1,7 @@
-// Package fair divides limited resources among tenants. Gate and Queue serve waiting
-// requests by tenant in turn, and within a tenant by owner in turn. Room divides an amount,
-// such as bytes of memory. A tenant or an owner with many requests therefore does not
-// delay other tenants and owners.
+// Package fair divides limited resources among tenants, so that a tenant or an owner with
+// many requests does not delay other tenants and owners. Queue and Gate serve the tenants
+// in turn, and the owners of a tenant in turn. Turns and Places limit the number of
+// requests of a tenant that run at once. Room divides an amount, such as bytes of memory.
 package fair
 
 import (

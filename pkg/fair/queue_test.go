@@ -37,7 +37,7 @@ func TestReturning(t *testing.T) {
 	for range 100 {
 		q.Push("a", "", "a")
 	}
-	for range 50 { // b is idle
+	for range 50 { // b has no items yet
 		q.Pop(nil)
 	}
 	served := map[string]int{}

@@ -7,12 +7,16 @@ import (
 )
 
 // Turns limits the requests that run at once while several tenants send requests, so that
-// a tenant with many of them does not occupy the processors: a request of another tenant
-// starts at once, and competes with few. While one tenant alone sends requests, there is
-// no limit. A tenant alone with a queue, beside others that send requests but do not
-// queue, pauses between two requests for as long as the first one ran, because each
-// request of the others would otherwise compete with one of its requests. The fields are
-// set before the first use. It is safe for concurrent use.
+// a tenant with many requests does not occupy the processors: a request of another tenant
+// starts at once, and competes with few others. While only one tenant sends requests,
+// there is no limit.
+//
+// If one tenant has queued requests, and other tenants send requests but have none
+// queued, the tenant with the queue pauses after each request for as long as the request
+// ran. Without the pauses, each request of the others would compete with one of its
+// requests.
+//
+// The fields are set before the first use. It is safe for concurrent use.
 type Turns struct {
 	// Places is the number of requests that run at once. A tenant has at most half of
 	// them, but at least one.
@@ -23,8 +27,8 @@ type Turns struct {
 
 	mu      sync.Mutex
 	latest  string               // tenant of the last request
-	at      time.Time            // when it arrived
-	others  time.Time            // when the last request of another tenant than latest arrived
+	at      time.Time            // time of the last request
+	others  time.Time            // time of the last request of a tenant other than latest
 	held    map[string]int       // places by tenant
 	taken   int                  // places of all tenants
 	waiting Queue[chan struct{}] // a channel is closed when its request has a place
@@ -33,8 +37,8 @@ type Turns struct {
 const (
 	// lately is the time for which a tenant counts as present after its last request.
 	lately = 10 * time.Second
-	// pauses is the time after a request of a tenant for which another tenant with a
-	// queue pauses.
+	// pauses is the time since the last request of another tenant within which a tenant
+	// with queued requests pauses after each of its requests.
 	pauses = time.Second
 )
 
@@ -44,7 +48,7 @@ const (
 func (t *Turns) Enter(ctx context.Context, tenant, owner string) (leave func(), err error) {
 	t.mu.Lock()
 	if !t.several(tenant, time.Now()) {
-		t.grant(func(string) bool { return true }) // the tenant's requests from the time when it was not alone
+		t.grant(func(string) bool { return true }) // nobody else sends requests, so the queued requests of the tenant may run, too
 		t.mu.Unlock()
 		return func() {}, nil
 	}
@@ -104,8 +108,10 @@ func (t *Turns) hold(tenant string) {
 	t.held[tenant]++
 }
 
-// until returns a function that ends a request of a tenant. The request's place is
-// released then, or after the pause of the tenant, or after t.Hold.
+// until returns a function that ends a request of a tenant, whose place is taken already.
+// The function releases the place, at once or, if the tenant pauses, after a pause as
+// long as the request ran. In any case the place is released t.Hold after until was
+// called, even if the function is not called.
 func (t *Turns) until(tenant string) (leave func()) {
 	began := time.Now()
 	var once sync.Once
@@ -121,8 +127,8 @@ func (t *Turns) until(tenant string) (leave func()) {
 	}
 }
 
-// pause reports whether a tenant pauses after a request: it has a queue, no other tenant
-// has one, and another tenant has sent a request within the time pauses.
+// pause reports whether a tenant pauses after a request: it has queued requests, no other
+// tenant has any, and another tenant has sent a request within the time pauses.
 func (t *Turns) pause(tenant string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

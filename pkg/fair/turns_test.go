@@ -66,7 +66,7 @@ func TestTurnsShared(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		leave, err := x.Enter(t.Context(), "other", "a") // from here on, several tenants are present
+		leave, err := x.Enter(t.Context(), "other", "a") // from here on, two tenants send requests
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,20 +86,20 @@ func TestTurnsShared(t *testing.T) {
 		for range 4 {
 			<-started
 		}
-		(<-leaves)() // noisy's
+		(<-leaves)() // ends a request of noisy
 		synctest.Wait()
 		if len(started) != 1 || <-started != "noisy" {
 			t.Error("a free place of noisy is not given to noisy, whose share is not taken")
 		}
 		time.Sleep(51 * time.Millisecond)
 		synctest.Wait()
-		if len(started) != 3 { // two of noisy, one of quiet
+		if len(started) != 3 { // two requests of noisy and one of quiet
 			t.Errorf("%d requests started after Hold, want 3", len(started))
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for len(leaves) > 0 {
-			(<-leaves)() // has no effect any more
+			(<-leaves)() // the place was released after Hold, so this has no effect
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -130,8 +130,8 @@ func TestTurnsPause(t *testing.T) {
 				}
 			}
 		}
-		// rate returns noisy's calls in the time in which as many as n of it fit one
-		// after the other.
+		// rate returns the number of calls of noisy during a time in which n calls fit
+		// one after the other.
 		rate := func(n int) int64 {
 			before := noisy.Load()
 			time.Sleep(time.Duration(n) * took)
@@ -180,8 +180,8 @@ func TestTurnsPause(t *testing.T) {
 	})
 }
 
-// TestTurnsLeft shows that a request whose context ends while it waits, or while it gets
-// a place, keeps none.
+// TestTurnsLeft shows that a request whose context ends while it waits, or while it is
+// given a place, does not occupy a place afterwards.
 func TestTurnsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &Turns{Places: 2, Hold: 10 * time.Millisecond}

@@ -125,10 +125,10 @@ func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	return false
 }
 
-// references records the ids of the stored items that an item refers to. The item's own
-// id is one of them, unless the type is in complete, the item is a message without a
-// type, or it has encrypted content. The id of an item of type item_reference and an
-// approval_request_id always are.
+// references records the ids of the stored items that an item names: the id of an
+// approval request, the id in an item of type item_reference, and the item's own id. The
+// item's own id is not recorded if the type is in complete, if the item is a message
+// without a type, or if it has encrypted content.
 func (p subjectReader) references(it *itemRead) {
 	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
 		p.refer(it.id)

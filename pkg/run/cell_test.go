@@ -134,7 +134,7 @@ func TestCellNow(t *testing.T) {
 	reach, failures := w.env.Cell.reach, 2
 	w.env.Cell.reach = func(ctx context.Context) (uint64, error) {
 		if failures--; failures >= 0 {
-			return 0, context.DeadlineExceeded // of the request
+			return 0, context.DeadlineExceeded // the deadline of the request, not of ctx
 		}
 		return reach(ctx)
 	}
@@ -224,8 +224,8 @@ func TestCellTenants(t *testing.T) {
 }
 
 // TestTrustAwait shows that Await returns at once for a sequence that the registry has
-// read, that otherwise it waits, and tries again, until the registry has read it, that it
-// remembers how far the registry has read, and that it returns the error of its context.
+// read; that otherwise it waits, and tries again, until the registry has read it; that it
+// stores how far the registry has read; and that it returns the error of its context.
 func TestTrustAwait(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
@@ -237,7 +237,7 @@ func TestTrustAwait(t *testing.T) {
 	keys.reach = func(ctx context.Context) (uint64, error) {
 		switch calls++; {
 		case calls == 1:
-			return 0, context.DeadlineExceeded // of the request
+			return 0, context.DeadlineExceeded // the deadline of the request, not of ctx
 		case calls <= lag:
 			return w.read, nil // the server that responded has not stored every event yet
 		}

@@ -26,8 +26,8 @@ import (
 // is reloaded.
 type taker struct {
 	Service
-	capture string   // the last one
-	all     []string // all of them
+	capture string   // capture mode of the last configuration
+	all     []string // capture modes of all configurations, in order
 }
 
 func (s *taker) Reload(c *config.Config) {

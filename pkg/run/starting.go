@@ -31,7 +31,7 @@ type Starting struct {
 	tasks []startTask
 	last  string    // state at the last change that Still found; "" before its first call
 	since time.Time // time of that change; before the first call of Still, time of NewStarting
-	once  sync.Once // release
+	once  sync.Once // limits release to one call of debug.FreeOSMemory
 }
 
 // startTask is one view of an instance or, without a view, the instance itself.

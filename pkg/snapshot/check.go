@@ -41,8 +41,8 @@ func Verify(h *contract.Snapshot, trust Trust) error {
 // check returns an error unless the snapshot may be used: it is of this service, tenant
 // and root key, was made by this version of the code, and is signed with a key that is
 // valid now; the ledger's entry at its position is the one that it names; and checkLog
-// accepts the checkpoint that it names. So a snapshot from before the loss of entries is
-// not used for the history that replaced them.
+// accepts the checkpoint that it names. A snapshot that was taken before entries were
+// lost is therefore not used with the entries that replaced them.
 func (s *Store) check(ctx context.Context, h *Stored, code int64) error {
 	switch {
 	case h.Tenant != s.Tenant || h.Service != s.Service || h.Root != s.RootKID:

@@ -6,10 +6,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Answer is the result of one policy layer for a call. The zero Answer means that
-// the layer has no opinion. If the P1 layer has no opinion, the call is denied.
+// Answer is the result of one policy layer for a call. The zero Answer has no verdict,
+// and does not change the verdict of the other layers. If the answer of the P1 layer has
+// no verdict, the call is denied.
 type Answer struct {
-	Verdict   string // contract.Deny, Escalate or Allow; empty = no opinion
+	Verdict   string // contract.Deny, Escalate or Allow; empty = none
 	Reason    string
 	Approvals []contract.ApprovalRule // approval rules of an ESCALATE, all of which must be met
 	Sandbox   *contract.Sandbox       // upper limits on the tool's sandbox; nil = none
@@ -47,7 +48,7 @@ func rank(verdict string) int {
 // Combine joins the answers of layers: DENY is stronger than ESCALATE, and ESCALATE
 // stronger than ALLOW. Of two equal verdicts, the reason of the earlier layer counts.
 // Sandbox limits are joined by Narrow; obligations of all layers, and approval rules of
-// the layers that escalate, are collected in order. A layer without an opinion
+// the layers that escalate, are collected in order. An answer without a verdict
 // contributes only its sandbox and obligations. An answer with an unknown verdict counts
 // as a DENY without sandbox and obligations. The arguments are not changed, but the
 // result may share a sandbox with one of them.

@@ -8,7 +8,7 @@ import (
 )
 
 // p0Approvals returns ESCALATE with the approval rules that the ceilings have for the
-// call's kind, or no opinion if they have none.
+// call's kind, or an Answer without a verdict if they have none.
 func p0Approvals(in *Inputs) Answer {
 	var a Answer
 	for i := range in.P0.Approvals {

@@ -23,7 +23,7 @@ type Step struct {
 	Part    string `json:"layer"`
 	Name    string `json:"name,omitempty"` // id of the overlay, accounts of the limits, or resolution of the votes; empty for other parts
 	Digest  string `json:"digest,omitempty"`
-	Verdict string `json:"verdict,omitempty"` // empty = no opinion
+	Verdict string `json:"verdict,omitempty"` // empty = none
 	Reason  string `json:"reason_code,omitempty"`
 	At      string `json:"at,omitempty"` // file:line of the P1 rule that matched; empty for other parts, or if no rule applied
 }

@@ -5,8 +5,9 @@
 // ExecutionIntent.
 //
 // The order of a decision is fixed: gates, then the layers (input schema, P0, P1, P2,
-// dual control), then whether the call can be executed within their limits, then the
-// budget limits, then the votes. A DENY at any step is final. Missing ceilings, rules or
+// dual control), then whether the call can be executed with the obligations and in the
+// sandbox that the layers require, then the budget limits, then the votes. A DENY at any
+// step is final. Missing ceilings, rules or
 // tools, unknown verdicts and malformed times result in a DENY, so that such a fault in
 // a caller of this package does not permit an effect.
 //
@@ -94,10 +95,10 @@ func (d *bound) Canonical(c *canon.Codec) {
 	c.Str("verdict", &d.Verdict)
 }
 
-// Judge returns the verdict without a signed decision. The first gate that fails denies;
-// after the gates the layers are joined, then it is checked that the call can be
-// executed within their limits, then the budget limits are applied, and then the votes
-// of approvers.
+// Judge returns the verdict without a signed decision. The first gate that fails denies.
+// After the gates, Judge joins the layers, checks that the call can be executed with the
+// obligations and in the sandbox that they require, applies the budget limits, and then
+// the votes of approvers.
 func Judge(in Inputs) Answer { return judge(&in, nil) }
 
 // judge implements Judge. note, if not nil, is called with the answers of the parts that
@@ -139,9 +140,9 @@ func (j *judging) joined() Answer {
 	return Combine(layers...)
 }
 
-// feasible denies a call that cannot be executed within the limits of all layers: the
-// caller would execute it and obligations apply, or its sandbox could not run any
-// program.
+// feasible denies a call that cannot be executed as the layers require: a call with
+// obligations that the caller would execute itself, or a call in whose sandbox no program
+// could run.
 func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:
@@ -163,8 +164,9 @@ func (j *judging) limited(v Answer) Answer {
 	return Combine(j.noted(PartLimits, exceeded(b)), v)
 }
 
-// exceeded returns the answer that follows from the result of the limits: no opinion,
-// DENY, or ESCALATE if the limit permits approval.
+// exceeded returns the answer that follows from the result of the limits: no verdict if
+// they do not refuse the amounts, otherwise DENY, or ESCALATE if the limit permits
+// approval.
 func exceeded(b *BudgetFact) Answer {
 	switch {
 	case b.Refused == "":

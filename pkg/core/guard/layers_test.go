@@ -104,7 +104,7 @@ func TestParts(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(in *guard.Inputs)
 		parts  []string
-		last   string // expected verdict of the last part; empty = no opinion
+		last   string // expected verdict of the last part; empty = it has none
 	}{
 		"allowed": {func(*guard.Inputs) {}, []string{guard.PartGates, guard.PartSchema, guard.PartRules, guard.PartCeilings}, ""},
 		"dual control": {func(in *guard.Inputs) { in.Facts.DualControl = true },

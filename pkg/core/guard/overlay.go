@@ -147,7 +147,8 @@ func (o *Overlay) Applies(f *Facts) bool {
 
 // Answer returns the overlay's answer to a call that it applies to: DENY if Only is set
 // and none of its patterns matches the kind, else the verdict of the first rule that
-// matches, or no opinion. The overlay's sandbox is part of every answer. t may be nil.
+// matches, or no verdict if none does. The overlay's sandbox is part of every answer. t
+// may be nil.
 func (o *Overlay) Answer(f *Facts, t *contract.Tool) Answer {
 	a := Answer{Sandbox: o.Sandbox}
 	if len(o.Only) > 0 && !matchAny(o.Only, f.Kind) {

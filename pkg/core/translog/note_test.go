@@ -21,7 +21,8 @@ func noteKey(t *testing.T, first byte) *sign.Key {
 	return k
 }
 
-// signed returns a signed note over any text, valid or not.
+// signed returns a note of text with a valid signature of key under name. It does not
+// check whether the text has the form of a checkpoint.
 func signed(key *sign.Key, text, name string) []byte {
 	raw := binary.BigEndian.AppendUint32(nil, noteKeyID(name, key.Public()))
 	raw = append(raw, key.Raw([]byte(text))...)

@@ -40,7 +40,7 @@ func main() {
 // run writes the document for the programs to standard output. The components and
 // dependencies are sorted by reference.
 func run(version string, programs []string) error {
-	modules := map[string]cdx.Component{}        // by BOM reference
+	modules := map[string]cdx.Component{}        // components by BOM reference
 	needs := map[string]map[string]bool{own: {}} // BOM references of the dependencies of each component, by its BOM reference
 	slices.Sort(programs)
 	for _, path := range programs {

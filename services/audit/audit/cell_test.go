@@ -97,7 +97,7 @@ func TestSystemSeqs(t *testing.T) {
 	first := decoded(t, r[14])
 	first.Version = 1
 	r = r[:14]
-	r.put(t, first) // of release 0.2
+	r.put(t, first) // an event of version 1, as of release 0.2
 	addAll(t, v, r)
 	checkSystem(t, v, 15, map[string][]uint64{
 		"mesh": {1, 2, 3, 4, 6, 7, 8, 9, 12, 14, 15},
@@ -194,8 +194,8 @@ func TestCell(t *testing.T) {
 			r.add(t, "z_p_e", contract.EventFreezeAcknowledged, nil)  // 26
 			r.policy(t, "old", "p0", "config")                        // 27
 			wrong("policy_activated in tenant old, want _cell")
-			r.policy(t, "old", "p1", "config")                        // 28: of the tenant alone
-			r.policy(t, cell, "p2", "")                               // 29: of calls in the cell alone
+			r.policy(t, "old", "p1", "config")                        // 28: in packs of this tenant only
+			r.policy(t, cell, "p2", "")                               // 29: in packs of the cell only
 			for _, part := range slices.Collect(slices.Chunk(r, 7)) { // the view retains tenants across transactions
 				addAll(t, v, part)
 			}
@@ -343,7 +343,7 @@ func TestQueriesByTenant(t *testing.T) {
 			func() error { return q.evidence(ctx, &events.EvidenceRequest{Session: "s-1"}, nil) },
 		} {
 			if mine {
-				break // they need checkpoints
+				break // for the own tenant, these queries would need checkpoints
 			}
 			if err := query(); !errors.Is(err, ErrNoSession) {
 				t.Errorf("%s: %v, want that there is no such session", tenant, err)

@@ -35,7 +35,7 @@ type published struct {
 	queries
 	root   string // key id of the root
 	origin string
-	key    *sign.Key // audit's
+	key    *sign.Key // audit's key
 	lines  [][]byte
 }
 

@@ -189,8 +189,9 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 // need not be decoded.
 var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
 
-// remember returns the function get with a cache, because proofs of neighbouring leaves
-// share most nodes. The returned function is not safe for concurrent use.
+// remember returns a function that caches the results of get, because proofs of
+// neighbouring leaves share most nodes. The returned function is not safe for concurrent
+// use.
 func remember(get translog.Nodes) translog.Nodes {
 	type at struct {
 		level uint

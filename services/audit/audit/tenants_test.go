@@ -241,9 +241,9 @@ func TestTakenID(t *testing.T) {
 	}
 }
 
-// TestDamagedIDs shows that a damaged file of ids is noticed when an id is looked up, that
-// no further entry is applied, and that the view which is opened next is empty, so that it
-// is built again.
+// TestDamagedIDs shows that a damaged file of ids is detected when an id is looked up,
+// that no further entry is applied, and that the view that is opened next is empty, so
+// that it is built again.
 func TestDamagedIDs(t *testing.T) {
 	dir := t.TempDir()
 	v := open(t, dir)

@@ -17,8 +17,10 @@ import (
 // A cosignature in CHECKPOINTS is stored as the size of the tree, a newline, and the
 // witness's signature line.
 
-// cosign stores a witness's cosignature of a checkpoint of this log, unless one of that
-// witness is stored already. In both cases it returns the name of the witness.
+// cosign stores a witness's cosignature of a checkpoint of this log, unless a cosignature
+// of that witness is stored already. In both cases it returns the name of the witness. It
+// returns a not-found error if the log has no checkpoint of q.Size leaves, and the errors
+// of witnessOf and of the server.
 func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,9 +68,10 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	return nil, operatorAdvice(c, responseError(resp))
 }
 
-// operatorAdvice adds to the error of a request that is an operator's how to send it with
-// an operator's token, if the request was sent with a context and its caller is none. The
-// token in DATA is not sent to a context's address, which may be another mesh's.
+// operatorAdvice adds advice to the error of an operator's request that was sent with a
+// context and rejected because its caller is not an operator: how to send the request
+// with an operator's token. Such a request does not use the token in DATA, because the
+// context's address may be that of another mesh.
 func operatorAdvice(c *env, err error) error {
 	var e *exitError
 	if t := c.mesh(); c.operator && t.context != "" && errors.As(err, &e) && e.doc["reason_code"] == contract.ReasonOperatorRequired {

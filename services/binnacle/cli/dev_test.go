@@ -68,8 +68,9 @@ func TestDevEvents(t *testing.T) {
 	}
 }
 
-// TestPartialLine checks that neither dev events nor events list prints a line that the
-// connection cuts off. dev events prints it once it has reconnected; events list fails.
+// TestPartialLine checks that neither dev events nor events list prints an incomplete
+// line at which the connection ends. dev events prints the line after it has reconnected;
+// events list fails.
 func TestPartialLine(t *testing.T) {
 	alone(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -81,8 +81,9 @@ service.`,
 	return cmd
 }
 
-// runProvision keeps the streams, consumers and keys on the NATS server as declared
-// until ctx is done. With --print-config it only prints the server's configuration.
+// runProvision provisions the NATS server and publishes the keys of the ring until ctx is
+// done; see mesh.Provisioner. With --print-config it only prints the server's
+// configuration.
 func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	if o.file == "" {
 		o.file = run.ConfigFile()

@@ -282,7 +282,7 @@ func (w *witnessing) learn(ctx context.Context) error {
 		w.seen = l.Seq
 		e, err := eventlog.OpenBytes(l.Event, bus.KeyFilters()...)
 		if err != nil {
-			continue // not a valid event of provision about a key; services ignore it, too
+			continue // not a valid event about a key from provision; services ignore it as well
 		}
 		var k contract.TrustKey
 		if contract.Decode(e.Data, &k) == nil {

@@ -407,7 +407,7 @@ func TestMisplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before["_cell key_published"]++ // the judge's
+	before["_cell key_published"]++ // the new key of the judge
 	if after := subjects(t, c); !maps.Equal(after, before) {
 		t.Errorf("%v, want %v", after, before)
 	}

@@ -212,9 +212,10 @@ func (have recordedKeys) add(k *contract.TrustKey) {
 	}
 }
 
-// lacks reports whether a document, or one with the same effect in another tenant, is to
-// be added to the ledger. It logs why a document cannot be added that the ledger does not
-// have: the key belongs to another owner, or is to be revoked and was not published.
+// lacks reports whether a document must be added to the ledger: it publishes a key that
+// is published in no tenant, or revokes a key that is not revoked. It logs why a document
+// cannot be added: its key belongs to another owner on the ledger, or the document
+// revokes a key that was not published.
 func (have recordedKeys) lacks(k *contract.TrustKey) bool {
 	old, known := have[k.KID]
 	owner := trust.Owner(k)

@@ -217,7 +217,7 @@ func compared(t *testing.T, p *Provisioner, c *bus.Conn, n int) []string {
 			t.Fatalf("%d of %d snapshots compared: %q", len(out), n, out)
 		}
 	}
-	time.Sleep(50 * time.Millisecond) // Reject follows Checked
+	time.Sleep(50 * time.Millisecond) // Checked is called before Reject
 	cancel()
 	<-ended
 	return out

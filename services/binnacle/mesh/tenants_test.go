@@ -125,7 +125,7 @@ func TestTenantExport(t *testing.T) {
 	if rebuilt, err := state.Dump(); err != nil || !bytes.Equal(rebuilt, live) {
 		t.Errorf("the view of audit that replay rebuilds has a different dump (%v)", err)
 	}
-	if node := os.Getenv("BINNACLE_NODE"); node != "" { // the second verifier
+	if node := os.Getenv("BINNACLE_NODE"); node != "" { // verify the exports with the second verifier, too
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, node, append([]string{"../../../e2e/verifier/verify.mjs", "--root", m.RootKID}, verified...)...).CombinedOutput()

@@ -13,7 +13,7 @@ import (
 type merging struct {
 	runs    []*run // runs that are merged; consecutive in Set.runs
 	at      int    // index of the first of them in Set.runs
-	file    uint64 // number of the result
+	file    uint64 // number of the run that the merge writes
 	path    string
 	stopped atomic.Bool
 	done    chan struct{} // closed when result or err is set

@@ -90,9 +90,9 @@ func TestMergeNotCommitted(t *testing.T) {
 	}
 }
 
-// TestDamagedRecords shows that a damaged record is noticed by a look-up of it, by a dump
-// and by a merge in the background, that no change is committed afterwards, and that the
-// map cannot be opened again.
+// TestDamagedRecords shows that a damaged record is detected when it is looked up, by a
+// dump, and by a merge in the background, that no change is committed afterwards, and
+// that the map cannot be opened again.
 func TestDamagedRecords(t *testing.T) {
 	build := func(t *testing.T, n int) (*Set, *database, string) {
 		d, dir := &database{}, t.TempDir()

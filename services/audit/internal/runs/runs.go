@@ -54,7 +54,8 @@ const (
 	slowTier   = 1       // runs of this tier and above are merged in the background
 )
 
-// ErrDamaged is returned if a file of the map is not as it was written; see Set.Damaged.
+// ErrDamaged is returned if a file of the map does not have the content that was written
+// to it; see Set.Damaged.
 var ErrDamaged = errors.New("a file of the index of ids is damaged")
 
 // append appends the encoding of the record to b.

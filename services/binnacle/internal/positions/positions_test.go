@@ -27,14 +27,14 @@ func TestFold(t *testing.T) {
 		{"policy.escalated", "b", [2]uint64{6, 3}},
 		{"vault-broker.effect_recorded", "a", [2]uint64{7, 3}}, // another executor cannot complete judge's work
 		{"judge.effect_recorded", "a", [2]uint64{8, 8}},
-		{"judge.call_proposed", "b", [2]uint64{9, 9}}, // was decided before
+		{"judge.call_proposed", "b", [2]uint64{9, 9}}, // policy decided the call before, so this is no item
 		{"policy.allowed_judge", "b", [2]uint64{10, 9}},
 		{"policy.allowed_judge", "b", [2]uint64{11, 9}},
 		{"gateway.call_proposed", "c", [2]uint64{11, 9}},
 		{"policy.effect_recorded", "c", [2]uint64{13, 9}},
 		{"policy.effect_recorded", "b", [2]uint64{14, 14}},
 		{"policy.allowed_session-runner", "d", [2]uint64{15, 15}},
-		{"judge.allowed_judge", "e", [2]uint64{16, 16}}, // only policy allows
+		{"judge.allowed_judge", "e", [2]uint64{16, 16}}, // only policy can allow a call, so this is no item
 	} {
 		service, event, _ := strings.Cut(c.event, ".")
 		f.Apply(eventlog.Entry{Seq: uint64(i + 1), Subject: bus.Filter{Tenant: "t", Service: service, Origin: "-", Event: event, Key: "s-1"}.String(), Data: []byte(`{"actor":"x","callid":"` + c.call + `"}`)})

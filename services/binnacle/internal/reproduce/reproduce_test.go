@@ -127,7 +127,8 @@ func TestCompare(t *testing.T) {
 }
 
 // TestAgain shows that a failed check is repeated from the first entry, after pauses that
-// double, and that a snapshot behind the rebuilt views is not compared.
+// double, and that a snapshot whose position the rebuilt views have passed is not
+// compared.
 func TestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4)

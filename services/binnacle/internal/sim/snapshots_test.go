@@ -86,7 +86,7 @@ var tricks = []trick{
 }
 
 // tamper changes, with the probability odds.tamper, the newest snapshot of each view of a
-// service, of which an instance is about to start. Otherwise the instance finds the
+// service before an instance of that service starts. Otherwise the instance finds the
 // snapshots that the instances have stored.
 func (w *world) tamper(service string) {
 	w.bus.mu.Lock()

@@ -95,7 +95,7 @@ func (w *world) drawTenants(r *rand.Rand, now time.Time) (begins map[string]time
 		if r.IntN(3) == 0 { // from then on, the tool's document is not the approved one in this tenant
 			w.govern(r, at.Add(millis(r, 3000)), tenant, "policy.approve_tool", map[string]any{"kind": "tool.again", "digest": "sha256:" + strings.Repeat("0", 64)})
 		}
-		if r.IntN(4) == 0 { // must be denied
+		if r.IntN(4) == 0 { // policy must deny this call
 			w.govern(r, at.Add(millis(r, 3000)), tenant, "policy.freeze", map[string]any{"reason": "simulated"})
 		}
 		if r.IntN(2) == 0 {
@@ -215,9 +215,9 @@ func (c *checker) exists(tenant string) bool {
 	return c.tenants[tenant] != nil || c.opened && tenant == contract.CellTenant
 }
 
-// causes maps the reasons for which calls of a tenant are denied to the event of the same
-// tenant without which the reason cannot apply, or for a suspension to the event about
-// the tenant.
+// causes maps the reason of a denial to the name of an event without which the reason
+// cannot apply. The event must be in the tenant of the denied call or, if it is a
+// suspension, be about that tenant.
 var causes = map[string]string{
 	contract.ReasonBudgetExceeded:      "limits_set",
 	contract.ReasonConcurrencyExceeded: "limits_set",

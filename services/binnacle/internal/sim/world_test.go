@@ -359,11 +359,12 @@ func (w *world) run(o *op) {
 	}
 }
 
-// lost records which instance acquires or renews a slot. It kills an instance that
-// renews its slot, or reads the lease of its slot, after another instance has taken the
-// slot, and reports whether it did. If it were not killed, the instance would end when it
+// lost records which instance acquires or renews a slot. It kills an instance that renews
+// its slot, or reads the lease of its slot, after another instance has taken the slot,
+// and reports whether it did. If it were not killed, the instance would end when it
 // receives the response, and the order of its last operations would depend on its
-// goroutines; it may do so while faults are disabled, after a connection that stalled.
+// goroutines. An instance whose connection has stalled may lose its slot even while
+// faults are disabled.
 func (w *world) lost(o *op) bool {
 	subject, read := o.subject, false
 	if call, ok := o.api(); ok && call == "DIRECT.GET."+bus.Slots {
@@ -550,7 +551,7 @@ func (w *world) stop() {
 	for _, in := range w.instances {
 		<-in.done
 	}
-	time.Sleep(15 * time.Minute) // goroutines that no service waits for end when their timeouts expire
+	time.Sleep(15 * time.Minute) // goroutines for which no service waits end when their timeouts expire
 }
 
 // report returns the broken invariants of a run, one per line.

@@ -478,7 +478,7 @@ func TestExpiry(t *testing.T) {
 						answered(x, 2)
 					})
 				}
-				alice := m.Token("alice", token.LLM) // for an hour
+				alice := m.Token("alice", token.LLM) // the token is valid for an hour
 				time.Sleep(59 * time.Minute)
 				r := m.Do("POST", "/v1/chat/completions", alice, c.body)
 				if !strings.Contains(r.Body.String(), c.want) {

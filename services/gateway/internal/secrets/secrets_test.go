@@ -102,7 +102,7 @@ func TestRepeatLeaves(t *testing.T) {
 			h.until("c-1", time.Now().Add(time.Hour))
 			h.leave("c-1")
 		}
-		hold() // the repeat
+		hold() // a second request for the same call
 		h.leave("c-1")
 		if v, ok := h.get("c-1"); !ok || string(v.sealed) != "first" {
 			t.Errorf("%s: the first request's value is dropped", name)

@@ -183,7 +183,8 @@ const (
 	maxTokens = 100_000_000
 )
 
-// check returns an error that begins with the invalid member of the price.
+// check returns an error for the first member of the price that is out of range, or nil.
+// The error begins with the name of the member.
 func (p *Price) check() error {
 	return cmp.Or(bound.Check("input", p.Input, maxPrice), bound.Check("cached_input", p.Cached, maxPrice), bound.Check("cache_write", p.CacheWrite, maxPrice), bound.Check("output", p.Output, maxPrice),
 		bound.Check("max_output", p.MaxOutput, maxTokens), bound.Check("context", p.Context, maxTokens), bound.Check("image_tokens", p.Image, maxTokens))

@@ -107,9 +107,10 @@ func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) guard.Answe
 	})
 }
 
-// answerOf returns the answer of the bundles of b, of which answer returns that of the
-// i-th one. Decisions of releases without Facts.OwnBundles, which is then 0, are those of
-// one list.
+// answerOf returns the answer of the bundles of b; answer returns that of bundle i. It is
+// the first answer with a verdict of the cell's bundles, joined by narrow with the first
+// one of the tenant's own. Without own bundles, as in decisions of releases without
+// Facts.OwnBundles, the first answer with a verdict of all bundles counts.
 func answerOf(b *Basis, f *guard.Facts, answer func(i int) guard.Answer) guard.Answer {
 	first := func(from, to int) (a guard.Answer) {
 		for i := from; i < to; i++ {
@@ -126,9 +127,10 @@ func answerOf(b *Basis, f *guard.Facts, answer func(i int) guard.Answer) guard.A
 	return narrow(first(0, own), first(own, len(b.Bundles)))
 }
 
-// narrow joins the answer of the cell's bundles with that of the tenant's own, which can
-// deny or escalate what the cell's allow, and limit it, but never allow more. If the
-// cell's have no opinion, the result has no verdict, so the call is denied.
+// narrow joins the answer of the cell's bundles with that of the tenant's own bundles.
+// The tenant's bundles can deny, escalate and limit what the cell's allow, but never
+// allow more. If the answer of the cell's bundles has no verdict, neither has the result,
+// so the call is denied.
 func narrow(cell, own guard.Answer) guard.Answer {
 	if cell.Verdict == "" {
 		return guard.Answer{}

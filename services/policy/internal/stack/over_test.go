@@ -170,7 +170,7 @@ func ruleSteps(e *Evaluation) (n int) {
 }
 
 // TestOwnBundlesCount shows that no recorded number of own bundles makes Evaluate panic,
-// and that a number which is too great lets no bundle of the cell answer.
+// and that with a number that is too great no bundle counts as one of the cell.
 func TestOwnBundlesCount(t *testing.T) {
 	for _, n := range []int64{-1, 0, 1, 2, 3, canon.MaxInt} {
 		b := Basis{Bundles: []*rego.Engine{bundleOf(t, permit), bundleOf(t, permit)}}

@@ -57,8 +57,8 @@ var commands = map[string]func(args []byte) (*Command, error){
 func Governs(kind string) bool { return commands[kind] != nil }
 
 // Parse decodes the arguments of a call of a kind for which Governs returns true. It
-// returns an *Error if the arguments do not name a tenant, and another error if they
-// cannot be decoded.
+// returns an *Error if an argument that names the tenant is not valid, and another error
+// if the arguments cannot be decoded.
 func Parse(kind string, args []byte) (*Command, error) {
 	decode := commands[kind]
 	if decode == nil {
@@ -68,8 +68,8 @@ func Parse(kind string, args []byte) (*Command, error) {
 }
 
 // Decide returns the name and the data of the event to record, or an *Error. events are
-// the events of the aggregate with the key contract.TenantKey(c.Tenant), and original is the id of the
-// original tenant, which no event created.
+// the events of the aggregate with the key contract.TenantKey(c.Tenant), and original is
+// the id of the original tenant, which no event created.
 func (c *Command) Decide(events []*contract.Event, original string) (name string, data canon.Document, err error) {
 	return c.decide(historyOf(events, c.Tenant, original))
 }
@@ -146,7 +146,7 @@ func create(args []byte) (*Command, error) {
 // id returns the id of the tenant that the arguments name, or an *Error with the first
 // name that is not valid.
 func (a *createArgs) id() (string, error) {
-	const name = "x" // a valid name
+	const name = "x" // a valid name, so that only n.value is checked
 	for _, n := range [...]struct{ field, value string }{{"organization", a.Organization}, {"project", a.Project}, {"environment", a.Environment}} {
 		if contract.Reserved(n.value) {
 			return "", refuse(n.field, "%q is reserved for the mesh: choose a name of letters, digits and hyphens", n.value)

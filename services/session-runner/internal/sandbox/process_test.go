@@ -248,9 +248,10 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestImitatedFailure checks that a program cannot end as if its sandbox could not be
-// made, whatever its exit code and standard error, and that the run of a program that
-// cannot be executed fails with an error that names the step.
+// TestImitatedFailure checks that Run returns no error for a program that imitates a
+// failure to create its sandbox, with the exit code and the standard error of such a
+// failure, and that the error for a program that cannot be executed names the step that
+// failed.
 func TestImitatedFailure(t *testing.T) {
 	p, err := program.Open(build(t, "./testdata/imitate"))
 	if err != nil {
