@@ -75,10 +75,11 @@ func (s *system) end() error {
 }
 
 // activate records the digest of a policy that was activated, for the tenants whose
-// decisions may name it. Before the cell is opened, these are the ledger's one tenant and,
-// for ceilings and the bundles of the configuration, every later tenant. Ceilings that
-// another tenant than the cell's activates after the opening are in force for no tenant:
-// an instance of policy that had not read cell_opened may have recorded their activation.
+// decisions may name it. Before the cell is opened, these are the ledger's one tenant
+// and, for ceilings and the bundles of the configuration, every later tenant. Ceilings
+// that a tenant other than the cell's activates after the opening are in force for no
+// tenant: an instance of policy that had not read cell_opened may have recorded their
+// activation. The error is that of ofPack.
 func (s *system) activate(e *contract.Event, a *contract.Activated) error {
 	key := a.Layer + a.Digest
 	if !s.cell.Opened() {

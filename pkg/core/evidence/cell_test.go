@@ -362,7 +362,7 @@ var cellRules = map[string]struct {
 		c.delegate(&contract.Operator{Principal: "bob", NotAfter: contract.Time(c.now.Add(time.Hour))})
 		c.by("bob")
 	}, "", ""},
-	"an operator who was withdrawn": {func(c *cell) { // which policy may not have read
+	"an operator who was withdrawn": {func(c *cell) { // policy may not have read the withdrawal
 		c.delegate(&contract.Operator{Principal: "bob"})
 		c.delegate(&contract.Operator{Principal: "bob", Withdrawn: true})
 		c.by("bob")

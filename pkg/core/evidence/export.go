@@ -26,7 +26,7 @@ type ExportHeader struct {
 	Cosignatures []string `json:"cosignatures,omitempty"` // witnesses' signature lines over Checkpoint
 	Events       int64    `json:"events"`                 // number of lines that are events
 	KID          string   `json:"kid"`                    // id of audit's key
-	Lamport      int64    `json:"lamport"`                // that of the checkpoint
+	Lamport      int64    `json:"lamport"`                // Lamport time of the checkpoint
 	Sessions     int64    `json:"sessions"`               // number of the tenant's sessions
 	Sig          string   `json:"sig,omitempty"`
 	Tenant       string   `json:"tenant"`

@@ -254,7 +254,7 @@ var exportRules = map[string]struct {
 		c.event(contract.CellTenant, "policy", contract.EventTenantSuspended, &contract.TenantState{Reason: "x", Tenant: prod})
 		return c.plain()
 	}, ""},
-	"a whole session hidden": {func(c *cell) *exported { // what audit alone attests
+	"a whole session hidden": {func(c *cell) *exported { // nothing but audit's signature shows how many sessions there are
 		c.in(prod, "s-z")
 		x := c.withShown(func(e *contract.Event, is bool) bool { return is && e.Session != "s-z" })
 		x.ends, x.header.Sessions = x.ends[:1], 1
@@ -440,8 +440,8 @@ func (c *cell) plain() *exported {
 	return c.withShown(func(_ *contract.Event, is bool) bool { return is })
 }
 
-// withShown returns the export of prod with the events for which choose returns true. The
-// parameter is of choose is true for the events that audit shows.
+// withShown returns the export of prod with the events for which choose returns true.
+// choose receives each event, and true for an event that audit shows.
 func (c *cell) withShown(choose func(e *contract.Event, is bool) bool) *exported {
 	shown := shownTo(prod, "t")
 	return c.export(prod, 0, func(e *contract.Event) bool { return choose(e, shown(e)) })

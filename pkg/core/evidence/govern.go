@@ -82,18 +82,20 @@ func (l *authentic) changed(n uint64, e *contract.Event) {
 // opened reports whether index n is after the opening of the cell.
 func (l *authentic) opened(n uint64) bool { return l.cell.Opened() && n > l.openedAt }
 
-// outside reports whether the decision at index n allows a call of another tenant, after
-// the opening of the cell, that governs the whole mesh. An instance of policy that had not
-// read cell_opened may have recorded such a decision. It must have no effect.
+// outside reports whether the decision at index n was made after the opening of the cell
+// and allows, in a tenant other than the cell's, a call that governs the whole mesh. An
+// instance of policy that had not read cell_opened may have recorded such a decision. The
+// call must have no effect.
 func (l *authentic) outside(n uint64, d *contract.Decision) bool {
 	return l.opened(n) && d.Tenant != contract.CellTenant && guard.GovernsCell(d.Kind)
 }
 
-// permits returns an error if the event at index n, with data d, is the outcome of a call
-// that outside reports, and states that the call succeeded; or if it allows a call of the
-// cell's tenant by a principal that was never an operator up to that index, for the time
-// of the decision. Withdrawals are not taken into account, because policy may not have
-// read them when it decided. c is the state of the event's call, or nil.
+// permits checks the event at index n, with data d, against the rules about who governs
+// the mesh; c is the state of the event's call, or nil. It returns an error if the event
+// records that a call that outside reports succeeded, or if the event allows a call of
+// the cell's tenant and no document before it makes the actor an operator at the time of
+// the decision. Withdrawals are not taken into account, because policy may not have read
+// them when it decided.
 func (l *authentic) permits(n uint64, d *data, c *callState) error {
 	switch {
 	case d.recorded != nil && c != nil && c.outside && d.recorded.Effect.Status == contract.Succeeded:
