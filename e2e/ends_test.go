@@ -80,9 +80,10 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestFrozenDecide shows that while the mesh is frozen no gateway hands out an intent,
-// not even that of a call which was allowed before the freeze, or one that was handed out
-// before it, and also not after a restart of the gateway.
+// TestFrozenDecide shows that no gateway hands out an intent while the mesh is frozen:
+// neither the intent of a new call, nor that of a call which was allowed before the
+// freeze, nor one that was handed out before. The same holds after a gateway has
+// restarted.
 func TestFrozenDecide(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)
