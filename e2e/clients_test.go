@@ -16,8 +16,8 @@ import (
 // uses the client. It returns the command that runs the program.
 type generator func(t *testing.T, document, dir string) (command []string)
 
-// TestClients generates a client from the document that the gateway serves with each of
-// two generators, compiles it, and uses it: calls and their states, errors with their
+// TestClients generates, with each of two generators, a client from the document that the
+// gateway serves, compiles it, and uses it: calls and their states, errors with their
 // types, keys, approvals, receipts, evidence, policies and limits. Every exchange of the
 // client is checked against the document.
 func TestClients(t *testing.T) {

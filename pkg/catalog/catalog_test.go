@@ -104,9 +104,9 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestTenants checks that a tool document in another tenant than the cell's has no effect,
-// that an approval of a tenant changes the catalog of that tenant only and takes
-// precedence over the cell's, and that the digests of a tenant's catalog and of the dump
+// TestTenants checks that a tool document in another tenant than the cell's has no
+// effect, that an approval of a tenant changes the catalog of that tenant only and takes
+// precedence over the cell's, and that the digest of a tenant's catalog and the dump
 // depend on the approvals and not on their order.
 func TestTenants(t *testing.T) {
 	one, two, three := tool("session-runner", "tool.echo", "one"), tool("session-runner", "tool.echo", "two"), tool("session-runner", "tool.echo", "three")
@@ -168,10 +168,10 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestOpened checks that, for a View, the tenant of the first root key is the cell's, that
-// the tools of that tenant remain in the View when the cell is opened, and that tools are
-// registered in contract.CellTenant only from then on. A cell_opened that no root key
-// signed has no effect.
+// TestOpened checks that a View treats the tenant of the first published key as the
+// cell's until the cell is opened, that the tools of that tenant remain in the View then,
+// and that tools are registered in contract.CellTenant only from then on. A cell_opened
+// that no root key signed has no effect.
 func TestOpened(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {

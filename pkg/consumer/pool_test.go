@@ -136,9 +136,9 @@ func TestWindow(t *testing.T) {
 }
 
 // TestOneTenant shows that the window is not used while there is one tenant, whatever its
-// backlog, so that this process holds no more messages than it has places, and that the
-// window is not used either if another tenant was seen long ago, or if the server has no
-// further messages.
+// backlog, so that this process holds no more messages than it has places. The window is
+// not used either if another tenant was seen long ago, or if the server has fewer further
+// messages than the pool has places.
 func TestOneTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -3,8 +3,8 @@ package fair
 import "testing"
 
 // TestPlaces shows that a tenant which takes as many places as it can gets half of them,
-// that each further tenant still finds a place, and that a place can be taken again once
-// it is left, however often leave is called.
+// that each further tenant still finds a place, and that leave frees one place, however
+// often it is called.
 func TestPlaces(t *testing.T) {
 	p := Places{N: 16}
 	fill := func(tenant string) (n int, leave func()) {

@@ -2,9 +2,9 @@ package fair
 
 import "testing"
 
-// TestRoom shows that one tenant may use the whole of a Room, and that after a call of Take
-// for another one, tenants that take as much as they can get equal parts, and the same part
-// remains free for a further tenant.
+// TestRoom shows that one tenant may use the whole of a Room, that it may use half after
+// a call of Take for another tenant, and that three tenants which take as much as they
+// can, in turn, get a quarter each, so that a quarter remains free.
 func TestRoom(t *testing.T) {
 	const limit = 60
 	var r Room

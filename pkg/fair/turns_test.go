@@ -47,8 +47,8 @@ func TestTurnsAlone(t *testing.T) {
 }
 
 // TestTurnsShared shows that a tenant with many requests has half of the places, that
-// another tenant's request starts at once, that waiting requests get places when others
-// end or have run for Hold, and that the tenants are served in turn.
+// another tenant's requests start at once up to its half, and that a waiting request
+// starts when another one of its tenant ends, or when requests have run for Hold.
 func TestTurnsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &Turns{Places: 4, Hold: 50 * time.Millisecond}

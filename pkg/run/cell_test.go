@@ -91,9 +91,9 @@ func (w *cellWorld) expect(want handle.Cell, log string, standing map[string][2]
 }
 
 // TestCell shows that the tenant of the first valid key is the ledger's only tenant and
-// that of the mesh itself until cell_opened; that the log keeps its name afterwards; and
-// that keys which the registry rejects, later keys, an opening that no root key signed,
-// and a second opening change nothing.
+// that of the mesh itself until cell_opened, and that the log keeps its name afterwards.
+// A key that the registry rejects, an opening that no root key signed, and a second
+// opening change nothing.
 func TestCell(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
@@ -150,8 +150,8 @@ func TestCellNow(t *testing.T) {
 }
 
 // TestCellTenants shows that the Cell has the tenants that policy has created, with their
-// state and quota, and the operators; that it ignores events about tenants of other
-// services and in other tenants; and that Await finds a tenant that has just been created.
+// state and quota, and the operators; that it ignores such events of other services and
+// in other tenants; and that Await finds a tenant that has just been created.
 func TestCellTenants(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {

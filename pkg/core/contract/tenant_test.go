@@ -7,8 +7,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestTenantID shows that a tenant's id is made of three names that cannot be confused,
-// fits a token, is never reserved, and names its organization and project.
+// TestTenantID shows that a tenant's id consists of its three names, is a valid token, is
+// not reserved, and determines the organization and the project, and that an invalid name
+// is an error.
 func TestTenantID(t *testing.T) {
 	long := strings.Repeat("a", 32)
 	for _, parts := range [][3]string{{"acme", "shop", "prod"}, {"a", "1", "0-0"}, {long, long, long}} {

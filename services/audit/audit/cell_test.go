@@ -239,8 +239,8 @@ func TestCell(t *testing.T) {
 	}
 }
 
-// TestFalseOpening shows that cell_opened counts only from provision, in the mesh's tenant,
-// and if it names that tenant.
+// TestFalseOpening shows that cell_opened counts only from provision, in the mesh's
+// tenant, and if it names the cell, the log and that tenant.
 func TestFalseOpening(t *testing.T) {
 	v := open(t, t.TempDir())
 	defer v.Close()

@@ -155,10 +155,11 @@ func verifyExport(p *published, file []byte, demands evidence.Demands) (*evidenc
 }
 
 // TestExport shows that the exports of all tenants of a new ledger, and of one that was
-// continued from an older release, verify at every size of the ledger, whatever the size
-// of their parts; that parts of other sizes give the same bytes; that an export contains no
-// id of another created tenant, unless it is the cell's; and that a reader who names an
-// earlier size can compare its root.
+// continued from an older release, verify at each size of the ledger from seven entries
+// and from the tenant's first event on, whatever the size of their parts; that parts of
+// other sizes give the same bytes; that an export contains no id of another created
+// tenant, unless it is the cell's; and that a reader who names an earlier size can
+// compare its root.
 func TestExport(t *testing.T) {
 	for _, file := range []string{"good-an-older-ledger.jsonl", "good-a-new-ledger.jsonl", "good-a-tenant-suspended.jsonl", "good-a-bundle-the-cell-has-now.jsonl"} {
 		p := openLedger(t, file)

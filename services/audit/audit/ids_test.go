@@ -89,7 +89,8 @@ func TestKilled(t *testing.T) {
 
 // TestLookups checks that the view returns the sequences of the events, receipts and
 // outputs of the calls that it indexed. An event whose id is taken, and one that its
-// service may not record, cause an alarm and change nothing else.
+// service may not record, cause an alarm and change nothing else except the number of all
+// events.
 func TestLookups(t *testing.T) {
 	v := open(t, t.TempDir())
 	defer v.Close()

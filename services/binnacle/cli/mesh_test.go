@@ -396,8 +396,8 @@ func TestPrecedence(t *testing.T) {
 
 // TestOperatorToken checks the token of an operator's requests: that of --token, of a
 // context that the command line names, of BINNACLE_OPERATOR_TOKEN, of BINNACLE_TOKEN, of
-// the current context, or of a file in DATA, in this order. It also checks that other
-// requests never have the operator's token.
+// the context that BINNACLE_CONTEXT names, or of a file in DATA, in this order. It also
+// checks that other requests never have the operator's token.
 func TestOperatorToken(t *testing.T) {
 	alone(t)
 	path, err := contexts.Path()

@@ -99,9 +99,10 @@ func TestPublishByTenant(t *testing.T) {
 	publish(again(p.Ring), want)
 }
 
-// TestPublishKeyOnce shows that a key is published once although the ring has documents of
-// it for two tenants, that only a revocation for its owner and tenant is published, and
-// that a revocation of a key that the ledger does not have is not.
+// TestPublishKeyOnce shows that a key is published once although the ring has documents
+// of it for two tenants, that the key of a person is revoked only by a document for its
+// owner and tenant, and a key of the mesh's own by one for another tenant too, and that a
+// revocation of a key that the ledger does not have is not published.
 func TestPublishKeyOnce(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Source: "provision/provision-1", Now: time.Now}

@@ -127,8 +127,9 @@ func TestUsageOfTenants(t *testing.T) {
 	}
 }
 
-// TestAnnounce shows that an event of the cell is appended to its tenant if its data
-// have changed there, regardless of another tenant's last event.
+// TestAnnounce shows that announce appends an event to the tenant of its Emitter if the
+// data differ from those of the last event in that tenant. Events in another tenant do
+// not count.
 func TestAnnounce(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Tenant: "t1", Source: "llm-router/llm-router-1", Now: time.Now}

@@ -22,7 +22,7 @@ func openSmall(t testing.TB, dir string, d *database) *Set {
 
 // TestMergeLarge shows that large runs are merged in the background, into runs of several
 // tiers, and that the map has all records meanwhile, afterwards, and after it was opened
-// again at any time.
+// again during and between merges.
 func TestMergeLarge(t *testing.T) {
 	d, dir := &database{}, t.TempDir()
 	s := openSmall(t, dir, d)

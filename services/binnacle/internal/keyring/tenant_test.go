@@ -75,7 +75,8 @@ func checkTenants(t *testing.T, r *Ring, own string) {
 	}
 }
 
-// TestAddKeyErrors checks each reason to reject an owner, and that no seed is stored then.
+// TestAddKeyErrors checks the errors for an invalid use, name or tenant, and that no file
+// is added to the ring then.
 func TestAddKeyErrors(t *testing.T) {
 	r := newRing(t)
 	before, err := os.ReadDir(r.Dir)
@@ -137,8 +138,8 @@ func released(t *testing.T) *Ring {
 }
 
 // TestInit shows that a new ring holds the document that opens the cell with the given
-// original tenant, and one operator; that all its keys are for the cell's tenant; that a
-// second Init changes nothing; and that an interrupted Init is completed.
+// original tenant, and one operator; that a second Init changes nothing; that an
+// interrupted Init is completed; and that Init with an invalid tenant leaves no file.
 func TestInit(t *testing.T) {
 	r := newRing(t)
 	check := func() *contract.CellOpened {
@@ -208,10 +209,11 @@ func TestInitContinued(t *testing.T) {
 	}
 }
 
-// TestCell checks the document that opens the cell of a ring of an earlier release: who
-// may sign it, that it is stored once, that it is signed again if the root key was
-// revoked, and to which tenants keys belong then. A document that is damaged or of
-// another ring is an error.
+// TestCell checks the document that opens the cell of a ring of an earlier release: that
+// it is stored once, also after a rotation of the root key or without the root seed; that
+// it is signed again if the key that signed it was revoked; and to which tenants keys
+// belong then. A document that is changed, cut off or of another ring is an error, and so
+// is a tenant with a reserved name.
 func TestCell(t *testing.T) {
 	r := released(t)
 	if o, err := r.Cell(); o != nil || err != nil {

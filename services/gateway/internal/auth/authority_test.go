@@ -428,8 +428,9 @@ func TestCredential(t *testing.T) {
 }
 
 // TestWatchReads checks that the context of an operator's reads is cancelled, with the
-// reason, when the operator is withdrawn or its delegation ends, of which the registry
-// does not notify, and that the context of a tenant's own reads is not.
+// reason, when the operator is withdrawn, and when its delegation expires, although the
+// registry then reports no change. The context of a tenant's own reads is not cancelled;
+// that of a tenant's reads of the whole mesh is cancelled at once.
 func TestWatchReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()

@@ -132,7 +132,8 @@ func TestTenantOfCredential(t *testing.T) {
 	})
 }
 
-// TestMade checks that a caller has not made the calls of its namesake in another tenant.
+// TestMade checks that a caller has made only the calls of its own tenant, actor and
+// client.
 func TestMade(t *testing.T) {
 	k := &Caller{Tenant: "t", Actor: "alice", Client: "cli"}
 	for e, want := range map[*contract.Event]bool{{Tenant: "t", Actor: "alice", Client: "cli"}: true, {Tenant: "u", Actor: "alice", Client: "cli"}: false,

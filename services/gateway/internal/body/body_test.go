@@ -134,9 +134,9 @@ func TestBudgetByTenant(t *testing.T) {
 	}
 }
 
-// TestQuota checks that the bodies of a tenant count together in its quota, those of
-// another tenant do not, and that a body whose announced length exceeds the quota is not
-// read: the status is 413 if it exceeds the whole quota, and 429 if it exceeds the rest.
+// TestQuota checks that the bodies of a tenant count together in its quota, and those of
+// another tenant do not. A body whose announced length exceeds the rest of the quota is
+// not read; the status is 413 if the length exceeds the whole quota, and otherwise 429.
 func TestQuota(t *testing.T) {
 	var b Budget
 	limits := Limits{Tenant: 10}

@@ -145,9 +145,10 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestTwoTenants shows that tenants whose providers choose the same ids, and whose callers
-// have the same names, neither see nor delete one another's responses, and that
-// statistics and spending are of one tenant.
+// TestTwoTenants shows that tenants whose providers choose the same ids, and whose
+// callers have the same names, neither see nor delete one another's responses, and that
+// statistics and spending are those of the given tenant, or of all tenants if the given
+// id is empty.
 func TestTwoTenants(t *testing.T) {
 	of := func(tenant, response string) *contract.Event {
 		e := attempt(time.Unix(1e9, 0), events.AttemptFinished{API: llm.Responses, Attempt: 1, Provider: "p", Model: "m", Status: "succeeded", ResponseID: response, ItemIds: []string{"msg_1"}, USDMicros: 3})

@@ -236,8 +236,8 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestOwnTenant shows that the tenant of the first root key is the cell's own, also if
-// the configuration names another.
+// TestOwnTenant shows that the tenant of the first key that provision publishes is the
+// cell's own, also if the configuration names another.
 func TestOwnTenant(t *testing.T) {
 	l := newLedger(t, false)
 	l.st.Configured = "u"
@@ -256,8 +256,8 @@ func TestOwnTenant(t *testing.T) {
 }
 
 // TestTenantsDump shows that the dump names the tenant of each line that belongs to one,
-// in the order of their ids whatever the order of their events, and lists no tenant
-// without events of its own or whose escalation is settled.
+// in the order of their ids whatever the order of their events, and that it lists neither
+// a tenant without events of its own nor one whose only escalation is settled.
 func TestTenantsDump(t *testing.T) {
 	dump := func(order ...string) string {
 		l := several(t)
@@ -371,9 +371,9 @@ func TestSharedEngine(t *testing.T) {
 // TestOpened shows which documents and facts apply to each tenant after the cell of an
 // existing ledger was opened: the configured bundles and the freeze apply to every
 // tenant, also those that a person of the original tenant replaced or retired; the
-// documents that persons activated, and the roles, apply to the original tenant only. A bundle that is activated in the cell's own tenant afterwards
-// applies to every tenant. Calls of other tenants cannot govern the cell or resume a
-// suspended tenant.
+// documents that persons activated, and the roles, apply to the original tenant only. A
+// bundle that is activated in the cell's own tenant afterwards applies to every tenant.
+// Calls of other tenants cannot govern the cell or resume a suspended tenant.
 func TestOpened(t *testing.T) {
 	l := newLedger(t, false)
 	l.st.Configured = first

@@ -1,4 +1,5 @@
-// Imitate ends as a process that could not set up its sandbox did before release 0.6.
+// Command imitate prints the error, and exits with the code, with which a process that
+// could not set up its sandbox ended before release 0.6.
 package main
 
 import (
