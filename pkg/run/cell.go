@@ -128,7 +128,8 @@ func (c *Cell) Operator(principal, now string) bool {
 }
 
 // Log returns the name of the ledger's log: the last part of its origin, before
-// "/epoch-n", and the token of the subjects of its checkpoints. It never changes.
+// "/epoch-n", and the token of the subjects of its checkpoints. It is "" until the first
+// key has been read, and never changes afterwards.
 func (c *Cell) Log() string { return c.now().log }
 
 // Now returns the state of the cell (see handle.Cell) after every event that was stored

@@ -92,10 +92,10 @@ func (l *authentic) outside(n uint64, d *contract.Decision) bool {
 
 // permits checks the event at index n, with data d, against the rules about who governs
 // the mesh; c is the state of the event's call, or nil. It returns an error if the event
-// records that a call that outside reports succeeded, or if the event allows a call of
-// the cell's tenant and no document before it makes the actor an operator at the time of
-// the decision. Withdrawals are not taken into account, because policy may not have read
-// them when it decided.
+// records that a call that outside reports succeeded, or if, after the opening of the
+// cell, the event allows a call of the cell's tenant and no document before it makes the
+// actor an operator at the time of the decision. Withdrawals are not taken into account,
+// because policy may not have read them when it decided.
 func (l *authentic) permits(n uint64, d *data, c *callState) error {
 	switch {
 	case d.recorded != nil && c != nil && c.outside && d.recorded.Effect.Status == contract.Succeeded:

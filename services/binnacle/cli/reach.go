@@ -147,9 +147,10 @@ func variableToken(c *env) (string, error) {
 	return v, nil
 }
 
-// fileToken returns the token of the mesh whose folder is DATA. A mesh of an earlier
-// release whose cell is not open has no operator's token; its administrator is its
-// operator.
+// fileToken returns a token of the mesh whose folder is DATA: the operator's if the
+// requests are an operator's and the file of that token exists, and otherwise the
+// administrator's. A mesh of an earlier release whose cell is not open has no operator's
+// token; its administrator is its operator.
 func fileToken(c *env) (string, error) {
 	if c.operator {
 		b, err := os.ReadFile(filepath.Join(c.data, mesh.OperatorTokenFile))

@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// newTenantCmd returns the command tenant, which creates tenants, suspends them, ends
-// suspensions, sets quotas, and exports the evidence of a tenant.
+// newTenantCmd returns the command tenant, which creates and lists tenants, suspends
+// them, ends suspensions, sets quotas, and exports the evidence of a tenant.
 func newTenantCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "tenant COMMAND",

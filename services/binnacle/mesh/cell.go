@@ -108,8 +108,8 @@ func (p *Provisioner) inUse(ctx context.Context, l eventlog.Log) (string, error)
 	return "", nil
 }
 
-// elsewhere returns the reason for a refusal if policy has activated policies in another tenant than
-// that of the keys.
+// elsewhere returns the reason for a refusal if policy has activated policies in another
+// tenant than that of the keys.
 func (p *Provisioner) elsewhere(ctx context.Context, l eventlog.Log) (string, error) {
 	for en, err := range l.Scan(ctx, bus.Filter{Service: services.Policy, Event: contract.EventPolicyActivated}.String(), 1) {
 		if err != nil {
@@ -122,8 +122,8 @@ func (p *Provisioner) elsewhere(ctx context.Context, l eventlog.Log) (string, er
 	return "", nil
 }
 
-// truncated returns the reason for a refusal if audit has recorded that events are missing, and no
-// log epoch that was opened later names the same checkpoint.
+// truncated returns the reason for a refusal if audit has recorded that events are
+// missing, and no log epoch that was opened later names the same checkpoint.
 func (p *Provisioner) truncated(ctx context.Context, l eventlog.Log) (string, error) {
 	en, err := l.Last(ctx, bus.Filter{Service: services.Audit, Event: contract.EventLedgerTruncated}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -145,8 +145,8 @@ func (p *Provisioner) truncated(ctx context.Context, l eventlog.Log) (string, er
 	return strings.TrimSpace("events are missing from the ledger; recover with the release that made it first: " + lost.Reason), nil
 }
 
-// shortened returns the reason for a refusal if the newest checkpoint commits to more events than
-// the ledger has, and no log epoch was opened after that checkpoint.
+// shortened returns the reason for a refusal if the newest checkpoint commits to more
+// events than the ledger has, and no log epoch was opened after that checkpoint.
 func (p *Provisioner) shortened(ctx context.Context, c *bus.Conn, l eventlog.Log) (string, error) {
 	note, err := newestCheckpoint(ctx, c, p.log)
 	if err != nil || note == nil {

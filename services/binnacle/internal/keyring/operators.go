@@ -60,9 +60,9 @@ func Delegate(r *Ring, principal string, lasts time.Duration, now time.Time) (*c
 	return delegate(r, o, now)
 }
 
-// Withdraw adds to the ring a document, signed with the root key, that a principal is no
-// longer an operator. It returns an error if the ring has no delegation to the principal
-// that is not withdrawn.
+// Withdraw adds to the ring a document, signed with the root key, which states that a
+// principal is no longer an operator. It returns an error if the ring has no delegation
+// to the principal that is not withdrawn.
 func Withdraw(r *Ring, principal string, now time.Time) (*contract.Operator, error) {
 	all, err := Operators(r)
 	if err != nil {
