@@ -76,8 +76,8 @@ func said(r *ir.Request) []string {
 }
 
 // TestTranslation shows that a translation from each API to each API preserves the
-// contents that function said lists, and that cache hints are preserved unless one of
-// the two is the responses API.
+// contents that the function said returns, and that it preserves cache hints unless one
+// of the two is the responses API.
 func TestTranslation(t *testing.T) {
 	kinds := translatable()
 	for a, wa := range kinds {

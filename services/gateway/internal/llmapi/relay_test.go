@@ -367,10 +367,11 @@ func withheld(c *edgetest.Call) {
 }
 
 // TestRepeatNotStored checks that a request under a repeated Idempotency-Key fails with
-// 410, and names the call and the receipt, if the response was not stored. A request
-// with another prompt and the same summary never receives a response; in mode hashed it
-// is recognized (409). POST /api/v1/calls, which responds with the recorded output,
-// proposes no call whose output would not be recorded.
+// 410, and names the call and the receipt, if the response was not stored. A request that
+// differs from the first only in its prompt, so that both have the same summary, does not
+// receive the response either: it fails with 409 in mode hashed, and with 410 in mode
+// off. POST /api/v1/calls, which responds with the recorded output, proposes no call
+// whose output would not be recorded.
 func TestRepeatNotStored(t *testing.T) {
 	for capture, other := range map[string]int{llm.CaptureHashed: http.StatusConflict, llm.CaptureOff: http.StatusGone} {
 		t.Run(capture, func(t *testing.T) {

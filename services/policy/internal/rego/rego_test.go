@@ -67,8 +67,9 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestRefused shows that bundles do not compile if they do not depend on their input
-// alone, read facts that do not exist, have errors, are truncated, or are too large.
+// TestRefused shows that a bundle does not compile if its answer depends on more than its
+// input, if it reads a fact that does not exist, has an error, is truncated or is too
+// large.
 func TestRefused(t *testing.T) {
 	for src, word := range map[string]string{
 		`answer := http.send({"url": "http://x", "method": "get"})`:                             "http.send",
