@@ -129,9 +129,9 @@ func (c *Catalog) approve(cell string, e *contract.Event) error {
 	return nil
 }
 
-// Digest returns the digest of the lines of Dump about the registered tools. It
-// identifies them with their first and approved digests, without the approvals of single
-// tenants.
+// Digest returns the digest of the lines of Dump about the registered tools. It changes
+// with the registered tools and with the approvals for the cell, but not with the
+// approvals of a tenant.
 func (c *Catalog) Digest() string {
 	c.mu.RLock()
 	d := c.digest
