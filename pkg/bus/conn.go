@@ -49,12 +49,14 @@ type Conn struct {
 // delays returns the delay of a connection before each attempt to reconnect: 100 to 150
 // ms, computed from its name and the time when it was made, so that connections spread
 // their attempts. A generator of random numbers that connections share would make runs of
-// the simulator differ.
+// the simulator differ, and so would a delay that ends at the same time as the pause of a
+// reader, 50 ms or a multiple: the delays are multiples of a microsecond to make that
+// unlikely.
 func delays(name string, made time.Time) func(attempt int) time.Duration {
 	return func(attempt int) time.Duration {
 		h := fnv.New32a()
 		fmt.Fprint(h, name, made.UnixNano(), attempt)
-		return 100*time.Millisecond + time.Duration(h.Sum32()%50)*time.Millisecond
+		return 100*time.Millisecond + time.Duration(h.Sum32()%50_000)*time.Microsecond
 	}
 }
 

@@ -297,26 +297,51 @@ func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct
 	return cons, reconnected, err
 }
 
+// over returns an error if the round has to end: the error of ctx, errReconnected, or the
+// error that fail received, in this order. It does not block. It is called before a wait
+// that follows a request: the request may have taken seconds, in which both a gap and the
+// reconnection were signaled, and a repair of the gap would wait for a consumer that the
+// new server may not have.
+func (r *reading) over(ctx context.Context, reconnected <-chan struct{}) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-reconnected:
+		return errReconnected
+	default:
+	}
+	select {
+	case err := <-r.broken:
+		return err
+	default:
+		return nil
+	}
+}
+
+// torn reports whether a gap was signaled, and clears the signal. It does not block.
+func (r *reading) torn() bool {
+	select {
+	case <-r.gap:
+		return true
+	default:
+		return false
+	}
+}
+
 // watch repairs gaps until the reading fails, the connection is made again, or ctx ends.
-// It returns nil if ctx has ended, and otherwise the error that ends the round.
+// It returns the error that ends the round.
 func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error {
 	for {
-		broken := false
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-r.broken:
+		if err := r.over(ctx, reconnected); err != nil {
 			return err
-		case <-reconnected:
-			return errReconnected
-		case <-r.gap:
-			broken = true
-		case <-r.quiet:
-			if err := r.f.settle(ctx); err != nil {
+		}
+		broken := r.torn()
+		if !broken {
+			var err error
+			if broken, err = r.wait(ctx, reconnected); err != nil {
 				return err
 			}
-		case <-time.After(time.Second):
-			broken = r.stuck() || r.silent(ctx)
 		}
 		if !broken {
 			continue
@@ -324,6 +349,25 @@ func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error 
 		if err := r.mend(ctx); err != nil {
 			return err
 		}
+	}
+}
+
+// wait waits for a signal, for at most a second. It reports whether the consumer must be
+// reset, or returns an error if the round has to end.
+func (r *reading) wait(ctx context.Context, reconnected <-chan struct{}) (broken bool, err error) {
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case err := <-r.broken:
+		return false, err
+	case <-reconnected:
+		return false, errReconnected
+	case <-r.gap:
+		return true, nil
+	case <-r.quiet:
+		return false, r.f.settle(ctx)
+	case <-time.After(time.Second):
+		return r.stuck() || r.silent(ctx), nil
 	}
 }
 

@@ -177,15 +177,10 @@ func (p *poller) drain(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
-		gap := false
-		select {
-		case err := <-p.r.broken:
+		if err := p.r.over(ctx, p.reconnected); err != nil {
 			return err
-		case <-p.r.gap:
-			gap = true
-		default:
 		}
-		if gap || p.r.stuck() || p.r.silent(ctx) {
+		if p.r.torn() || p.r.stuck() || p.r.silent(ctx) {
 			if err := p.r.mend(ctx); err != nil {
 				return err
 			}
@@ -228,6 +223,9 @@ func (p *poller) answer() {
 // rest waits for d or until Poll is called, and collects all calls of Poll that wait. If
 // ctx ends or the connection is made again first, it returns an error.
 func (p *poller) rest(ctx context.Context, d time.Duration) error {
+	if err := p.r.over(ctx, p.reconnected); err != nil {
+		return err
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

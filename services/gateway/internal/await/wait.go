@@ -124,32 +124,43 @@ func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
 	defer m.late.Stop()
-	for {
-		select {
-		case <-sink.Wake():
-			m.take()
-		case out := <-src.Outcome():
-			m.outcome(&out)
-		case e := <-src.Allowed():
-			m.end(Allowed, e)
-		case e := <-src.Started():
-			m.end(Started, e)
-		case x := <-src.Escalated():
-			m.escalate(&x)
-		case err := <-src.Failed():
-			m.State, m.Err = Failed, err
-		case <-m.lost:
-			m.State = Silent
-		case <-m.late.C:
-			m.check(ctx, w, src)
-		case <-m.deadline.C:
-			m.overdue()
-		case <-ctx.Done():
-			m.State = Left
-		}
-		if m.State != 0 {
-			return m.Result
-		}
+	for m.State == 0 {
+		m.next(ctx, w, src)
+	}
+	return m.Result
+}
+
+// next processes one event of a wait. The outcome takes precedence over all others: while
+// check reads the ledger, the outcome may arrive and the ledger stop responding, and the
+// caller should then receive the outcome.
+func (m *machine) next(ctx context.Context, w Waiter, src Source) {
+	select {
+	case out := <-src.Outcome():
+		m.outcome(&out)
+		return
+	default:
+	}
+	select {
+	case <-m.sink.Wake():
+		m.take()
+	case out := <-src.Outcome():
+		m.outcome(&out)
+	case e := <-src.Allowed():
+		m.end(Allowed, e)
+	case e := <-src.Started():
+		m.end(Started, e)
+	case x := <-src.Escalated():
+		m.escalate(&x)
+	case err := <-src.Failed():
+		m.State, m.Err = Failed, err
+	case <-m.lost:
+		m.State = Silent
+	case <-m.late.C:
+		m.check(ctx, w, src)
+	case <-m.deadline.C:
+		m.overdue()
+	case <-ctx.Done():
+		m.State = Left
 	}
 }
 

@@ -235,6 +235,23 @@ func TestWaitWithFrames(t *testing.T) {
 	}
 }
 
+// TestOutcomeFirst checks that a wait ends with the outcome if the outcome has arrived and
+// the ledger has stopped responding, the deadline has passed and the context is done.
+func TestOutcomeFirst(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	silent := &ledger{lost: make(chan struct{})}
+	close(silent.lost)
+	for range 100 { // select chooses at random
+		src := newSource()
+		src.failed <- errors.New("the ledger does not respond")
+		src.ended("r-1", 0)
+		if r := (Waiter{Probe: silent}).Wait(ctx, src, Terms{}, Whole{}); r.State != Ended || r.Outcome.Event.ID != "r-1" {
+			t.Fatalf("the wait ends in state %d with error %v, want the outcome", r.State, r.Err)
+		}
+	}
+}
+
 // TestFirstOutcomeCounts checks that a second outcome, such as a forged one, is ignored.
 func TestFirstOutcomeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
