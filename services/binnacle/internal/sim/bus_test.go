@@ -165,13 +165,13 @@ func (b *Bus) collect() {
 }
 
 // key returns the key by which operations that arrive together are sorted: the kind of
-// the operation and, for events, the session or aggregate and the call, for transient
-// messages the last token of the subject, and otherwise subject and content.
+// the operation and, for events, the tenant, the session or aggregate and the call, for
+// transient messages the last token of the subject, and otherwise subject and content.
 func (o *op) key() string {
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
 		t := split(o.subject)
-		return "2 " + t[len(t)-1] + " " + contract.PeekCallID(o.data)
+		return "2 " + t[1] + " " + t[len(t)-1] + " " + contract.PeekCallID(o.data)
 	case strings.HasPrefix(o.subject, "tmp."):
 		t := split(o.subject)
 		return "3 " + t[len(t)-1]

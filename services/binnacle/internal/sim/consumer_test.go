@@ -92,7 +92,7 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 // match appends to c.matched the sequences of the messages that were stored since the
 // last call of match and that match a filter of the consumer.
 func (c *consumer) match() {
-	for ; c.scanned < c.stream.log.Size(); c.scanned++ {
+	for stored := uint64(len(c.stream.subject)); c.scanned < stored; c.scanned++ {
 		if slices.ContainsFunc(c.filters, func(f []string) bool { return match(f, c.stream.subject[c.scanned]) }) {
 			c.matched = append(c.matched, c.scanned+1)
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,7 +65,7 @@ func (w *world) start(kind string, n, gen int, was *instance) *instance {
 	go func() {
 		defer close(in.done)
 		if err := in.serve(); !in.dead.Load() {
-			w.say("ENDED %s: %v", in.name, err)
+			w.say("ENDED %s: %s", in.name, strings.ReplaceAll(fmt.Sprint(err), fmt.Sprint("process ", os.Getpid()), "process *")) // the error names the holder of a slot
 			in.ended.Store(true)
 			in.err = err
 		}
