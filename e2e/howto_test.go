@@ -35,12 +35,14 @@ type howto struct {
 	// environment of the shell, and pairs of strings to replace in the page because they
 	// differ on this machine.
 	setup func(t *testing.T, work string) (env []string, replace []string)
+	// compose is whether the page uses the container engine.
+	compose bool
 }
 
 var howtos = map[string]howto{
 	"README.md":     {notRun: 0, setup: withProvider},
 	"client.md":     {notRun: 0, setup: withGenerators},
-	"compose.md":    {notRun: 0, setup: onCompose},
+	"compose.md":    {notRun: 0, setup: onCompose, compose: true},
 	"develop.md":    {notRun: 0, setup: alone},
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
@@ -53,8 +55,16 @@ var howtos = map[string]howto{
 	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 }
 
-// TestHowTos runs every page of docs/how-to, each in a shell and a folder of its own.
-func TestHowTos(t *testing.T) {
+// TestHowTos runs every page of docs/how-to that needs no containers, each in a shell and
+// a folder of its own.
+func TestHowTos(t *testing.T) { runPages(t, false) }
+
+// TestComposeHowTos runs the other pages of docs/how-to.
+func TestComposeHowTos(t *testing.T) { runPages(t, true) }
+
+// runPages runs the pages of docs/how-to that use the container engine, or those that do
+// not. The test fails if howtos does not have a page of the folder.
+func runPages(t *testing.T, compose bool) {
 	pages, err := filepath.Glob(filepath.Join(harness.Root(), "docs/how-to/*.md"))
 	if err != nil || len(pages) < len(howtos) {
 		t.Fatalf("%d pages, %v", len(pages), err)
@@ -66,7 +76,9 @@ func TestHowTos(t *testing.T) {
 			t.Errorf("%s is not run by this test", name)
 			continue
 		}
-		t.Run(strings.TrimSuffix(name, ".md"), func(t *testing.T) { runPage(t, p, h) })
+		if h.compose == compose {
+			t.Run(strings.TrimSuffix(name, ".md"), func(t *testing.T) { runPage(t, p, h) })
+		}
 	}
 }
 
@@ -163,7 +175,11 @@ func runPage(t *testing.T, path string, h howto) {
 			}
 			continue
 		}
+		began := time.Now()
 		got, code := sh.run(t, s.command)
+		if took := time.Since(began); took > 2*time.Second {
+			t.Logf("%s:%d took %.1f s", filepath.Base(path), s.line, took.Seconds())
+		}
 		where := fmt.Sprintf("%s:%d: $ %s", filepath.Base(path), s.line, s.command)
 		want := strings.TrimSpace(s.want)
 		if code != 0 && !strings.Contains(want, "binnacle: ") { // a command may fail only if the page shows its error
