@@ -35,7 +35,7 @@ type howto struct {
 	// environment of the shell, and pairs of strings to replace in the page because they
 	// differ on this machine.
 	setup func(t *testing.T, work string) (env []string, replace []string)
-	// compose is whether the page uses the container engine.
+	// compose reports whether the page uses the container engine.
 	compose bool
 }
 
@@ -62,8 +62,8 @@ func TestHowTos(t *testing.T) { runPages(t, false) }
 // TestComposeHowTos runs the other pages of docs/how-to.
 func TestComposeHowTos(t *testing.T) { runPages(t, true) }
 
-// runPages runs the pages of docs/how-to that use the container engine, or those that do
-// not. The test fails if howtos does not have a page of the folder.
+// runPages runs the pages of docs/how-to whose field compose equals the argument. The
+// test fails if howtos has no entry for a page of the folder.
 func runPages(t *testing.T, compose bool) {
 	pages, err := filepath.Glob(filepath.Join(harness.Root(), "docs/how-to/*.md"))
 	if err != nil || len(pages) < len(howtos) {

@@ -49,8 +49,8 @@ type Conn struct {
 // delays returns the delay of a connection before each attempt to reconnect: 100 to 150
 // ms, computed from its name and the time when it was made, so that connections spread
 // their attempts. A generator of random numbers that connections share would make runs of
-// the simulator differ, and so would a delay that ends at the same time as the pause of a
-// reader, 50 ms or a multiple: the delays are multiples of a microsecond to make that
+// the simulator differ. So would a delay that ends at the same time as a reader's pause,
+// which is a multiple of 50 ms; since delays are multiples of a microsecond, that is
 // unlikely.
 func delays(name string, made time.Time) func(attempt int) time.Duration {
 	return func(attempt int) time.Duration {

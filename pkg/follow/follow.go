@@ -298,10 +298,10 @@ func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct
 }
 
 // over returns an error if the round has to end: the error of ctx, errReconnected, or the
-// error that fail received, in this order. It does not block. It is called before a wait
-// that follows a request: the request may have taken seconds, in which both a gap and the
-// reconnection were signaled, and a repair of the gap would wait for a consumer that the
-// new server may not have.
+// error that was passed to fail, in this order of precedence. It does not block. It is
+// called before the follower waits or repairs a gap, because the preceding request may
+// have taken seconds. If the connection was made again in that time, the repair would
+// wait for a consumer that the new server may not have.
 func (r *reading) over(ctx context.Context, reconnected <-chan struct{}) error {
 	if err := ctx.Err(); err != nil {
 		return err

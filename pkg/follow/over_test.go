@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// TestOver checks that a round ends for the same reason each time although several have
-// occurred: the end of the context before a reconnection, that before an error of the
-// subscription, and all of them before the repair of a gap, which would send a request.
+// TestOver checks which reason ends a round if several have occurred. The end of the
+// context takes precedence over a reconnection, a reconnection over an error of the
+// subscription, and each of the three over the repair of a gap, which would send a
+// request.
 func TestOver(t *testing.T) {
 	failed := errors.New("no more heartbeats")
 	reconnected, open := make(chan struct{}), make(chan struct{})

@@ -13,10 +13,10 @@ import (
 // runs must have the same transcript. The Go runtime preempts a goroutine after 10 ms of
 // real time; on a busy machine that changes, in about one schedule of a thousand, which
 // of two goroutines of an instance runs first. A schedule that depends on the order of a
-// map, on the id of the process or on real time very probably fails every attempt.
-//
-// At most one seed in share may differ in the first pair: a random choice between two
-// channels that are ready differs in half of the pairs only.
+// map, on the id of the process or on real time very probably fails every attempt. A
+// random choice between two channels that are ready makes only half of the pairs differ.
+// Therefore, in the first pair, at most one seed in share may differ, or one of fewer
+// seeds.
 const (
 	attempts = 6
 	share    = 20

@@ -235,8 +235,9 @@ func TestWaitWithFrames(t *testing.T) {
 	}
 }
 
-// TestOutcomeFirst checks that a wait ends with the outcome if the outcome has arrived and
-// the ledger has stopped responding, the deadline has passed and the context is done.
+// TestOutcomeFirst checks that a wait ends with an outcome that has arrived, although the
+// proposal has failed, the ledger has stopped responding, the deadline has passed and the
+// context is done.
 func TestOutcomeFirst(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
