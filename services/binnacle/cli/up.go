@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"runtime/metrics"
 	"strconv"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/heap"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
@@ -175,7 +174,7 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 		return err
 	}
 	c.data = loaded.Config.Data
-	go collect(ctx)
+	go heap.Adapt(ctx)
 	process, err := run.StartProcess(ctx, loaded, func() (*config.Loaded, error) { return o.mesh.load(c, config.Up) }, logs.Start(ctx, os.Stderr, logs.Text, level))
 	if err != nil {
 		return err
@@ -197,23 +196,4 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 			mesh.Version, started, m.URL(), filepath.Join(c.data, mesh.AdminTokenFile), filepath.Join(c.data, mesh.OperatorTokenFile), m.RootKID, process.Admin)
 	})
 	return m.Err()
-}
-
-// collect adapts the garbage collector to the live heap every two seconds, until ctx is
-// done. Garbage is limited to three times a small live heap, then to about 160 MiB, and
-// to 40 % of a live heap above 400 MiB. The memory limit is 480 MiB, and more for a live
-// heap above 235 MiB.
-func collect(ctx context.Context) {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	for {
-		metrics.Read(live)
-		n := max(int64(live[0].Value.Uint64()), 1<<20)
-		debug.SetGCPercent(int(min(max(100*(160<<20)/n, 40), 300)))
-		debug.SetMemoryLimit(max(480<<20, n*3/2+128<<20))
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(2 * time.Second):
-		}
-	}
 }

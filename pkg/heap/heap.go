@@ -1,0 +1,79 @@
+// Package heap adapts the garbage collector to programs whose live heap is between a few
+// MiB and a few GiB, depending on the length of the ledger.
+package heap
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// Adapt adapts the garbage collector to the live heap every two seconds, until ctx is
+// done. Garbage is limited to three times a small live heap, then to about 160 MiB, and
+// to 40 % of a live heap above 400 MiB. The memory limit is 480 MiB, and more for a live
+// heap above 235 MiB. If the program allocates little and holds much more memory than its
+// live heap, Adapt collects garbage and returns the free memory to the operating system.
+func Adapt(ctx context.Context) {
+	var idle idle
+	for {
+		u := read()
+		debug.SetGCPercent(percent(u.live))
+		debug.SetMemoryLimit(max(480<<20, u.live*3/2+128<<20))
+		if idle.over(u) {
+			debug.FreeOSMemory()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// usage is what Adapt reads of the runtime: sizes in bytes, and the total of the bytes
+// that were ever allocated.
+type usage struct{ live, held, allocated int64 }
+
+// read returns the current usage. live is the size of the live heap at the last
+// collection, at least 1 MiB, and held the memory that the runtime holds.
+func read() usage {
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	v := func(i int) int64 { return int64(s[i].Value.Uint64()) }
+	return usage{max(v(0), 1<<20), v(1) - v(2), v(3)}
+}
+
+// percent returns the GC percentage for a live heap of the given size.
+func percent(live int64) int { return int(min(max(100*(160<<20)/live, 40), 300)) }
+
+// idle decides when free memory is returned.
+type idle struct {
+	last  usage
+	quiet int // number of consecutive intervals with few allocations
+}
+
+// Limits of idle.
+const (
+	fewBytes = 4 << 20  // maximum allocations in an interval of a program that allocates little
+	muchFree = 64 << 20 // memory beyond the live heap that such a program may hold
+	quietFor = 4        // number of intervals with few allocations before memory is returned
+)
+
+// over reports whether memory is to be returned now: if the program has allocated little
+// in each of the last quietFor intervals, and holds more than muchFree beyond nine eighths
+// of its live heap. It must be called once in each interval.
+func (i *idle) over(u usage) bool {
+	few := u.allocated-i.last.allocated <= fewBytes
+	i.last = u
+	if !few {
+		i.quiet = 0
+		return false
+	}
+	i.quiet++
+	if i.quiet < quietFor || u.held <= u.live+u.live/8+muchFree {
+		return false
+	}
+	i.quiet = 0
+	return true
+}

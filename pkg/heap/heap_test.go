@@ -1,0 +1,38 @@
+package heap
+
+import "testing"
+
+// TestIdle checks that memory is returned after quietFor intervals with few allocations,
+// if much more than the live heap is held, and not while the program allocates.
+func TestIdle(t *testing.T) {
+	const mib = 1 << 20
+	type step struct {
+		live, held, allocated int64 // MiB; allocated in this interval
+		over                  bool
+	}
+	for name, steps := range map[string][]step{
+		"much is held":              {{400, 900, 0, false}, {400, 900, 1, false}, {400, 900, 1, false}, {400, 900, 1, true}, {400, 900, 1, false}},
+		"little is held":            {{400, 510, 0, false}, {400, 510, 0, false}, {400, 510, 0, false}, {400, 510, 0, false}, {400, 520, 0, true}},
+		"allocations in between":    {{400, 900, 0, false}, {400, 900, 0, false}, {400, 900, 5, false}, {400, 900, 0, false}, {400, 900, 0, false}, {400, 900, 0, false}, {400, 900, 0, true}},
+		"the live heap has shrunk":  {{900, 950, 0, false}, {900, 950, 0, false}, {900, 950, 0, false}, {900, 950, 0, false}, {450, 950, 0, true}},
+		"a small heap holds little": {{10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}},
+	} {
+		var i idle
+		var total int64
+		for n, s := range steps {
+			total += s.allocated * mib
+			if got := i.over(usage{s.live * mib, s.held * mib, total}); got != s.over {
+				t.Errorf("%s: interval %d: %v", name, n, got)
+			}
+		}
+	}
+}
+
+// TestPercent checks how much garbage is allowed beside live heaps of several sizes.
+func TestPercent(t *testing.T) {
+	for live, want := range map[int64]int{1 << 20: 300, 50 << 20: 300, 160 << 20: 100, 400 << 20: 40, 2 << 30: 40} {
+		if got := percent(live); got != want {
+			t.Errorf("%d MiB: %d %%, want %d", live>>20, got, want)
+		}
+	}
+}
