@@ -78,10 +78,11 @@ func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) 
 // time.
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
-// Position returns the stream sequence of the last entry that was applied or, if the
-// reader has a Cover, dropped. Before the first entry it is one less than the sequence
-// that Run started from, or 0 before Run. After Restart it is one less than the sequence
-// that Restart returned.
+// Position returns a stream sequence up to which every matching entry has been applied:
+// that of the last entry that was applied or, if the reader has a Cover, dropped, or a
+// later one up to which no entry matches. Before the first entry it is one less than the
+// sequence that Run started from, or 0 before Run. After Restart it is one less than the
+// sequence that Restart returned.
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
 // Pending returns the lag: the number of entries after Position that the consumer
@@ -204,6 +205,9 @@ func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 // error occurs, which it returns, or until ctx ends.
 func (f *Follower) round(ctx context.Context) error {
 	if err := f.sealed(ctx); err != nil {
+		return err
+	}
+	if err := f.jump(ctx); err != nil {
 		return err
 	}
 	cons, reconnected, err := f.begin(ctx)
@@ -387,6 +391,7 @@ type reading struct {
 
 	active   time.Time     // time of the last reset or delivery
 	patience time.Duration // time without deliveries after which the stream is searched for entries
+	searched uint64        // end of the stream at the last search that found no entry; used only by silent
 }
 
 // lock is a mutex. Those who wait for it while Apply waits are durably blocked for
@@ -584,7 +589,16 @@ func (r *reading) silent(ctx context.Context) bool {
 	if !quiet {
 		return false
 	}
+	// The server visits each subject that matches the filters, so the search is not
+	// repeated while the stream has not grown.
+	end, err := r.f.Conn.LastSeq(ctx, r.f.Stream)
+	if err != nil || end <= max(r.searched, r.f.Position()) {
+		return false
+	}
 	missed, err := r.f.missed(ctx, math.MaxUint64)
+	if err == nil && !missed {
+		r.searched = end
+	}
 	if err != nil || !missed || !r.mu.TryLock() {
 		return false
 	}
