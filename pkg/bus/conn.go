@@ -305,7 +305,18 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 // Last returns the sequence of the newest message that matches filter, or 0 if there is
 // none. It reads as Fresh does.
 func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) {
-	return c.sequence(ctx, stream, map[string]any{"last_by_subj": filter})
+	return c.sequence(ctx, stream, LastBy(filter))
+}
+
+// LastBy returns the request of Fresh and Get for the newest message that matches filter.
+// It replaces EveryEvent by the filter of every message of the stream: for that, the
+// server returns the stream's last message, and for any other filter it visits each
+// matching subject.
+func LastBy(filter string) map[string]any {
+	if filter == EveryEvent {
+		filter = ">"
+	}
+	return map[string]any{"last_by_subj": filter}
 }
 
 // First returns the sequence of the oldest message at or after sequence from that

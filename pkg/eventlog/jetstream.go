@@ -165,7 +165,7 @@ func (l JetStream) get(ctx context.Context, v bus.Volume, req map[string]any) (E
 // Last implements Log.
 func (l JetStream) Last(ctx context.Context, filter string) (Entry, error) {
 	for v := l.Conn.Ledger.Open(); ; {
-		en, err := l.get(ctx, v, map[string]any{"last_by_subj": filter})
+		en, err := l.get(ctx, v, bus.LastBy(filter))
 		before, ok := l.Conn.Ledger.Before(v.First)
 		if !errors.Is(err, ErrNotFound) || !ok {
 			return en, err
@@ -187,6 +187,17 @@ const scanBatch = 1024
 func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		seq, size := max(from, 1), 64
+		if from <= 1 && filter != bus.EveryEvent && len(l.Conn.Ledger) == 1 {
+			next, err := l.sparse(ctx, filter, yield)
+			if err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			if next == 0 {
+				return
+			}
+			seq = next
+		}
 		for v := l.Conn.Ledger.At(seq); ; {
 			batch, end, err := l.batch(ctx, v, filter, seq, size)
 			if err != nil {
@@ -210,6 +221,39 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 			size = scanBatch
 		}
 	}
+}
+
+// few is the number of entries that Scan reads one by one at the start of a ledger.
+const few = 256
+
+// sparse yields the first entries that match filter, at most few. It reads them one by
+// one: for a batch, the server searches every block of the stream after the last match,
+// and keeps the subjects of each in memory. next is the sequence from which the scan
+// continues, or 0 if it has ended because all entries were yielded or yield returned
+// false.
+func (l JetStream) sparse(ctx context.Context, filter string, yield func(Entry, error) bool) (next uint64, err error) {
+	last, err := l.Last(ctx, filter)
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	next = 1
+	for n := 0; n < few && next <= last.Seq; n++ {
+		en, err := l.get(ctx, l.Conn.Ledger.Open(), map[string]any{"seq": next, "next_by_subj": filter})
+		if err != nil {
+			return 0, err
+		}
+		if !yield(en, nil) {
+			return 0, nil
+		}
+		next = en.Seq + 1
+	}
+	if next > last.Seq {
+		return 0, nil
+	}
+	return next, nil
 }
 
 // batch reads up to n entries of a volume that match filter, from sequence seq on, with

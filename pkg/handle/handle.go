@@ -60,6 +60,17 @@ func DoFrom(ctx context.Context, l eventlog.Log, filter string, from uint64, dec
 // of the last matching entry, which may be before from, or 0 if there is none. Entries
 // that are not valid events are left out of history but counted in last.
 func load(ctx context.Context, l eventlog.Log, filter string, from uint64) (history []*contract.Event, last uint64, err error) {
+	if from > 1 {
+		// The server finds the newest match in its index of subjects. If no entry at or
+		// after from matches, a scan would make it search the stream to its end.
+		en, err := l.Last(ctx, filter)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			return nil, 0, nil
+		}
+		if err != nil || en.Seq < from {
+			return nil, en.Seq, err
+		}
+	}
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {
 			return nil, 0, err
@@ -69,15 +80,5 @@ func load(ctx context.Context, l eventlog.Log, filter string, from uint64) (hist
 			history = append(history, e)
 		}
 	}
-	if last > 0 || from <= 1 {
-		return history, last, nil
-	}
-	en, err := l.Last(ctx, filter)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, 0, nil
-	}
-	if err == nil && en.Seq >= from { // the entry was stored after the scan
-		return load(ctx, l, filter, from)
-	}
-	return nil, en.Seq, err
+	return history, last, nil
 }
