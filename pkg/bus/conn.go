@@ -319,6 +319,25 @@ func LastBy(filter string) map[string]any {
 	return map[string]any{"last_by_subj": filter}
 }
 
+// Subjects returns the number of messages of each subject of a stream that matches filter,
+// and the stream's last sequence before they were counted. It returns nil if more than max
+// subjects match. On a replicated stream without a leader, a replica may respond that does
+// not have the newest messages yet.
+func (c *Conn) Subjects(ctx context.Context, stream, filter string, max int) (counts map[string]uint64, last uint64, err error) {
+	var info struct {
+		Total int `json:"total"`
+		State struct {
+			Last     uint64            `json:"last_seq"`
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	err = c.API(ctx, "STREAM.INFO."+stream, map[string]string{"subjects_filter": filter}, &info)
+	if err != nil || len(info.State.Subjects) > max || info.Total > len(info.State.Subjects) {
+		return nil, 0, err
+	}
+	return info.State.Subjects, info.State.Last, nil
+}
+
 // First returns the sequence of the oldest message at or after sequence from that
 // matches filter, or 0 if there is none. It reads as Fresh does.
 func (c *Conn) First(ctx context.Context, stream, filter string, from uint64) (uint64, error) {

@@ -1,10 +1,12 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"time"
 
@@ -226,6 +228,9 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 // few is the number of entries that Scan reads one by one at the start of a ledger.
 const few = 256
 
+// distant is the minimum sequence of the last match for which sparse reads by subject.
+const distant = 20_000
+
 // sparse yields the first entries that match filter, at most few. It reads them one by
 // one: for a batch, the server searches every block of the stream after the last match,
 // and keeps the subjects of each in memory. next is the sequence from which the scan
@@ -239,9 +244,23 @@ func (l JetStream) sparse(ctx context.Context, filter string, yield func(Entry, 
 	if err != nil {
 		return 0, err
 	}
+	if last.Seq >= distant {
+		all, err := l.ends(ctx, filter, last.Seq)
+		if err != nil {
+			return 0, err
+		}
+		for _, en := range all {
+			if !yield(en, nil) {
+				break
+			}
+		}
+		if len(all) > 0 {
+			return 0, nil
+		}
+	}
 	next = 1
 	for n := 0; n < few && next <= last.Seq; n++ {
-		en, err := l.get(ctx, l.Conn.Ledger.Open(), map[string]any{"seq": next, "next_by_subj": filter})
+		en, err := l.next(ctx, filter, next)
 		if err != nil {
 			return 0, err
 		}
@@ -254,6 +273,45 @@ func (l JetStream) sparse(ctx context.Context, filter string, yield func(Entry, 
 		return 0, nil
 	}
 	return next, nil
+}
+
+// next returns the first entry of the open volume that matches filter, from sequence seq
+// on.
+func (l JetStream) next(ctx context.Context, filter string, seq uint64) (Entry, error) {
+	return l.get(ctx, l.Conn.Ledger.Open(), map[string]any{"seq": seq, "next_by_subj": filter})
+}
+
+// ends returns all entries that match filter, sorted, if no subject has more than two of
+// them: the first and the last entry of each subject, for which the server has an index.
+// It returns none if a subject has more, if filter selects events of every service, which
+// may be many, or if there are entries after those that were counted. last is the sequence
+// of the newest match.
+func (l JetStream) ends(ctx context.Context, filter string, last uint64) (all []Entry, err error) {
+	if bus.ParseFilter(filter).Service == "" {
+		return nil, nil
+	}
+	counts, end, err := l.Conn.Subjects(ctx, l.Conn.Ledger.Open().Stream, filter, few)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read: %w", ErrUnavailable, err)
+	}
+	for subject, n := range counts {
+		if n > 2 || last > end {
+			return nil, nil
+		}
+		en, err := l.Last(ctx, subject)
+		if err != nil || en.Seq > end {
+			return nil, err
+		}
+		all = append(all, en)
+		if n == 2 {
+			if en, err = l.next(ctx, subject, 1); err != nil {
+				return nil, err
+			}
+			all = append(all, en)
+		}
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Seq, b.Seq) })
+	return all, nil
 }
 
 // batch reads up to n entries of a volume that match filter, from sequence seq on, with
