@@ -38,7 +38,7 @@ func main() {
 	if ip := net.ParseIP(opts.Host); opts.TLSConfig == nil && !(ip.IsLoopback() || opts.Host == "localhost") {
 		s.Warnf("WITHOUT TLS BEYOND LOOPBACK: on %s, anyone who can read the network traffic can read what services send; provision with --nats-tls-cert and --nats-tls-key, or keep the network internal", opts.Host)
 	}
-	go heap.Adapt(context.Background())
+	go heap.Adapt(context.Background(), 96<<20, 20)
 	go reload(s, opts.ConfigFile)
 	if err := server.Run(s); err != nil {
 		fmt.Fprintln(os.Stderr, "nats-server:", err)

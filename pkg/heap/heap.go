@@ -10,15 +10,15 @@ import (
 )
 
 // Adapt adapts the garbage collector to the live heap every two seconds, until ctx is
-// done. Garbage is limited to three times a small live heap, then to about 160 MiB, and
-// to 40 % of a live heap above 400 MiB. The memory limit is 480 MiB, and more for a live
+// done. Garbage is limited to three times a small live heap, then to about garbage bytes,
+// and to large percent of a large live heap. The memory limit is 480 MiB, and more for a live
 // heap above 235 MiB. If the program allocates little and holds much more memory than its
 // live heap, Adapt collects garbage and returns the free memory to the operating system.
-func Adapt(ctx context.Context) {
+func Adapt(ctx context.Context, garbage int64, large int) {
 	var idle idle
 	for {
 		u := read()
-		debug.SetGCPercent(percent(u.live))
+		debug.SetGCPercent(percent(u.live, garbage, large))
 		debug.SetMemoryLimit(max(480<<20, u.live*3/2+128<<20))
 		if idle.over(u) {
 			debug.FreeOSMemory()
@@ -44,8 +44,9 @@ func read() usage {
 	return usage{max(v(0), 1<<20), v(1) - v(2), v(3)}
 }
 
-// percent returns the GC percentage for a live heap of the given size.
-func percent(live int64) int { return int(min(max(100*(160<<20)/live, 40), 300)) }
+// percent returns the GC percentage for a live heap of the given size: that of garbage
+// bytes, but at least large and at most 300.
+func percent(live, garbage int64, large int) int { return min(max(int(100*garbage/live), large), 300) }
 
 // idle decides when free memory is returned.
 type idle struct {

@@ -30,8 +30,8 @@ func TestIdle(t *testing.T) {
 
 // TestPercent checks how much garbage is allowed beside live heaps of several sizes.
 func TestPercent(t *testing.T) {
-	for live, want := range map[int64]int{1 << 20: 300, 50 << 20: 300, 160 << 20: 100, 400 << 20: 40, 2 << 30: 40} {
-		if got := percent(live); got != want {
+	for live, want := range map[int64]int{1 << 20: 300, 50 << 20: 300, 160 << 20: 100, 400 << 20: 40, 500 << 20: 32, 2 << 30: 20} {
+		if got := percent(live, 160<<20, 20); got != want {
 			t.Errorf("%d MiB: %d %%, want %d", live>>20, got, want)
 		}
 	}

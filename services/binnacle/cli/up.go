@@ -174,7 +174,7 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 		return err
 	}
 	c.data = loaded.Config.Data
-	go heap.Adapt(ctx)
+	go heap.Adapt(ctx, 160<<20, 40)
 	process, err := run.StartProcess(ctx, loaded, func() (*config.Loaded, error) { return o.mesh.load(c, config.Up) }, logs.Start(ctx, os.Stderr, logs.Text, level))
 	if err != nil {
 		return err
