@@ -42,7 +42,7 @@ func newSecretCmd(c *env) *cobra.Command {
 			Use:               "destroy-content-key ID",
 			Short:             "Erase all content that was encrypted with a key",
 			Long:              "Destroy a content key. What was encrypted with it can be read no more; every proof stays.",
-			Example:           "  binnacle secret destroy-content-key 1",
+			Example:           "  binnacle secret destroy-content-key tk-000001",
 			Args:              takes(1, 1),
 			ValidArgsFunction: cobra.NoFileCompletions,
 			RunE: func(cmd *cobra.Command, args []string) error {
