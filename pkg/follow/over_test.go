@@ -35,7 +35,7 @@ func TestOver(t *testing.T) {
 				t.Fatalf("%s: the round ends with %v, want %v", tt.name, err, tt.want)
 			}
 			p := &poller{f: r.f, r: r, reconnected: tt.reconnected, ends: make(chan error, 1)}
-			if tt.want == failed {
+			if errors.Is(tt.want, failed) {
 				r.fail(failed) // watch has received the first one
 			}
 			if err := p.rest(tt.ctx, 0); !errors.Is(err, tt.want) {
