@@ -84,26 +84,38 @@ func (s *Gate) scopes(n Need) []string {
 
 // Meter counts one call of a caller against the quota of its tenant, until the returned
 // function is called, and waits for the tenant's turn. The error is that of quota.Calls,
-// the error of ctx, or an error (429) if too many calls of the caller wait.
+// the error of ctx, or an error (429) if too many calls of the caller wait. Errors with
+// status 429 are returned after quota.Calls.Delay, or when ctx is done.
 func (s *Gate) Meter(ctx context.Context, who *Caller) (leave func(), err error) {
 	counted, exceeded, err := s.metered.Enter(who.Tenant, s.Tenants.Quota(who.Tenant), time.Now())
 	if err != nil {
-		s.exceeded(exceeded)
+		s.refused(ctx, who.Tenant, exceeded)
 		return nil, err
 	}
 	turn, err := s.Turns.Enter(ctx, who.Tenant, who.Actor)
-	if errors.Is(err, fair.ErrFull) {
-		s.exceeded(quota.InFlight)
-		err = apierr.Quota("", "too many calls of "+who.Actor+" wait at this gateway; send fewer at once", 1)
-	}
 	if err != nil {
 		counted()
+		if errors.Is(err, fair.ErrFull) {
+			s.refused(ctx, who.Tenant, quota.InFlight)
+			err = apierr.Quota("", "too many calls of "+who.Actor+" wait at this gateway; send fewer at once", 1)
+		}
 		return nil, err
 	}
 	return func() {
 		turn()
 		counted()
 	}, nil
+}
+
+// refused counts a refusal by a quota and waits for its delay, or until ctx is done.
+func (s *Gate) refused(ctx context.Context, tenant, name string) {
+	s.exceeded(name)
+	t := time.NewTimer(s.metered.Delay(tenant, time.Now()))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // exceeded calls Exceeded with the name of a quota, unless Exceeded is nil.

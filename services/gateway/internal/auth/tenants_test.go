@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -260,6 +261,56 @@ func TestQuotas(t *testing.T) {
 		r.SetQuota("u", contract.Quota{InFlight: 1, CallsPerSecond: 1, BodyBytes: 1})
 		for range 3 {
 			admitted("the quota of another tenant", calling)
+		}
+	})
+}
+
+// TestRefusals checks that the refusals of a tenant over its quota are spaced, that none
+// waits longer than a second or longer than its request, and that the calls of another
+// tenant do not wait for them.
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := gate(t)
+		r := authtest.New("t", "u")
+		g.Tenants = r
+		r.SetQuota("t", contract.Quota{InFlight: 1})
+		leave, err := g.Meter(t.Context(), &Caller{Tenant: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+		began := time.Now()
+		ended := make(chan time.Duration, 200)
+		for range cap(ended) {
+			go func() {
+				if _, err := g.Meter(t.Context(), &Caller{Tenant: "t"}); err == nil {
+					t.Error("a call over the quota is admitted")
+				}
+				ended <- time.Since(began)
+			}()
+		}
+		synctest.Wait()
+		if n := len(ended); n != 1 {
+			t.Errorf("%d refusals are answered at once, want 1", n)
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := g.Meter(cancelled, &Caller{Tenant: "t"}); err == nil || time.Since(began) != 0 {
+			t.Errorf("a request that has ended is refused after %s: %v", time.Since(began), err)
+		}
+		if other, err := g.Meter(t.Context(), &Caller{Tenant: "u"}); err != nil || time.Since(began) != 0 {
+			t.Errorf("a call of another tenant is admitted after %s: %v", time.Since(began), err)
+		} else {
+			other()
+		}
+		var last time.Duration
+		for i := range cap(ended) {
+			if last = <-ended; i < 100 && last != time.Duration(i)*10*time.Millisecond {
+				t.Errorf("refusal %d after %s", i, last)
+			}
+		}
+		if last != time.Second {
+			t.Errorf("the last refusal is answered after %s, want 1s", last)
 		}
 	})
 }

@@ -31,7 +31,15 @@ type usage struct {
 	tokens   float64
 	rate     int64 // calls per second for which tokens was computed; 0 = the last call had no such quota
 	at       time.Time
+	refusal  time.Time // earliest time of the next refusal
 }
+
+const (
+	// pace is the interval between the refusals of one tenant.
+	pace = 10 * time.Millisecond
+	// longest is the maximum delay of a refusal.
+	longest = time.Second
+)
 
 // Enter admits one call of a tenant with the quota q at the time now, and counts it until
 // leave is called, which the caller must do exactly once. It returns the name of the
@@ -44,14 +52,7 @@ func (c *Calls) Enter(tenant string, q contract.Quota, now time.Time) (leave fun
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	u := c.byTenant[tenant]
-	if u == nil {
-		if c.byTenant == nil {
-			c.byTenant = map[string]*usage{}
-		}
-		u = &usage{}
-		c.byTenant[tenant] = u
-	}
+	u := c.of(tenant)
 	if q.InFlight > 0 && u.inFlight >= q.InFlight {
 		return nil, InFlight, apierr.Quota("", fmt.Sprintf("the quota of tenant %s is %d calls in flight at a gateway; wait for one to end", tenant, q.InFlight), 1)
 	}
@@ -64,6 +65,38 @@ func (c *Calls) Enter(tenant string, q contract.Quota, now time.Time) (leave fun
 		defer c.mu.Unlock()
 		u.inFlight--
 	}, "", nil
+}
+
+// of returns the usage of a tenant, which it creates if there is none. The caller holds mu.
+func (c *Calls) of(tenant string) *usage {
+	u := c.byTenant[tenant]
+	if u == nil {
+		if c.byTenant == nil {
+			c.byTenant = map[string]*usage{}
+		}
+		u = &usage{}
+		c.byTenant[tenant] = u
+	}
+	return u
+}
+
+// Delay returns the time after which a call of a tenant that is refused at now is to be
+// answered. The refusals of a tenant are spaced by pace, so that clients which repeat
+// refused calls at once cost little. The delay is 0 if the tenant had no refusal within
+// pace, and at most longest.
+func (c *Calls) Delay(tenant string, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := c.of(tenant)
+	at := now
+	if u.refusal.After(at) {
+		at = u.refusal
+	}
+	if last := now.Add(longest); at.After(last) {
+		at = last
+	}
+	u.refusal = at.Add(pace)
+	return at.Sub(now)
 }
 
 // spend takes a token at a rate per second, and reports whether there was one. A rate of

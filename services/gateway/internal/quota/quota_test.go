@@ -90,3 +90,24 @@ func TestNoQuota(t *testing.T) {
 		t.Error(len(c.byTenant), "tenants are stored")
 	}
 }
+
+// TestDelay checks that the first refusal of a tenant is not delayed, that the following
+// ones are spaced, by at most a second in all, and that tenants do not affect each other.
+func TestDelay(t *testing.T) {
+	var c Calls
+	began := time.Unix(1000, 0)
+	for i := range 300 {
+		want := min(time.Duration(i)*10*time.Millisecond, time.Second)
+		if d := c.Delay("t", began); d != want {
+			t.Fatalf("refusal %d is delayed by %s, want %s", i, d, want)
+		}
+	}
+	for _, x := range []struct {
+		tenant   string
+		at, want time.Duration
+	}{{"u", 0, 0}, {"t", 500 * time.Millisecond, 510 * time.Millisecond}, {"t", 5 * time.Second, 0}, {"t", 5*time.Second + 4*time.Millisecond, 6 * time.Millisecond}} {
+		if d := c.Delay(x.tenant, began.Add(x.at)); d != x.want {
+			t.Errorf("tenant %s at %s: a delay of %s, want %s", x.tenant, x.at, d, x.want)
+		}
+	}
+}
