@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/erase"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/positions"
 )
@@ -76,6 +77,7 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	var lost chan error
 	m := p.emitter(c)
 	lease.Go(func() { p.checker(c, m).Run(ctx) })
+	lease.Go(func() { (&erase.Eraser{Log: m.Log, Conn: c}).Run(ctx) })
 	for first := true; ; {
 		_, reconnected := c.Epoch()
 		var again <-chan time.Time

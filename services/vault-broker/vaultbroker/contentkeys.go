@@ -22,9 +22,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
+// KindDestroy is the kind of the calls that destroy a content key of their tenant, and the
+// name of their tool.
+const KindDestroy = "vault.destroy_content_key"
+
 const (
-	kindRotate  = "vault.rotate_content_key"
-	kindDestroy = "vault.destroy_content_key"
+	kindRotate = "vault.rotate_content_key"
 
 	// contentDomain is the domain of the store of content keys. In releases up to 0.4,
 	// content keys were in the store of secrets, under names with this prefix. No tenant
@@ -63,7 +66,7 @@ func openStores(dir string, kek []byte, original string) (secrets, content *stor
 var contentTools = []contract.Tool{
 	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: "vault-broker", Kind: kindRotate, Tool: kindRotate, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
-	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: "vault-broker", Kind: kindDestroy, Tool: kindDestroy, Version: "v1",
+	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: "vault-broker", Kind: KindDestroy, Tool: KindDestroy, Version: "v1",
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"pattern":"^tk-[0-9]{6}$","type":"string"}},"required":["id"],"type":"object"}`),
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }

@@ -68,10 +68,10 @@ func TestContentKeys(t *testing.T) {
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000002"}` {
 		t.Fatal(r)
 	}
-	if r := do(kindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "" {
+	if r := do(KindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "" {
 		t.Fatal(r)
 	}
-	if r := do(kindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "not_found" {
+	if r := do(KindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "not_found" {
 		t.Fatal(r)
 	}
 	open()
@@ -86,10 +86,10 @@ func TestContentKeys(t *testing.T) {
 		t.Fatal(other.Current, len(other.Keys), err)
 	}
 	tenant = "u"
-	if r := do(kindDestroy, `{"id":"tk-000003"}`); r.ErrorCode != "not_found" {
+	if r := do(KindDestroy, `{"id":"tk-000003"}`); r.ErrorCode != "not_found" {
 		t.Fatal(r)
 	}
-	if r := do(kindDestroy, `{"id":"tk-000001"}`); r.ErrorCode != "" {
+	if r := do(KindDestroy, `{"id":"tk-000001"}`); r.ErrorCode != "" {
 		t.Fatal(r)
 	}
 	tenant = "t"

@@ -1,0 +1,239 @@
+// Package erase deletes the stored snapshots of views that hold content under destroyed
+// content keys.
+//
+// The events of which a snapshot consists may hold encrypted content, such as the
+// arguments of a call that waits for votes. Without the key nobody can decrypt it. The
+// ledger holds the same bytes for ever, but a snapshot is not evidence, and does not need
+// to survive the erasure of its content.
+package erase
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
+)
+
+// Eraser looks for snapshots that hold content under destroyed content keys, and deletes
+// them. The exported fields are set before Run.
+type Eraser struct {
+	Log   eventlog.Log
+	Conn  *bus.Conn     // a connection of the provisioning identity
+	Pause time.Duration // interval between passes; 0 = 10 s
+
+	last      uint64                         // last sequence of the stream SNAPSHOTS when it was read
+	held      map[string]map[contentKey]bool // content keys of the content in each snapshot, by the beginning of its subjects
+	destroyed map[contentKey]bool
+	uncertain map[string]bool // tenants of calls whose outcome does not say whether they destroyed a key; emptied by each pass
+	position  uint64          // sequence up to which the ledger was read for destroyed keys
+}
+
+// contentKey identifies a content key.
+type contentKey struct {
+	tenant string // "" if the part of a snapshot that names the key does not name its tenant
+	id     string
+}
+
+// Run deletes snapshots until ctx is done.
+func (x *Eraser) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(cmp.Or(x.Pause, 10*time.Second)):
+		}
+		if err := x.pass(ctx); err != nil && ctx.Err() == nil {
+			slog.Warn("snapshots not searched for erased content, will be tried again", "err", err)
+		}
+	}
+}
+
+// pass deletes the snapshots that hold content under destroyed content keys. The stream is
+// read only if a message was stored since the last pass, and the ledger only if a snapshot
+// holds encrypted content.
+func (x *Eraser) pass(ctx context.Context) error {
+	last, err := x.Conn.LastSeq(ctx, bus.Snapshots)
+	if err != nil {
+		return err
+	}
+	if last != x.last {
+		if err := x.search(ctx); err != nil {
+			return err
+		}
+		x.last = last
+	}
+	if len(x.held) == 0 {
+		return nil
+	}
+	if err := x.destructions(ctx); err != nil {
+		return err
+	}
+	for snapshot, keys := range x.held {
+		if !x.erased(keys) {
+			continue
+		}
+		if err := x.purge(ctx, snapshot); err != nil {
+			return err
+		}
+		delete(x.held, snapshot)
+		slog.Info("snapshot deleted: it holds content whose key was destroyed", "snapshot", snapshot)
+	}
+	clear(x.uncertain)
+	return nil
+}
+
+// erased reports whether one of the keys was destroyed, or may have been because the key's
+// tenant is in x.uncertain.
+func (x *Eraser) erased(keys map[contentKey]bool) bool {
+	for k := range keys {
+		if x.destroyed[k] || x.uncertain[k.tenant] {
+			return true
+		}
+		for d := range x.destroyed {
+			if k.tenant == "" && k.id == d.id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// purge deletes every message of a snapshot.
+func (x *Eraser) purge(ctx context.Context, snapshot string) error {
+	stream, err := x.Conn.JS.Stream(ctx, bus.Snapshots)
+	if err != nil {
+		return err
+	}
+	return stream.Purge(ctx, jetstream.WithPurgeSubject(snapshot+".>"))
+}
+
+const (
+	// longLine is the size in bytes above which the beginning of a line is searched before
+	// the rest is read.
+	longLine = 4 << 20
+	// overlap is the number of bytes of such a beginning that are searched again with the
+	// rest. It is above the size of what encrypted matches.
+	overlap = 1 << 10
+)
+
+// search reads the stream SNAPSHOTS, and replaces held. It also finds the parts of
+// snapshots whose description is missing or was replaced.
+func (x *Eraser) search(ctx context.Context) error {
+	held := map[string]map[contentKey]bool{}
+	rest := map[string][]byte{} // last line of each snapshot so far, which may continue in the next part
+	add := func(snapshot string, line []byte) {
+		for _, k := range keysOf(line) {
+			if held[snapshot] == nil {
+				held[snapshot] = map[contentKey]bool{}
+			}
+			held[snapshot][k] = true
+		}
+	}
+	for seq, end := uint64(1), false; !end; {
+		var batch []*nats.Msg
+		var err error
+		if batch, end, err = x.Conn.FreshBatch(ctx, bus.Snapshots, bus.SnapshotFilter("*"), seq, 64); err != nil {
+			return err
+		}
+		for _, m := range batch {
+			if seq, err = strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64); err != nil {
+				return err
+			}
+			seq++
+			subject := m.Header.Get(jetstream.SubjectHeader)
+			snapshot := subject[:max(strings.LastIndexByte(subject, '.'), 0)]
+			lines := bytes.Split(append(rest[snapshot], m.Data...), []byte("\n"))
+			n := len(lines) - 1
+			for _, line := range lines[:n] {
+				add(snapshot, line)
+			}
+			if len(lines[n]) > longLine {
+				add(snapshot, lines[n])
+				lines[n] = lines[n][len(lines[n])-overlap:]
+			}
+			rest[snapshot] = bytes.Clone(lines[n])
+		}
+	}
+	for snapshot, line := range rest {
+		add(snapshot, line)
+	}
+	x.held = held
+	return nil
+}
+
+// encrypted matches the beginning of a contract.Encryption in canonical JSON. A quotation
+// mark inside a JSON string is escaped, so the text of a caller does not match.
+var encrypted = regexp.MustCompile(`"encryption":\{"algorithm":"[^"]*","key_id":"([^"]+)"`)
+
+// keysOf returns the content keys that a line of a state names. The tenant is that of the
+// event in the line, or "" if the line holds none.
+func keysOf(line []byte) (keys []contentKey) {
+	found := encrypted.FindAllSubmatch(line, -1)
+	if found == nil {
+		return nil
+	}
+	tenant := ""
+	if _, data, ok := bytes.Cut(line, []byte(" ")); ok {
+		if e, err := eventlog.OpenBytes(data, eventlog.Every); err == nil {
+			tenant = e.Tenant
+		}
+	}
+	for _, m := range found {
+		keys = append(keys, contentKey{tenant, string(m[1])})
+	}
+	return keys
+}
+
+// destructions reads from the ledger which content keys were destroyed since the last call.
+func (x *Eraser) destructions(ctx context.Context) error {
+	if x.destroyed == nil {
+		x.destroyed, x.uncertain = map[contentKey]bool{}, map[string]bool{}
+	}
+	filter := bus.Filter{Service: services.VaultBroker, Event: contract.EventEffectRecorded}.String()
+	for en, err := range x.Log.Scan(ctx, filter, x.position+1) {
+		if err != nil {
+			return err
+		}
+		x.position = en.Seq
+		e, err := eventlog.Open(en, filter)
+		var r contract.Recorded
+		if err != nil || contract.Decode(e.Data, &r) != nil || r.Effect.Tool != vaultbroker.KindDestroy {
+			continue
+		}
+		switch id := idOf(&r); {
+		case id != "":
+			x.destroyed[contentKey{e.Tenant, id}] = true
+		case r.Effect.Status == contract.Succeeded || r.Effect.Status == contract.Unknown:
+			x.uncertain[e.Tenant] = true
+		}
+	}
+	return nil
+}
+
+// idOf returns the id of the content key that a call has destroyed, or "" if its outcome
+// does not state one.
+func idOf(r *contract.Recorded) string {
+	var out struct{ ID string }
+	if r.Effect.Status != contract.Succeeded || r.Output == nil {
+		return ""
+	}
+	b, err := r.Output.Open(nil)
+	if err != nil || json.Unmarshal(b, &out) != nil {
+		return ""
+	}
+	return out.ID
+}
