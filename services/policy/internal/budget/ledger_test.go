@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -529,6 +530,69 @@ func TestSweepOrganization(t *testing.T) {
 		time.Sleep(2*discovery + idle)
 		if got := rows(ms[1], tenant); len(got) != 1 || got[0].Reserved != 0 {
 			t.Errorf("not settled: %+v", got)
+		}
+	})
+}
+
+// scans is a log that counts the scans of each filter.
+type scans struct {
+	*memlog.Log
+	by map[string]int
+}
+
+func (l *scans) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[eventlog.Entry, error] {
+	l.by[filter]++
+	return l.Log.Scan(ctx, filter, from)
+}
+
+// TestDiscover shows that an instance reads every budget ledger at first, and later only
+// those that have changed, unless there are many changes.
+func TestDiscover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &scans{&memlog.Log{}, map[string]int{}}
+		x := member(log, "policy-1", nil)
+		tenants := fixed{"t": nil}
+		for i := range 5 {
+			tenants[fmt.Sprintf("org%d_web_prod", i)] = nil
+		}
+		x.tenants = tenants
+		n := 0
+		change := func(tenant string) {
+			n++
+			m := &emit.Emitter{Log: log.Log, Tenant: tenant, Source: "policy/policy-2", Now: time.Now}
+			ev := events.BudgetChanged{Now: contract.Time(time.Now()), Reserved: []events.Reserved{{CallID: fmt.Sprint("c-", n), Charges: []events.Charge{{Account: "l/agent:a", Amount: 1, Window: "total"}}, Session: "s"}}}
+			if _, err := m.Append(t.Context(), m.New(events.BudgetChangedName, aggregate, contract.Bytes(&ev), nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := func() (names []string) {
+			clear(log.by)
+			time.Sleep(discovery)
+			x.Discover(t.Context())
+			for _, b := range x.made() {
+				if log.by[b.filter()] > 0 {
+					names = append(names, b.tenant)
+				}
+			}
+			return names
+		}
+		change("_org-org1")
+		if got := read(); len(got) != 6 {
+			t.Errorf("the first call reads %v, want every ledger", got)
+		}
+		if got := read(); len(got) != 0 {
+			t.Errorf("without a change %v are read", got)
+		}
+		change("_org-org2")
+		change("t")
+		if got := read(); !slices.Equal(got, []string{"t", "_org-org2"}) || !x.in("_org-org2").open() || x.in("_org-org2").last == 0 {
+			t.Errorf("after changes of two ledgers %v are read", got)
+		}
+		for range changes + 1 {
+			change("_org-org3")
+		}
+		if got := read(); len(got) != 6 {
+			t.Errorf("after many changes %v are read, want every ledger", got)
 		}
 	})
 }

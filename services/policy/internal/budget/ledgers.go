@@ -237,7 +237,7 @@ func (x *Ledgers) Outcome(ctx context.Context, en eventlog.Entry) {
 // whose reservation has been open for longer than takeOver, and passes them to Run. This
 // settles the reservations of failed instances, and of calls that ended while no
 // instance read outcomes or before the reservation was made. At the beginning, and at
-// intervals of discovery, it reads the ledgers if any has changed, including those that
+// intervals of discovery, it reads the ledgers that have changed, including those that
 // this instance has not used.
 func (x *Ledgers) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -252,22 +252,54 @@ func (x *Ledgers) Sweep(ctx context.Context) {
 	}
 }
 
-// Discover reads every ledger if one has changed since the last call that succeeded. It
-// does nothing within the duration discovery after such a call. After it, Watched also
-// considers the reservations of other instances and of an earlier process. Discover must
-// not be called concurrently.
+// changes is the largest number of changes that Discover reads to find out which ledgers
+// have changed. If there are more, it reads every ledger.
+const changes = 1000
+
+// Discover reads the ledgers that have changed since the last call that succeeded, and at
+// the first call every ledger. It does nothing within the duration discovery after such a
+// call. After it, Watched also considers the reservations of other instances and of an
+// earlier process. Discover must not be called concurrently.
 func (x *Ledgers) Discover(ctx context.Context) {
 	if time.Since(x.discovered) < discovery {
 		return
 	}
 	began := time.Now()
-	en, err := x.emit.Log.Last(ctx, bus.Filter{Service: services.Policy, Event: events.BudgetChangedName}.String())
+	en, err := x.emit.Log.Last(ctx, anyChange)
 	if err == nil && en.Seq > x.newest {
-		err = x.Read(ctx)
+		err = x.readChanged(ctx)
 	}
 	if err == nil || errors.Is(err, eventlog.ErrNotFound) {
 		x.discovered, x.newest = began, max(x.newest, en.Seq)
 	}
+}
+
+// anyChange is the filter of the changes of all budget ledgers.
+var anyChange = bus.Filter{Service: services.Policy, Event: events.BudgetChangedName}.String()
+
+// readChanged reads the ledgers with changes after x.newest, or every ledger if x.newest is
+// 0 or if there are more than changes.
+func (x *Ledgers) readChanged(ctx context.Context) error {
+	if x.newest == 0 {
+		return x.Read(ctx)
+	}
+	changed := map[string]bool{}
+	n := 0
+	for en, err := range x.emit.Log.Scan(ctx, anyChange, x.newest+1) {
+		if err != nil {
+			return err
+		}
+		if n++; n > changes {
+			return x.Read(ctx)
+		}
+		changed[tenantOf(en)] = true
+	}
+	for tenant := range changed {
+		if err := x.in(tenant).read(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sweep searches for the outcomes of the late calls of one ledger.
