@@ -180,10 +180,11 @@ func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) 
 	if err := ix.Commits(); err != nil {
 		return nil, err
 	}
+	checked := make([]error, len(ix.Segments))
+	concurrently(len(ix.Segments), func(i int) { checked[i] = ix.Segments[i].check(dir) })
 	var bad []error
-	for i := range ix.Segments {
-		s := &ix.Segments[i]
-		if err := s.check(dir); err != nil {
+	for i, err := range checked {
+		if s := &ix.Segments[i]; err != nil {
 			bad = append(bad, fmt.Errorf("events %d to %d: %w", s.From, s.To, err))
 		}
 	}

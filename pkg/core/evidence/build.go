@@ -151,46 +151,71 @@ type derived struct {
 // have the same id. It verifies no signatures.
 func derive(tenant, session string, events []Stored, version int) (*derived, error) {
 	d := &derived{tip: receipt.Genesis(tenant, session), graph: proofgraph.Graph{Version: version}}
+	read := make([]derivable, len(events))
+	concurrently(len(events), func(i int) { read[i] = readEvent(events[i].Bytes) })
 	ids := map[string]bool{}
-	for _, s := range events {
-		e, err := openEvent(s.Bytes)
-		if err != nil {
-			return nil, err
-		}
+	for i := range read {
+		x := &read[i]
+		e := x.e
 		switch {
+		case x.err != nil:
+			return nil, x.err
 		case e.Tenant != tenant || e.Session != session:
 			return nil, fmt.Errorf("event %s belongs to tenant %q session %q", e.ID, e.Tenant, e.Session)
 		case ids[e.ID]:
 			return nil, fmt.Errorf("event id %s occurs twice", e.ID)
 		}
 		ids[e.ID] = true
-		x, err := decode(e)
-		if err != nil {
-			return nil, err
+		if x.undecoded != nil {
+			return nil, x.undecoded
 		}
-		d.add(e, &x)
-		d.graph.Add(e, s.Bytes)
+		d.add(x)
+		d.graph.Add(e, events[i].Bytes)
 	}
 	return d, nil
 }
 
+// derivable is an event with its decoded data and the lines that follow from it; or the
+// error of decoding the event or its data.
+type derivable struct {
+	e              *contract.Event
+	d              data
+	decision       []byte // nil if the data contains none
+	receipt        []byte // nil if the data contains none
+	err, undecoded error
+}
+
+// readEvent decodes an event and its data. It may be called concurrently.
+func readEvent(b []byte) (x derivable) {
+	if x.e, x.err = openEvent(b); x.err != nil {
+		return x
+	}
+	if x.d, x.undecoded = decode(x.e); x.undecoded != nil {
+		return x
+	}
+	if d := x.d.decision(); d != nil {
+		x.decision = contract.Bytes(d)
+		x.d.alone.decision = sign.Digest(x.decision)
+	}
+	if x.d.recorded != nil {
+		x.receipt = contract.Bytes(&x.d.recorded.Receipt)
+		x.d.alone.tip = receipt.Tip{Digest: sign.Digest(x.receipt), Index: x.d.recorded.Receipt.Index}
+	}
+	return x
+}
+
 // add appends the next event with the decisions, receipts and contents in its
 // data.
-func (d *derived) add(e *contract.Event, x *data) {
-	d.events = append(d.events, e)
-	d.data = append(d.data, *x)
-	d.contents = append(d.contents, x.contents()...)
-	switch {
-	case x.allowed != nil:
-		d.decisions = append(d.decisions, contract.Bytes(&x.allowed.Decision))
-	case x.escalated != nil:
-		d.decisions = append(d.decisions, contract.Bytes(&x.escalated.Decision))
-	case x.recorded != nil:
-		if x.recorded.Decision != nil {
-			d.decisions = append(d.decisions, contract.Bytes(x.recorded.Decision))
-		}
-		d.receipts = append(d.receipts, contract.Bytes(&x.recorded.Receipt))
-		d.tip = receipt.TipOf(&x.recorded.Receipt)
+func (d *derived) add(x *derivable) {
+	d.events = append(d.events, x.e)
+	d.data = append(d.data, x.d)
+	d.contents = append(d.contents, x.d.contents()...)
+	if x.decision != nil {
+		d.decisions = append(d.decisions, x.decision)
+	}
+	if x.receipt != nil {
+		d.receipts = append(d.receipts, x.receipt)
+		d.tip = x.d.alone.tip
 	}
 }
 

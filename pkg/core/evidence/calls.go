@@ -15,12 +15,14 @@ import (
 type callState struct {
 	proposed  *contract.Event
 	call      *contract.Call
+	digest    string // of call
 	escalated *contract.Decision
 	votes     map[string]*contract.Approval // votes by id of their event
 	// a vote or the expiry of the time to vote has ended the escalation
 	settled  bool
 	decision *contract.Decision
-	outside  bool // see authentic.outside
+	decided  string // digest of decision
+	outside  bool   // see authentic.outside
 	started  bool
 	claimer  string
 	recorded bool
@@ -30,10 +32,16 @@ type callState struct {
 // the events in the order of the ledger by the rules of DESIGN.md. It returns the number
 // of calls without an outcome.
 func checkCalls(m *Manifest, d *derived, sys *system) (open int, err error) {
+	unfit := make([]error, len(d.events)) // by event, the result of CheckData
+	concurrently(len(d.events), func(i int) {
+		if unfit[i] = d.events[i].CheckData(); unfit[i] == nil {
+			d.data[i].check(sys.reg.At)
+		}
+	})
 	calls := map[string]*callState{}
 	tip := receipt.Genesis(m.Tenant, m.Session)
 	for i, e := range d.events {
-		if err = e.CheckData(); err == nil {
+		if err = unfit[i]; err == nil {
 			err = checkEvent(e, &d.data[i], calls, &tip, sys)
 		}
 		if err != nil {
@@ -55,7 +63,7 @@ func openCalls(calls map[string]*callState) (open int) {
 
 // checkEvent applies the next event of a session to the state of its call. A proposal
 // adds a call to calls, and an outcome sets tip to its receipt. The caller has checked
-// the event's data against its schema and decoded it to x.
+// the event's data against its schema, decoded it to x and called x.check.
 func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *receipt.Tip, sys *system) error {
 	c := calls[e.CallID]
 	if x.call != nil {
@@ -65,7 +73,7 @@ func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *re
 		case x.call.ID != e.CallID || e.CallID == "":
 			return errors.New("envelope names another call")
 		}
-		calls[e.CallID] = &callState{proposed: e, call: x.call}
+		calls[e.CallID] = &callState{proposed: e, call: x.call, digest: x.alone.call}
 		return nil
 	}
 	if c == nil {
@@ -79,46 +87,48 @@ func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *re
 func (c *callState) next(e *contract.Event, x *data, tip *receipt.Tip, sys *system) error {
 	switch {
 	case x.allowed != nil:
-		return c.allow(e, x.allowed, sys)
+		return c.allow(e, x, sys)
 	case x.escalated != nil:
-		return c.escalate(e, x.escalated, sys)
+		return c.escalate(e, x, sys)
 	case x.approval != nil:
 		return c.vote(e, x.approval, sys)
 	case x.started != nil:
 		return c.start(e, x.started)
 	case x.recorded != nil:
-		return c.record(e, x.recorded, tip, sys)
+		return c.record(e, x, tip, sys)
 	}
 	return nil
 }
 
 // allow applies an allowed event, which contains policy's ALLOW decision and the call.
-func (c *callState) allow(e *contract.Event, a *contract.Allowed, sys *system) error {
+func (c *callState) allow(e *contract.Event, x *data, sys *system) error {
+	a := x.allowed
 	switch {
 	case e.Service() != "policy" || c.decision != nil || c.recorded:
 		return errors.New("not the one decision of policy on this call")
-	case contract.Digest(&a.Call) != contract.Digest(c.call):
+	case x.alone.call != c.digest:
 		return errors.New("decides on another call than the one proposed")
 	case a.Decision.Verdict != contract.Allow || a.Decision.Intent == nil || a.Decision.Intent.Executor != e.Target:
 		return errors.New("does not address its executor")
 	}
-	c.decision = &a.Decision
-	return checkDecision(c, c.decision, sys)
+	c.decision, c.decided = &a.Decision, x.alone.decision
+	return checkDecision(c, c.decision, x.alone.decided, sys)
 }
 
 // escalate applies an escalated event, which contains policy's ESCALATE decision and the
 // call.
-func (c *callState) escalate(e *contract.Event, x *contract.Escalated, sys *system) error {
+func (c *callState) escalate(e *contract.Event, x *data, sys *system) error {
+	d := &x.escalated.Decision
 	switch {
 	case e.Service() != "policy" || c.escalated != nil || c.decision != nil || c.recorded:
 		return errors.New("not the one escalation of this call by policy")
-	case x.Decision.Verdict != contract.Escalate:
+	case d.Verdict != contract.Escalate:
 		return errors.New("its decision does not escalate")
-	case contract.Digest(&x.Call) != contract.Digest(c.call):
+	case x.alone.call != c.digest:
 		return errors.New("speaks of another call than the one proposed")
 	}
-	c.escalated, c.votes = &x.Decision, map[string]*contract.Approval{}
-	return checkDecision(c, c.escalated, sys)
+	c.escalated, c.votes = d, map[string]*contract.Approval{}
+	return checkDecision(c, c.escalated, x.alone.decided, sys)
 }
 
 // vote applies a vote, or the expiry of the time to vote.
@@ -162,17 +172,16 @@ func executedBy(owner string) string {
 	return ""
 }
 
-// checkDecision returns an error unless the signature of the decision verifies, the
-// decision is about the proposed call and its caller, and the policies that it names
-// were activated (see activated). An intent must be for the caller if the proposal
+// checkDecision returns an error unless verified, the result of guard.VerifyDecision, is
+// nil, the decision is about the proposed call and its caller, and the policies that it
+// names were activated (see activated). An intent must be for the caller if the proposal
 // states that the caller executes the call, and for an executor otherwise. After an
 // escalation, the votes in the decision's facts must be recorded, and an ALLOW requires
 // that the escalation has ended.
-func checkDecision(c *callState, d *contract.Decision, sys *system) error {
-	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
-		return err
-	}
+func checkDecision(c *callState, d *contract.Decision, verified error, sys *system) error {
 	switch {
+	case verified != nil:
+		return verified
 	case !c.sameCall(d):
 		return errors.New("decision is about another call")
 	case !c.sameCaller(d):
@@ -220,15 +229,19 @@ func checkVotes(c *callState, d *contract.Decision) error {
 }
 
 // record applies the outcome of the call, and sets tip to its receipt.
-func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt.Tip, sys *system) error {
+func (c *callState) record(e *contract.Event, x *data, tip *receipt.Tip, sys *system) error {
 	if c.recorded {
 		return errors.New("second outcome of one call")
 	}
-	d, err := c.decisionOn(r, sys)
+	r := x.recorded
+	d, digest, err := c.decisionOn(x, sys)
 	if err != nil {
 		return err
 	}
-	if err := receipt.Check(r, d, sys.reg.At); err != nil {
+	if x.alone.recorded != nil {
+		return x.alone.recorded
+	}
+	if err := receipt.CheckDecided(r, d, digest); err != nil {
 		return err
 	}
 	if err := c.checkRecorder(e, r, d); err != nil {
@@ -240,7 +253,7 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 	if d.Intent == nil && d.Verdict != contract.Deny {
 		return errors.New("ends denied by a decision that does not deny")
 	}
-	*tip = receipt.TipOf(&r.Receipt)
+	*tip = x.alone.tip
 	*c = callState{recorded: true} // later events of the call need only this flag, so the rest of the state is released
 	return nil
 }
@@ -257,15 +270,16 @@ func (c *callState) checkRecorder(e *contract.Event, r *contract.Recorded, d *co
 	return nil
 }
 
-// decisionOn returns the decision on which an outcome rests: the recorded ALLOW or, if
-// the outcome contains a decision, that decision, which it checks. It returns nil if
-// there is neither, and an error if there are both.
-func (c *callState) decisionOn(r *contract.Recorded, sys *system) (*contract.Decision, error) {
+// decisionOn returns the decision on which an outcome rests, with its digest: the recorded
+// ALLOW or, if the outcome contains a decision, that decision, which it checks. It returns
+// nil if there is neither, and an error if there are both.
+func (c *callState) decisionOn(x *data, sys *system) (d *contract.Decision, digest string, err error) {
+	d = x.recorded.Decision
 	switch {
-	case r.Decision == nil:
-		return c.decision, nil
+	case d == nil:
+		return c.decision, c.decided, nil
 	case c.decision != nil:
-		return nil, errors.New("second decision on one call")
+		return nil, "", errors.New("second decision on one call")
 	}
-	return r.Decision, checkDecision(c, r.Decision, sys)
+	return d, x.alone.decision, checkDecision(c, d, x.alone.decided, sys)
 }

@@ -48,6 +48,7 @@ func (w *world) session(id string) (steps []step, sys *system) {
 func follow(steps []step, sys *system, session string) error {
 	calls, tip := map[string]*callState{}, receipt.Genesis("t", session)
 	for i := range steps {
+		steps[i].x.check(sys.reg.At)
 		if err := checkEvent(steps[i].e, &steps[i].x, calls, &tip, sys); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
@@ -20,6 +21,67 @@ type data struct {
 	approval  *contract.Approval
 	started   *contract.Started
 	recorded  *contract.Recorded
+	alone     alone // set by check
+}
+
+// alone holds the results of the checks that need one event and the keys, but no other
+// event of the call or session. They take most of the time of a verification and do not
+// depend on the order of events, so they run concurrently. An error in a field is returned
+// when the rules of the call reach the check.
+type alone struct {
+	call     string      // digest of the call
+	decision string      // digest of the decision
+	decided  error       // result of guard.VerifyDecision for the decision
+	recorded error       // result of receipt.CheckRecord for the outcome
+	tip      receipt.Tip // end of the chain after the outcome
+}
+
+// check sets d.alone, except digests that are set. It reads nothing but the data and the
+// keys.
+func (d *data) check(keys guard.KeyAt) {
+	switch {
+	case d.call != nil:
+		d.alone.call = contract.Digest(d.call)
+	case d.allowed != nil:
+		d.alone.call = contract.Digest(&d.allowed.Call)
+	case d.escalated != nil:
+		d.alone.call = contract.Digest(&d.escalated.Call)
+	case d.recorded != nil:
+		d.alone.recorded = receipt.CheckRecord(d.recorded, keys)
+		if d.alone.tip.Digest == "" {
+			d.alone.tip = receipt.TipOf(&d.recorded.Receipt)
+		}
+	}
+	if x := d.decision(); x != nil {
+		d.alone.decided = guard.VerifyDecision(x, keys)
+		if d.alone.decision == "" {
+			d.alone.decision = contract.Digest(x)
+		}
+	}
+}
+
+// decision returns the decision in the data, or nil if there is none.
+func (d *data) decision() *contract.Decision {
+	switch {
+	case d.allowed != nil:
+		return &d.allowed.Decision
+	case d.escalated != nil:
+		return &d.escalated.Decision
+	case d.recorded != nil:
+		return d.recorded.Decision
+	}
+	return nil
+}
+
+// checkInline checks the contents that are stored inline.
+func (d *data) checkInline() error {
+	contents := d.contents()
+	for i := range contents {
+		if _, err := contents[i].Open(nil); err != nil && !isGone(err) {
+			return fmt.Errorf("content %s: %w", contents[i].Commitment, err)
+		}
+	}
+	return nil
 }
 
 // decode decodes the data of an event of a session.

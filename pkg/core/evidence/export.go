@@ -155,10 +155,18 @@ type export struct {
 // function authenticate does for those of a ledger, and verifies the header.
 func (x *export) authenticate(open Opener, demands Demands) error {
 	kept := demands.keptHead()
-	if err := each(open, func(n uint64, b []byte) error {
-		err := x.line(n, b)
+	check := func(n uint64, b []byte) (o opened) {
+		if !notEvent(n, b) {
+			o = openLine(b)
+		}
+		return o
+	}
+	if err := inOrder(open, false, check, func(l *line[opened]) error {
+		if err := x.line(l); err != nil {
+			return fmt.Errorf("line %d: %w", l.n+1, err)
+		}
 		kept.at(&x.tree)
-		return err
+		return nil
 	}); err != nil {
 		return err
 	}
@@ -178,10 +186,17 @@ func (x *export) authenticate(open Opener, demands Demands) error {
 	return in("the first line", x.checkHeader())
 }
 
+// notEvent reports whether the line at index n is the header or replaces events or is
+// about a session.
+func notEvent(n uint64, b []byte) bool {
+	return n == 0 || bytes.HasPrefix(b, hiddenLine) || bytes.HasPrefix(b, sessionLine)
+}
+
 // line processes one line in the first pass.
-func (x *export) line(n uint64, b []byte) error {
+func (x *export) line(l *line[opened]) error {
+	b := l.b
 	switch {
-	case n == 0:
+	case l.n == 0:
 		return x.readHeader(bytes.Clone(b))
 	case bytes.HasPrefix(b, sessionLine):
 		x.sessions++
@@ -191,10 +206,10 @@ func (x *export) line(n uint64, b []byte) error {
 	case bytes.HasPrefix(b, hiddenLine):
 		return x.hide(b)
 	}
-	if err := x.read(n, b); err != nil {
+	if err := x.read(l.n, &l.result); err != nil {
 		return err
 	}
-	x.tree.Add(translog.LeafHash(b))
+	x.tree.Add(l.result.leaf)
 	x.events++
 	return nil
 }
@@ -277,20 +292,7 @@ func (x *export) checkHeader() error {
 func (x *export) walk(open Opener) (*ExportReport, error) {
 	w := newWalk(&x.authentic)
 	ends := ends{x: x, w: w}
-	err := each(open, func(n uint64, b []byte) error {
-		switch {
-		case n == 0 || bytes.HasPrefix(b, hiddenLine):
-			return nil
-		case bytes.HasPrefix(b, sessionLine):
-			return ends.add(b)
-		}
-		return w.add(n, b)
-	})
-	ends.stop()
-	if bad := w.first(); bad != nil {
-		return nil, bad.err // the error of an earlier line takes precedence
-	}
-	if err != nil {
+	if err := w.each(open, notEvent, ends.line); err != nil {
 		return nil, err
 	}
 	if err := w.caused(); err != nil {
@@ -298,7 +300,7 @@ func (x *export) walk(open Opener) (*ExportReport, error) {
 	}
 	rep := &ExportReport{Tenant: x.tenant, Origin: x.head.Origin, TreeSize: int64(x.head.Size), RootHash: hex.EncodeToString(x.head.Root[:]),
 		Events: x.events, Hidden: int64(x.head.Size) - x.events, Complete: CompleteAttested}
-	for s := range w.courses() {
+	for _, s := range w.sessions {
 		rep.Sessions++
 		rep.Receipts += int(s.receipts)
 		rep.Attested += s.attested
@@ -312,23 +314,17 @@ func (x *export) walk(open Opener) (*ExportReport, error) {
 
 // ends compares the sessions of an export with the lines about their ends.
 type ends struct {
-	x       *export
-	w       *walk
-	stopped bool
-	last    string // the session of the last line
+	x    *export
+	w    *walk
+	last string // the session of the last line
 }
 
-// stop ends the workers of the walk, so that the states of the sessions are final.
-func (s *ends) stop() {
-	if !s.stopped {
-		s.stopped = true
-		s.w.stop()
+// line checks the line of the next session, and ignores lines that are not about sessions.
+// The lines about sessions are the last ones, so the states of the sessions are final.
+func (s *ends) line(b []byte) error {
+	if !bytes.HasPrefix(b, sessionLine) {
+		return nil
 	}
-}
-
-// add checks the line of the next session.
-func (s *ends) add(b []byte) error {
-	s.stop()
 	var t sessionTip
 	if err := contract.Decode(b, &t); err != nil {
 		return err
@@ -337,7 +333,7 @@ func (s *ends) add(b []byte) error {
 		return errors.New("sessions are not sorted and unique")
 	}
 	s.last = t.Session
-	c := s.w.course(s.x.tenant, t.Session)
+	c := s.w.sessions[[2]string{s.x.tenant, t.Session}]
 	if c == nil {
 		return fmt.Errorf("session %s has no events here", t.Session)
 	}

@@ -178,11 +178,17 @@ func parsePath(path []string) ([]translog.Hash, error) {
 
 // parseHash parses a hash in lower-case hex and accepts no other form of it.
 func parseHash(s string) (h translog.Hash, ok bool) {
-	b, err := hex.DecodeString(s)
-	if err != nil || len(b) != len(h) || hex.EncodeToString(b) != s {
+	var text [2 * len(h)]byte
+	if copy(text[:], s) != len(s) || len(s) != len(text) {
 		return h, false
 	}
-	return translog.Hash(b), true
+	for _, c := range text {
+		if c >= 'A' && c <= 'F' {
+			return h, false
+		}
+	}
+	_, err := hex.Decode(h[:], text[:])
+	return h, err == nil
 }
 
 const payloadType = "application/vnd.in-toto+json"

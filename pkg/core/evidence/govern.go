@@ -119,27 +119,21 @@ func (l *authentic) operated(n uint64, d *contract.Decision) error {
 
 // note records, after the event at index n was applied to its call, whether the call is
 // one that outside reports, and the call's claim if a change names it as its cause.
-func (x *worker) note(n uint64, e *contract.Event, d *data, s *course) {
+func (w *walk) note(n uint64, e *contract.Event, d *data, s *course) {
 	switch c := s.calls[e.CallID]; {
 	case d.allowed != nil:
-		c.outside = x.l.outside(n, c.decision)
-	case d.started != nil && e.Name == contract.EventEffectStarted && x.l.wanted[e.ID]:
-		x.claims[e.ID] = claim{n, e.Tenant, c.call.Kind}
+		c.outside = w.l.outside(n, c.decision)
+	case d.started != nil && e.Name == contract.EventEffectStarted && w.l.wanted[e.ID]:
+		w.claims[e.ID] = claim{n, e.Tenant, c.call.Kind}
 	}
 }
 
 // caused returns an error unless each change of the mesh as a whole was caused by an
-// earlier claim of a call of the cell, of the kind that causes such changes. The workers
-// must have been stopped, without an error.
+// earlier claim of a call of the cell, of the kind that causes such changes. All events
+// must have been added, without an error.
 func (w *walk) caused() error {
-	claims := map[string]claim{}
-	for _, x := range w.workers {
-		for id, c := range x.claims {
-			claims[id] = c
-		}
-	}
 	for _, g := range w.l.changes {
-		c, ok := claims[g.cause]
+		c, ok := w.claims[g.cause]
 		kind := causes[g.name]
 		if !ok || c.n > g.n || c.tenant != contract.CellTenant || kind != "" && c.kind != kind {
 			return fmt.Errorf("line %d: event %s (%s): no call of the cell caused it", g.n+1, g.id, g.name)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
-	"runtime"
 	"strconv"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -83,49 +81,18 @@ func opener(b []byte) Opener {
 // demands. The first pass verifies the checkpoint over all lines with the keys that the
 // lines publish; its memory grows with the keys, policies and tenants in the ledger. The
 // second pass checks the calls, and stores the ids of the sessions' events and the state
-// of each session and call.
+// of each session and call. Both passes use all processors.
 func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerReport, error) {
 	l, err := authenticate(open, rootKID, demands)
 	if err != nil {
 		return nil, err
 	}
 	w := newWalk(l)
-	if err := each(open, func(n uint64, b []byte) error {
-		if n == l.head.Size {
-			return nil // the last line is the trailer
-		}
-		return w.add(n, b)
-	}); err != nil {
-		w.stop()
-		if x := w.first(); x != nil {
-			return nil, x.err // the error of an earlier line takes precedence
-		}
+	trailing := func(n uint64, _ []byte) bool { return n == l.head.Size }
+	if err := w.each(open, trailing, nil); err != nil {
 		return nil, err
 	}
 	return w.report()
-}
-
-// each calls f with every line and its index, counted from 0, until f or reading returns
-// an error. It adds the line's number, counted from 1, to that error.
-func each(open Opener, f func(n uint64, line []byte) error) error {
-	r, err := open()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	in := newLineReader(r)
-	for n := uint64(0); ; n++ {
-		b, err := in.next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = f(n, b)
-		}
-		if err != nil {
-			return fmt.Errorf("line %d: %w", n+1, err)
-		}
-	}
 }
 
 // authentic is a ledger whose checkpoint is verified.
@@ -145,45 +112,66 @@ type authentic struct {
 // applies the events about trust, policies, log epochs and the mesh as a whole, and
 // verifies the checkpoint over all lines, and the demands.
 func authenticate(open Opener, rootKID string, demands Demands) (*authentic, error) {
-	r, err := open()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
 	l := &authentic{system: newSystem(rootKID), organizations: map[string]bool{}}
 	kept := demands.keptHead()
 	var tree translog.Frontier
-	in := newLineReader(r)
-	for {
-		b, err := in.next()
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("not an exported ledger")
+	ended := false
+	check := func(_ uint64, b []byte) opened {
+		if isTrailer(b) {
+			return opened{}
 		}
-		if err == nil && isTrailer(b) {
-			if err := l.readTrailer(bytes.Clone(b), in, tree.Size+1); err != nil {
-				return nil, err
-			}
-			return l, l.seal(&tree, kept, demands)
-		}
-		if err == nil {
-			err = l.read(tree.Size, b)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", tree.Size+1, err)
-		}
-		tree.Add(translog.LeafHash(b))
-		kept.at(&tree)
-		if in.last() {
-			return nil, errors.New("the last line is not the checkpoint; the export is cut off")
-		}
+		return openLine(b)
 	}
+	err := inOrder(open, true, check, func(x *line[opened]) error {
+		if isTrailer(x.b) {
+			ended = true
+			return l.readTrailer(bytes.Clone(x.b), x.last, x.n+1)
+		}
+		if err := l.read(x.n, &x.result); err != nil {
+			return fmt.Errorf("line %d: %w", x.n+1, err)
+		}
+		tree.Add(x.result.leaf)
+		kept.at(&tree)
+		if x.last {
+			return errors.New("the last line is not the checkpoint; the export is cut off")
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !ended:
+		return nil, errors.New("not an exported ledger")
+	}
+	return l, l.seal(&tree, kept, demands)
+}
+
+// opened is the event of a line, whose data matches its schema, and the line's leaf hash;
+// or the error of reading the line.
+type opened struct {
+	e    *contract.Event
+	leaf translog.Hash
+	err  error
+}
+
+// openLine decodes the event of a line, and checks its data against the schema. The
+// event's data aliases b.
+func openLine(b []byte) (x opened) {
+	if x.e, x.err = openEvent(b); x.err != nil {
+		return x
+	}
+	if err := x.e.CheckData(); err != nil {
+		x.err = fmt.Errorf("event %s: %w", x.e.ID, err)
+	}
+	x.leaf = translog.LeafHash(b)
+	return x
 }
 
 func isTrailer(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"binnacle_checkpoint":`)) }
 
 // readTrailer reads the checkpoint from line n, which must be the last.
-func (l *authentic) readTrailer(b []byte, in *lineReader, n uint64) error {
-	if !in.last() {
+func (l *authentic) readTrailer(b []byte, last bool, n uint64) error {
+	if !last {
 		return fmt.Errorf("line %d: a checkpoint that is not the last line", n)
 	}
 	if err := contract.Decode(b, &l.last); err != nil {
@@ -193,14 +181,11 @@ func (l *authentic) readTrailer(b []byte, in *lineReader, n uint64) error {
 }
 
 // read processes the event line at index n in the first pass.
-func (l *authentic) read(n uint64, b []byte) error {
-	e, err := openEvent(b)
-	if err != nil {
-		return err
+func (l *authentic) read(n uint64, x *opened) error {
+	if x.err != nil {
+		return x.err
 	}
-	if err := e.CheckData(); err != nil {
-		return fmt.Errorf("event %s: %w", e.ID, err)
-	}
+	e := x.e
 	if err := l.admits(e); err != nil {
 		return err
 	}
@@ -211,7 +196,7 @@ func (l *authentic) read(n uint64, b []byte) error {
 	if !isSystem(e) && e.Name != contract.EventLogEpochOpened && cellMakers[e.Name] == "" {
 		return nil
 	}
-	e.Data = bytes.Clone(e.Data) // the slice aliases b, which the next line overwrites
+	e.Data = bytes.Clone(e.Data) // the slice aliases the line, which later lines overwrite
 	switch {
 	case e.Name == contract.EventLogEpochOpened:
 		return l.epoch(e)
@@ -269,34 +254,22 @@ func (l *authentic) checkEpoch() error {
 	return nil
 }
 
-// walk is the state of the second pass. Sessions are distributed to workers by a hash of
-// the session id, so that all processors verify signatures while the events of a session
-// stay in order.
+// walk is the state of the second pass.
 type walk struct {
-	l       *authentic
-	ids     map[string]struct{}
-	workers []*worker
-}
-
-// batchSize is the greatest number of events that are sent to a worker at once.
-const batchSize = 64
-
-// worker checks the sessions that are assigned to it, in a goroutine of its own.
-type worker struct {
 	l        *authentic
-	in       chan []item
-	done     chan struct{}
-	pending  []item
-	sessions map[[2]string]*course
-	claims   map[string]claim // claims of the calls that changed the mesh as a whole, by their id
-	at       uint64           // index of the line that caused err
-	err      error
+	ids      map[string]struct{}
+	sessions map[[2]string]*course // by tenant and session id
+	claims   map[string]claim      // claims of the calls that changed the mesh as a whole, by their id
 }
 
-// item is one event of a session and the index of its line.
+// item is one line in the second pass: an event of a session with its data, or the error of
+// reading it. e is nil for other lines, and for events that the second pass does not check.
 type item struct {
-	n uint64
-	e *contract.Event
+	e         *contract.Event
+	d         data
+	undecoded error // error of decoding the data
+	contents  error // first error of the contents that are stored inline
+	err       error // error of decoding the event
 }
 
 // course is the state of one session during walk, the second pass over the event lines.
@@ -309,106 +282,95 @@ type course struct {
 }
 
 func newWalk(l *authentic) *walk {
-	w := &walk{l: l, ids: map[string]struct{}{}}
-	for range runtime.GOMAXPROCS(0) {
-		x := &worker{l: l, in: make(chan []item, 4), done: make(chan struct{}), sessions: map[[2]string]*course{}, claims: map[string]claim{}}
-		w.workers = append(w.workers, x)
-		go x.run()
-	}
-	return w
+	return &walk{l: l, ids: map[string]struct{}{}, sessions: map[[2]string]*course{}, claims: map[string]claim{}}
 }
 
-// add processes one line in the second pass. It passes an event of a session to the
-// worker of that session, and returns an error if an earlier event of any session has
-// the same id. It ignores events without a session, and those of the cell in a tenant's
-// export, which need not be whole sessions.
-func (w *walk) add(n uint64, b []byte) error {
-	l := w.l
-	e, err := openEvent(bytes.Clone(b))
-	if err != nil || e.Session == "" || l.export && e.Tenant != l.tenant {
-		return err
+// each runs the second pass over the lines. The lines for which other returns true are not
+// events; each passes them to use, if use is not nil. It adds the line's number, counted
+// from 1, to the error of a line.
+func (w *walk) each(open Opener, other func(n uint64, b []byte) bool, use func(b []byte) error) error {
+	check := func(n uint64, b []byte) item {
+		if other(n, b) {
+			return item{}
+		}
+		return w.open(b)
 	}
+	return inOrder(open, false, check, func(x *line[item]) (err error) {
+		switch {
+		case x.result.err != nil:
+			err = x.result.err
+		case x.result.e != nil:
+			err = w.add(x.n, &x.result)
+		case use != nil && other(x.n, x.b):
+			err = use(x.b)
+		}
+		if err != nil {
+			err = fmt.Errorf("line %d: %w", x.n+1, err)
+		}
+		return err
+	})
+}
+
+// open reads an event of a session, decodes its data and checks what needs no other event.
+// It ignores events without a session, and those of the cell in a tenant's export, which
+// need not be whole sessions. It may be called concurrently.
+func (w *walk) open(b []byte) (x item) {
+	l := w.l
+	e, err := contract.DecodeEvent(b) // the first pass has checked the depth
+	if err != nil || e.Session == "" || l.export && e.Tenant != l.tenant {
+		return item{err: err}
+	}
+	e.Data = bytes.Clone(e.Data) // the slice aliases b, which later lines overwrite
+	x.e = e
+	if x.d, x.undecoded = decode(e); x.undecoded == nil {
+		x.d.check(l.reg.At)
+		x.contents = x.d.checkInline()
+	}
+	return x
+}
+
+// add applies the event at index n to its session. It returns an error if an earlier event
+// of any session has the same id.
+func (w *walk) add(n uint64, x *item) error {
+	e := x.e
 	if _, twice := w.ids[e.ID]; twice {
 		return fmt.Errorf("event id %s occurs twice", e.ID)
 	}
 	w.ids[e.ID] = struct{}{}
-	x := w.of(e.Session)
-	if x.pending = append(x.pending, item{n, e}); len(x.pending) >= batchSize {
-		x.flush()
+	if err := w.follow(n, e, x); err != nil {
+		return fmt.Errorf("session %s: event %s (%s): %w", e.Session, e.ID, e.Name, err)
 	}
 	return nil
 }
 
-// of returns the worker of the sessions with an id.
-func (w *walk) of(session string) *worker {
-	sum := uint32(0)
-	for _, c := range []byte(session) {
-		sum = sum*31 + uint32(c)
+// follow applies the event e of the item, at index n, to its session and its call.
+func (w *walk) follow(n uint64, e *contract.Event, x *item) error {
+	if x.undecoded != nil {
+		return x.undecoded
 	}
-	return w.workers[sum%uint32(len(w.workers))]
-}
-
-// course returns the state of a session, or nil if it has no events. The workers must have
-// been stopped.
-func (w *walk) course(tenant, session string) *course {
-	return w.of(session).sessions[[2]string{tenant, session}]
-}
-
-// courses returns an iterator over the states of all sessions. The workers must have been
-// stopped.
-func (w *walk) courses() iter.Seq[*course] {
-	return func(yield func(*course) bool) {
-		for _, x := range w.workers {
-			for _, s := range x.sessions {
-				if !yield(s) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// flush sends the pending events to the worker's goroutine.
-func (x *worker) flush() {
-	x.in <- x.pending
-	x.pending = make([]item, 0, batchSize)
-}
-
-// run processes events until the first error, and then discards the rest, so that
-// the sender does not block.
-func (x *worker) run() {
-	defer close(x.done)
-	for batch := range x.in {
-		for _, i := range batch {
-			if x.err != nil {
-				break
-			}
-			if err := x.follow(i.n, i.e); err != nil {
-				x.at, x.err = i.n, fmt.Errorf("line %d: session %s: event %s (%s): %w", i.n+1, i.e.Session, i.e.ID, i.e.Name, err)
-			}
-		}
-	}
-}
-
-// follow applies the event at index n to its session, and checks the contents that are
-// stored inline.
-func (x *worker) follow(n uint64, e *contract.Event) error {
+	d := &x.d
 	k := [2]string{e.Tenant, e.Session}
-	s := x.sessions[k]
+	s := w.sessions[k]
 	if s == nil {
 		s = &course{calls: map[string]*callState{}, tip: receipt.Genesis(e.Tenant, e.Session)}
-		x.sessions[k] = s
+		w.sessions[k] = s
 	}
-	d, err := x.check(n, e, s)
-	if err != nil {
+	if err := w.l.permits(n, d, s.calls[e.CallID]); err != nil {
 		return err
 	}
-	contents := d.contents()
-	for i := range contents {
-		if _, err := contents[i].Open(nil); err != nil && !isGone(err) {
-			return fmt.Errorf("content %s: %w", contents[i].Commitment, err)
-		}
+	if err := checkEvent(e, d, s.calls, &s.tip, &w.l.system); err != nil {
+		return err
 	}
+	w.note(n, e, d, s)
+	if x.contents != nil {
+		return x.contents
+	}
+	s.count(e, d)
+	return nil
+}
+
+// count adds an event to the numbers of the session.
+func (s *course) count(e *contract.Event, d *data) {
 	s.events++
 	if e.Name == contract.EventEffectRecorded {
 		s.receipts++
@@ -416,71 +378,25 @@ func (x *worker) follow(n uint64, e *contract.Event) error {
 	if d.recorded != nil && d.recorded.Receipt.AttestedBy == contract.Caller {
 		s.attested++
 	}
-	return nil
 }
 
-// check applies the event at index n to the calls of its session, and returns its data.
-func (x *worker) check(n uint64, e *contract.Event, s *course) (d data, err error) {
-	if d, err = decode(e); err != nil {
-		return d, err
-	}
-	if err = x.l.permits(n, &d, s.calls[e.CallID]); err != nil {
-		return d, err
-	}
-	if err = checkEvent(e, &d, s.calls, &s.tip, &x.l.system); err == nil {
-		x.note(n, e, &d, s)
-	}
-	return d, err
-}
-
-// stop sends the pending events to the workers, makes the workers exit and waits for
-// them.
-func (w *walk) stop() {
-	for _, x := range w.workers {
-		x.flush()
-		close(x.in)
-		<-x.done
-	}
-}
-
-// first returns the worker whose error is about the earliest line, or nil if no worker
-// found an error. The workers must have been stopped.
-func (w *walk) first() *worker {
-	var first *worker
-	for _, x := range w.workers {
-		if x.err != nil && (first == nil || x.at < first.at) {
-			first = x
-		}
-	}
-	return first
-}
-
-// report waits until the workers have processed all pending events and have exited, and
-// returns the report. If workers found errors, it returns the one about the earliest
-// line. If the checkpoint commits to a map of tips that differs from the map of the
-// sessions' tips, it returns an error.
+// report returns the report, after all events were added. If the checkpoint commits to a
+// map of tips that differs from the map of the sessions' tips, it returns an error.
 func (w *walk) report() (*LedgerReport, error) {
-	w.stop()
-	if x := w.first(); x != nil {
-		return nil, x.err
-	}
 	if err := w.caused(); err != nil {
 		return nil, err
 	}
-	rep := &LedgerReport{Origin: w.l.head.Origin, TreeSize: int64(w.l.head.Size), RootHash: hex.EncodeToString(w.l.head.Root[:]), Tips: TipAttested}
+	rep := &LedgerReport{Origin: w.l.head.Origin, TreeSize: int64(w.l.head.Size), RootHash: hex.EncodeToString(w.l.head.Root[:]), Tips: TipAttested, Sessions: len(w.sessions)}
 	var leaves []translog.TipLeaf
-	for _, x := range w.workers {
-		rep.Sessions += len(x.sessions)
-		for k, s := range x.sessions {
-			rep.Receipts += int(s.receipts)
-			rep.Attested += s.attested
-			rep.Open += openCalls(s.calls)
-			leaf, err := s.leaf(k)
-			if err != nil {
-				return nil, err
-			}
-			leaves = append(leaves, leaf)
+	for k, s := range w.sessions {
+		rep.Receipts += int(s.receipts)
+		rep.Attested += s.attested
+		rep.Open += openCalls(s.calls)
+		leaf, err := s.leaf(k)
+		if err != nil {
+			return nil, err
 		}
+		leaves = append(leaves, leaf)
 	}
 	if w.l.has {
 		if translog.TipsRoot(leaves) != w.l.tips {

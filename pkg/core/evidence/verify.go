@@ -286,33 +286,49 @@ func checkProofs(head *translog.Checkpoint, file []byte, system, session []trans
 	if len(proofs) != len(leaves) {
 		return fmt.Errorf("%d proofs for %d events", len(proofs), len(leaves))
 	}
+	checked := make([]checkedProof, len(proofs))
+	concurrently(len(proofs), func(i int) { checked[i] = checkProof(head, proofs[i], leaves[i]) })
 	last := int64(-1)
-	for i, b := range proofs {
+	for i, p := range checked {
 		if i == len(system) {
 			last = -1
 		}
-		if last, err = checkProof(head, b, leaves[i], last); err != nil {
+		if err := p.follows(last); err != nil {
 			return fmt.Errorf("line %d: %w", i+1, err)
 		}
+		last = p.index
 	}
 	return nil
 }
 
-// checkProof verifies one line of pathProofs and returns the leaf's index, which
-// must be greater than last.
-func checkProof(head *translog.Checkpoint, line []byte, leaf translog.Hash, last int64) (index int64, err error) {
+// checkedProof is a line of pathProofs that was checked without regard to its position.
+type checkedProof struct {
+	index              int64 // index of the leaf
+	malformed, refuted error // the line is not a proof; the proof does not prove its leaf
+}
+
+// checkProof verifies one line of pathProofs.
+func checkProof(head *translog.Checkpoint, line []byte, leaf translog.Hash) checkedProof {
 	var p Proof
 	if err := contract.Decode(line, &p); err != nil {
-		return 0, err
-	}
-	if p.Index <= last {
-		return 0, errors.New("not in ledger order")
+		return checkedProof{malformed: err}
 	}
 	path, err := parsePath(p.Path)
-	if err != nil {
-		return 0, err
+	if err == nil {
+		err = translog.VerifyInclusion(uint64(p.Index), head.Size, leaf, path, head.Root)
 	}
-	return p.Index, translog.VerifyInclusion(uint64(p.Index), head.Size, leaf, path, head.Root)
+	return checkedProof{index: p.Index, refuted: err}
+}
+
+// follows returns an error unless the proof is valid and its index is greater than last.
+func (p *checkedProof) follows(last int64) error {
+	switch {
+	case p.malformed != nil:
+		return p.malformed
+	case p.index <= last:
+		return errors.New("not in ledger order")
+	}
+	return p.refuted
 }
 
 // openNote parses a checkpoint. It returns an error unless the checkpoint is signed by a

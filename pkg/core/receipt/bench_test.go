@@ -20,7 +20,7 @@ func BenchmarkCheck(b *testing.B) {
 	keys := func(string, string, string, uint64) ([]byte, error) { return key.Public(), nil }
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := Check(&rec, d, keys); err != nil {
+		if err := checked(&rec, d, keys); err != nil {
 			b.Fatal(err)
 		}
 	}

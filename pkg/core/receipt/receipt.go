@@ -41,7 +41,7 @@ func TipOf(r *contract.Receipt) Tip { return Tip{contract.Digest(r), r.Index} }
 // follows tip. d is the decision on the call, executor the name of the service that owns
 // key, lamport the Lamport time of the event that will contain the receipt, and now a
 // time in contract.TimeFormat. Issue changes neither d nor e and checks nothing:
-// verifiers call Check.
+// verifiers call CheckRecord, CheckDecided and CheckLink.
 func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *contract.Effect, lamport uint64, now string) contract.Receipt {
 	r := contract.Receipt{
 		ArgsDigest: d.ArgsDigest, CallID: d.CallID, DecisionDigest: contract.Digest(d), DecisionID: d.ID,
@@ -56,14 +56,12 @@ func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *con
 	return r
 }
 
-// Check returns an error unless a recorded outcome is authentic and permitted by d, the
-// decision on the call. The receipt must be signed by a key of its executor that was
-// valid at the receipt's Lamport time; it must agree with the decision, the effect and
-// the commitment to the output; and the executor must have the right to record the
-// status. A nil d, for a call without a recorded decision, is an error. Every error
-// names the receipt, and wraps sign.ErrSignature if the signature does not verify. Check
-// does not check the position in the session's chain; CheckLink does.
-func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error {
+// CheckRecord returns an error unless the receipt of a recorded outcome is signed by a key
+// of its executor that was valid at the receipt's Lamport time, and agrees with the effect
+// and the commitment to the output. Every error names the receipt, and wraps
+// sign.ErrSignature if the signature does not verify. Whether the outcome follows from a
+// decision is checked by CheckDecided, its position in the session's chain by CheckLink.
+func CheckRecord(rec *contract.Recorded, keys guard.KeyAt) error {
 	r := &rec.Receipt
 	if err := verify(r, keys); err != nil {
 		return fmt.Errorf("receipt %s: %w", r.ID, err)
@@ -71,13 +69,23 @@ func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error
 	if err := checkEffect(rec); err != nil {
 		return fmt.Errorf("receipt %s: %w", r.ID, err)
 	}
+	return nil
+}
+
+// CheckDecided returns an error unless a recorded outcome is permitted by d, the decision
+// on the call: the receipt must agree with the decision, and the executor must have the
+// right to record the status. digest is the digest of d. A nil d, for a call without a
+// recorded decision, is an error. Every error names the receipt. The caller has checked
+// the outcome with CheckRecord.
+func CheckDecided(rec *contract.Recorded, d *contract.Decision, digest string) error {
+	r := &rec.Receipt
 	if d == nil {
 		return fmt.Errorf("receipt %s: no decision for it", r.ID)
 	}
 	if !checkAttested(r, &rec.Effect) {
 		return fmt.Errorf("receipt %s: attested_by is not what executor and status come to", r.ID)
 	}
-	if !decidedBy(r, d) || rec.Effect.Tool != d.Tool || rec.Effect.InputDigest != d.ArgsDigest {
+	if !decidedBy(r, d, digest) || rec.Effect.Tool != d.Tool || rec.Effect.InputDigest != d.ArgsDigest {
 		return fmt.Errorf("receipt %s: decision and receipt disagree", r.ID)
 	}
 	if err := checkSigner(r, d.Intent); err != nil {
@@ -136,9 +144,9 @@ func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	return r.Status == contract.Succeeded || r.Status == contract.Failed || r.Status == contract.TimedOut || r.Status == contract.Cancelled
 }
 
-// decidedBy reports whether the receipt repeats the fields of the decision.
-func decidedBy(r *contract.Receipt, d *contract.Decision) bool {
-	return r.DecisionID == d.ID && r.DecisionDigest == contract.Digest(d) && r.Verdict == d.Verdict && r.ReasonCode == d.ReasonCode &&
+// decidedBy reports whether the receipt repeats the fields of the decision and its digest.
+func decidedBy(r *contract.Receipt, d *contract.Decision, digest string) bool {
+	return r.DecisionID == d.ID && r.DecisionDigest == digest && r.Verdict == d.Verdict && r.ReasonCode == d.ReasonCode &&
 		r.CallID == d.CallID && r.ArgsDigest == d.ArgsDigest && r.Session == d.Session && r.Tenant == d.Tenant
 }
 

@@ -43,7 +43,7 @@ func TestAttested(t *testing.T) {
 		d := &contract.Decision{ID: "d-c-1", CallID: "c-1", Verdict: contract.Allow, Intent: &contract.ExecutionIntent{ID: "i-c-1", Executor: c.executor}}
 		e := contract.Effect{CallID: "c-1", AttestedBy: c.by, Status: c.status}
 		r := Issue(key, c.executor, Tip{}, d, &e, 1, "now")
-		err := Check(&contract.Recorded{Effect: e, Receipt: r}, d, keys)
+		err := checked(&contract.Recorded{Effect: e, Receipt: r}, d, keys)
 		if (err == nil) != c.ok || !c.ok && !strings.Contains(err.Error(), "attested_by") {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -53,7 +53,7 @@ func TestAttested(t *testing.T) {
 	e := contract.Effect{CallID: "c-1", AttestedBy: contract.Caller, Status: contract.Succeeded}
 	r := Issue(key, "gateway", Tip{}, d, &e, 1, "now")
 	r.AttestedBy = ""
-	if Check(&contract.Recorded{Effect: e, Receipt: r}, d, keys) == nil {
+	if checked(&contract.Recorded{Effect: e, Receipt: r}, d, keys) == nil {
 		t.Error("a receipt without its mark passes")
 	}
 }
@@ -88,7 +88,19 @@ func resign(key *sign.Key, r *contract.Receipt) {
 	r.Sig = key.Sign(sign.DomainReceipt, contract.Bytes(r))
 }
 
-// TestIssue checks every field of an issued receipt; Check verifies the signature.
+// checked returns the first error of CheckRecord and CheckDecided.
+func checked(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error {
+	if err := CheckRecord(rec, keys); err != nil {
+		return err
+	}
+	digest := ""
+	if d != nil {
+		digest = contract.Digest(d)
+	}
+	return CheckDecided(rec, d, digest)
+}
+
+// TestIssue checks every field of an issued receipt; CheckRecord verifies the signature.
 func TestIssue(t *testing.T) {
 	key, keys := signer(t)
 	rec, d := outcome(key)
@@ -98,7 +110,7 @@ func TestIssue(t *testing.T) {
 	if rec.Receipt != want {
 		t.Errorf("%+v\nwant %+v", rec.Receipt, want)
 	}
-	if err := Check(rec, d, keys); err != nil {
+	if err := checked(rec, d, keys); err != nil {
 		t.Error(err)
 	}
 }
@@ -148,17 +160,17 @@ func TestCheck(t *testing.T) {
 		if name != "a decision with other bytes" {
 			resign(key, &r.Receipt)
 		}
-		if err := Check(r, d, keys); (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "receipt "+r.Receipt.ID+": ")) {
+		if err := checked(r, d, keys); (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "receipt "+r.Receipt.ID+": ")) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 	r, d := outcome(key)
 	r.Receipt.Time = "later"
-	if err := Check(r, d, keys); !errors.Is(err, sign.ErrSignature) {
+	if err := checked(r, d, keys); !errors.Is(err, sign.ErrSignature) {
 		t.Error("changed and not signed again:", err)
 	}
 	r, _ = outcome(key)
-	if err := Check(r, nil, keys); err == nil || !strings.Contains(err.Error(), "no decision") {
+	if err := checked(r, nil, keys); err == nil || !strings.Contains(err.Error(), "no decision") {
 		t.Error("without a decision:", err)
 	}
 }
@@ -196,7 +208,7 @@ func TestOwnCalls(t *testing.T) {
 		by("policy", s)(r, d)
 		r.Receipt.DecisionDigest = contract.Digest(d)
 		resign(key, &r.Receipt)
-		if err := Check(r, d, keys); err != nil {
+		if err := checked(r, d, keys); err != nil {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
@@ -221,7 +233,7 @@ func TestDenied(t *testing.T) {
 		r := Issue(key, c.executor, Tip{}, d, &e, 7, "now")
 		r.IntentID = c.intent
 		resign(key, &r)
-		if err := Check(&contract.Recorded{Effect: e, Receipt: r}, d, keys); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "can only end denied, by policy") {
+		if err := checked(&contract.Recorded{Effect: e, Receipt: r}, d, keys); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "can only end denied, by policy") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
