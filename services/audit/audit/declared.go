@@ -12,10 +12,12 @@ import (
 // Views returns the declaration of audit's view, which applies every entry of the
 // ledger.
 func Views() []view.Declaration {
-	return []view.Declaration{view.Of(services.Audit, services.ViewAudit, logReader, func(o *view.Origin) (view.State, error) {
+	d := view.Of(services.Audit, services.ViewAudit, logReader, func(o *view.Origin) (view.State, error) {
 		v, err := OpenView(o.Dir)
 		return rebuilt{v}, err
-	})}
+	})
+	d.Alone = true
+	return []view.Declaration{d}
 }
 
 // rebuilt implements view.State for replay, which rebuilds the view from the ledger.

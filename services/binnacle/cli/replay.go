@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,15 +8,16 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
@@ -105,6 +105,9 @@ type replayer struct {
 	trust trust.Registry
 	args  map[string]*contract.Content // arguments of proposed calls without a final decision, by call id
 	rep   replayReport
+	// findings passes on what is found about decisions and events to the report, in the
+	// order of the ledger; nil unless run runs.
+	findings *ordered[finding]
 	// each, if set, is called for every decision on a proposed call, instead of the
 	// comparison; err is the error of reading args.
 	each func(e *contract.Event, d *contract.Decision, args []byte, err error) error
@@ -124,57 +127,78 @@ func newReplayer(ctx context.Context, c *env, root string) *replayer {
 var errEnd = errors.New("reached the position of --until")
 
 // run replays the ledger, which it reads from the mesh, from its first event to position
-// to, or until r.end stops it.
+// to, or until r.end stops it. Events are decoded, and decisions repeated, on all
+// processors, and views that need only entries are built beside; everything else is
+// applied in the order of the ledger, and so are differences reported.
 func (r *replayer) run(to uint64) error {
 	resp, err := r.c.request(r.ctx, http.MethodGet, "/api/v1/ledger?to="+strconv.FormatUint(to, 10), nil, nil)
 	if err != nil {
 		return err
 	}
+	lines, stop := newOrdered[chunk](4*runtime.GOMAXPROCS(0)), make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() { readLedger(resp.Body, to, lines, stop) })
+	defer reader.Wait()
 	defer resp.Body.Close()
+	defer close(stop)
 	r.args = map[string]*contract.Content{}
-	in := bufio.NewReaderSize(resp.Body, 1<<20)
-	began, last := time.Now(), time.Now()
-	for seq := uint64(1); seq <= to; seq++ {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			return fmt.Errorf("the ledger ended at %d of %d: %w", seq-1, to, err)
-		}
-		if err := r.one(seq, line[:len(line)-1]); errors.Is(err, errEnd) {
-			break
-		} else if err != nil {
-			return fmt.Errorf("event %d: %w", seq, err)
-		}
-		if r.rep.Events++; time.Since(last) > 200*time.Millisecond {
-			last = time.Now()
-			r.progress(seq, to, began)
-		}
+	repeated := r.repeat()
+	beside := r.beside()
+	p := progress{began: time.Now()}
+	p.last = p.began
+	err = lines.each(func(c chunk) error {
+		n, err := r.chunk(&c, to, &p)
+		beside.apply(c.entries[:n])
+		return err
+	})
+	repeated()
+	if failed := beside.end(); failed != nil {
+		return failed // its entry is not after the one that ended the replay
 	}
-	if !last.Equal(began) {
-		r.progress(to, to, began)
+	if err != nil && !errors.Is(err, errEnd) {
+		return err
+	}
+	if !p.last.Equal(p.began) {
+		r.progress(to, to, p.began)
 	}
 	return nil
+}
+
+// progress holds the times that determine when run draws the next progress bar.
+type progress struct{ began, last time.Time }
+
+// chunk applies the entries of a chunk. It returns the number of entries that were applied,
+// and that the views beside must therefore apply; the last one may have failed.
+func (r *replayer) chunk(c *chunk, to uint64, p *progress) (n int, err error) {
+	for i := range c.entries {
+		x := &c.entries[i]
+		if err := r.one(x); errors.Is(err, errEnd) {
+			return i, err
+		} else if err != nil {
+			return i + 1, fmt.Errorf("event %d: %w", x.Seq, err)
+		}
+		if r.rep.Events++; time.Since(p.last) > 200*time.Millisecond {
+			p.last = time.Now()
+			r.progress(x.Seq, to, p.began)
+		}
+	}
+	return len(c.entries), c.err
 }
 
 // one applies one stored entry to the views, the trust registry and policy's state, and
 // repeats its decision if it has one. An event that the registry or the state rejects is
 // a difference. It returns errEnd if r.end stops the replay before the entry.
-func (r *replayer) one(seq uint64, stored []byte) error {
-	en := eventlog.Entry{Seq: seq, Data: stored}
-	e, err := eventlog.OpenBytes(stored, eventlog.Every)
-	if err == nil {
-		en.Subject = e.Subject()
-	} else {
-		e = nil // the entry is not a valid event; audit's view records an alarm about it
-	}
-	if r.end != nil && e != nil && r.end(seq, e) {
+func (r *replayer) one(x *replayed) error {
+	e := x.event
+	if r.end != nil && e != nil && r.end(x.Seq, e) {
 		return errEnd
 	}
-	if err := r.applyViews(en, e); err != nil || e == nil {
+	if err := r.applyViews(x); err != nil || e == nil {
 		return err
 	}
 	if r.state.Reads(e.Name) {
 		if err := r.state.Apply(e); err != nil {
-			r.differ("event %d: %v", seq, err)
+			r.differ("event %d: %v", x.Seq, err)
 		}
 	}
 	if k, ok := view.Key(e); ok {
@@ -183,45 +207,19 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 		}
 		return nil
 	}
-	return r.decision(e)
+	return r.decision(x)
 }
 
 // decision stores the arguments of a proposed call in r.args, and repeats the decision
 // that an event contains, if any.
-func (r *replayer) decision(e *contract.Event) error {
-	switch e.Name {
-	case contract.EventAllowed, contract.EventEscalated:
-		if e.Service() != "policy" {
-			return nil // not a decision, since policy did not append it; audit's view reports an alarm
-		}
-	}
-	switch e.Name {
-	case contract.EventCallProposed:
-		var c contract.Call
-		if err := contract.Decode(e.Data, &c); err != nil {
-			return err
-		}
-		r.args[c.ID] = &c.Args
-	case contract.EventAllowed:
-		var a contract.Allowed
-		if err := contract.Decode(e.Data, &a); err != nil {
-			return err
-		}
-		return r.redecide(e, &a.Decision)
-	case contract.EventEscalated:
-		var x contract.Escalated
-		if err := contract.Decode(e.Data, &x); err != nil {
-			return err
-		}
-		return r.redecide(e, &x.Decision)
-	case contract.EventEffectRecorded:
-		var rec contract.Recorded
-		if e.Service() != "policy" || contract.Decode(e.Data, &rec) != nil {
-			return nil // not an outcome that policy recorded, or one that cannot be decoded; audit's view reports an alarm about the latter
-		}
-		if rec.Decision != nil {
-			return r.redecide(e, rec.Decision)
-		}
+func (r *replayer) decision(x *replayed) error {
+	switch {
+	case x.undecoded != nil:
+		return x.undecoded
+	case x.call != nil:
+		r.args[x.call.ID] = &x.call.Args
+	case x.decision != nil:
+		return r.redecide(x.event, x.decision)
 	}
 	return nil
 }
@@ -242,37 +240,13 @@ func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 		r.differ("decision %s: its call was never proposed", d.ID)
 		return nil
 	}
-	args, err := r.open(d.Tenant, ref)
 	if r.each != nil {
+		args, err := r.open(d.Tenant, ref)
 		return r.each(e, d, args, err)
 	}
-	if errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted) {
-		r.rep.Erased++
-		return nil
-	}
-	if err != nil {
-		r.differ("decision %s: %v", d.ID, err)
-		return nil
-	}
-	verdict, reason, hash, err := r.state.Redecide(r.ctx, e, d, args)
-	switch {
-	case errors.Is(err, contract.ErrErased):
-		r.rep.Erased++
-	case err != nil:
-		r.differ("decision %s: %v", d.ID, err)
-	case verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash:
-		r.differ("decision %s: recorded %s %s, decided again %s %s", d.ID, d.Verdict, d.ReasonCode, verdict, reason)
-	default:
-		r.rep.Redecided++
-	}
+	recalled, err := r.state.Recall(e, d) // later entries may change the state
+	r.found(func() finding { return r.again(d, ref, recalled, err) })
 	return nil
-}
-
-// differ adds a difference to the report, unless the report has maxDifferences already.
-func (r *replayer) differ(format string, args ...any) {
-	if len(r.rep.Differences) < maxDifferences {
-		r.rep.Differences = append(r.rep.Differences, fmt.Sprintf(format, args...))
-	}
 }
 
 // open returns the bytes of a tenant's content, which it fetches from the mesh if they are

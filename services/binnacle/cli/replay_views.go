@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
@@ -127,14 +125,14 @@ func (r *replayer) close() {
 }
 
 // applyViews applies an entry to the views that read it and have not reached the
-// position of the live view. e is nil if the entry is not an event.
-func (r *replayer) applyViews(en eventlog.Entry, e *contract.Event) error {
+// position of the live view, except those that are built beside.
+func (r *replayer) applyViews(x *replayed) error {
 	if r.reads == nil {
 		return nil
 	}
-	for _, i := range r.reads.Of(en.Subject) {
-		if v := &r.views[i]; en.Seq <= v.live.Position {
-			if err := v.State.Apply(en, e); err != nil {
+	for _, i := range r.reads.Of(x.Subject) {
+		if v := &r.views[i]; !v.Alone && x.Seq <= v.live.Position {
+			if err := v.State.Apply(x.Entry, x.event); err != nil {
 				return fmt.Errorf("view %s: %w", v.Name, err)
 			}
 		}

@@ -41,18 +41,29 @@ func (s *State) Apply(e *contract.Event) error { return s.in.Apply(e) }
 // replay compares with the live view.
 func (s *State) Dump() []byte { return s.in.Dump() }
 
-// Redecide takes the recorded decision d again, with the tool document and the policies
-// that d names, and returns the verdict, the reason code and the policy hash. e is the
-// event that recorded d. args are nil if they cannot be read. Redecide fails with
-// contract.ErrErased if the content of a policy is not readable, and with another error
-// if a document is not known or the facts of d cannot be decoded.
-func (s *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
-	eval, err := s.in.Redecide(ctx, e, d, args, false)
-	if err != nil {
-		return "", "", "", err
-	}
-	verdict, reason, hash = eval.Again()
-	return verdict, reason, hash, nil
+// Recalled is a recorded decision with the documents that it names.
+type Recalled struct {
+	basis stack.Basis
+	call  stack.Call
+}
+
+// Recall returns the recorded decision d with the tool document and the policies that d
+// names, as far as the events applied so far contain them. e is the event that recorded
+// d. Recall fails with contract.ErrErased if the content of a policy is not readable, and
+// with another error if a document is not known or the facts of d cannot be decoded.
+func (s *State) Recall(e *contract.Event, d *contract.Decision) (*Recalled, error) {
+	b, c, err := s.in.Recall(e, d)
+	return &Recalled{b, c}, err
+}
+
+// Redecide takes the decision again, and returns the verdict, the reason code and the
+// policy hash. args are nil if they cannot be read. It is a pure function of the recalled
+// decision and args, and may be called concurrently with every method of a State.
+func (r *Recalled) Redecide(ctx context.Context, args []byte) (verdict, reason, hash string) {
+	c := r.call
+	c.Args = args
+	eval := stack.Evaluate(ctx, r.basis, c)
+	return eval.Again()
 }
 
 // Explain returns the result of each part of a recorded decision, and the

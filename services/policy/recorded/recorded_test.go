@@ -107,10 +107,11 @@ func TestRedecide(t *testing.T) {
 	e, d := p.decided()
 	p.activate("p2", "o", overlay("DENY_LATER"))
 	again := func() string {
-		v, r, hash, err := p.state.Redecide(t.Context(), e, d, []byte(`{}`))
+		recalled, err := p.state.Recall(e, d)
 		if err != nil {
 			return err.Error()
 		}
+		v, r, hash := recalled.Redecide(t.Context(), []byte(`{}`))
 		if v != d.Verdict || hash != d.PolicyHash {
 			t.Errorf("%s %s", v, hash)
 		}
@@ -123,7 +124,7 @@ func TestRedecide(t *testing.T) {
 	if err != nil || steps[len(steps)-1].Part != PartDecision || steps[len(steps)-1].Reason != "RULE_ALL" {
 		t.Errorf("%+v, %v", steps, err)
 	}
-	if _, _, _, err := p.state.Redecide(t.Context(), e, &contract.Decision{Facts: contract.Raw(`[]`)}, nil); err == nil {
+	if _, err := p.state.Recall(e, &contract.Decision{Facts: contract.Raw(`[]`)}); err == nil {
 		t.Error("a decision without facts is taken again")
 	}
 	gone := newPast(t)

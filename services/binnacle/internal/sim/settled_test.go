@@ -339,8 +339,11 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 	if err != nil {
 		return err
 	}
-	verdict, reason, hash, err := st.Redecide(context.Background(), e, d, raw)
-	if err == nil && (verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash) {
+	recalled, err := st.Recall(e, d)
+	if err != nil {
+		return err
+	}
+	if verdict, reason, hash := recalled.Redecide(context.Background(), raw); verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash {
 		err = fmt.Errorf("decision %s: recorded %s %s, decided again %s %s", d.ID, d.Verdict, d.ReasonCode, verdict, reason)
 	}
 	return err

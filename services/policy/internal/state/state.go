@@ -108,15 +108,24 @@ func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) st
 // or encrypted, and with another error if a document is not known or the facts cannot be
 // decoded.
 func (st *States) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
-	c := stack.Call{ID: d.CallID, Args: args, Explain: explain}
-	if err := contract.Decode(d.Facts, &c.Facts); err != nil {
-		return stack.Evaluation{}, err
-	}
-	b, err := st.archive.Basis(e, d, &c.Facts)
+	b, c, err := st.Recall(e, d)
 	if err != nil {
 		return stack.Evaluation{}, err
 	}
+	c.Args, c.Explain = args, explain
 	return stack.Evaluate(ctx, b, c), nil
+}
+
+// Recall returns the documents that the recorded decision d names, and its call without
+// the args. Its parameters and errors are those of Redecide. Later events do not change
+// the results.
+func (st *States) Recall(e *contract.Event, d *contract.Decision) (b stack.Basis, c stack.Call, err error) {
+	c.ID = d.CallID
+	if err := contract.Decode(d.Facts, &c.Facts); err != nil {
+		return b, c, err
+	}
+	b, err = st.archive.Basis(e, d, &c.Facts)
+	return b, c, err
 }
 
 // InForce is a policy document in force: its activation and its body.
