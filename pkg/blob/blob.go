@@ -36,6 +36,7 @@ type Store struct {
 	Keys   Keys // content keys; nil if the service has no access to them
 	Conn   *bus.Conn
 	Tenant string
+	Recent *Recent // content that this process stored recently; nil for none
 }
 
 // shelf is a stream of objects and the first token of its subjects.
@@ -52,7 +53,7 @@ func (s *Store) In(tenant string) *Store {
 	if tenant == s.Tenant {
 		return s
 	}
-	return &Store{Keys: s.Keys, Conn: s.Conn, Tenant: tenant}
+	return &Store{Keys: s.Keys, Conn: s.Conn, Tenant: tenant, Recent: s.Recent}
 }
 
 // subject returns the subject of part n of an object, counted from 0.
@@ -123,7 +124,10 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 // the error is nil, the object is durable. Put may be repeated; it returns an error if
 // other bytes are stored under the name of a part.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
-	return s.put(ctx, evidence, c, object)
+	end := s.Recent.storing(s.Tenant, c, object)
+	err := s.put(ctx, evidence, c, object)
+	end(err)
+	return err
 }
 
 // codeStoreFailed is the code of the JetStream API for a message that could not be
@@ -209,13 +213,18 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 	return object, nil
 }
 
-// Open returns the content, decrypted and checked against its commitment. It returns
+// Open returns the content, decrypted and checked against its commitment. It waits while
+// this process stores the content, and may return plain content that this process stored
+// recently without reading the object store. It returns
 // contract.ErrErased if the content is withheld, if its salt or its object was erased,
 // or if its content key was destroyed. It returns contract.ErrEncrypted if the content
 // is encrypted and the service has no content keys or the algorithm is not A256GCM. It
 // also returns the errors of Object, those of Keys, and an error if the content is
 // malformed or does not match its commitment.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
+	if content, ok := s.Recent.open(ctx, s.Tenant, c); ok {
+		return content, nil
+	}
 	object, err := s.Object(ctx, c)
 	if err != nil {
 		return nil, err

@@ -45,11 +45,17 @@ func newTenantsTest(t *testing.T) *tenantsTest {
 // deliver returns the work of the call in a tenant, as delivered for the given time.
 func (tt *tenantsTest) deliver(tenant string, tries uint64) (*consumer.Delivery, *logtest.Message) {
 	tt.Helper()
+	return tt.deliverBody(tenant, tries, nil)
+}
+
+// deliverBody is like deliver, for a call with a body, or without one if body is nil.
+func (tt *tenantsTest) deliverBody(tenant string, tries uint64, body *contract.Content) (*consumer.Delivery, *logtest.Message) {
+	tt.Helper()
 	args, _ := blob.Refer([]byte("{}"), "application/json")
 	now := contract.Time(time.Now())
 	facts := guard.Facts{Actor: "alice", ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "-", Deadline: contract.Time(time.Now().Add(time.Minute)), Kind: "judge.run",
 		Now: now, Proposed: now, Proposer: "gateway", Scopes: []string{}, Session: "s-1", Tenant: tenant, Tool: "run", ToolDigest: "d"}
-	a := contract.Allowed{Call: contract.Call{ID: "c-" + tenant, Kind: "judge.run", Tool: "run", Args: args}, Decision: guard.Decide(guard.Inputs{CallID: "c-" + tenant, Facts: facts,
+	a := contract.Allowed{Call: contract.Call{ID: "c-" + tenant, Kind: "judge.run", Tool: "run", Args: args, Body: body}, Decision: guard.Decide(guard.Inputs{CallID: "c-" + tenant, Facts: facts,
 		Tool: &contract.Tool{Executor: "judge", Kind: "judge.run", Tool: "run", InputSchema: contract.Raw("{}"), OutputSchema: contract.Raw("{}")},
 		P1:   guard.Answer{Verdict: contract.Allow, Reason: "RULE"}, P0: &guard.Ceilings{StartWindowMS: 60000, MaxCents: 1}, Lamport: 1}, tt.key)}
 	policy := &emit.Emitter{Log: tt.log, Tenant: tenant, Source: "policy/policy-1", Now: time.Now}

@@ -55,7 +55,8 @@ type Config struct {
 	// NoSnapshots disables snapshots: every view starts from the ledger's first entry,
 	// and no snapshots are stored.
 	NoSnapshots bool
-	Starting    *Starting // tracks the start of the instance; nil if nothing reads it
+	Starting    *Starting    // tracks the start of the instance; nil if nothing reads it
+	Recent      *blob.Recent // shared by the services of a process that store and open the same content; nil = none
 }
 
 // Env holds the identity, connections and shared facilities of a running instance. Its
@@ -79,6 +80,7 @@ type Env struct {
 	Metrics   *metrics.Instance
 
 	starting *Starting
+	recent   *blob.Recent
 	key      atomic.Pointer[sign.Key]
 	mu       sync.Mutex
 	health   []func(context.Context) Health

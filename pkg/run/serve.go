@@ -75,7 +75,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 // newEnv returns the Env of an instance, with its identity and an empty key registry.
 func newEnv(cfg *Config, service, name string, conn *bus.Conn) *Env {
 	env := &Env{Service: service, Instance: name, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{}, Cell: &Cell{},
-		Log: slog.With("service", service, "instance", name), starting: cfg.Starting}
+		Log: slog.With("service", service, "instance", name), starting: cfg.Starting, recent: cfg.Recent}
 	if env.starting == nil {
 		env.starting = NewStarting()
 	}
@@ -87,7 +87,7 @@ func newEnv(cfg *Config, service, name string, conn *bus.Conn) *Env {
 func (v *Env) connect() {
 	v.Emit = &emit.Emitter{Log: v.Metrics.Log(eventlog.JetStream{Conn: v.Conn}), Source: v.Service + "/" + v.Instance, Now: time.Now}
 	v.Trust.see = v.Emit.See
-	v.Blobs = &blob.Store{Conn: v.Conn}
+	v.Blobs = &blob.Store{Conn: v.Conn, Recent: v.recent}
 	v.Box = transient.NewBox(v.Conn, contract.CellTenant, v.Service, v.Instance)
 	v.Box.Tenants(v.Cell.standing)
 	v.Queries = &rpc.Client{Box: v.Box, Live: v.live}

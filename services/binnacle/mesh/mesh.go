@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
@@ -333,9 +334,9 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
-	up := make(chan struct{}, len(list))
+	up, recent := make(chan struct{}, len(list)), blob.NewRecent()
 	for name, s := range list {
-		rc := run.Config{Dialer: d, RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting, NoSnapshots: cfg.NoSnapshots}
+		rc := run.Config{Dialer: d, RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting, NoSnapshots: cfg.NoSnapshots, Recent: recent}
 		if cfg.Process != nil {
 			rc.Live, rc.Metrics = cfg.Process.Live, cfg.Process.Metrics
 		}
