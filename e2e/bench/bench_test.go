@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,6 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // row is one line of the result table: a measured figure.
@@ -137,7 +139,7 @@ func TestBench(t *testing.T) {
 	parts := []struct {
 		name string
 		f    func(*testing.T)
-	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"stored", stored}, {"tenants", tenants}}
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"policies", policies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"stored", stored}, {"tenants", tenants}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
 	}
@@ -155,52 +157,107 @@ func TestBench(t *testing.T) {
 	fmt.Println("\nwritten to bench.json")
 }
 
-// topologies measures no-op calls on several topologies and durability modes and, with
-// durability "process", also the start, an idle mesh and requests to a model.
+// topologies compares no-op calls and requests to a model on several topologies and, for
+// no-op calls, durability modes. It also measures the start and an idle mesh, and replay
+// and verification of the ledger that the comparison has written.
 func topologies(t *testing.T) {
+	llm, doc := harness.NewLLM(t)
+	var jsons, firsts []contender
+	noop := []contender{oneAppend(t)}
+	plain := &rivalAt{name: "floor: direct", base: llm.URL, token: llm.Key, model: "m"}
+	body := func(model string, stream bool) []byte {
+		return fmt.Appendf(nil, `{"model":%q,"stream":%v,"messages":[{"role":"user","content":"x"}]}`, model, stream)
+	}
+	jsons = append(jsons, plain.contender(body("good", false), false, ""))
+	firsts = append(firsts, plain.contender(body("good", true), true, ""))
+	var first *harness.Mesh
 	for _, c := range []struct {
 		name, durability string
 		o                harness.Options
 		start            func(testing.TB, harness.Options) *harness.Mesh
-		budget1, budgetN string
 	}{
-		{"one process", "process", harness.Options{Noop: true}, harness.One, "p50 <= 1000 us", ">= 3000/s"},
-		{"one process per service", "process", harness.Options{Noop: true}, harness.Processes, "", ">= 1500/s"},
-		{"one process", "power", harness.Options{Noop: true, Power: true}, harness.One, "", ">= 700/s"},
+		{"one process", "process", harness.Options{Noop: true, LLM: doc}, harness.One},
+		{"one process per service", "process", harness.Options{Noop: true, LLM: doc}, harness.Processes},
+		{"one process, power", "power", harness.Options{Noop: true, Power: true}, harness.One},
 	} {
-		t.Run(c.name+" "+c.durability, func(t *testing.T) {
-			llm, doc := harness.NewLLM(t)
-			c.o.LLM = doc
+		began := time.Now()
+		m := c.start(t, c.o)
+		noop = append(noop, contender{name: c.name, durability: c.durability, used: usedByMesh(m), call: func(i int) (time.Duration, error) {
 			began := time.Now()
-			m := c.start(t, c.o)
-			if c.durability == "process" {
-				add(row{Name: "start, " + c.name, Durability: c.durability, Value: fmt.Sprintf("%d ms until ready", time.Since(began).Milliseconds()), Budget: "<= 1500 ms"})
-				idle(t, m, c.name, c.durability)
-			}
-			for _, n := range []int{1, 16, 64} {
-				lat, rate, err := load(n, span, func(i int) error {
-					_, err := post("http://"+m.Addr+"/api/v1/packs/noop", m.Token, fmt.Sprintf("s-bench-%d", i), []byte(`{"n":1}`))
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				budget := ""
-				if n == 1 {
-					budget = c.budget1
-				} else if n == 64 {
-					budget = c.budgetN
-				}
-				add(row{Name: "governed no-op, " + c.name, Durability: c.durability, Clients: n, P50us: us(lat, .5), P99us: us(lat, .99), PerSecond: rate, Budget: budget})
-			}
-			if c.durability == "process" {
-				llmLatency(t, m, llm, c.name)
-			}
-			if c.name == "one process" && c.durability == "process" {
-				replayRate(t, m)
-			}
-		})
+			_, err := post("http://"+m.Addr+"/api/v1/packs/noop", m.Token, fmt.Sprintf("s-bench-%d", i), []byte(`{"n":1}`))
+			return time.Since(began), err
+		}})
+		if c.durability != "process" {
+			continue
+		}
+		add(row{Name: "start, " + c.name, Durability: c.durability, Value: fmt.Sprintf("%d ms until ready", time.Since(began).Milliseconds()), Budget: "<= 1500 ms"})
+		idle(t, m, c.name, c.durability)
+		w := &rivalAt{name: c.name, base: "http://" + m.Addr, token: m.Token, model: "fixture/good"}
+		for list, stream := range map[*[]contender]bool{&jsons: false, &firsts: true} {
+			x := w.contender(body(w.model, stream), stream, "")
+			x.used = usedByMesh(m)
+			*list = append(*list, x)
+		}
+		if first == nil {
+			first = m
+		}
 	}
+	add(row{Name: "load average before the rows of topologies", Durability: "none", Value: loadAverage(t)})
+	for _, clients := range []int{1, 16, 64} {
+		for i := range noop {
+			noop[i].budget = map[int][]string{1: {"", "p50 <= 800 us", "", ""}, 16: {"", "", "", ""}, 64: {"", ">= 3200/s", ">= 1500/s", ">= 1400/s"}}[clients][i]
+		}
+		compare(t, "governed no-op", clients, span/2, noop)
+	}
+	compare(t, "LLM, JSON", 1, span/2, jsons)
+	compare(t, "LLM, first chunk", 1, span/2, firsts)
+	readers(t, first)
+}
+
+// oneAppend returns the floor of a governed call: one append to a ledger of a server in
+// this process. A call needs four of them.
+func oneAppend(t *testing.T) contender {
+	d := bus.Declaration{Service: "a", Slots: 1}
+	log := eventlog.JetStream{Conn: meshtest.Start(t, []bus.Declaration{d}).Connect(t, "a")}
+	var n atomic.Int64
+	body := bytes.Repeat([]byte("x"), 1800)
+	return contender{name: "floor: one ledger append, in process", durability: "process", used: usedBySelf, call: func(i int) (time.Duration, error) {
+		began := time.Now()
+		_, err := log.Append(t.Context(), fmt.Sprintf("evt.t.a.-.x.k%d", i), strconv.FormatInt(n.Add(1), 10), body)
+		return time.Since(began), err
+	}}
+}
+
+// policies compares requests to a model on a mesh with one instance of policy and on one
+// with two, which must not be slower.
+func policies(t *testing.T) {
+	llm, doc := harness.NewLLM(t)
+	direct := &rivalAt{name: "floor: direct", base: llm.URL, token: llm.Key, model: "m"}
+	request := func(model string) []byte {
+		return fmt.Appendf(nil, `{"model":%q,"messages":[{"role":"user","content":"x"}]}`, model)
+	}
+	list := []contender{direct.contender(request("good"), false, "")}
+	for n := range 2 {
+		m := harness.Processes(t, harness.Options{LLM: doc})
+		if n > 0 {
+			m.StartService("policy-2", services.Policy)
+			m.WaitReady()
+		}
+		key, err := m.AgreedKey("bench", "bench", "--budget", "1000000")
+		if err != nil {
+			t.Fatal(key, err)
+		}
+		w := &rivalAt{name: fmt.Sprintf("budgeted, %d instances of policy", n+1), base: "http://" + m.Addr, token: strings.TrimSpace(key), model: "fixture/good"}
+		c := w.contender(request(w.model), false, "")
+		c.used = usedByMesh(m)
+		list = append(list, c)
+	}
+	took := compare(t, "LLM, one process per service", 16, span/2, list)
+	ratio := make([]float64, rounds)
+	for i := range ratio {
+		ratio[i] = 100 * took[2].rate[i] / took[1].rate[i]
+	}
+	add(row{Name: "LLM, two instances of policy beside one", Durability: "process", Clients: 16, Value: figure(ratio, "% of the rate"), Budget: ">= 100 %"})
 }
 
 // floors measures NATS requests, ledger appends and deliveries without the mesh's
@@ -253,53 +310,6 @@ func floors(t *testing.T) {
 	add(row{Name: "floor: raw consumer, events delivered", Durability: "process", PerSecond: float64(last) / time.Since(began).Seconds(), Budget: ">= 200000/s"})
 }
 
-func llmLatency(t *testing.T, m *harness.Mesh, llm *harness.LLM, name string) {
-	plain := []byte(`{"model":"good","messages":[{"role":"user","content":"x"}]}`)
-	through := []byte(`{"model":"fixture/good","messages":[{"role":"user","content":"x"}]}`)
-	measure := func(f func(int) error) []time.Duration {
-		lat, _, err := load(1, span, f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return lat
-	}
-	direct := measure(func(int) error { _, err := post(llm.URL+"/v1/chat/completions", llm.Key, "", plain); return err })
-	via := measure(func(int) error {
-		_, err := post("http://"+m.Addr+"/v1/chat/completions", m.Token, "s-bench-llm", through)
-		return err
-	})
-	add(row{Name: "floor: LLM direct, JSON", Durability: "none", Clients: 1, P50us: us(direct, .5), P99us: us(direct, .99)})
-	add(row{Name: "LLM through the mesh, JSON, " + name, Durability: "process", Clients: 1, P50us: us(via, .5), P99us: us(via, .99),
-		Value: fmt.Sprintf("added p50 %.0f us", us(via, .5)-us(direct, .5)), Budget: "<= 900 us added"})
-	first := func(url, token string, body string) func(int) error {
-		return func(int) error {
-			req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
-			if err != nil {
-				return err
-			}
-			req.Header.Set("Authorization", "Bearer "+token)
-			req.Header.Set("X-Binnacle-Session", "s-bench-stream")
-			resp, err := client.Do(req)
-			if err != nil {
-				return err
-			}
-			var one [16]byte
-			if _, err := resp.Body.Read(one[:]); err != nil {
-				return err
-			}
-			// The rest of the response is read in the background, outside the measured
-			// time.
-			go func() { _, _ = io.Copy(io.Discard, resp.Body); resp.Body.Close() }()
-			return nil
-		}
-	}
-	direct = measure(first(llm.URL+"/v1/chat/completions", llm.Key, `{"model":"good","stream":true,"messages":[{"role":"user","content":"x"}]}`))
-	via = measure(first("http://"+m.Addr+"/v1/chat/completions", m.Token, `{"model":"fixture/good","stream":true,"messages":[{"role":"user","content":"x"}]}`))
-	add(row{Name: "floor: LLM direct, first chunk", Durability: "none", Clients: 1, P50us: us(direct, .5), P99us: us(direct, .99)})
-	add(row{Name: "LLM through the mesh, first chunk, " + name, Durability: "process", Clients: 1, P50us: us(via, .5), P99us: us(via, .99),
-		Value: fmt.Sprintf("added p50 %.0f us", us(via, .5)-us(direct, .5)), Budget: "<= 1200 us added"})
-}
-
 // used returns the CPU time of all processes of a mesh since they started, in clock
 // ticks, and their resident memory in bytes.
 func used(t *testing.T, m *harness.Mesh) (ticks, rss int64) { return usedBy(t, m, m.Names()...) }
@@ -307,17 +317,24 @@ func used(t *testing.T, m *harness.Mesh) (ticks, rss int64) { return usedBy(t, m
 // usedBy is like used, for some of the mesh's processes.
 func usedBy(t *testing.T, m *harness.Mesh, names ...string) (ticks, rss int64) {
 	for _, p := range names {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.PID(p)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
-		u, _ := strconv.ParseInt(f[11], 10, 64)
-		s, _ := strconv.ParseInt(f[12], 10, 64)
-		pages, _ := strconv.ParseInt(f[21], 10, 64)
-		ticks, rss = ticks+u+s, rss+pages*int64(os.Getpagesize())
+		n, bytes := ofProcess(t, m.PID(p))
+		ticks, rss = ticks+n, rss+bytes
 	}
 	return ticks, rss
+}
+
+// ofProcess returns the CPU time that a process has used, in clock ticks, and its resident
+// memory in bytes.
+func ofProcess(t *testing.T, pid int) (ticks, rss int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
+	u, _ := strconv.ParseInt(f[11], 10, 64)
+	s, _ := strconv.ParseInt(f[12], 10, 64)
+	pages, _ := strconv.ParseInt(f[21], 10, 64)
+	return u + s, pages * int64(os.Getpagesize())
 }
 
 // idle measures the memory and CPU time of an idle mesh.
@@ -338,41 +355,51 @@ func onOneCore(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// replayRate measures replay and verification of the ledger that the earlier
-// measurements of this mesh have written, and export and verification of the evidence of
-// one session.
-func replayRate(t *testing.T, m *harness.Mesh) {
-	out, err := m.CLI("replay", "--json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rep struct {
-		Events int     `json:"events"`
-		Rate   float64 `json:"events_per_second"`
-		Equal  bool    `json:"equal"`
-	}
-	if err := json.Unmarshal([]byte(out), &rep); err != nil || !rep.Equal {
-		t.Fatal(out, err)
-	}
-	add(row{Name: "replay: indexed view, catalog and every decision", Durability: "process", PerSecond: rep.Rate, Value: fmt.Sprintf("%d events", rep.Events), Budget: ">= 30000/s"})
+// readers measures replay and verification of the ledger of a mesh, in turn, and the
+// export and the verification of the evidence of one session.
+func readers(t *testing.T, m *harness.Mesh) {
 	ledger := filepath.Join(t.TempDir(), "l.jsonl")
 	if out, err := m.CLI("export", "--ledger", "--out", ledger); err != nil {
 		t.Fatal(out, err)
 	}
-	b, err := os.ReadFile(ledger)
+	b, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))
-	if err != nil {
-		t.Fatal(err)
+	root := strings.TrimSpace(string(b))
+	var replayed, replayCPU, one, all, perCPU []float64
+	verify := func(procs string) (rate, cpu float64) {
+		cmd := exec.Command(harness.Bin(t, "binnacle-verify"), "--json", "--root", root, ledger)
+		cmd.Env = append(os.Environ(), procs)
+		began := time.Now()
+		out, err := cmd.Output()
+		took := time.Since(began).Seconds()
+		var rep evidence.LedgerReport
+		if err := errors.Join(err, json.Unmarshal(out, &rep)); err != nil {
+			t.Fatal(string(out), err)
+		}
+		return float64(rep.Receipts) / took, float64(rep.Receipts) / (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 	}
-	var led *evidence.LedgerReport
-	d := onOneCore(func() { led, err = evidence.VerifyLedger(b, strings.TrimSpace(string(root))) }).Seconds()
-	if err != nil {
-		t.Fatal(err)
+	readings := []func(){
+		func() {
+			rate, cpu := replay(t, m)
+			replayed, replayCPU = append(replayed, rate), append(replayCPU, cpu)
+		},
+		func() { rate, _ := verify("GOMAXPROCS=1"); one = append(one, rate) },
+		func() {
+			rate, cpu := verify("GOMAXPROCS=" + strconv.Itoa(runtime.NumCPU()))
+			all, perCPU = append(all, rate), append(perCPU, cpu)
+		},
 	}
-	add(row{Name: "verify: whole ledger, one core", Durability: "process", PerSecond: float64(led.Receipts) / d, Value: fmt.Sprintf("receipts; %.0f events/s", float64(led.TreeSize)/d), Budget: ">= 9000 receipts/s"})
+	for range rounds {
+		for _, read := range readings {
+			read()
+		}
+		slices.Reverse(readings)
+	}
+	add(row{Name: "replay: index, views and every decision again", Durability: "process", PerSecond: median(replayed), Value: "events, " + spread(replayed, "/s") + ", " + figure(replayCPU, "us CPU per event, without the mesh"), Budget: ">= 40000/s"})
+	add(row{Name: "verify: whole ledger, one core", Durability: "process", PerSecond: median(one), Value: "receipts, " + spread(one, "/s"), Budget: ">= 6500/s"})
+	add(row{Name: "verify: whole ledger, all cores", Durability: "process", PerSecond: median(all), Value: "receipts, " + spread(all, "/s") + ", " + figure(perCPU, "per second of CPU"), Budget: ">= 6500/s per core"})
 	pack := filepath.Join(t.TempDir(), "p.tar")
 	began := time.Now()
 	if out, err := m.CLI("export", "--session", "s-bench-0", "--out", pack); err != nil {
@@ -380,7 +407,7 @@ func replayRate(t *testing.T, m *harness.Mesh) {
 	}
 	exported := time.Since(began)
 	began = time.Now()
-	v, err := exec.Command(harness.Bin(t, "binnacle-verify"), "--json", "--root", strings.TrimSpace(string(root)), pack).Output()
+	v, err := exec.Command(harness.Bin(t, "binnacle-verify"), "--json", "--root", root, pack).Output()
 	if err != nil {
 		t.Fatal(string(v), err)
 	}
@@ -390,4 +417,24 @@ func replayRate(t *testing.T, m *harness.Mesh) {
 	}
 	add(row{Name: "evidence of one session", Durability: "process", PerSecond: float64(r.Receipts) / time.Since(began).Seconds(),
 		Value: fmt.Sprintf("receipts verified; export of %d calls took %d ms", r.Receipts, exported.Milliseconds())})
+}
+
+// replay replays the ledger of the mesh, and returns the events per second and the CPU
+// time of the command in microseconds per event.
+func replay(t *testing.T, m *harness.Mesh) (rate, cpu float64) {
+	cmd := exec.Command(harness.Bin(t, "binnacle"), "replay", "--json")
+	cmd.Env = append(os.Environ(), m.Env()...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(string(out), err)
+	}
+	var rep struct {
+		Events int     `json:"events"`
+		Rate   float64 `json:"events_per_second"`
+		Equal  bool    `json:"equal"`
+	}
+	if err := json.Unmarshal(out, &rep); err != nil || !rep.Equal {
+		t.Fatal(string(out), err)
+	}
+	return rep.Rate, float64((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Microseconds()) / float64(rep.Events)
 }

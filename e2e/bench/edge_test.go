@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,9 +81,9 @@ type rivalAt struct {
 	header                   map[string]string
 }
 
-// edge measures a request to a model through the mesh and, in the same run, directly,
+// edge measures a request to a model through the mesh and, in turn with it, directly,
 // through nginx, through a plain Go reverse proxy, and through gateways that record
-// nothing.
+// nothing, with the CPU time and the memory of each.
 func edge(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
@@ -104,52 +103,19 @@ func edge(t *testing.T) {
 		body    func(w *rivalAt) []byte
 		first   bool
 	}
+	add(row{Name: "load average before the edge rows", Durability: "none", Value: loadAverage(t)})
 	for _, p := range []probe{
-		{"JSON", 1, "added p50 <= 900 us, <= 600 us CPU", func(w *rivalAt) []byte { return small(w, false) }, false},
-		{"JSON", 16, "", func(w *rivalAt) []byte { return small(w, false) }, false},
-		{"JSON, 80 kB", 1, "added p50 <= 1400 us", big, false},
-		{"first chunk of 20", 1, "added p50 <= 1200 us", func(w *rivalAt) []byte { return small(w, true) }, true},
+		{"JSON", 1, "added p50 <= 900 us, <= 1000 us CPU", func(w *rivalAt) []byte { return small(w, false) }, false},
+		{"JSON", 16, ">= 2400/s", func(w *rivalAt) []byte { return small(w, false) }, false},
+		{"JSON, 80 kB", 1, "added p50 <= 1300 us", big, false},
+		{"first chunk of 20", 1, "added p50 <= 850 us", func(w *rivalAt) []byte { return small(w, true) }, true},
 	} {
-		took := make([]measured, len(ways))
-		for round := range rounds {
-			for i := range ways {
-				w := &ways[i]
-				body := p.body(w)
-				call := func(c int) (time.Duration, error) { return timed(w, fmt.Sprintf("s-edge-%d", c), body, p.first) }
-				for range warm { // warm up before every round, not only before the first
-					if _, err := call(0); err != nil {
-						t.Fatalf("%s: %v", w.name, err)
-					}
-				}
-				cpu := w.cpu(t)
-				var mu sync.Mutex
-				var lat []time.Duration
-				if _, _, err := load(p.clients, span/2, func(c int) error {
-					d, err := call(c)
-					mu.Lock()
-					lat = append(lat, d)
-					mu.Unlock()
-					return err
-				}); err != nil {
-					t.Fatalf("%s: %v", w.name, err)
-				}
-				slices.Sort(lat)
-				m := &took[i]
-				m.p50, m.p99, m.rate = append(m.p50, us(lat, .5)), append(m.p99, us(lat, .99)), append(m.rate, float64(len(lat))/(span/2).Seconds())
-				m.added, m.cpu = append(m.added, m.p50[round]-took[0].p50[round]), append(m.cpu, float64(w.cpu(t)-cpu)/float64(len(lat)))
-			}
-		}
+		var list []contender
 		for i := range ways {
-			w, m := &ways[i], &took[i]
-			r := row{Name: "edge, " + p.name + ": " + w.name, Durability: "none", Clients: p.clients, P50us: median(m.p50), P99us: median(m.p99), PerSecond: median(m.rate)}
-			if i > 0 {
-				r.Value = fmt.Sprintf("added p50 %.0f us, %.0f us CPU per call", median(m.added), median(m.cpu))
-			}
-			if w.model != "m" {
-				r.Durability, r.Budget = "process", p.budget
-			}
-			add(r)
+			w := &ways[i]
+			list = append(list, w.contender(p.body(w), p.first, p.budget))
 		}
+		compare(t, "edge, "+p.name, p.clients, span/2, list)
 	}
 	w := &ways[len(ways)-1]
 	beyond(t, w, small(w, false), small(w, true))
@@ -177,20 +143,20 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
-// rounds is the number of rounds in which the gateways are measured in rotation, because
-// the speed of a shared machine varies over minutes. warm is the number of requests that
-// a gateway receives before each measurement, so that start-up cost is not measured.
-const (
-	rounds = 3
-	warm   = 300
-)
-
-// measured holds the figures of one gateway, one value per round.
-type measured struct{ p50, p99, rate, added, cpu []float64 }
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
+// contender returns the gateway as one that is compared by requests with the given body.
+// If first is set, the time until the first byte of the response is measured. The budget
+// is the mesh's.
+func (w *rivalAt) contender(body []byte, first bool, budget string) contender {
+	c := contender{name: w.name, durability: "none", call: func(client int) (time.Duration, error) {
+		return timed(w, fmt.Sprintf("s-edge-%d", client), body, first)
+	}}
+	if w.pid != 0 {
+		c.used = func(t *testing.T) (time.Duration, int64) { return usedByProcess(t, w.pid, w.children) }
+	}
+	if w.model != "m" {
+		c.durability, c.budget = "process", budget
+	}
+	return c
 }
 
 // streams measures 512 concurrent streams with frequent chunks, and 2,000 slow ones, on
@@ -268,26 +234,8 @@ func (w *rivalAt) cpu(t *testing.T) int64 {
 	if w.pid == 0 {
 		return 0
 	}
-	pids := []int{w.pid}
-	if w.children {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", w.pid, w.pid))
-		for f := range strings.FieldsSeq(string(b)) {
-			n, _ := strconv.Atoi(f)
-			pids = append(pids, n)
-		}
-	}
-	sum := int64(0)
-	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
-		u, _ := strconv.ParseInt(f[11], 10, 64)
-		s, _ := strconv.ParseInt(f[12], 10, 64)
-		sum += (u + s) * 10_000 // user and system time, in ticks of 10 ms
-	}
-	return sum
+	cpu, _ := usedByProcess(t, w.pid, w.children)
+	return cpu.Microseconds()
 }
 
 // start starts a gateway, waits until it accepts connections at addr, and returns its

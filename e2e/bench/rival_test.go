@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ func rival(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var list []contender
 	for _, sync := range []string{"NORMAL", "FULL"} {
 		db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "r.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous("+sync+")")
 		if err != nil {
@@ -39,29 +39,29 @@ func rival(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		prev := "GENESIS"
-		var took []time.Duration
-		for i := range 2000 {
+		prev, i := "GENESIS", 0
+		mode := map[string]string{"NORMAL": "process", "FULL": "power"}[sync]
+		list = append(list, contender{name: "synchronous " + sync, durability: mode, used: usedBySelf, call: func(int) (time.Duration, error) {
 			began := time.Now()
+			i++
 			d, err := json.Marshal(map[string]any{"id": fmt.Sprint("dec-", i), "verdict": "ALLOW", "reason_code": "RULE_TEN", "subject_id": "alice", "action": "tool.noop"})
 			if err != nil {
-				t.Fatal(err)
+				return 0, err
 			}
 			r, err := json.Marshal(map[string]any{"receipt_id": fmt.Sprint("rcpt-", i), "decision": hex.EncodeToString(ed25519.Sign(key, d)), "prev": prev})
 			if err != nil {
-				t.Fatal(err)
+				return 0, err
 			}
 			prev = hex.EncodeToString(ed25519.Sign(key, r))
-			if _, err := insert.Exec(fmt.Sprint("rcpt-", i), "s-1", prev, string(r), prev); err != nil {
-				t.Fatal(err)
-			}
-			took = append(took, time.Since(began))
-		}
-		slices.Sort(took)
-		mode := map[string]string{"NORMAL": "process", "FULL": "power"}[sync]
-		add(row{Name: "rival: two signatures and SQLite, WAL, synchronous " + sync, Durability: mode, Clients: 1, P50us: us(took, .5), P99us: us(took, .99)})
+			_, err = insert.Exec(fmt.Sprint("rcpt-", i), "s-1", prev, string(r), prev)
+			return time.Since(began), err
+		}})
 	}
+	compare(t, "rival: two signatures and SQLite, WAL", 1, span/4, list)
 }
+
+// usedBySelf returns the CPU time and the resident memory of this process.
+func usedBySelf(t *testing.T) (time.Duration, int64) { return usedByProcess(t, os.Getpid(), false) }
 
 // decisions adds the results of the policy service's benchmark, which is run in that
 // service's module because it needs internal packages.
