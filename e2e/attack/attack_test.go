@@ -48,6 +48,14 @@ func runAll(t *testing.T, m *harness.Mesh) {
 
 func TestOneProcess(t *testing.T) { runAll(t, harness.One(t, options(t, ""))) }
 
+// TestOneProcessListener also attacks a mesh in one process through its NATS listener, with
+// the identities of the key ring.
+func TestOneProcessListener(t *testing.T) {
+	o := options(t, "")
+	o.Listen = true
+	runAll(t, harness.One(t, o))
+}
+
 func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, options(t, ""))) }
 
 func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options(t, "/config/packs"))) }

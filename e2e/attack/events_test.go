@@ -26,6 +26,14 @@ func TestForgedEvents(t *testing.T) {
 	forgedEvents(t, harness.Processes(t, options(t, "")))
 }
 
+// TestForgedEventsListener runs the attacks of TestForgedEvents through the NATS listener
+// of a mesh in one process.
+func TestForgedEventsListener(t *testing.T) {
+	o := options(t, "")
+	o.Listen = true
+	forgedEvents(t, harness.One(t, o))
+}
+
 // TestForgedEventsCompose runs the attacks of TestForgedEvents on compose.
 func TestForgedEventsCompose(t *testing.T) {
 	forgedEvents(t, harness.Compose(t, options(t, "/config/packs")))

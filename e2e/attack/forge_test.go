@@ -92,7 +92,7 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 // answered if its id is that of another service's query or has another form.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
-		return // the embedded server has no listener; TestForeign and TestPermissions cover this topology
+		return // the embedded server has no listener; TestOneProcessListener and TestJointPermissions cover it
 	}
 	verbs := map[string]map[string][]string{ // services that may send a query, by the service that answers it and by the query
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},

@@ -84,6 +84,7 @@ type Options struct {
 	Dir        string        // state folder; empty = a temporary folder of the test
 	Flags      []string      // additional flags for `binnacle up` (One and OneUnready only)
 	Config     string        // content of the configuration file, whose path Config returns; empty = the file is not written
+	Listen     bool          // listen for NATS clients (One and OneUnready only)
 	Mirror     bool          // run a mirror of the ledger (Processes and Compose only)
 	Bin        string        // folder of the built programs; empty = bin of the repository
 	Within     time.Duration // time within which the mesh becomes ready; 0 = one minute
@@ -101,7 +102,7 @@ type Mesh struct {
 	// OperatorToken is the operator's token, for requests about the mesh as a whole. It is
 	// empty for a mesh of an earlier release whose cell is not open.
 	OperatorToken string
-	NATS          string // URLs of the NATS servers, separated by commas; empty for a mesh in one process and for one from Attach
+	NATS          string // URLs of the NATS servers, separated by commas; empty for a mesh in one process without Options.Listen and for one from Attach
 
 	admin map[string]string // address of the admin listener by process name; unused on compose
 	opts  Options
@@ -192,6 +193,11 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	}
 	for _, p := range o.Policies {
 		argv = append(argv, "--policy", p)
+	}
+	if o.Listen {
+		addr := ports.Free(t)
+		m.NATS = "nats://" + addr
+		argv = append(argv, "--nats-listen", addr)
 	}
 	m.Start("binnacle", append(argv, o.Flags...), nil)
 	m.readTokens()

@@ -22,7 +22,13 @@ type Dialer struct {
 	URL    string
 	CA     string // PEM file of the certificate authority; empty: the system's authorities, if the connection uses TLS
 	Server nats.InProcessConnProvider
+	// Joint selects the account MESH for services: their seeds are those of
+	// ServerOptions.ProcessKeys. Otherwise each service has an account of its own.
+	Joint bool
 }
+
+// inboxPrefix returns the prefix of the inboxes of an identity in the account MESH.
+func inboxPrefix(name string) string { return "_INBOX." + name }
 
 // Conn is the NATS connection of one service, under the service's own identity. It
 // reconnects until it is closed. It is safe for concurrent use.
@@ -61,9 +67,10 @@ func delays(name string, made time.Time) func(attempt int) time.Duration {
 }
 
 // Connect connects to the NATS server of d under the identity of the nkey seed; name is
-// for logs and errors. provisioner is true for the identities in the accounts MESH and
-// MIRROR, where the JetStream API is under $JS.API; in the accounts of services it is
-// under APIPrefix. Connect succeeds even if the server is not reachable yet. It returns
+// for logs and errors and, if d.Joint is set, the name of the service. provisioner is true
+// for the provisioning identity and those in the account MIRROR. For them, and if d.Joint
+// is set, the JetStream API is under $JS.API; in the accounts of services it is under
+// APIPrefix. Connect succeeds even if the server is not reachable yet. It returns
 // an error if the seed, the URL or the CA file is invalid.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
@@ -96,10 +103,13 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 		opts = append(opts, nats.InProcessServer(d.Server))
 		url = nats.DefaultURL
 	}
+	if d.Joint {
+		opts = append(opts, nats.CustomInboxPrefix(inboxPrefix(name)))
+	}
 	if c.NC, err = nats.Connect(url, opts...); err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
 	}
-	if provisioner {
+	if provisioner || d.Joint {
 		c.prefix = "$JS.API"
 		c.JS, err = jetstream.New(c.NC)
 	} else {

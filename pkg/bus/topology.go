@@ -2,10 +2,11 @@
 // subjects and filters, one generated server configuration with least privilege per
 // service, provisioning, mirrors, connections and instance slots. One account, MESH,
 // owns the streams and belongs to the provisioning identity; the optional account MIRROR
-// owns copies of two of them. Every service has its own account, which imports only the
-// subjects that the service may use. The server resolves a client's reply subject within
-// that client's account, so a client cannot have a response stored under a subject that
-// it may not use itself.
+// owns copies of two of them. Over the network, every service has its own account, which
+// imports only the subjects that the service may use. The server resolves a client's reply
+// subject within that client's account, so such a client cannot have a response stored
+// under a subject that it may not use itself. Services in the server's process are users
+// of MESH, who may publish only to these subjects.
 package bus
 
 import (

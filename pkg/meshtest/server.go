@@ -26,6 +26,9 @@ type Bus struct {
 	config string
 }
 
+// joint is the prefix, in Bus.seeds, of the names of identities in the account MESH.
+const joint = "joint "
+
 // Start starts and provisions an embedded server for the declarations, with real
 // identities and permissions. Its files are in a directory of the test, and it is
 // stopped when the test ends.
@@ -36,11 +39,12 @@ func Start(t testing.TB, decls []bus.Declaration) *Bus { return StartMode(t, dec
 func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 	t.Helper()
 	b := &Bus{Decls: decls, seeds: map[string][]byte{}}
-	opts := bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", SyncAlways: power, ServiceKeys: map[string]string{}}
+	opts := bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", SyncAlways: power, ServiceKeys: map[string]string{}, ProcessKeys: map[string]string{}}
 	opts.ProvisionKey = b.identity(t, "provision")
 	opts.Mirror = &bus.MirrorKeys{Keeper: b.identity(t, "mirror"), Auditor: b.identity(t, "auditor")}
 	for _, d := range decls {
 		opts.ServiceKeys[d.Service] = b.identity(t, d.Service)
+		opts.ProcessKeys[d.Service] = b.identity(t, joint+d.Service)
 	}
 	var err error
 	if b.config, err = bus.ServerConfig(decls, opts); err != nil {
@@ -162,11 +166,23 @@ func (b *Bus) identity(t testing.TB, name string) string {
 // Seed returns a service's nkey seed.
 func (b *Bus) Seed(service string) []byte { return b.seeds[service] }
 
-// Connect connects as a service, or as "provision", "mirror" or "auditor". The
-// connection is closed when the test ends.
+// Connect connects as a service that has an account of its own, or as "provision",
+// "mirror" or "auditor". The connection is closed when the test ends.
 func (b *Bus) Connect(t testing.TB, service string) *bus.Conn {
 	t.Helper()
-	c, err := bus.Connect(bus.Dialer{Server: b.Server}, b.seeds[service], service, slices.Contains([]string{"provision", "mirror", "auditor"}, service))
+	return b.connect(t, bus.Dialer{Server: b.Server}, service, b.seeds[service])
+}
+
+// ConnectJoint connects as a service in the account MESH, as the services of a mesh in
+// one process do. The connection is closed when the test ends.
+func (b *Bus) ConnectJoint(t testing.TB, service string) *bus.Conn {
+	t.Helper()
+	return b.connect(t, bus.Dialer{Server: b.Server, Joint: true}, service, b.seeds[joint+service])
+}
+
+func (b *Bus) connect(t testing.TB, d bus.Dialer, service string, seed []byte) *bus.Conn {
+	t.Helper()
+	c, err := bus.Connect(d, seed, service, slices.Contains([]string{"provision", "mirror", "auditor"}, service))
 	if err != nil {
 		t.Fatal(err)
 	}

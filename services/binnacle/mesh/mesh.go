@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
@@ -83,21 +84,25 @@ type Mesh struct {
 	err      error
 	server   *server.Server
 	lock     *os.File
+	seeds    map[string][]byte // seed of each service's NATS user key in this process
 }
 
 // ServerConfig returns the configuration of a NATS server for the identities in a ring,
 // with the permissions that the services' declarations require. It makes the mirrors'
 // identities if the ring has none. If o.MaxFile is empty, the limit of the streams on
-// disk is 1 TB.
+// disk is 1 TB. If o.ProcessKeys is set and o.Listen is empty, the ring's identities of
+// services are omitted, because nothing connects with them.
 func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
-	o.ServiceKeys = map[string]string{}
 	var err error
 	if o.ProvisionKey, err = ring.NKeyPublic(services.Provision); err != nil {
 		return "", err
 	}
-	for _, s := range services.Names() {
-		if o.ServiceKeys[s], err = ring.NKeyPublic(s); err != nil {
-			return "", err
+	if o.ProcessKeys == nil || o.Listen != "" {
+		o.ServiceKeys = map[string]string{}
+		for _, s := range services.Names() {
+			if o.ServiceKeys[s], err = ring.NKeyPublic(s); err != nil {
+				return "", err
+			}
 		}
 	}
 	if err := ring.MirrorNKeys(); err != nil {
@@ -236,7 +241,11 @@ func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 	if cfg.MaxStore > 0 {
 		maxFile = strconv.FormatInt(cfg.MaxStore, 10)
 	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: store, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey})
+	keys, err := m.identities()
+	if err != nil {
+		return err
+	}
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: store, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey, ProcessKeys: keys})
 	if err != nil {
 		return err
 	}
@@ -250,6 +259,27 @@ func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 		m.lock.Close()
 	}
 	return err
+}
+
+// identities makes the NATS user keys with which the services of this process connect,
+// and returns the public key of each service. The seeds are only in memory, and a new
+// process has new ones, so a copy of the key ring contains none of them.
+func (m *Mesh) identities() (map[string]string, error) {
+	m.seeds = map[string][]byte{}
+	keys := map[string]string{}
+	for _, name := range services.Names() {
+		kp, err := nkeys.CreateUser()
+		if err != nil {
+			return nil, err
+		}
+		if m.seeds[name], err = kp.Seed(); err != nil {
+			return nil, err
+		}
+		if keys[name], err = kp.PublicKey(); err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
 }
 
 // URL returns the base URL of the gateway, such as http://127.0.0.1:8080.
@@ -300,7 +330,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	d := bus.Dialer{Server: m.server}
+	d := bus.Dialer{Server: m.server, Joint: true}
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {
@@ -336,13 +366,9 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	g, ctx := errgroup.WithContext(ctx)
 	up, recent := make(chan struct{}, len(list)), blob.NewRecent()
 	for name, s := range list {
-		rc := run.Config{Dialer: d, RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting, NoSnapshots: cfg.NoSnapshots, Recent: recent}
+		rc := run.Config{Dialer: d, NKeySeed: m.seeds[name], RootKID: ring.RootKID, TracesTo: cfg.TracesTo, Starting: m.starting, NoSnapshots: cfg.NoSnapshots, Recent: recent}
 		if cfg.Process != nil {
 			rc.Live, rc.Metrics = cfg.Process.Live, cfg.Process.Metrics
-		}
-		if rc.NKeySeed, err = ring.NKey(name); err != nil {
-			stop()
-			return errors.Join(err, g.Wait())
 		}
 		if _, err := os.Stat(ring.Path(name + ".sign")); err == nil { // the gateway has no signing key in a ring of an old release
 			rc.SignSeed = func() ([]byte, error) { return ring.Seed(name + ".sign") }
