@@ -25,6 +25,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -142,6 +143,11 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
+// signatures is the limit with which a process that runs a mesh remembers signatures (see
+// sign.Remember): several services of the process verify the signatures of a call, mostly
+// within a second.
+const signatures = 4096
+
 // Start starts a mesh and returns when its gateway accepts calls and every service has
 // caught up with the ledger. It makes the keys that Dir lacks; keys of another tenant
 // than Tenant are an error. The mesh stops when ctx is done or Stop is called. Start has
@@ -182,6 +188,7 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := m.listen(&cfg, dir, ring); err != nil {
 		return nil, err
 	}
+	sign.Remember(signatures)
 	ctx, m.stop = context.WithCancel(ctx)
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
