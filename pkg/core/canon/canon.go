@@ -70,11 +70,16 @@ func Transform(dst, src []byte) ([]byte, error) {
 }
 
 // IsCanonical reports whether b is exactly one JSON value in its canonical form, nested
-// at most MaxDepth deep. It allocates memory for the canonical form, and does not retain
-// b.
+// at most MaxDepth deep. It does not retain b.
 func IsCanonical(b []byte) bool {
-	c, err := Transform(make([]byte, 0, len(b)), b)
-	return err == nil && string(c) == string(b)
+	c := codecs.Get().(*Codec)
+	defer c.release()
+	canonical, err := Transform(c.w.B, b)
+	if err != nil {
+		return false
+	}
+	c.w.B = canonical // release retains its memory
+	return string(canonical) == string(b)
 }
 
 // parser reads JSON in any valid form from src. Its methods that take dst append the

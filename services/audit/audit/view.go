@@ -180,10 +180,9 @@ func (v *View) Close() error {
 // maxPending is the number of pending entries at which Add flushes them.
 const maxPending = 4000
 
-// Add adds a copy of the next entry to the pending entries. Flush applies them; Add
-// calls it when maxPending entries are pending.
+// Add adds the next entry to the pending entries. Flush applies them; Add calls it when
+// maxPending entries are pending. en.Data must not be changed after the call.
 func (v *View) Add(en eventlog.Entry) error {
-	en.Data = bytes.Clone(en.Data)
 	v.mu.Lock()
 	v.pending = append(v.pending, en)
 	full := len(v.pending) >= maxPending
