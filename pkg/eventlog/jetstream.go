@@ -30,14 +30,14 @@ const (
 
 // Append implements Log.
 func (l JetStream) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
-	ack, err := l.publish(ctx, subject, id, data)
+	ack, err := l.publish(ctx, subject, data, nats.Header{jetstream.MsgIDHeader: {id}})
 	if err != nil {
 		return 0, err
 	}
 	if !ack.Duplicate {
-		return ack.Sequence, nil
+		return ack.Seq, nil
 	}
-	return l.own(ctx, ack.Sequence, subject, data)
+	return l.own(ctx, ack.Seq, subject, data)
 }
 
 // Start implements Log.
@@ -80,7 +80,8 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	if expect < l.Conn.Ledger.Open().First {
 		expect = 0 // the last match is in an earlier volume, which no longer changes, so the open volume must have no match
 	}
-	ack, err := l.publish(ctx, subject, id, data, jetstream.WithExpectLastSequenceForSubject(expect, filter))
+	ack, err := l.publish(ctx, subject, data, nats.Header{jetstream.MsgIDHeader: {id},
+		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect, 10)}, jetstream.ExpectedLastSubjSeqSubjHeader: {filter}})
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) {
 		// A single server checks the expected sequence before the id, so a resend after
@@ -98,38 +99,38 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 		return 0, err
 	}
 	if !ack.Duplicate {
-		return ack.Sequence, nil
+		return ack.Seq, nil
 	}
-	return l.own(ctx, ack.Sequence, subject, data)
+	return l.own(ctx, ack.Seq, subject, data)
 }
 
 // publish sends the request until the server stores the message or rejects it for good,
-// but at most attempts times and not after ctx has ended. The message id makes that
-// safe: within the stream's duplicate window, the server stores one message per id. If
-// the server rejects the message for good, the error is the server's
+// but at most attempts times and not after ctx has ended. The message id in header makes
+// that safe: within the stream's duplicate window, the server stores one message per id.
+// If the server rejects the message for good, the error is the server's
 // *jetstream.APIError; any other error wraps ErrUnavailable.
-func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+func (l JetStream) publish(ctx context.Context, subject string, data []byte, header nats.Header) (bus.Ack, error) {
 	var last error
+	id := header.Get(jetstream.MsgIDHeader)
 	for i := range attempts {
-		m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
 		try, cancel := context.WithTimeout(ctx, attemptTimeout)
-		ack, err := l.Conn.JS.PublishMsg(try, m, append(opts, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))...)
+		ack, err := l.Conn.Publish(try, &nats.Msg{Subject: subject, Data: data, Header: header})
 		cancel()
 		if err == nil {
 			return ack, nil
 		}
 		var api *jetstream.APIError
 		if errors.As(err, &api) && !passing(api.ErrorCode) {
-			return nil, err
+			return bus.Ack{}, err
 		}
 		last = err
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, errors.Join(ctx.Err(), last))
+			return bus.Ack{}, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, errors.Join(ctx.Err(), last))
 		case <-time.After(time.Duration(25<<i) * time.Millisecond):
 		}
 	}
-	return nil, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, last)
+	return bus.Ack{}, fmt.Errorf("%w: append of %s: %w", ErrUnavailable, id, last)
 }
 
 // passing reports whether an append that failed with code may succeed if it is repeated:
