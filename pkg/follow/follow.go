@@ -80,9 +80,9 @@ func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
 // Position returns a stream sequence up to which every matching entry has been applied:
 // that of the last entry that was applied or, if the reader has a Cover, dropped, or a
-// later one up to which no entry matches. Before the first entry it is one less than the
-// sequence that Run started from, or 0 before Run. After Restart it is one less than the
-// sequence that Restart returned.
+// later one if no entry between the two matches. It is 0 before Run, which first sets it
+// to one less than the sequence that it starts from. After a reconnection, Run sets it to
+// one less than the sequence that Restart returned, if Restart is not nil.
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
 // Pending returns the lag: the number of entries after Position that the consumer

@@ -108,10 +108,11 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("unverified", &f.Unverified)
 }
 
-// ForRules returns a copy of the facts as input for bundles. It omits the facts that are
-// known only after the rules were evaluated. Session holds the caller's name for the
-// session, if there is one, because rules of older releases refer to sessions by name.
-// The copy shares slices and pointers with f.
+// ForRules returns a copy of the facts as input for bundles. It omits Approvals, Budget,
+// Resolution and Resolved, which are known only after the rules were first evaluated for
+// the call, and OwnBundles, which determines how the answers of the bundles are combined.
+// Session holds the caller's name for the session, if there is one, because rules of
+// older releases refer to sessions by name. The copy shares slices and pointers with f.
 func (f *Facts) ForRules() *Facts {
 	g := *f
 	if f.SessionName != "" {

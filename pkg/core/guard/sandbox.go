@@ -50,8 +50,9 @@ func lower(x, y int64) int64 {
 	return x
 }
 
-// stronger reports whether tier must replace than. An unknown tier replaces every
-// known one.
+// stronger reports whether the isolation tier named by tier ranks above the one named by
+// than. An unknown tier ranks above every known one; of two unknown tiers, neither ranks
+// above the other.
 func stronger(tier, than string) bool {
 	return tierRank(than) >= 0 && (tierRank(tier) < 0 || tierRank(tier) > tierRank(than))
 }

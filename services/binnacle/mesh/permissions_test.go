@@ -163,8 +163,9 @@ func refused(t *testing.T, c *bus.Conn, r attempt) {
 	}
 }
 
-// forge sends the requests of forgeries with a subject of another service as the reply
-// subject.
+// forge sends each request that the function forgeries returns, with an event subject of
+// another service as the reply subject, and then waits 50 ms so that the server can
+// respond.
 func forge(t *testing.T, c *bus.Conn, d *bus.Declaration) {
 	t.Helper()
 	for _, r := range forgeries(d) {

@@ -263,8 +263,12 @@ func charged(tenant, account string) error {
 	return nil
 }
 
-// isolated checks the responses that clients received to requests about their tenant. It
-// also sends further such requests and checks their responses.
+// isolated checks that no response to a tenant contains the id of a call of another
+// tenant or the name of another created tenant (see reveals). It checks the responses
+// that clients received to requests that are not calls. In a scene that creates tenants,
+// it also sends a read for each tenant that is not suspended, which must succeed, and, if
+// another tenant has a call that ended, a request for that call or the evidence of its
+// session, which must fail with status 404 (see foreign).
 func (w *world) isolated() {
 	for _, c := range w.calls {
 		w.reveals(c.tenant, c.path, c.read)

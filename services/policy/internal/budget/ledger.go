@@ -71,7 +71,8 @@ type Ledger struct {
 	executors map[limit.Call]string // executor of the call, for open reservations of this instance
 }
 
-// newLedger returns the ledger in a tenant.
+// newLedger returns an empty budget ledger whose changes are events of tenant. The caller
+// must set begin before it uses the ledger, and must make outcomes before it calls run.
 func newLedger(m *emit.Emitter, log *slog.Logger, tenant string, limits limit.Limits) *Ledger {
 	return &Ledger{emit: m, log: log, tenant: tenant, limits: limits, requests: make(chan request),
 		since: map[limit.Call]openSince{}, executors: map[limit.Call]string{}}

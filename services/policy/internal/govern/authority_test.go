@@ -10,8 +10,10 @@ import (
 )
 
 // TestPersons shows that the administrator of a new mesh is registered as a person once,
-// that unregistered principals are not persons, and that the registration of another
-// person requires the approval of a second person if there is one.
+// that only registered persons who are not suspended may vote, and that registering
+// another person, or registering a person as another type, requires the approval of a
+// person other than the caller if there is one. A suspended person counts as such a
+// person until forgottenAfter has passed.
 func TestPersons(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.st.MayVote("admin"), "not registered")

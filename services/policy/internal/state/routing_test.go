@@ -33,7 +33,8 @@ const (
 	ofOrg   = "_org-acme"
 )
 
-// several returns a ledger in whose cell first, tenantA and tenantB exist.
+// several returns a ledger with an open cell that has three tenants: first, which is the
+// original one, tenantA and tenantB.
 func several(t *testing.T) *ledger {
 	l := newLedger(t, false)
 	l.open()
