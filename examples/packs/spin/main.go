@@ -33,8 +33,8 @@ func main() {
 	case "memory":
 		var hold [][]byte
 		for {
-			b := make([]byte, 1<<20)
-			for i := range b {
+			b := make([]byte, 4<<20)
+			for i := 0; i < len(b); i += 4096 { // a byte of each page, so that a busy machine reaches the limit in time
 				b[i] = 1
 			}
 			hold = append(hold, b)
