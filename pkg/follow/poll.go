@@ -86,6 +86,9 @@ func (f *Follower) Reach(ctx context.Context) (uint64, error) {
 	return tail, nil
 }
 
+// Ended reports whether Run has returned, after which no further entry is applied.
+func (f *Follower) Ended() bool { return f.ended.Load() }
+
 // maxRest is the maximum interval between polls of an idle follower, in multiples of
 // Every.
 const maxRest = 8

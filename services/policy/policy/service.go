@@ -12,6 +12,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -123,15 +124,20 @@ func assemble(i *instance, m mesh) *parts {
 }
 
 // reached waits until the state has applied every event that was stored when reached was
-// called. It returns the error of ctx or of a NATS request. Without a follower, it returns
-// at once.
+// called. It returns the error of ctx or of a NATS request, or an error if the service
+// stops: the state may then lack events. Without a follower, it returns at once.
 func (p *parts) reached(ctx context.Context) error {
 	view := p.view.Load()
 	if view == nil {
 		return nil
 	}
-	_, err := view.Reach(ctx)
-	return err
+	if _, err := view.Reach(ctx); err != nil {
+		return err
+	}
+	if view.Ended() {
+		return errors.New("the state is not read any more, because the service stops")
+	}
+	return nil
 }
 
 // latest returns the sequence of the newest event that the state processes.
