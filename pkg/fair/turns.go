@@ -48,7 +48,7 @@ const (
 func (t *Turns) Enter(ctx context.Context, tenant, owner string) (leave func(), err error) {
 	t.mu.Lock()
 	if !t.several(tenant, time.Now()) {
-		t.grant(func(string) bool { return true }) // nobody else sends requests, so the queued requests of the tenant may run, too
+		t.grant(func(string) bool { return true }) // no other tenant sends requests, so the queued requests of this one are admitted
 		t.mu.Unlock()
 		return func() {}, nil
 	}

@@ -1,10 +1,10 @@
 // Package erase deletes the stored snapshots of views that hold content under destroyed
 // content keys.
 //
-// The events of which a snapshot consists may hold encrypted content, such as the
-// arguments of a call that waits for votes. Without the key nobody can decrypt it. The
-// ledger holds the same bytes for ever, but a snapshot is not evidence, and does not need
-// to survive the erasure of its content.
+// The events in a snapshot may contain encrypted content, such as the arguments of a call
+// that needs approval. The content cannot be decrypted once its key is destroyed. The
+// ledger stores the same bytes permanently, but a snapshot is not evidence, and does not
+// need to survive the erasure of its content.
 package erase
 
 import (
