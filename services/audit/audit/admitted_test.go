@@ -18,7 +18,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// slowLog is a ledger whose single entries cannot be read before the channel may is closed.
+// slowLog is a ledger whose method Get blocks until the channel may is closed.
 type slowLog struct {
 	*memlog.Log
 	may chan struct{}

@@ -59,7 +59,8 @@ func (r *register) policy(t testing.TB, tenant, layer, source string) {
 	r.add(t, tenant, contract.EventPolicyActivated, &contract.Activated{Layer: layer, Source: source})
 }
 
-// checkSystem checks the trust and policy events of tenants' packs, at each size.
+// checkSystem checks that SystemSeqs returns these sequences for each tenant in the map
+// of: all of them at the given size, and at each smaller size those up to it.
 func checkSystem(t *testing.T, v *View, size uint64, of map[string][]uint64) {
 	t.Helper()
 	for tenant, want := range of {

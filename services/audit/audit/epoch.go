@@ -119,8 +119,8 @@ func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 }
 
 // reopened returns an error once a new epoch has been opened after a truncation of the
-// ledger, so that the service restarts in that epoch. If the ledger or the checkpoint
-// file cannot be read, it returns nil; the caller tries again.
+// ledger, so that the service restarts in that epoch. If the epoch cannot be determined
+// or the checkpoint file cannot be read, it returns nil; the caller tries again.
 func (s *Service) reopened(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {

@@ -73,7 +73,8 @@ func (x *exporting) part(ctx context.Context, q *events.TenantExportRequest) err
 }
 
 // resume restores the state from the position that the preceding part has returned. The
-// error is not-found if no part of an export begins there.
+// error is not-found if the position is malformed, or if the view does not have its
+// entries.
 func (x *exporting) resume(next string) error {
 	parts := strings.SplitN(next, ".", 3)
 	if len(parts) != 3 {
@@ -150,8 +151,9 @@ func (x *exporting) own(from uint64, each func(seq uint64) bool) error {
 	})
 }
 
-// sharedSeqs returns the sequences of the events of the cell that concern the tenant. They
-// may include sequences of the tenant's own events.
+// sharedSeqs returns the sequences, up to the export's size, of the trust and policy
+// events in the tenant's packs (see View.SystemSeqs), and of the cell's events about the
+// tenant (see aboutTenant). Some of them may be the tenant's own events.
 func (x *exporting) sharedSeqs(ctx context.Context) ([]uint64, error) {
 	seqs, err := x.view.SystemSeqs(x.tenant, x.size)
 	if err != nil {

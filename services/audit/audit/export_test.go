@@ -154,12 +154,12 @@ func verifyExport(p *published, file []byte, demands evidence.Demands) (*evidenc
 	return evidence.VerifyExport(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(file)), nil }, p.root, demands)
 }
 
-// TestExport shows that the exports of all tenants of a new ledger, and of one that was
-// continued from an older release, verify at each size of the ledger from seven entries
-// and from the tenant's first event on, whatever the size of their parts; that parts of
-// other sizes give the same bytes; that an export contains no id of another created
-// tenant, unless it is the cell's; and that a reader who names an earlier size can
-// compare its root.
+// TestExport shows for four published ledgers that the export of each tenant verifies at
+// each size of the ledger from seven entries and from the tenant's creation or first
+// event on; that at every seventh size, exports in parts of 1, 2, 5 and 1000 events have
+// the same bytes; that the export of a created tenant contains no id of another created
+// tenant; and that a reader who has the checkpoint of an earlier size can verify that the
+// ledger extends it.
 func TestExport(t *testing.T) {
 	for _, file := range []string{"good-an-older-ledger.jsonl", "good-a-new-ledger.jsonl", "good-a-tenant-suspended.jsonl", "good-a-bundle-the-cell-has-now.jsonl"} {
 		p := openLedger(t, file)
@@ -215,7 +215,8 @@ func TestExport(t *testing.T) {
 }
 
 // TestExportHasStates shows that the export of a tenant contains the events about the
-// tenant's state, and that the export of another tenant does not.
+// tenant's own state and none about that of other tenants, and that the export of the
+// cell contains those about every tenant.
 func TestExportHasStates(t *testing.T) {
 	p := openLedger(t, "good-a-tenant-suspended.jsonl")
 	size := uint64(len(p.lines))

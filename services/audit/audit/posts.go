@@ -156,7 +156,8 @@ func dumpSearch(tx *bbolt.Tx, names map[uint32]string, line func([]byte) error) 
 	return nil
 }
 
-// dumpEvents calls line with one line for each session.
+// dumpEvents calls line with one line for each session, which contains the number of its
+// events and a digest over their sequences.
 func dumpEvents(tx *bbolt.Tx, line func([]byte) error) error {
 	return tx.Bucket(bSessions).ForEach(func(id, b []byte) error {
 		return dumpList(tx.Bucket(bEvents), "events", string(id), b[:8], line)

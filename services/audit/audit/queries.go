@@ -57,10 +57,10 @@ func (s *Service) serve(server *rpc.Server) {
 	})
 }
 
-// longReads is the number of queries for packs, proof graphs and parts of exports that audit
-// handles at once, because each holds many events in memory. They continue until their
-// deadline if the client of the gateway disconnects, so a limit at the gateways does not
-// bound them. fair.Places divides them among the tenants.
+// longReads is the maximum number of queries for packs, proof graphs and parts of exports
+// that audit handles at once, because each holds many events in memory. They continue
+// until their deadline if the client of the gateway disconnects, so a limit at the
+// gateways does not bound them. fair.Places divides them among the tenants.
 const longReads = 16
 
 // admitted returns a handler that calls h while the query's tenant has one of the places,

@@ -264,8 +264,8 @@ func (s *Service) checkTips() error {
 	return err
 }
 
-// dumpTips writes the root of the map. The dump need not contain the map itself, because
-// the sessions determine it.
+// dumpTips calls line with the root of the map. The dump need not contain the map itself,
+// because the sessions determine it.
 func dumpTips(tx *bbolt.Tx, line func([]byte) error) error {
 	root, err := tipsRoot(tx)
 	if err != nil {

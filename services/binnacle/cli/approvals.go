@@ -156,7 +156,7 @@ func signBallot(ctx context.Context, c *env, call, file, as string, body map[str
 		return err
 	}
 	if as == "" {
-		return fail(exitUsage, "--key wants --as: whose key it is")
+		return fail(exitUsage, "--key requires --as: whose key it is")
 	}
 	k, err := sign.NewKey(seed)
 	if err != nil {

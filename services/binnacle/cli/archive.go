@@ -37,7 +37,7 @@ func newArchiveCmd(c *env) *cobra.Command {
 
 func runArchive(ctx context.Context, c *env, o *archiveOptions) error {
 	if o.to == "" {
-		return fail(exitUsage, "archive wants --to DIR")
+		return fail(exitUsage, "archive requires --to DIR")
 	}
 	src, stop, err := openLedger(ctx, c, &o.source)
 	if err != nil {

@@ -95,7 +95,7 @@ func TestUsage(t *testing.T) {
 		"completion bsh":                 "did you mean bash",
 		"context use nosuch":             `context "nosuch" does not exist`,
 		"tools --context nosuch":         `context "nosuch" does not exist`,
-		"export":                         "export wants --session or --ledger",
+		"export":                         "export requires --session or --ledger",
 		"decide":                         "name a kind or a call, not both",
 		"decide tool.x --call c":         "name a kind or a call, not both",
 	} {

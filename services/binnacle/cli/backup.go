@@ -115,7 +115,7 @@ func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
 // an interrupted backup does not leave an incomplete file under the final name.
 func runBackup(ctx context.Context, c *env, o *backupOptions) error {
 	if o.out == "" {
-		return fail(exitUsage, "backup wants --out FILE")
+		return fail(exitUsage, "backup requires --out FILE")
 	}
 	o.fill(c.data)
 	conn, stop, err := o.open(c.data)
@@ -141,11 +141,11 @@ func runBackup(ctx context.Context, c *env, o *backupOptions) error {
 	})
 }
 
-// runRestore restores a backup. The NATS server starts only after the keys are
-// restored, because its configuration depends on them.
+// runRestore restores a backup. Without --nats, the NATS server starts only after the
+// keys are restored, because its configuration depends on them.
 func runRestore(ctx context.Context, c *env, o *backupOptions) error {
 	if o.in == "" {
-		return fail(exitUsage, "restore wants --in FILE")
+		return fail(exitUsage, "restore requires --in FILE")
 	}
 	o.fill(c.data)
 	file, err := os.Open(o.in)

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestOperatorAdvice checks that the error of an operator's request that a context's token
-// does not permit says what to do, and that other errors do not.
+// TestOperatorAdvice checks that the error of an operator's request that a context's
+// token does not permit names the variable for an operator's token, and that other errors
+// do not.
 func TestOperatorAdvice(t *testing.T) {
 	reason := contract.ReasonOperatorRequired
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -72,7 +72,7 @@ func newContextSetCmd(c *env) *cobra.Command {
 					x.CA = ca
 				}
 				if x.Addr == "" {
-					return fail(exitUsage, "context set wants --addr")
+					return fail(exitUsage, "context set requires --addr")
 				}
 				return s.Put(args[0], x)
 			})

@@ -57,7 +57,7 @@ bytes as lines, the checkpoint over them as the last line.`,
 
 func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	if (o.session == "") == !o.ledger {
-		return fail(exitUsage, "export wants --session or --ledger")
+		return fail(exitUsage, "export requires --session or --ledger")
 	}
 	return save(c, o.out, func(w io.Writer) (int64, error) { return exportTo(ctx, c, w, o) })
 }

@@ -35,7 +35,7 @@ func newJudgeCmd(c *env) *cobra.Command {
 // the text format prints nothing.
 func runJudge(ctx context.Context, c *env, session, rubric string) error {
 	if session == "" || rubric == "" {
-		return fail(exitUsage, "judge wants --session and --rubric")
+		return fail(exitUsage, "judge requires --session and --rubric")
 	}
 	b, err := os.ReadFile(rubric)
 	if err != nil {

@@ -106,7 +106,7 @@ func newConsentCmd(c *env) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if maker == "" || len(scopes) == 0 {
-				return fail(exitUsage, "key consent wants --maker and at least one --scope")
+				return fail(exitUsage, "key consent requires --maker and at least one --scope")
 			}
 			if ttl == 0 {
 				ttl = 24 * time.Hour

@@ -292,7 +292,7 @@ func TestContexts(t *testing.T) {
 	must("standard input holds no token", exitAuth, "a b", "login")
 	must("login reads the token from standard input", exitUsage, "good", "login", "--token", "x")
 	must("no mesh answers", exitNoMesh, "good", "login", "--context", "third", "--addr", "127.0.0.1:1")
-	must("context set wants", exitUsage, "", "context", "set", "third") // the command line names no address
+	must("context set requires", exitUsage, "", "context", "set", "third") // the command line names no address
 	must("context default is removed", exitOK, "", "context", "remove", "default")
 	must("does not exist", exitUsage, "", "context", "remove", "default")
 	if slices.Contains(*tokens, "") {
@@ -451,7 +451,8 @@ func TestOperatorToken(t *testing.T) {
 	}
 }
 
-// TestOperatorRequests checks, for each command, whether its requests are an operator's.
+// TestOperatorRequests checks which commands send their first request with an operator's
+// token.
 func TestOperatorRequests(t *testing.T) {
 	alone(t)
 	t.Setenv("BINNACLE_TOKEN", "usual")

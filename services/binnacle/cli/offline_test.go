@@ -63,13 +63,13 @@ func TestOfflinePolicy(t *testing.T) {
 		{"policy diff good other", exitOK, `(?m)^- .*tool.noop(.|\n)*^\+ .*tool.spin`, ""},
 		{"policy diff good good", exitOK, `^$`, ""},
 		{"policy diff good other --json", exitOK, `^\{"added":\[.*tool.spin.*\],"removed":\[.*tool.noop.*\]\}\n$`, ""},
-		{"policy build good", exitUsage, `^$`, "policy build wants --out"},
+		{"policy build good", exitUsage, `^$`, "policy build requires --out"},
 		{"policy build good --out b.tar.gz", exitOK, `^wrote b.tar.gz\nsha256:[0-9a-f]{64}\n$`, ""},
 		{"policy validate b.tar.gz", exitOK, `consistent`, ""},
 		{"policy build good --out b.tar.gz --sign nosuch", exitFailed, `^$`, "nosuch"},
 		{"policy build broken --out c.tar.gz", exitFailed, `^$`, "rego_parse_error"},
 		{"policy set-limits overlay.json", exitUsage, `^$`, `want {"limits"`},
-		{"policy activate", exitUsage, `^$`, "wants a PATH, --url or --object"},
+		{"policy activate", exitUsage, `^$`, "requires a PATH, --url or --object"},
 	} {
 		t.Run(x.line, func(t *testing.T) {
 			t.Chdir(dir)
@@ -86,8 +86,8 @@ func TestOfflinePolicy(t *testing.T) {
 
 // TestOfflineKeys checks that, without a mesh, tokens can be made, keys can be made,
 // added, rotated, revoked and distributed, and operators can be added, removed and
-// listed; that no command prints a seed of the ring;
-// and that invalid arguments of these and other commands result in the expected errors.
+// listed; that no command prints a seed of the ring; and that invalid arguments of these
+// and other commands result in the expected errors.
 func TestOfflineKeys(t *testing.T) {
 	alone(t)
 	data, to := t.TempDir(), t.TempDir()
@@ -147,12 +147,12 @@ func TestOfflineKeys(t *testing.T) {
 		{"verify DATA/seed", exitFailed, `^$`, "FAILED"},
 		{"verify DATA/seed --witnesses DATA/seed", exitUsage, `^$`, "--witnesses"},
 		{"verify DATA/seed --kept DATA/nosuch", exitUsage, `^$`, "--kept"},
-		{"witness --name w", exitUsage, `^$`, "wants --name, --key and --state"},
+		{"witness --name w", exitUsage, `^$`, "requires --name, --key and --state"},
 		{"recover --reason x --nats=", exitFailed, `^$`, "does not exist: audit misses nothing"},
-		{"recover", exitUsage, `^$`, "wants --reason"},
-		{"backup", exitUsage, `^$`, "backup wants --out"},
-		{"restore", exitUsage, `^$`, "restore wants --in"},
-		{"archive", exitUsage, `^$`, "archive wants --to"},
+		{"recover", exitUsage, `^$`, "requires --reason"},
+		{"backup", exitUsage, `^$`, "backup requires --out"},
+		{"restore", exitUsage, `^$`, "restore requires --in"},
+		{"archive", exitUsage, `^$`, "archive requires --to"},
 		{"archive --to x --mirror nats://x --witnessed 1", exitUsage, `^$`, "--witnessed is for the mesh"},
 	} {
 		line := strings.NewReplacer("DATA", data, "KID", kid, "OTHER", t.TempDir()).Replace(x.line)
@@ -256,9 +256,9 @@ func TestMeshConfig(t *testing.T) {
 	}
 }
 
-// TestStory checks that each format shows the events of a story with reserved characters
-// escaped, that Mermaid and DOT show the edges from causes, and that the text omits
-// events before the call.
+// TestStory checks that each format shows the events of a story, that Mermaid, DOT and
+// SVG escape reserved characters, that Mermaid and DOT show the edges from causes, and
+// that the text omits events before the call.
 func TestStory(t *testing.T) {
 	s := &story{CallID: "c-1", Nodes: []chapter{
 		{ID: "e-0", Name: "before", Says: "before this call"},

@@ -22,8 +22,8 @@ func newOrdered[T any](n int) *ordered[T] {
 	return o
 }
 
-// add adds a function. It waits while n results wait, unless stop is closed; then it
-// returns false, and f may never be called.
+// add adds a function. It blocks while n results wait. If stop is closed meanwhile, add
+// returns false, and f is not called.
 func (o *ordered[T]) add(stop <-chan struct{}, f func() T) bool {
 	result := make(chan T, 1)
 	select {

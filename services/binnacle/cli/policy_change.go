@@ -48,7 +48,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 	case o.object != "":
 		args["object"] = map[string]any{"commitment": o.object, "size": o.size}
 	default:
-		return fail(exitUsage, "policy activate wants a PATH, --url or --object")
+		return fail(exitUsage, "policy activate requires a PATH, --url or --object")
 	}
 	if o.layer != "" {
 		args["layer"] = o.layer

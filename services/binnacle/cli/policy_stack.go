@@ -91,7 +91,7 @@ func testPolicy(ctx context.Context, c *env, dir string) error {
 // file the bundle is not signed.
 func buildBundle(c *env, dir, out, seedFile string) error {
 	if out == "" {
-		return fail(exitUsage, "policy build wants --out")
+		return fail(exitUsage, "policy build requires --out")
 	}
 	var kid string
 	var seed []byte

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// printed is a buffer that a command writes while a test reads it.
+// printed is a buffer to which a command writes while a test reads it.
 type printed struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -132,7 +132,9 @@ func (c *env) bearer() (string, error) {
 	return fileToken(c)
 }
 
-// variableToken returns the token in the environment, or "" if there is none.
+// variableToken returns the token in the environment, or "" if there is none. It returns
+// an error if BINNACLE_TOKEN is set but empty, unless BINNACLE_OPERATOR_TOKEN is used
+// instead.
 func variableToken(c *env) (string, error) {
 	if c.operator {
 		if v := strings.TrimSpace(os.Getenv("BINNACLE_OPERATOR_TOKEN")); v != "" {

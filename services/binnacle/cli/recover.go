@@ -49,7 +49,7 @@ DATA/keys and reads the whole ledger first; a ledger that holds everything is re
 // those events, because witnesses could report a new epoch over a healthy log as a fork.
 func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	if o.reason == "" {
-		return fail(exitUsage, "recover wants --reason: it is signed and stays on the ledger")
+		return fail(exitUsage, "recover requires --reason: it is signed and stays on the ledger")
 	}
 	if o.checkpoint == "" {
 		o.checkpoint = filepath.Join(c.data, "audit", "checkpoint")

@@ -106,7 +106,7 @@ type replayer struct {
 	args  map[string]*contract.Content // arguments of proposed calls without a final decision, by call id
 	rep   replayReport
 	// findings passes on what is found about decisions and events to the report, in the
-	// order of the ledger; nil unless run runs.
+	// order of the ledger. It is nil unless run is in progress.
 	findings *ordered[finding]
 	// each, if set, is called for every decision on a proposed call, instead of the
 	// comparison; err is the error of reading args.
@@ -128,8 +128,9 @@ var errEnd = errors.New("reached the position of --until")
 
 // run replays the ledger, which it reads from the mesh, from its first event to position
 // to, or until r.end stops it. Events are decoded, and decisions repeated, on all
-// processors, and views that need only entries are built beside; everything else is
-// applied in the order of the ledger, and so are differences reported.
+// processors, and each view whose declaration sets Alone is built in a goroutine of its
+// own. Everything else is applied in the order of the ledger, and differences are
+// reported in that order.
 func (r *replayer) run(to uint64) error {
 	resp, err := r.c.request(r.ctx, http.MethodGet, "/api/v1/ledger?to="+strconv.FormatUint(to, 10), nil, nil)
 	if err != nil {
@@ -167,8 +168,9 @@ func (r *replayer) run(to uint64) error {
 // progress holds the times that determine when run draws the next progress bar.
 type progress struct{ began, last time.Time }
 
-// chunk applies the entries of a chunk. It returns the number of entries that were applied,
-// and that the views beside must therefore apply; the last one may have failed.
+// chunk applies the entries of a chunk until one of them fails or r.end stops the replay.
+// It returns the number of entries that it applied, including the one that failed; run
+// passes as many to the views that are built concurrently.
 func (r *replayer) chunk(c *chunk, to uint64, p *progress) (n int, err error) {
 	for i := range c.entries {
 		x := &c.entries[i]

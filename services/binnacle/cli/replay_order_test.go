@@ -19,8 +19,8 @@ import (
 )
 
 // TestOrdered shows that results are passed on in the order of their functions, that at
-// most n wait, that add returns false once stop is closed, and that an error of the user
-// ends each.
+// most n wait, that add returns false once stop is closed, and that each ends with the
+// error of the function use.
 func TestOrdered(t *testing.T) {
 	const n = 4
 	o := newOrdered[int](n)
@@ -54,7 +54,7 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// pastLedger is a ledger of calls that are proposed and allowed, and its server.
+// pastLedger is a ledger of allowed calls, which its method replayer serves over HTTP.
 type pastLedger struct {
 	t     *testing.T
 	lines []string
@@ -95,8 +95,8 @@ func (l *pastLedger) replayer() *replayer {
 }
 
 // TestReplayDifferences shows that differences are reported in the order of the ledger,
-// although decisions are repeated concurrently, and that a ledger that ends too early is
-// an error after the decisions before its end.
+// although decisions are repeated concurrently, and that run returns an error for a
+// ledger that ends too early, after it has counted the decisions before that end.
 func TestReplayDifferences(t *testing.T) {
 	l := &pastLedger{t: t}
 	var want []string

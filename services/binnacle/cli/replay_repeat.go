@@ -123,8 +123,8 @@ func (r *replayer) repeat() (end func()) {
 	}
 }
 
-// found adds a finding to the report, after those before it. While run runs, f is called
-// concurrently with what follows.
+// found adds the finding that f returns to the report, after those before it. While run
+// is in progress, found does not wait for f, which is called on another goroutine.
 func (r *replayer) found(f func() finding) {
 	if r.findings == nil {
 		r.rep.add(f())
@@ -181,7 +181,7 @@ type besides struct {
 	wg    sync.WaitGroup
 }
 
-// beside is a view that needs nothing but the entries.
+// beside is a view that is built beside the replay; its declaration sets Alone.
 type beside struct {
 	*rebuilding
 	reads *view.Selection
@@ -189,7 +189,7 @@ type beside struct {
 	err   error // error of the first entry that the view rejected
 }
 
-// beside begins to build the views that need nothing but the entries.
+// beside begins to build the views whose declaration sets Alone.
 func (r *replayer) beside() *besides {
 	b := &besides{}
 	for i := range r.views {
@@ -212,8 +212,8 @@ func (b *besides) apply(entries []replayed) {
 	}
 }
 
-// end waits until the views have applied all entries, and returns the error of the first
-// view that rejected one.
+// end waits until each view has applied all entries or has rejected one, and returns the
+// error of the first view that rejected one.
 func (b *besides) end() error {
 	for _, x := range b.views {
 		close(x.in)
@@ -239,7 +239,8 @@ func (x *beside) run() {
 	}
 }
 
-// one applies one entry.
+// one applies an entry, unless it is after the position of the live view or the view does
+// not read it.
 func (x *beside) one(en *replayed) error {
 	if en.Seq > x.live.Position || len(x.reads.Of(en.Subject)) == 0 {
 		return nil

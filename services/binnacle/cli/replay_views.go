@@ -124,8 +124,9 @@ func (r *replayer) close() {
 	}
 }
 
-// applyViews applies an entry to the views that read it and have not reached the
-// position of the live view, except those that are built beside.
+// applyViews applies an entry to the views that read it and have not reached the position
+// of the live view, except the views whose declaration sets Alone, which besides.apply
+// receives.
 func (r *replayer) applyViews(x *replayed) error {
 	if r.reads == nil {
 		return nil
@@ -166,7 +167,7 @@ func ledgerEnd(ctx context.Context, c *env) (uint64, string, error) {
 	resp.Body.Close()
 	to, err := strconv.ParseUint(resp.Header.Get("X-Binnacle-Ledger-Size"), 10, 64)
 	if err != nil {
-		return 0, "", fmt.Errorf("the mesh does not tell its ledger's size: %w", err)
+		return 0, "", fmt.Errorf("the mesh's response has no valid X-Binnacle-Ledger-Size: %w", err)
 	}
 	catalog, _, _ := services.ViewAt(services.Gateway)
 	live, err := fetchView(ctx, c, catalog)

@@ -74,7 +74,7 @@ func meshLedger(ctx context.Context, c *env, k int) (*ledgerSource, error) {
 	}}
 	head, err := ledger.ReadHead([]byte(src.note))
 	if err != nil {
-		return nil, fail(exitFailed, "the mesh answered with what is %v", err)
+		return nil, fail(exitFailed, "the mesh returned an invalid checkpoint: %v", err)
 	}
 	src.size = head.Size
 	return src, nil

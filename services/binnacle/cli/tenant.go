@@ -84,7 +84,7 @@ func newTenantCreateCmd(c *env) *cobra.Command {
 func createTenant(ctx context.Context, c *env, name, admin string, quota contract.Quota) error {
 	parts := strings.Split(name, "/")
 	if len(parts) != 3 || admin == "" {
-		return fail(exitUsage, "tenant create wants ORGANIZATION/PROJECT/ENVIRONMENT and --admin")
+		return fail(exitUsage, "tenant create requires ORGANIZATION/PROJECT/ENVIRONMENT and --admin")
 	}
 	if _, err := contract.TenantID(parts[0], parts[1], parts[2]); err != nil {
 		return fail(exitUsage, "%v", err)
@@ -121,7 +121,7 @@ func newTenantQuotaCmd(c *env) *cobra.Command {
 		ValidArgsFunction: byPosition(fromMesh(c, tenantNames)),
 		RunE: func(cmd *cobra.Command, pos []string) error {
 			if !c.given("quota-in-flight") && !c.given("quota-calls-per-second") && !c.given("quota-body-bytes") {
-				return fail(exitUsage, "tenant quota wants at least one of --quota-in-flight, --quota-calls-per-second and --quota-body-bytes; 0 is no limit")
+				return fail(exitUsage, "tenant quota requires at least one of --quota-in-flight, --quota-calls-per-second and --quota-body-bytes; 0 is no limit")
 			}
 			return c.say(c.governed(cmd.Context(), "tenant.set_quota", map[string]any{"tenant": pos[0], "quota": quota}))
 		},

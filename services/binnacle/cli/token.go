@@ -108,7 +108,7 @@ func revokeToken(ctx context.Context, c *env, pos []string, principal, reason st
 // createToken mints a token with the seed in DATA/keys, without a request to the mesh.
 func createToken(c *env, tenant string, o *tokenOptions) error {
 	if o.actor == "" || len(o.scopes) == 0 {
-		return fail(exitUsage, "token create wants --actor and at least one --scope")
+		return fail(exitUsage, "token create requires --actor and at least one --scope")
 	}
 	t, err := mintToken(c.data, tenant, o)
 	if err != nil {

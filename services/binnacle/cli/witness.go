@@ -64,7 +64,7 @@ prove a fork to anyone (exit code 8).`,
 // crash.
 func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 	if o.name == "" || o.key == "" || o.state == "" {
-		return fail(exitUsage, "witness wants --name, --key and --state")
+		return fail(exitUsage, "witness requires --name, --key and --state")
 	}
 	kid, err := rootKID(c, o.root)
 	if err != nil {

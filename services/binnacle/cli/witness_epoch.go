@@ -90,8 +90,8 @@ func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept
 	return w.grown(ctx, last, end, l.Epoch-1)
 }
 
-// epochs returns the epochs that a root key opened, by number. If two openings have the
-// same number, the first one is valid.
+// epochs returns the epochs that a root key opened, by number. Of several valid openings
+// with the same number, the first one counts.
 func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, error) {
 	resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type="+contract.EventLogEpochOpened, nil, nil)
 	if err != nil {

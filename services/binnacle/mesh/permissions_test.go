@@ -106,7 +106,8 @@ func stored(t *testing.T, admin *bus.Conn) map[string]uint64 {
 }
 
 // unchanged fails the test if a message was added or removed since before was read,
-// except under the subject own.
+// except under the subject own. Messages of the stream TRANSIENT may be gone, because
+// they expire.
 func unchanged(t *testing.T, admin *bus.Conn, before map[string]uint64, own string) {
 	t.Helper()
 	after := stored(t, admin)
@@ -142,8 +143,8 @@ func offer(t *testing.T, admin, c *bus.Conn, d *bus.Declaration) {
 	}
 }
 
-// refused fails the test if the server answers a request of a client that has an account
-// of its own.
+// refused fails the test unless the server refuses a request of a client that has an
+// account of its own.
 func refused(t *testing.T, c *bus.Conn, r attempt) {
 	t.Helper()
 	limit, silent := 5*time.Second, strings.HasPrefix(r.subject, "$JS.API.CONSUMER.RESET.")
@@ -226,10 +227,9 @@ func TestPermissions(t *testing.T) {
 }
 
 // TestFilters checks that no subject matches two filters of one reader or work consumer,
-// and that a reader's cover contains its filters.
-// The server rejects a filter only if another one contains it. If two filters overlap
-// without that, the server counts a matching event twice as pending, and the reader
-// never catches up.
+// and that a reader's cover contains its filters. The server rejects a filter only if
+// another one contains it. If two filters overlap without that, the server counts a
+// matching event twice as pending, and the reader never catches up.
 func TestFilters(t *testing.T) {
 	meet := func(a, b string) bool {
 		x, y := strings.Split(a, "."), strings.Split(b, ".")

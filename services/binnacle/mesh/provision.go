@@ -61,8 +61,8 @@ func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 // after each reconnection, because a restarted server has lost the streams and consumers
 // that it stored only in memory. It also publishes documents that are added to the ring
 // while it runs. It returns nil when ctx is done, a *bus.RunningError if another
-// provisioner runs, and another error if it cannot connect, or loses its slot or the
-// connection for good.
+// provisioner runs, and another error if it cannot connect, loses its slot or the
+// connection for good, or finds that the ledger cannot have several tenants.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
@@ -224,9 +224,9 @@ func (r *reading) Pending() uint64        { return r.last.Load() - min(r.positio
 
 // all advances the Lamport clock past every valid event on the ledger, so that a
 // revocation does not invalidate signatures made before it. The newest checkpoint
-// contains the highest Lamport time up to its size; only later events are read, without
-// a time limit: if audit did not run for a while, there may be many.
-// The checkpoints are those of the log that is named after the tenant log.
+// contains the highest Lamport time up to its size; only later events are read, without a
+// time limit: if audit did not run for a while, there may be many. The checkpoints are
+// those of the log that is named after the tenant log.
 func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter, log string) error {
 	from, err := seeCheckpoint(ctx, c, m, log)
 	if err != nil {

@@ -22,10 +22,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// TestSnapshots makes enough calls that a stopping mesh stores snapshots. It shows that
-// a mesh that starts from them has the same views, that the background check reproduces
-// each of them, and that the check rejects false snapshots although policy's own key
-// signed them: it records and deletes them, so that the next start does not use them.
+// TestSnapshots makes enough calls that a stopping mesh stores snapshots. It shows that a
+// mesh that starts from them returns the same limits and catalog, that the background
+// check reproduces each of them, and that the check rejects false snapshots although
+// policy's own key signed them: it records and deletes them, so that the next start does
+// not use them.
 func TestSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{Dir: dir, Addr: "127.0.0.1:0", Noop: true}

@@ -16,7 +16,7 @@ import (
 // Mesh configures access to the gateway to which the proxy proposes its calls. Client
 // must not be nil.
 type Mesh struct {
-	URL    string // http://host:port
+	URL    string // base URL without a final slash, such as http://host:port
 	Token  string
 	Client *http.Client
 }
@@ -68,7 +68,7 @@ func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	}
 	resp, err := a.mesh.Client.Do(req)
 	if err != nil {
-		return undecided("no mesh answers: nothing is passed on")
+		return undecided("the mesh is unreachable; nothing was forwarded")
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
@@ -81,7 +81,7 @@ func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	case http.StatusOK:
 		v.Allowed = v.Verdict == "ALLOW" && v.ReceiptID != ""
 		if !v.Allowed {
-			return undecided("what answers at the mesh's address is not a mesh")
+			return undecided("the response from the mesh's address has no verdict ALLOW with a receipt; check that the address is a mesh's")
 		}
 		return v
 	case http.StatusAccepted:

@@ -47,7 +47,7 @@ func parse(b []byte) (*object, error) {
 		}
 		key := t.(string)
 		if _, twice := o.vals[key]; twice {
-			return nil, fmt.Errorf("member %q stands there twice", key)
+			return nil, fmt.Errorf("duplicate member %q", key)
 		}
 		for _, k := range looked {
 			if k != key && strings.EqualFold(k, key) {
@@ -64,7 +64,7 @@ func parse(b []byte) (*object, error) {
 		return nil, errors.New("not JSON")
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something stands behind the JSON document")
+		return nil, errors.New("data after the JSON object")
 	}
 	return o, nil
 }

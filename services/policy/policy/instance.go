@@ -70,8 +70,8 @@ const reachWait = 5 * time.Second
 
 // known returns the state of a tenant, or nil if the tenant does not exist. If this
 // instance has no state of the tenant, known first waits until the instance has applied
-// every stored event, because it may not have applied the event that creates the tenant or
-// opens the cell. It returns an error if that takes longer than reachWait.
+// every stored event, because it may not have applied the event that creates the tenant
+// or opens the cell. It returns an error if reach fails or takes longer than reachWait.
 func (i *instance) known(ctx context.Context, id string) (*state.State, error) {
 	if st := i.states.Of(id); st != nil {
 		return st, nil
@@ -190,5 +190,5 @@ func failure(err error) (execute.Result, bool) {
 	case errors.As(err, &bad):
 		return execute.Fail(contract.CodeInvalidInput, "%v", err), true
 	}
-	return execute.Fail(contract.CodeUnavailable, "the ledger did not take the change: %v", err), true
+	return execute.Fail(contract.CodeUnavailable, "the ledger did not store the change: %v", err), true
 }

@@ -36,10 +36,10 @@ type labelled struct {
 	seq    uint64
 }
 
-// errMoved is returned if the facts of a decision no longer match the ledger: the
-// session has newer labels than those in the facts, or the result of the call's
-// reservation differs from that in the facts. The call is then decided again.
-var errMoved = errors.New("the session was labelled meanwhile")
+// errMoved is returned if the facts of a decision no longer match the ledger: the session
+// has newer labels than those in the facts, the result of the call's reservation differs
+// from that in the facts, or the cell was opened. The call is then decided again.
+var errMoved = errors.New("the ledger has changed since the facts of the decision were collected")
 
 // reaching returns the labels of all data that can have caused a call: of its session,
 // of its parent's session, and of the request itself. Those of its session come from the

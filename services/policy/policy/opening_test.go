@@ -392,8 +392,7 @@ func (m *member) persons(tenant string) string {
 
 // TestPersonsOverOpening shows that bootstrap registers the administrator of the original
 // tenant there and the first operator in the cell's own tenant, each once, on an old and
-// on a new ledger. The persons and roles of the original tenant have no effect in the
-// cell's own tenant.
+// on a new ledger. A person of the original tenant cannot vote in the cell's own tenant.
 func TestPersonsOverOpening(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)
@@ -503,8 +502,9 @@ func TestAllowedWhileOpening(t *testing.T) {
 	})
 }
 
-// TestNoTenantsBeforeOpening shows that calls which create or change tenants are denied
-// before the cell is opened, and that a freeze is not.
+// TestNoTenantsBeforeOpening shows that calls that create or change tenants are denied
+// with ReasonTenantIsolation before the cell is opened, and that a freeze is not denied
+// for that reason.
 func TestNoTenantsBeforeOpening(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)
@@ -517,11 +517,12 @@ func TestNoTenantsBeforeOpening(t *testing.T) {
 	})
 }
 
-// lagging is a registry of keys that knows no key until await is called for a sequence.
+// lagging is a registry of keys that knows no key until await was called with a sequence
+// of at least want.
 type lagging struct {
 	keyring
 	read uint64 // greatest sequence for which await was called
-	want uint64 // sequence up to which the registry must have read, so that it has the keys
+	want uint64 // the registry has its keys if read is at least this sequence
 }
 
 func (l *lagging) await(seq uint64) error {

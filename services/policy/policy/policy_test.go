@@ -107,7 +107,7 @@ func (w *world) ceilings(change func(*guard.Ceilings)) {
 // usual returns a world with ceilings, the built-in bundle and a few tools.
 func usual(t testing.TB) *world { return usualIn(t, "") }
 
-// usualIn returns a world like usual, whose cell has the given tenant.
+// usualIn returns a world like usual, but the given tenant is the cell's own tenant.
 func usualIn(t testing.TB, tenant string) *world {
 	w := newWorld(t)
 	w.st.Configured = tenant
@@ -158,8 +158,8 @@ func (w *world) estimate(eval *stack.Evaluation, args []byte) (a contract.Amount
 	return a
 }
 
-// key returns the facts about the virtual key k1 for a call of an actor that requests a
-// model, or none if model is empty.
+// key returns the facts about the virtual key k1 for a call of an actor. model is the
+// model that the call requests, or empty if it requests none.
 func (w *world) key(actor, model string) (k *guard.KeyFact) {
 	f := facts("echo")
 	f.Client, f.Actor = "key/k1", actor
@@ -227,8 +227,9 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	}
 }
 
-// TestPrivilegedKinds shows that the built-in policy allows the kinds that govern others only
-// with their scope, and never in a session that has read data from the web.
+// TestPrivilegedKinds shows that the built-in policy allows policy.freeze and
+// tenant.suspend only with the scope of the kind, and never in a session that has read
+// data from the web.
 func TestPrivilegedKinds(t *testing.T) {
 	w := usualIn(t, contract.CellTenant) // calls of other tenants that change tenants are denied before the policy is evaluated
 	for kind, scope := range map[string]string{"policy.freeze": "policy:admin", "tenant.suspend": "cell:admin"} {

@@ -66,8 +66,8 @@ func (r *Recalled) Redecide(ctx context.Context, args []byte) (verdict, reason, 
 	return eval.Again()
 }
 
-// Explain returns the result of each part of a recorded decision, and the
-// decision itself as the last step. It returns the same errors as Redecide.
+// Explain returns the result of each part of a recorded decision, and the decision itself
+// as the last step. It fails like Recall.
 func (s *State) Explain(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) ([]guard.Step, error) {
 	eval, err := s.in.Redecide(ctx, e, d, args, true)
 	if err != nil {

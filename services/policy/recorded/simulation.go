@@ -53,7 +53,7 @@ func (s *Simulation) stacks(tenant string) (*stacks, error) {
 	}
 	x := &stacks{force: s.now.in.Nearest(tenant).Stack().WithoutExpired(s.at)}
 	if err := x.force.Readable(); err != nil {
-		return nil, fmt.Errorf("the documents in force decide nothing again: %w: put another document in force in its place, or retire it", err)
+		return nil, fmt.Errorf("a document in force cannot be read: %w: put another document in force in its place, or retire it", err)
 	}
 	x.proposed = x.force
 	if s.candidate.Layer == "p0" || tenant == s.tenant || s.candidate.Layer == "p1" && s.tenant == s.now.in.Cell() {

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// merging is a merge of large runs in the background. The change that next writes a run
-// replaces the runs by the result. The methods finished and number accept a nil
-// receiver.
+// merging is a merge of large runs in the background. The first change that writes a run
+// after the merge has finished replaces the merged runs by the result. The methods
+// finished and number accept a nil receiver.
 type merging struct {
 	runs    []*run // runs that are merged; consecutive in Set.runs
 	at      int    // index of the first of them in Set.runs

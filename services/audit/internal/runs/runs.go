@@ -286,7 +286,7 @@ func (c *Change) Prepare() (numbers []uint64, records []byte, err error) {
 	return numbers, nil, nil
 }
 
-// number returns a number that no run has, also none that is being written.
+// number returns a number that no run has, not even one that is being written.
 func (c *Change) number() uint64 {
 	number := c.s.merging.number()
 	for _, r := range c.s.runs {

@@ -38,7 +38,7 @@ type Eraser struct {
 	last      uint64                         // last sequence of the stream SNAPSHOTS when it was read
 	held      map[string]map[contentKey]bool // content keys of the content in each snapshot, by the beginning of its subjects
 	destroyed map[contentKey]bool
-	uncertain map[string]bool // tenants of calls whose outcome does not say whether they destroyed a key; emptied by each pass
+	uncertain map[string]bool // tenants of calls of which it is unknown which key they destroyed, if any; emptied by each pass that succeeds
 	position  uint64          // sequence up to which the ledger was read for destroyed keys
 }
 
@@ -62,9 +62,9 @@ func (x *Eraser) Run(ctx context.Context) {
 	}
 }
 
-// pass deletes the snapshots that hold content under destroyed content keys. The stream is
-// read only if a message was stored since the last pass, and the ledger only if a snapshot
-// holds encrypted content.
+// pass deletes the snapshots that hold content under content keys that were destroyed or
+// may have been (see uncertain). The stream is read only if a message was stored since
+// the last pass, and the ledger only if a snapshot holds encrypted content.
 func (x *Eraser) pass(ctx context.Context) error {
 	last, err := x.Conn.LastSeq(ctx, bus.Snapshots)
 	if err != nil {
@@ -198,7 +198,9 @@ func keysOf(line []byte) (keys []contentKey) {
 	return keys
 }
 
-// destructions reads from the ledger which content keys were destroyed since the last call.
+// destructions reads the ledger from the position of the last call on. It adds the
+// content keys that were destroyed to x.destroyed, and the tenants of calls that may have
+// destroyed another key to x.uncertain.
 func (x *Eraser) destructions(ctx context.Context) error {
 	if x.destroyed == nil {
 		x.destroyed, x.uncertain = map[contentKey]bool{}, map[string]bool{}

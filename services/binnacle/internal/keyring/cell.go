@@ -150,5 +150,5 @@ func openCell(r *Ring, log, original string) (*contract.CellOpened, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o, r.write(cellFile, contract.Bytes(o)) // written last, since its presence means that the ring is complete
+	return o, r.write(cellFile, contract.Bytes(o)) // written after the document of the operator, because OpenCell adds neither once this file exists
 }

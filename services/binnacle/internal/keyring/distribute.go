@@ -84,8 +84,8 @@ func giveFIFOs(dir string) error {
 	return err
 }
 
-// distribute copies one file of a ring, or the JSON files of one folder, to the folder
-// to. A file or folder that does not exist is skipped.
+// distribute copies one file of a ring, or the JSON files of one of its folders, to the
+// same name below the folder to. A file or folder that does not exist is skipped.
 func distribute(r *Ring, name, to string) error {
 	folder, isFolder := strings.CutSuffix(name, "/")
 	if !isFolder {

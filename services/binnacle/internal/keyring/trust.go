@@ -249,7 +249,7 @@ func (r *Ring) Revoke(kid string) error {
 		case d.Revoked:
 			return fmt.Errorf("key %s is revoked already", kid)
 		case kid == root.KID:
-			return errors.New("the root of the moment cannot revoke itself; rotate it first")
+			return errors.New("the current root key cannot revoke itself; rotate it first")
 		default:
 			if !OfTenant(d.Owner) {
 				d.Tenant = tenant

@@ -209,7 +209,7 @@ func (o *op) what() string {
 	return "pub " + o.subject
 }
 
-// isAppend reports whether the operation stores an event.
+// isAppend reports whether the operation publishes an event.
 func (o *op) isAppend() bool { return strings.HasPrefix(o.subject, "evt.") }
 
 func (o *op) isAck() bool { return strings.HasPrefix(o.subject, "$JS.ACK.") }

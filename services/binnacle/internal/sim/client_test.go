@@ -201,7 +201,9 @@ func (w *world) drive(c *call) {
 var random = regexp.MustCompile(`[A-Z2-7]{26}`)
 
 // received records the outcome of a call that a response contains. It returns false if
-// the response contains none. An outcome without a call id is a violation.
+// the response contains none. An outcome without a call id is a violation. For a request
+// that is not a call, received stores the body of a successful response instead, and
+// returns true if there was a response.
 func (w *world) received(c *call, a *answer) bool {
 	if a.err != nil {
 		return false

@@ -15,8 +15,8 @@ import (
 // of two goroutines of an instance runs first. A schedule that depends on the order of a
 // map, on the id of the process or on real time very probably fails every attempt. A
 // random choice between two channels that are ready makes only half of the pairs differ.
-// Therefore, in the first pair, at most one seed in share may differ, or one of fewer
-// seeds.
+// Therefore, in the first pair, at most one of every share seeds may differ, and one if
+// there are fewer seeds than share.
 const (
 	attempts = 6
 	share    = 20

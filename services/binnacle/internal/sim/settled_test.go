@@ -49,8 +49,8 @@ func (w *world) settled() {
 }
 
 // receivedOutcomes checks, for each outcome that a client received, that the ledger has
-// an outcome of the call, that both have the same status if the client received a
-// status, and that a call which succeeded had an effect.
+// an outcome of the call, that both have the same status if the client received a status,
+// and that a call of a tool which succeeded had an effect.
 func (w *world) receivedOutcomes() {
 	for _, c := range w.calls {
 		for _, t := range c.received {

@@ -124,7 +124,7 @@ func (w *world) someTenant(r *rand.Rand) string {
 }
 
 // govern adds a call of the administrator of a tenant, or of the operator, which is
-// repeated until a response has its outcome.
+// repeated up to eight times, until a response has its outcome.
 func (w *world) govern(r *rand.Rand, at time.Time, tenant, kind string, args any) {
 	n := len(w.calls)
 	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
@@ -227,7 +227,8 @@ var causes = map[string]string{
 	contract.ReasonSystemFrozen:        "mesh_frozen",
 }
 
-// caused records the event as a possible cause of denials in its tenant.
+// caused records the event as a possible cause of denials in its tenant or, if it is a
+// suspension, in the suspended tenant.
 func (c *checker) caused(e *contract.Event) {
 	tenant := e.Tenant
 	if e.Name == contract.EventTenantSuspended {
@@ -239,8 +240,8 @@ func (c *checker) caused(e *contract.Event) {
 	c.causes[tenant+" "+e.Name] = true
 }
 
-// denied returns an error if a call is denied for a reason that applies to other tenants
-// only.
+// denied returns an error if a call is denied for a reason whose cause (see causes) is
+// not recorded for the call's tenant.
 func (c *checker) denied(f *fate, e *contract.Event, reason string) error {
 	cause, ok := causes[reason]
 	if !ok || c.causes[e.Tenant+" "+cause] || reason == contract.ReasonTenantIsolation && f.kind == "policy.freeze" {
@@ -291,8 +292,8 @@ func (w *world) isolated() {
 	}
 }
 
-// read sends a request of a tenant to a gateway, and repeats it while the response is that a
-// service is not available.
+// read sends a request of a tenant to a gateway, and repeats it, at most three times,
+// while the response has status 503.
 func (w *world) read(tenant, path string) (a answer) {
 	for range 4 {
 		if a = w.ask(request{method: "GET", path: path, tenant: tenant, gateway: w.rng.IntN(2)}); a.code != http.StatusServiceUnavailable {
@@ -303,7 +304,9 @@ func (w *world) read(tenant, path string) (a answer) {
 	return a
 }
 
-// foreign requests the state of a call, and the evidence of a session, of another tenant.
+// foreign requests either the state of a call of another tenant that has ended, or the
+// evidence of the call's session. A response with a status other than 404 is a violation.
+// If there is no such call, foreign does nothing.
 func (w *world) foreign(tenant string) {
 	var ids []string
 	for id, f := range w.events.calls {

@@ -234,7 +234,8 @@ func published(l *link, verb string, args []string, rest []byte) (*op, int, erro
 	return o, total + 2, nil
 }
 
-// interested reports whether a subscription of the client matches the subject.
+// interested reports whether the connection is open and a subscription of the client
+// matches the subject.
 func (l *link) interested(subject string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

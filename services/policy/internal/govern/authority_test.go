@@ -71,7 +71,7 @@ func TestKeysOfOthers(t *testing.T) {
 	agree := func(who string, at time.Duration, id, maker string) error {
 		return d.do(who, at, "consent_key", call{ID: id, Maker: maker, Scopes: llm, Held: llm, TTLMS: 60_000})
 	}
-	d.refused(agree("bob", 0, "own", "admin"), "there is a key own")
+	d.refused(agree("bob", 0, "own", "admin"), "a key own exists")
 	d.refused(agree("bob", 0, "k", "bob"), "no consent")
 	d.refused(d.do("bob", 0, "consent_key", call{ID: "k", Maker: "admin", Scopes: both, Held: llm, TTLMS: 1}), "scopes")
 	d.ok(agree("bob", 0, "k", "admin"))

@@ -199,4 +199,4 @@ func (s *State) Dump() []byte {
 }
 
 // unknownKind returns the error for a kind without a command.
-func unknownKind(kind string) error { return fmt.Errorf("kind %s is not one of govern's", kind) }
+func unknownKind(kind string) error { return fmt.Errorf("kind %s is not a governing call", kind) }

@@ -196,7 +196,7 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 // of either principal's credentials.
 func (x *Keys) mayMake(c *Caller, a *createKeyArgs) error {
 	if x.made[a.ID] != nil {
-		return fmt.Errorf("id: there is a key %s already, or was", a.ID)
+		return fmt.Errorf("id: a key %s exists or was revoked; choose another id", a.ID)
 	}
 	if err := within(a.Scopes, c.Held, "the caller's credential lacks it"); err != nil {
 		return err
@@ -235,7 +235,7 @@ func consentKey(s *State, c *Caller, a *consentKeyArgs) (Fact, error) {
 	case a.Maker == c.Actor:
 		return none, errors.New("maker: is the caller, who needs no consent")
 	case s.Keys.made[a.ID] != nil:
-		return none, fmt.Errorf("id: there is a key %s already, or was", a.ID)
+		return none, fmt.Errorf("id: a key %s exists or was revoked; choose another id", a.ID)
 	}
 	if x := s.Keys.consents[a.ID]; x != nil && x.Principal != c.Actor && x.Expires > c.now() {
 		return none, fmt.Errorf("id: %s has agreed to a key of this id; choose another", x.Principal)
@@ -268,7 +268,7 @@ type revokeKeyArgs struct {
 // revokeKey returns the event that revokes a virtual key, with the reason.
 func revokeKey(s *State, _ *Caller, a *revokeKeyArgs) (Fact, error) {
 	if k := s.Keys.made[a.ID]; k == nil || k.revoked != "" {
-		return none, errors.New("id: no such key stands")
+		return none, errors.New("id: virtual key not found or revoked")
 	}
 	return explained(a.Reason, events.VirtualKeyRevokedName, &events.VirtualKeyRevoked{ID: a.ID, Reason: a.Reason})
 }

@@ -191,8 +191,8 @@ func (s Stack) WithoutExpired(now string) Stack {
 func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
 // InForce returns the activations of the documents in force: the ceilings, then the
-// bundles in the order in which they are evaluated, then the overlays in order of name. Erased documents
-// are included. The caller must not change the activations.
+// bundles in the order in which they are evaluated, then the overlays in order of name.
+// Erased documents are included. The caller must not change the activations.
 func (s *Stack) InForce() []*contract.Activated {
 	find := func(layer, name, digest string) *contract.Activated {
 		for _, a := range slices.Backward(s.history) {
@@ -246,12 +246,12 @@ type Tools interface {
 	Digest() string
 }
 
-// Basis returns the documents by which a call with these facts is decided now. It adds
-// to the facts the digests of the tool and of the catalog, and how many bundles are the
-// tenant's own. For a tool of another service
-// than policy, it also adds the approved digest if it differs from the tool's, or "none"
-// if the ceilings require an approval that the tool lacks. If the stack is not Readable,
-// the basis has no policy documents, so that the call is denied.
+// Basis returns the documents by which a call with these facts is decided now. It adds to
+// the facts the digests of the tool and of the catalog, and how many bundles are the
+// tenant's own. For a tool of another service than policy, it also adds the approved
+// digest if it differs from the tool's, or "none" if the ceilings require an approval
+// that the tool lacks. If the stack is not Readable, the basis has no policy documents,
+// so that the call is denied.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned, f.OwnBundles = "", 0
 	tool, digest := tools.Lookup(f.Kind)

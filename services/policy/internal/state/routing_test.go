@@ -178,7 +178,9 @@ var before = map[string][]string{
 }
 
 // TestRouting shows in which tenants each event of the view has an effect, and that it
-// changes the states of no other tenants. It covers every event that the view processes.
+// changes the states of no other tenants. The table of function routed has a row for
+// every event that the view processes; other tests cover the events whose row names no
+// tenants.
 func TestRouting(t *testing.T) {
 	files, err := filepath.Glob("../../../../schemas/events/*/*.json")
 	if err != nil || len(files) < 40 {
@@ -286,8 +288,9 @@ func TestTenantsDump(t *testing.T) {
 }
 
 // TestCreated shows that the administrator of a created tenant is its first registered
-// person, who may vote and register others in that tenant only, also after the view was
-// dumped and built again. The original tenant and the cell's own have no such person.
+// person, who may vote and register others in that tenant only, and that a view that is
+// built again has the same dump. The original tenant and the cell's own have no such
+// person.
 func TestCreated(t *testing.T) {
 	l := several(t)
 	for tenant, want := range map[string]bool{tenantA: true, tenantB: true, first: false, cellOwn: false} {
@@ -370,8 +373,8 @@ func TestSharedEngine(t *testing.T) {
 }
 
 // TestOpened shows which documents and facts apply to each tenant after the cell of an
-// existing ledger was opened: the configured bundles and the freeze apply to every
-// tenant, also those that a person of the original tenant replaced or retired; the
+// existing ledger was opened: the freeze and the configured bundles apply to every
+// tenant, also the bundles that a person of the original tenant replaced or retired; the
 // documents that persons activated, and the roles, apply to the original tenant only. A
 // bundle that is activated in the cell's own tenant afterwards applies to every tenant.
 // Calls of other tenants cannot govern the cell or resume a suspended tenant.

@@ -18,8 +18,8 @@ import (
 
 // States is the view policy.state: the state of the cell, and the State of each tenant.
 // The zero value is the empty view; Open and Keys must be set before the first Apply.
-// Apply must be called by one goroutine at a time; the other methods, except Redecide,
-// may be called concurrently with it.
+// Apply must be called by one goroutine at a time; the other methods, except Redecide and
+// Recall, may be called concurrently with it.
 type States struct {
 	// Open returns the content of a tenant's policy document. It fails with
 	// contract.ErrErased or ErrEncrypted if the content is erased or encrypted.
@@ -41,7 +41,7 @@ type States struct {
 	cell    cell
 	by      map[string]*State     // states of the tenants that have events of their own
 	first   atomic.Pointer[State] // the state in by that was made first
-	archive stack.Archive         // filled only if Keep is set; Apply and Redecide use it, and must not run concurrently
+	archive stack.Archive         // filled only if Keep is set; Apply, Redecide and Recall use it, and must not run concurrently
 }
 
 // Cell returns the cell's own tenant, in which the events that apply to the whole cell

@@ -62,7 +62,7 @@ func Governs(kind string) bool { return commands[kind] != nil }
 func Parse(kind string, args []byte) (*Command, error) {
 	decode := commands[kind]
 	if decode == nil {
-		return nil, fmt.Errorf("kind %s is none of tenants", kind)
+		return nil, fmt.Errorf("kind %s: want tenant.create, tenant.suspend, tenant.resume or tenant.set_quota", kind)
 	}
 	return decode(args)
 }

@@ -125,7 +125,7 @@ func TestDecide(t *testing.T) {
 		{KindSuspend, `{"tenant":"other","reason":"x"}`, "tenant: other" + unknown},
 		{KindResume, `{"tenant":"acme_web_old","reason":"x"}`, "tenant: acme_web_old" + unknown},
 		{KindSetQuota, `{"tenant":"acme_web_old","quota":{}}`, "tenant: acme_web_old" + unknown},
-		{"tenant.remove", `{}`, "kind tenant.remove is none of tenants"},
+		{"tenant.remove", `{}`, "kind tenant.remove: want tenant.create, tenant.suspend, tenant.resume or tenant.set_quota"},
 	} {
 		if got := m.do(c.kind, c.args); got != c.want {
 			t.Errorf("%s %s:\n%s, want\n%s", c.kind, c.args, got, c.want)
@@ -138,8 +138,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestGoverns shows that Governs returns true for the kinds that Parse decodes, and for no
-// other kind with their prefix.
+// TestGoverns shows that Governs returns true for the kinds that Parse decodes, and false
+// for two others.
 func TestGoverns(t *testing.T) {
 	for _, kind := range []string{KindCreate, KindSuspend, KindResume, KindSetQuota} {
 		if !Governs(kind) {
