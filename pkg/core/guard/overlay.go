@@ -92,7 +92,7 @@ func (o *Overlay) checkScope() error {
 	case o.Subject == "":
 		return errors.New("subject: name whom the overlay is for")
 	case len(o.Only) == 0 && len(o.Rules) == 0 && o.Sandbox == nil:
-		return errors.New("rules: an overlay without rules, only_kinds and sandbox says nothing")
+		return errors.New("rules: an overlay requires rules, only_kinds or sandbox")
 	}
 	return nil
 }
