@@ -157,7 +157,7 @@ func (p *probe) gate(ctx context.Context, g gate) error {
 		if s.Check != "" {
 			check, ok := checks[s.Check]
 			if !ok {
-				return fmt.Errorf("this runner does not know the check %q", s.Check)
+				return fmt.Errorf("unknown check %q", s.Check)
 			}
 			err = check(ctx, p)
 		} else {
@@ -297,14 +297,14 @@ func (p *probe) expect(what string, s *step, resp *http.Response, got []byte) er
 	}
 	if e.Not != "" {
 		if re, err := regexp.Compile(p.fill(e.Not, regexp.QuoteMeta)); err != nil || re.Match(got) {
-			return fmt.Errorf("%s: the body holds %s: %s", what, e.Not, short(got))
+			return fmt.Errorf("%s: the body matches %s: %s", what, e.Not, short(got))
 		}
 	}
 	return nil
 }
 
-// do sends one request and reads the whole body of the response. It returns an error for
-// a JSON body that nests deeper than canon.MaxDepth.
+// do sends one request and reads the whole body of the response. It returns an error if
+// the response is JSON that nests deeper than canon.MaxDepth.
 func (p *probe) do(ctx context.Context, method, path string, h http.Header, body []byte) (*http.Response, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.Endpoint+path, bytes.NewReader(body))
 	if err != nil {
@@ -316,12 +316,12 @@ func (p *probe) do(ctx context.Context, method, path string, h http.Header, body
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s %s: no answer: %w", method, path, err)
+		return nil, nil, fmt.Errorf("%s %s: no response: %w", method, path, err)
 	}
 	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s %s: the answer was cut off: %w", method, path, err)
+		return nil, nil, fmt.Errorf("%s %s: the response ended early: %w", method, path, err)
 	}
 	if err := canon.CheckDepth(got); err != nil && strings.Contains(resp.Header.Get("Content-Type"), "json") {
 		return nil, nil, fmt.Errorf("%s %s: %w", method, path, err)

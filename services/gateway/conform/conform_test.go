@@ -26,13 +26,13 @@ func TestDepthOfAnswers(t *testing.T) {
 		err := p.step(t.Context(), &s)
 		srv.Close()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("an answer of depth %d: %v, want %q", depth, err, want)
+			t.Errorf("a response of depth %d: %v, want %q", depth, err, want)
 		}
 	}
 }
 
-// TestNoReceipts checks that the checks of receipts fail if the endpoint returned ids of
-// receipts and lists none.
+// TestNoReceipts shows that five of the checks fail if the responses to calls contained
+// ids of receipts but /helm/receipts lists none.
 func TestNoReceipts(t *testing.T) {
 	p := &probe{vars: map[string]string{}}
 	main := p.session("main")

@@ -48,7 +48,7 @@ func documents(b []byte, each func([]byte) error) error {
 // three receipts, or if the list is empty or malformed.
 func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	if len(p.sessions[p.session("main")]) < 3 {
-		return nil, errors.New("the calls of L1 left fewer than three receipts")
+		return nil, errors.New("the responses to the calls of L1 named fewer than three receipts")
 	}
 	b, err := p.read(ctx, "/helm/receipts?session="+p.session("main"))
 	if err != nil {
@@ -84,10 +84,10 @@ func checkReceipts(ctx context.Context, p *probe) error {
 	want := slices.Clone(p.sessions[p.session("main")])
 	for i, id := range want {
 		if !slices.Contains(got, id) {
-			return fmt.Errorf("receipt %s was handed out and is not listed", id)
+			return fmt.Errorf("receipt %s was named in a response but is not listed", id)
 		}
 		if i >= len(got) || got[i] != id {
-			return fmt.Errorf("receipt %s is not at its place", id)
+			return fmt.Errorf("receipt %s is not listed in the order of the calls", id)
 		}
 	}
 	denied := 0
@@ -97,7 +97,7 @@ func checkReceipts(ctx context.Context, p *probe) error {
 		}
 	}
 	if denied < 2 {
-		return fmt.Errorf("%d receipts of denials, want the 2 that L1 provoked", denied)
+		return fmt.Errorf("%d receipts of denials, want at least the 2 that the gates of L1 cause", denied)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func checkChain(ctx context.Context, p *probe) error {
 // root. It returns an error if Target.Root is empty or an event is not valid.
 func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	if p.Root == "" {
-		return nil, errors.New("no trusted root: name its key id")
+		return nil, errors.New("no trusted root: set its key id")
 	}
 	type published struct {
 		Seq   uint64          `json:"seq"`
@@ -258,7 +258,7 @@ func checkGraph(ctx context.Context, p *probe) error {
 				return fmt.Errorf("node %s: its parent %s does not come before it", n.ID, parent)
 			}
 			if at >= n.Lamport {
-				return fmt.Errorf("node %s: its clock is not behind its parent's", n.ID)
+				return fmt.Errorf("node %s: its Lamport time is not after its parent's", n.ID)
 			}
 		}
 		clock[n.ID] = n.Lamport
@@ -266,7 +266,7 @@ func checkGraph(ctx context.Context, p *probe) error {
 		nodes = append(nodes, n)
 	}
 	if got := proofgraph.Digest(nodes); got != doc.Digest {
-		return fmt.Errorf("the nodes have digest %s, the graph says %s", got, doc.Digest)
+		return fmt.Errorf("the nodes have digest %s, want %s as in the graph", got, doc.Digest)
 	}
 	if kinds[proofgraph.Intent] < len(list) || kinds[proofgraph.Effect] < len(list) || kinds[proofgraph.Attestation] == 0 {
 		return fmt.Errorf("%v for %d calls", kinds, len(list))
@@ -336,7 +336,7 @@ func checkCheckpoint(ctx context.Context, p *probe) error {
 		return err
 	}
 	if head.Size < seq {
-		return fmt.Errorf("it covers %d entries, the session's last is %d", head.Size, seq)
+		return fmt.Errorf("the checkpoint covers %d entries, but the session's last event is entry %d", head.Size, seq)
 	}
 	return nil
 }
@@ -393,7 +393,7 @@ func checkConsistency(ctx context.Context, p *probe) error {
 		return err
 	}
 	if after.Origin != before.Origin || after.Size <= before.Size {
-		return fmt.Errorf("from %d entries of %s it came to %d of %s", before.Size, before.Origin, after.Size, after.Origin)
+		return fmt.Errorf("the log had %d entries and origin %s before the call, and has %d entries and origin %s after it", before.Size, before.Origin, after.Size, after.Origin)
 	}
 	b, err := p.read(ctx, fmt.Sprintf("/log/consistency?from=%d&to=%d", before.Size, after.Size))
 	if err != nil {
@@ -444,7 +444,7 @@ func checkTiles(ctx context.Context, p *probe) error {
 		return err
 	}
 	if root != head.Root {
-		return fmt.Errorf("the tiles of %d leaves have root %x, the checkpoint says %x", head.Size, root, head.Root)
+		return fmt.Errorf("the tiles of %d leaves have root %x, want %x as in the checkpoint", head.Size, root, head.Root)
 	}
 	return nil
 }
@@ -498,7 +498,7 @@ func checkLedger(ctx context.Context, p *probe) error {
 		}
 		leaf := translog.LeafHash(line)
 		if !bytes.Equal(leaf[:], want[n*32:(n+1)*32]) {
-			return fmt.Errorf("entry %d is not the one the tree holds", tile*256+n+1)
+			return fmt.Errorf("entry %d does not have the leaf hash in the tile", tile*256+n+1)
 		}
 		n++
 		return nil
@@ -542,14 +542,14 @@ func (p *probe) twice(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		if rep.TreeSize == size && !bytes.Equal(pack, last) {
-			return nil, errors.New("taken twice under one checkpoint, the pack has other bytes")
+			return nil, errors.New("two packs that are bound to the same checkpoint differ")
 		}
 		if rep.TreeSize == size {
 			return pack, nil
 		}
 		last, size = pack, rep.TreeSize
 	}
-	return nil, errors.New("no two of ten packs are bound to one checkpoint")
+	return nil, errors.New("no two consecutive packs of ten are bound to the same checkpoint")
 }
 
 // checkCompleteness checks that the session's evidence pack is reproducible and contains

@@ -51,11 +51,11 @@ var suspensions = map[string]func(m *edgetest.Mesh){
 	contract.CodeTenantSuspended: func(m *edgetest.Mesh) { m.Tenants.Suspend(edgetest.Tenant, true) },
 }
 
-// TestSuspendedCallers checks, for every route that requires a credential, that the
-// route admits a suspended principal, and a principal of a suspended tenant, if and only
-// if it is listed in proposing. Each request in proposing that has a body must become a
-// call, so that policy can deny it. A namesake in another tenant is not rejected, and
-// neither is a principal of the tenant after its suspension.
+// TestSuspendedCallers checks, for every route that requires a credential, that the route
+// admits a suspended principal, and a principal of a suspended tenant, if and only if it
+// is listed in proposing. Each request in proposing that has a body must become a call,
+// so that policy can deny it. A principal with the same name in another tenant is not
+// rejected. Once the suspension has ended, the principal is admitted again.
 func TestSuspendedCallers(t *testing.T) {
 	for code, suspend := range suspensions {
 		t.Run(code, func(t *testing.T) { suspendedCallers(t, code, suspend) })

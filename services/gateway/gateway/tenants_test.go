@@ -260,8 +260,10 @@ func places(t *testing.T, raw []byte) map[string][]place {
 	return out
 }
 
-// request returns the path, body and headers of a request to a route of the table, with id
-// in the given place. Elsewhere, it is as in proposing.
+// request returns the path, the body and a header of a request to a route of the table,
+// with id in the given place. The rest of the body is that in proposing; the other
+// placeholders of the path are replaced by fixed values. header is empty unless p is a
+// header.
 func (p place) request(route, id string) (path, body, header string) {
 	_, path, _ = strings.Cut(route, " ")
 	q := proposing[route]
@@ -354,8 +356,8 @@ func TestPlacesOfAnotherTenant(t *testing.T) {
 	})
 }
 
-// ofLog lists the routes of the transparency log that callers of every tenant may use;
-// the log is one for all of them.
+// ofLog lists the routes of the transparency log that callers of every tenant may use,
+// because all tenants share one log.
 var ofLog = []string{"GET /log/checkpoint", "GET /log/consistency"}
 
 // TestRoutesOfAnotherTenant requests the routes that require a credential, except the
@@ -405,6 +407,7 @@ func TestRoutesOfAnotherTenant(t *testing.T) {
 	})
 }
 
-// unheard lists the routes that TestRoutesOfAnotherTenant omits: routes that read
-// objects, for which edgetest has no store, the run of the conformance checks, and MCP.
+// unheard lists the routes that TestPlacesOfAnotherTenant and TestRoutesOfAnotherTenant
+// omit: routes that read objects, for which edgetest has no store, the run of the
+// conformance checks, and MCP.
 var unheard = []string{"GET /api/v1/contents/:commitment", "GET /api/v1/conformance/reports/:id", "POST /api/v1/conformance/run", "GET /mcp", "POST /mcp", "DELETE /mcp"}

@@ -14,7 +14,7 @@ import (
 // acceptsKey is the event key under which the accepted labels are published.
 const acceptsKey = "accepts"
 
-// anyLabel stands for every label. Providers that run in this process accept it.
+// anyLabel represents every label. Providers that run in this process accept it.
 const anyLabel = "*"
 
 // accepted returns the data labels that providers and model names accept. A provider

@@ -174,7 +174,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	}
 	stored, err := c.s.env.Blobs.In(c.w.Event.Tenant).Keep(ctx, body, k.media, ttl)
 	if err != nil {
-		c.s.env.Log.Warn("an answer was not kept", "call", c.w.Call.ID, "err", err)
+		c.s.env.Log.Warn("a response was not cached", "call", c.w.Call.ID, "err", err)
 		return
 	}
 	c.w.Fact(events.ResponseCachedName, contract.Bytes(&events.ResponseCached{Commitment: stored.Commitment, Expires: contract.Time(k.until), Key: k.key, MediaType: k.media, Model: k.model, Size: stored.Size}))

@@ -110,7 +110,7 @@ func (c *call) read(ctx context.Context) *execute.Result {
 		return fail(fault.InvalidInput, "args: %v", err)
 	}
 	if w.Call.Body == nil || w.Call.Body.Commitment != c.args.Body {
-		return fail(fault.InvalidInput, "body: is not the one that the args name")
+		return fail(fault.InvalidInput, "body: the commitment differs from that in the args")
 	}
 	c.inPrompt = scan.Seen{}
 	if b := w.Intent.Budget; b != nil {
@@ -124,7 +124,7 @@ func (c *call) read(ctx context.Context) *execute.Result {
 		return fail(contract.CodeArgsUnavailable, "the request cannot be read: %v", err)
 	}
 	if seen, _, err := llm.Peek(w.Call.Kind, c.body); err != nil || !seen.Agrees(&c.args) {
-		return fail(fault.InvalidInput, "the request is not what its summary says, by which it was decided on")
+		return fail(fault.InvalidInput, "the request does not match its summary, on which the decision is based")
 	}
 	if c.now, err = contract.ParseTime(w.Event.Time); err != nil {
 		return fail(fault.Internal, "%v", err)
@@ -147,9 +147,9 @@ func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 	p, m, ok := strings.Cut(c.args.Model, "/")
 	if !ok || p == "" || m == "" {
 		return nil, &provider.Failure{Code: fault.InvalidInput, Fault: &ir.Fault{Param: "/model", Message: "/model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
-			Message: "model: " + strconv.Quote(c.args.Model) + " is none that is configured here"}
+			Message: "model: " + strconv.Quote(c.args.Model) + " is not configured"}
 	}
-	return nil, &provider.Failure{Code: fault.ModelNotFound, Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
+	return nil, &provider.Failure{Code: fault.ModelNotFound, Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists the models"},
 		Message: "no provider " + strconv.Quote(p)}
 }
 

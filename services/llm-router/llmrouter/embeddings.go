@@ -24,7 +24,7 @@ func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	for _, v := range in.Array() {
 		if in.IsArray() {
 			if v.Type != gjson.String {
-				return nil, errors.New("input: this provider takes text, not tokens")
+				return nil, errors.New("input: this provider accepts text, not tokens")
 			}
 			texts = append(texts, v.Str)
 		}

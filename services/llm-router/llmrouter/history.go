@@ -40,7 +40,7 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 	at := c.args.Previous
 	for n := 0; at != ""; n++ {
 		if n == maxHistory {
-			return fmt.Errorf("previous_response_id: more than %d responses stand behind it", maxHistory)
+			return fmt.Errorf("previous_response_id: the request continues more than %d responses", maxHistory)
 		}
 		turn, previous, err := c.stored(ctx, at)
 		if err != nil {
@@ -69,7 +69,7 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 		return nil
 	}
 	if err := c.s.view.Poll(ctx); err != nil {
-		return &provider.Failure{Code: fault.ProviderUnavailable, Message: "what is stored cannot be read now: " + err.Error()}
+		return &provider.Failure{Code: fault.ProviderUnavailable, Message: "the stored responses cannot be read now: " + err.Error()}
 	}
 	none := func(field, what, id string) *provider.Failure {
 		message := fmt.Sprintf("%s: no %s %s is stored", field, what, id)
@@ -89,8 +89,8 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 var (
 	errNotStored = errors.New("no such response is stored")
 	// errUnread is the error for a response that may be stored, but cannot be read
-	// because a part of the mesh does not answer.
-	errUnread = errors.New("what is stored cannot be read now")
+	// because a part of the mesh does not respond.
+	errUnread = errors.New("the stored responses cannot be read now")
 )
 
 // unread converts an error of audit, of the view or of the object store. The result

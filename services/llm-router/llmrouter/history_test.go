@@ -29,7 +29,7 @@ func (r reply) Next(context.Context) (transient.Frame, error) {
 func (reply) Close() {}
 
 // TestHistoryOutage shows that a request that continues a stored response fails with 503
-// if audit or the object store does not answer, and with 404 if the response does not
+// if audit or the object store does not respond, and with 404 if the response does not
 // exist, is erased or is another caller's.
 func TestHistoryOutage(t *testing.T) {
 	args, _ := blob.Refer([]byte(`{}`), typeJSON)

@@ -148,7 +148,7 @@ func (r *turns) pick(now time.Time, model string) (string, *provider.Failure) {
 	if !limited.IsZero() {
 		return "", &provider.Failure{Code: fault.RateLimited, Status: http.StatusTooManyRequests, Retry: limited.Sub(now), Message: "every key of the provider is at its rate limit for model " + model}
 	}
-	return "", &provider.Failure{Code: fault.ProviderUnavailable, Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
+	return "", &provider.Failure{Code: fault.ProviderUnavailable, Retry: broken.Sub(now), Message: "no request is sent to the provider for a time after its failures"}
 }
 
 // rest excludes a key from requests to a model until the given time, or until more than

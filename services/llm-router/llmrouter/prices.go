@@ -29,8 +29,8 @@ func (s *Service) sends() int64 {
 	return n
 }
 
-// announce appends an event of the cell to the tenant of m, unless the last event with
-// this name and key there has the same data.
+// announce appends an event to the tenant of m, unless the last event with this name and
+// key there has the same data.
 func announce(ctx context.Context, m *emit.Emitter, name, key string, data []byte) error {
 	filter := bus.Filter{Tenant: m.Tenant, Service: llm.Executor, Event: name, Key: key}.String()
 	last, err := m.Log.Last(ctx, filter)

@@ -102,7 +102,7 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 	defer up.gate.Leave()
 	if a.ev.ProviderKey = key; key != "" {
 		if value, err = c.s.keys.get(ctx, c.w, key); err != nil {
-			return "", &provider.Failure{Code: fault.CredentialMissing, Message: "the key of provider " + up.Name + " cannot be had: " + err.Error()}
+			return "", &provider.Failure{Code: fault.CredentialMissing, Message: "the key of provider " + up.Name + " cannot be fetched: " + err.Error()}
 		}
 	}
 	a.began = time.Now()
@@ -177,7 +177,7 @@ func (a *attempt) count() error {
 // blocks, and the errors of answerWith.
 func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 	if llm.Check(res.Body) != nil {
-		return a.up.Malformed("did not answer with one JSON document")
+		return a.up.Malformed("did not respond with one JSON document")
 	}
 	body, err := a.translate(res.Body)
 	if err != nil {

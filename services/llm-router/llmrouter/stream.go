@@ -66,7 +66,7 @@ func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
 	if len(a.c.reply) > 0 {
 		if a.c.api.Encoder == nil {
-			return nil, &provider.Failure{Code: fault.Unsupported, Taken: true, Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
+			return nil, &provider.Failure{Code: fault.Unsupported, Taken: true, Status: http.StatusBadRequest, Message: "stream: output guards cannot be applied to a stream of " + a.c.w.Call.Kind + "; request a response that is not a stream"}
 		}
 		s.guard = &filter{g: a.c.reply, seen: a.seen, joined: a.c.api.Joined}
 	}

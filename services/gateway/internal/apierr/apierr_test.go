@@ -39,7 +39,7 @@ func TestHandler(t *testing.T) {
 	}{
 		"its own":         {fmt.Errorf("call: %w", BadRequest("/x", "want a y")), 400, "invalid_input", "", 0},
 		"not found":       {NotFound("no x"), 404, "not_found", "", 0},
-		"unavailable":     {Unavailable("the ledger does not answer"), 503, "unavailable", "Retry-After", 0},
+		"unavailable":     {Unavailable("the ledger does not respond"), 503, "unavailable", "Retry-After", 0},
 		"no credential":   {auth, 401, "token_missing", "WWW-Authenticate", 0},
 		"an escalation":   {escalated(), 403, "approval_pending", "Retry-After", 0},
 		"no such path":    {echo.ErrNotFound, 404, "not_found", "", 0},

@@ -317,10 +317,10 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 // watch returns a context that is cancelled when ctx is, when who's credential is
 // withdrawn (see withdrawn), or when who or its tenant is suspended. If expiry is set, it
 // is also cancelled when the credential expires. If may is not nil, it is also cancelled
-// when may returns an error, which watch calls at each change and every operatorCheck. If
-// the context was cancelled for another cause than the end of ctx, context.Cause returns
-// an *apierr.Error. The caller must call the returned function, which ends the goroutine
-// of watch.
+// when may returns an error, which watch calls at each change and every operatorCheck.
+// Unless the end of ctx or the returned function caused the cancellation, context.Cause
+// returns an *apierr.Error. The caller must call the returned function, which ends the
+// goroutine of watch.
 func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, expiry bool, may func() error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -354,8 +354,8 @@ func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, exp
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// operatorCheck is the interval at which watch checks an operator. Withdrawals are applied
-// as they are read; the end of a delegation changes nothing in the registry.
+// operatorCheck is the interval at which watch checks an operator. The checks are
+// necessary because no event is recorded when a delegation expires.
 const operatorCheck = time.Second
 
 // state returns a channel that is closed at the next change of the state of the tenant's

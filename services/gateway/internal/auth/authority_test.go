@@ -161,8 +161,7 @@ func TestGrants(t *testing.T) {
 // TestWatch checks that the context of a watched caller is cancelled, with the reason,
 // when the caller's token is revoked, or the caller or its tenant is suspended. The
 // suspension of another principal or tenant does not cancel it. The expiry of the token
-// cancels it only if
-// expiry is set.
+// cancels it only if expiry is set.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()

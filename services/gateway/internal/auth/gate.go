@@ -103,7 +103,8 @@ func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
 	return k, nil
 }
 
-// caughtUp reports whether Authority has applied the whole ledger since the start.
+// caughtUp reports whether Authority has applied the ledger to its end at least once
+// since the start.
 func (s *Gate) caughtUp() bool {
 	if s.Known == nil {
 		return true // the gateway has no ledger
@@ -209,8 +210,10 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// admit returns an error (403) if a caller lacks the scopes or the rights that n requires,
-// or if the caller is suspended and n.Recorded is not set.
+// admit returns an error (403) if a caller lacks the scopes that n requires, if n.Mesh is
+// set and OfMesh does not accept the caller, or, unless n.Recorded is set, if the caller
+// or its tenant is suspended. Unless n.Recorded is set, OfMesh must also accept callers
+// of contract.CellTenant.
 func (s *Gate) admit(n Need, who *Caller) error {
 	if lacks := n.missing(who, s.scopes(n)); lacks != "" {
 		return ScopeMissing(lacks)

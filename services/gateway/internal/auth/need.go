@@ -13,7 +13,7 @@ type Need struct {
 	Calls    bool     // the caller needs at least one scope that allows calls
 	Scopes   []string // the caller needs at least one of these scopes; empty means no particular scope
 	Opaque   bool     // the body need not be a JSON document
-	Mesh     bool     // the caller must be an operator of the mesh; see OfMesh
+	Mesh     bool     // only callers that Gate.OfMesh accepts are admitted
 	Recorded bool     // suspended callers are admitted; see WithRecord
 	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
 }

@@ -73,8 +73,8 @@ func (s *Gate) OfMesh(who *Caller) error {
 	return e
 }
 
-// scopes returns the scopes of which a caller needs at least one. Before the cell is
-// opened, token.Audit counts as token.CellAudit.
+// scopes returns the scopes of which a caller needs at least one. If n.Mesh is set and
+// the cell is not opened yet, token.Audit suffices where token.CellAudit does.
 func (s *Gate) scopes(n Need) []string {
 	if !n.Mesh || s.Tenants.Tenant() == contract.CellTenant || !slices.Contains(n.Scopes, token.CellAudit) {
 		return n.Scopes

@@ -22,9 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestEventsOfAnotherTenant checks that no event of a tenant changes the state of
-// another one whose principals, virtual keys, tokens and sessions have the same names,
-// and that it does not close the channel of nextChange of the other tenant.
+// TestEventsOfAnotherTenant checks that no event of a tenant changes the state of another
+// one whose principals, virtual keys, tokens and sessions have the same names, and that
+// no such event closes the channel that nextChange returned for the other tenant.
 func TestEventsOfAnotherTenant(t *testing.T) {
 	hour := contract.Time(time.Now().Add(time.Hour))
 	session := contract.SessionID("t", "alice", "s-x")
@@ -158,7 +158,8 @@ func enter(g *Gate, n Need, raw, text string) (called bool, err error) {
 // TestOfMesh checks which callers a route about the mesh as a whole admits: before the
 // cell is opened, those of the original tenant with the scope cell:audit or audit:read;
 // after it, operators with cell:audit. For a route with another scope, that scope is
-// required in both cases.
+// required in both cases. On routes that are not about the mesh, callers of
+// contract.CellTenant must be operators too.
 func TestOfMesh(t *testing.T) {
 	g, _ := gate(t)
 	r := authtest.New("t", "u")
@@ -204,8 +205,9 @@ func TestOfMesh(t *testing.T) {
 }
 
 // TestQuotas checks that requests that exceed a quota of their tenant are rejected before
-// their body is read, and that Exceeded is called with the name of the quota. Only requests
-// to routes whose Need is metered count as calls, and only while they are in progress.
+// their body is read, and that Exceeded is called with the name of the quota. Only
+// requests to routes whose Need is metered count as calls, and they count as calls in
+// flight only while they are in progress.
 func TestQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, mint := gate(t)

@@ -43,7 +43,7 @@ type Sink interface {
 }
 
 // ErrGone is wrapped by the error of a Sink whose client has disconnected.
-var ErrGone = errors.New("the reader of the response has left")
+var ErrGone = errors.New("the client has disconnected")
 
 // Whole is the Sink of a response that is sent only when the outcome is known.
 type Whole struct{}
@@ -131,7 +131,7 @@ func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result
 }
 
 // next processes one event of a wait. The outcome takes precedence over all others: while
-// check reads the ledger, the outcome may arrive and the ledger stop responding, and the
+// check reads the ledger, the outcome may arrive and the ledger may stop responding. The
 // caller should then receive the outcome.
 func (m *machine) next(ctx context.Context, w Waiter, src Source) {
 	select {

@@ -204,13 +204,12 @@ func TestErased(t *testing.T) {
 	}
 }
 
-// TestIdempotency checks that an actor's Idempotency-Key identifies one call, whether
-// the first request has ended or is in progress, and that a request for another call
-// under the key is rejected. The same key of another actor, or of an
-// actor of the same name in another tenant, identifies another call.
-// While a request waits for a call in progress, the gateway queries no other service.
-// After a denial, a request under the same key is a new call. A key of more than 128
-// bytes is rejected.
+// TestIdempotency checks that an actor's Idempotency-Key identifies one call, whether the
+// first request has ended or is in progress, and that a request for another call under
+// the key is rejected. The same key of another actor, or of an actor of the same name in
+// another tenant, identifies another call. While a request waits for a call in progress,
+// the gateway queries no other service. After a denial, a request under the same key is a
+// new call. A key of more than 128 bytes is rejected.
 func TestIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo", "tool.other")

@@ -150,14 +150,14 @@ type Prior struct {
 // Known returns Last and At.
 func (p *Prior) Known() await.Known { return await.Known{Last: p.Last, At: p.At} }
 
-// Before returns the call that was proposed earlier under the id of r, or nil if there
-// is none or r has no Idempotency-Key. If that call differs from r (see same), the error
-// is that of Conflict. If the call exists and its actor is suspended, the error has
-// status 403, because policy does not decide on the call again. Any other error means
-// that the call cannot be read or compared now. lost is nil before r is proposed; the
-// call is then read from audit's index. Otherwise lost is the error with which the
-// proposal of r failed. If it is an *eventlog.TakenError, Before reads the first
-// proposal from the ledger; if it is another error, Before returns nil.
+// Before returns the call that was proposed earlier under the id of r, or nil if there is
+// none or r has no Idempotency-Key. If that call differs from r (see same), the error is
+// that of Conflict. If the call exists and its actor or its tenant is suspended, the
+// error has status 403, because policy does not decide on the call again. Any other error
+// means that the call cannot be read or compared now. lost is nil before r is proposed;
+// the call is then read from audit's index. Otherwise lost is the error with which the
+// proposal of r failed. If it is an *eventlog.TakenError, Before reads the first proposal
+// from the ledger; if it is another error, Before returns nil.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil

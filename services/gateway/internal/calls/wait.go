@@ -34,8 +34,8 @@ type Runner struct {
 	Ledger   eventlog.Log
 	Log      *slog.Logger
 
-	// Suspended returns an error (403) if a principal of a tenant is suspended; see
-	// auth.Gate.Suspended.
+	// Suspended returns an error (403) if a tenant, or the principal of it, is suspended;
+	// see auth.Gate.Suspended.
 	Suspended func(tenant, principal string) error
 
 	schemas toolschema.Checker
@@ -56,7 +56,7 @@ func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pendi
 		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeInvalidInput, Message: err.Error()}
 	}
 	if err != nil {
-		return nil, apierr.Unavailable("the ledger does not take proposals now: " + err.Error())
+		return nil, apierr.Unavailable("the ledger does not accept proposals now: " + err.Error())
 	}
 	return p, nil
 }
@@ -130,7 +130,7 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	s.Metrics.Count(r.Kind, "none")
 	if res.State == await.Silent {
 		s.GiveUp(ctx, p, r)
-		return nil, nil, Silent(r, "GET /api/v1/calls/"+r.ID+" will tell what became of the call; an Idempotency-Key makes it safe to send again")
+		return nil, nil, Silent(r, "GET /api/v1/calls/"+r.ID+" returns the state of the call; with an Idempotency-Key, the request can be repeated safely")
 	}
 	return nil, nil, s.Unended(ctx, p, r, &res)
 }
@@ -225,7 +225,7 @@ func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bo
 // Silent returns the error (503) for a request while the ledger does not respond. The
 // parameter what is appended to the error's message.
 func Silent(r propose.Request, what string) *apierr.Error {
-	e := apierr.Unavailable("the ledger does not answer now; " + what)
+	e := apierr.Unavailable("the ledger does not respond now; " + what)
 	e.Code, e.CallID, e.RetryAfter = contract.CodeLedgerUnavailable, r.ID, "5"
 	return e
 }

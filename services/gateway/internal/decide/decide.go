@@ -140,7 +140,7 @@ func (s *API) Decide(c echo.Context) error {
 		return err
 	}
 	if s.Lender == nil {
-		e := apierr.Unavailable("the gateway has no signing key; `binnacle trust rotate gateway` makes one, and the gateway takes it up when it starts")
+		e := apierr.Unavailable("the gateway has no signing key; `binnacle trust rotate gateway` makes one, which the gateway uses from its next start")
 		e.Code = contract.CodeSigningKeyMissing
 		return e
 	}
@@ -320,7 +320,7 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 
 // takeUp hands out the intent of the call req.CallID, which the caller proposed earlier
 // in order to execute it. The error is 404 if the call does not exist or is not such a
-// call, and 403 if the caller is suspended.
+// call, and 403 if the caller or its tenant is suspended.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
 	if err := s.Gate.Suspended(who.Tenant, who.Actor); err != nil { // the decision may be older than the suspension
 		return err

@@ -161,7 +161,7 @@ func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	}
 	if tool, digest := s.Tools.Lookup(a.Call.Kind); tool != nil && digest == a.Decision.ToolDigest {
 		if err := s.schemas.Output(digest, tool, output); err != nil {
-			return apierr.BadRequest("/output", "the output "+err.Error()+"; report the call as failed if this is what it gave")
+			return apierr.BadRequest("/output", "the output "+err.Error()+"; report the call as failed if the tool returned this output")
 		}
 	}
 	return nil

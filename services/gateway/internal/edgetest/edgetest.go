@@ -143,8 +143,9 @@ func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string)
 	return m
 }
 
-// root delivers to the gateway the event that publishes the root key. Its tenant, which is
-// Tenant, is the cell's tenant from then on. The event is not on the ledger.
+// root delivers to the gateway the event that publishes the root key. The tenant of that
+// event, Tenant, is then the tenant of the mesh's own events. The event is not on the
+// ledger.
 func (m *Mesh) root() {
 	m.Helper()
 	e := m.by("provision").New(contract.EventKeyPublished, "k-root", []byte("{}"), nil)

@@ -40,8 +40,8 @@ type API struct {
 	now Cached[Readiness]
 }
 
-// VersionOf handles GET /version. It responds with the release and the source that it
-// was built from.
+// VersionOf handles GET /version. It responds with the release and the source that the
+// gateway was built from.
 func (s *API) VersionOf(c echo.Context) error { return c.JSON(http.StatusOK, run.BuildOf(s.Version)) }
 
 // Liveness is the body of /healthz.
@@ -231,7 +231,7 @@ func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) 
 		for _, d := range list {
 			for _, p := range d.Parts {
 				if (p.Name == "policy.state" || p.Name == "gateway.catalog") && p.Position < newest {
-					return d.Instance + " has not seen the newest tool yet"
+					return d.Instance + " has not applied the newest registration or retirement of a tool yet"
 				}
 			}
 		}

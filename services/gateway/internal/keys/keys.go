@@ -127,7 +127,7 @@ func checkScopes(k *auth.Caller, scopes []string) error {
 	}
 	for i, sc := range scopes {
 		if !slices.Contains(k.Scopes, sc) {
-			return apierr.BadRequest("/scopes/"+strconv.Itoa(i), "scope "+sc+" is not yours to give: your credential lacks it")
+			return apierr.BadRequest("/scopes/"+strconv.Itoa(i), "your credential lacks scope "+sc+", so it cannot create a key with this scope")
 		}
 	}
 	return nil
@@ -168,8 +168,8 @@ func (s *API) Withdraw(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.withdraw_consent", "policy.withdraw_consent", w.End())
 }
 
-// RevocationRequest is the body of POST /api/v1/tokens/revocations. It names a token or
-// a principal.
+// RevocationRequest is the body of POST /api/v1/tokens/revocations. It names a token, a
+// principal, or both.
 type RevocationRequest struct {
 	ID        string `json:"id,omitempty"`        // id of the token to revoke (jti)
 	Principal string `json:"principal,omitempty"` // principal whose tokens, virtual keys, delegations, consents and session grants issued so far are revoked
@@ -186,7 +186,8 @@ func (s *API) Revoke(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.revoke_token", "policy.revoke_token", raw)
 }
 
-// List handles GET /api/v1/keys. It responds with the virtual keys.
+// List handles GET /api/v1/keys. It responds with the virtual keys of the caller's
+// tenant.
 func (s *API) List(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Admin)
 	if err != nil {

@@ -201,7 +201,7 @@ func (s *Reader) labelsOf(ctx context.Context, tenant, session string) ([]string
 		return nil, nil
 	}
 	if err != nil {
-		return nil, apierr.Unavailable("the ledger does not answer: " + err.Error())
+		return nil, apierr.Unavailable("the ledger does not respond: " + err.Error())
 	}
 	e, err := eventlog.Open(en, filter)
 	if err != nil {

@@ -88,7 +88,8 @@ func TestOperatorWithdrawn(t *testing.T) {
 }
 
 // TestWithdrawnMeanwhile checks that an operator who is withdrawn while audit prepares a
-// pack or a view gets an error (403), and that another operator gets the view.
+// pack or a view gets an error (403), and that the request of another operator is not
+// rejected.
 func TestWithdrawnMeanwhile(t *testing.T) {
 	for _, path := range []string{"/api/v1/sessions/s-x/evidence", "/api/v1/views/audit"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -164,7 +164,7 @@ func (s *API) lines(c echo.Context, filter string, forever, mesh bool, render fu
 	defer done()
 	last, err := s.Ledger.Last(ctx, bus.Filter{}.String())
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
-		return apierr.Unavailable("the ledger does not answer: " + err.Error())
+		return apierr.Unavailable("the ledger does not respond: " + err.Error())
 	}
 	c.Response().Header().Set("Content-Type", "application/x-ndjson")
 	c.Response().Header().Set("X-Binnacle-Ledger-Size", strconv.FormatUint(last.Seq, 10))

@@ -125,10 +125,11 @@ const (
 
 // VerifyEvidence handles POST /api/v1/evidence/verify. It responds with a Verification,
 // also if the pack is invalid. The error is 400 if the request contains no pack or an
-// invalid root, and 429 if the gateway is busy with other packs for longer than verifyWait;
-// waiting requests are served by tenant in turn, and within a tenant by caller in turn.
-// The pack is the body, or the file in the field bundle of a form (multipart/form-data).
-// The root is the mesh's own root, or the key id in the parameter root.
+// invalid root, and 429 if the gateway is busy with other packs for longer than
+// verifyWait, or too many requests of the caller wait. The tenants with waiting requests
+// are served in rotation, and so are the callers of a tenant. The pack is the body, or
+// the file in the field bundle of a form (multipart/form-data). The root is the mesh's
+// own root, or the key id in the parameter root.
 func (s *API) VerifyEvidence(c echo.Context) error {
 	pack, err := bundle(c.Request().Header.Get("Content-Type"), body.Raw(c))
 	if err != nil {
@@ -148,7 +149,7 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), verifyWait)
 	defer cancel()
 	if err := s.Verifiers.Enter(ctx, who.Tenant, who.Actor); err != nil {
-		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeVerifierBusy, RetryAfter: "1", Message: "other packs are being verified; send it again"}
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeVerifierBusy, RetryAfter: "1", Message: "other packs are being verified; send the request again"}
 	}
 	defer s.Verifiers.Leave()
 	v := Verification{Root: root, Errors: []string{}}

@@ -211,9 +211,9 @@ func (s *API) SessionReceipts(c echo.Context) error {
 }
 
 // Evidence handles GET /api/v1/sessions/:id/evidence. It streams a session's evidence
-// pack. If the pack cannot be read to its end, or the caller's access ends (see
-// auth.Gate.WatchReads), the connection is aborted, so that the pack is not mistaken for a
-// complete one.
+// pack. If, after the response has begun, the pack cannot be read to its end or the
+// caller's access ends (see auth.Gate.WatchReads), the connection is aborted, so that the
+// pack is not mistaken for a complete one.
 func (s *API) Evidence(c echo.Context) error {
 	own, id, err := s.sessionOf(c, c.Param("id"))
 	if err != nil {
@@ -247,7 +247,7 @@ func sendPack(c echo.Context, own *queries.Client, q audit.EvidenceRequest) erro
 func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	if raw := c.QueryParam("witnessed"); raw != "" {
 		if q.Witnessed, err = strconv.ParseInt(raw, 10, 64); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {
-			return q, apierr.BadRequest("witnessed", "want a number of witnesses")
+			return q, apierr.BadRequest("witnessed", "want a number of witnesses from 0 to 100")
 		}
 	}
 	if raw := c.QueryParam("from"); raw != "" {
@@ -260,7 +260,7 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	}
 	if raw := c.QueryParam("disclose"); raw != "" {
 		if q.Redact == "" {
-			return q, apierr.BadRequest("disclose", "is an exception from redact")
+			return q, apierr.BadRequest("disclose", "requires the parameter redact")
 		}
 		q.Disclose = strings.Split(raw, ",")
 	}

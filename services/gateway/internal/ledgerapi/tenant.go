@@ -26,11 +26,12 @@ type ExportLine map[string]json.RawMessage
 // TenantEvidence handles GET /api/v1/tenants/:tenant/evidence. It streams the export of a
 // tenant (docs/reference/ledger-format.md), to callers of that tenant with scope
 // audit:read, and to operators of the mesh with scope cell:audit. The response is 403 for
-// callers of that tenant without audit:read, and 404 for every other caller whom the route
-// admits, as for a tenant that does not exist. The parameters from and witnessed are
-// those of the query audit.tenant_export. If the export cannot be read to its end, or the
-// caller's access ends (see auth.Gate.WatchReads), the connection is aborted, so that the
-// response is not mistaken for a complete one.
+// callers of that tenant without audit:read, unless it is the cell's tenant, and 404 for
+// every other caller whom the route admits, as for a tenant that does not exist. The
+// parameters from and witnessed are those of the query audit.tenant_export. If, after the
+// response has begun, the export cannot be read to its end or the caller's access ends
+// (see auth.Gate.WatchReads), the connection is aborted, so that the response is not
+// mistaken for a complete one.
 func (s *API) TenantEvidence(c echo.Context) error {
 	tenant := c.Param("tenant")
 	who, err := s.exporter(c, tenant)
@@ -66,10 +67,11 @@ func (s *API) TenantEvidence(c echo.Context) error {
 	}
 }
 
-// exporter returns the caller of a request for the export of a tenant. The error is 403 if
-// the caller is of that tenant and lacks the scope audit:read, and 404 if the tenant does
-// not exist or the caller may not read its export for another reason. An export of the
-// cell's tenant names all tenants, so only operators may read it.
+// exporter returns the caller of a request for the export of a tenant. The error is 403
+// if the caller is of that tenant, which is not the cell's, and lacks the scope
+// audit:read. It is 404 if the tenant does not exist or the caller may not read its
+// export for another reason. An export of the cell's tenant names all tenants, so only
+// operators may read it.
 func (s *API) exporter(c echo.Context, tenant string) (*auth.Caller, error) {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -102,7 +104,7 @@ func exportOf(c echo.Context) (q audit.TenantExportRequest, err error) {
 	}
 	if raw := c.QueryParam("witnessed"); raw != "" {
 		if q.Witnessed, err = strconv.ParseInt(raw, 10, 64); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {
-			return q, apierr.BadRequest("witnessed", "want a number of witnesses")
+			return q, apierr.BadRequest("witnessed", "want a number of witnesses from 0 to 100")
 		}
 	}
 	return q, nil
@@ -116,15 +118,16 @@ type exportWriter struct {
 	next  string    // position at which the export continues; "" at its end
 }
 
-// Times of an export that audit does not continue because it handles as many as it may.
+// Times for an export whose next part audit rejects because audit handles too many reads.
 const (
 	busyWait  = 30 * time.Second       // maximum time that an export waits for its next part
 	busyPause = 100 * time.Millisecond // time between two queries for the part
 )
 
 // waits waits for busyPause and reports true if err is audit's error for too many reads,
-// the response has begun, and the export has not waited for longer than busyWait. Before
-// the response begins, the client gets the error instead.
+// the response has begun, and the export has not waited for longer than busyWait. It
+// reports false at once if ctx is done. Before the response begins, the client gets the
+// error instead.
 func (w *exportWriter) waits(ctx context.Context, err error) bool {
 	if rpc.CodeOf(err) != contract.CodeReadsExceeded || !w.begun || time.Since(w.last) > busyWait {
 		return false

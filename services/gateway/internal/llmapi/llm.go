@@ -226,7 +226,7 @@ func sendModel(c echo.Context, data []llmrouter.Model, id string, anthropic bool
 	i := slices.IndexFunc(data, func(m llmrouter.Model) bool { return m.ID == id })
 	switch {
 	case i < 0:
-		e := apierr.NotFound("no model " + id + "; GET /v1/models lists what there is")
+		e := apierr.NotFound("no model " + id + "; GET /v1/models lists the models")
 		e.Code, e.Param = contract.CodeModelNotFound, "model" // name of the path parameter in OpenAI's API
 		return e
 	case anthropic:

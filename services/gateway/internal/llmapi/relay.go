@@ -85,7 +85,7 @@ func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res 
 		calls.Headers(c, r, "")
 	case await.Silent:
 		s.Calls.GiveUp(ctx, p, r)
-		return calls.Silent(r, "the call is withdrawn")
+		return calls.Silent(r, "the call is cancelled unless the request has an Idempotency-Key")
 	case await.Failed:
 		if before, err := s.Calls.Before(ctx, r, res.Err); err != nil || before != nil {
 			return s.repeatOr(c, r, before, err)
@@ -128,7 +128,7 @@ func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) err
 		return err
 	}
 	if args.Stream {
-		return calls.Conflict(r, "a stream cannot be repeated; GET /api/v1/calls/"+r.ID+" has its end")
+		return calls.Conflict(r, "a stream cannot be repeated; GET /api/v1/calls/"+r.ID+" returns the state of the call")
 	}
 	ctx := c.Request().Context()
 	out, body, err := s.Calls.Repeat(ctx, r, before)

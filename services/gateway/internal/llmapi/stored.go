@@ -40,7 +40,7 @@ func (s *API) Response(c echo.Context) error {
 }
 
 // InputItems handles GET /v1/responses/:id/input_items. It responds with the input of a
-// stored response, newest item first unless order=asc. The parameters after and limit
+// stored response, last item first unless order=asc. The parameters after and limit
 // (default 20) select a page. The status is 404 as for Response, and 400 for an invalid
 // parameter.
 func (s *API) InputItems(c echo.Context) error {
@@ -220,7 +220,7 @@ func (s *API) keeps(ctx context.Context, c echo.Context, tenant string, call *co
 		return noResponse(c)
 	}
 	if err != nil {
-		return apierr.Unavailable("the ledger does not answer: " + err.Error())
+		return apierr.Unavailable("the ledger does not respond: " + err.Error())
 	}
 	if args, err := calls.ModelArgs(raw); err != nil || !args.Stored() {
 		return noResponse(c)

@@ -49,7 +49,7 @@ func (s *API) window(c echo.Context) (who *auth.Caller, from, to string, err err
 			continue
 		}
 		if _, err := time.Parse(time.RFC3339, *at); err != nil {
-			return nil, "", "", apierr.BadRequest(name, "want a time as RFC 3339 spells it, e.g. 2026-11-21T00:00:00Z")
+			return nil, "", "", apierr.BadRequest(name, "want an RFC 3339 time, such as 2026-11-21T00:00:00Z")
 		}
 	}
 	return who, from, to, nil

@@ -87,8 +87,8 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// watch returns the context of a request; see auth.Gate.Watch. A GET opens a stream of
-// notifications, which ends with the caller's right to read.
+// watch returns the context of a request: that of auth.Gate.WatchReads for a GET, which
+// opens a stream of notifications, and otherwise that of auth.Gate.Watch.
 func (s *API) watch(r *http.Request, who *auth.Caller) (context.Context, context.CancelFunc) {
 	if r.Method == http.MethodGet {
 		return s.Gate.WatchReads(r.Context(), who, false)

@@ -63,8 +63,8 @@ func New() *Metrics {
 	return m
 }
 
-// Register adds the metrics of calls, requests and models to a registry. New has added
-// them to the registry that Handler serves.
+// Register adds the metrics of calls, requests, exceeded quotas and models to a registry.
+// New has added them to the registry that Handler serves.
 func (m *Metrics) Register(to prometheus.Registerer) {
 	to.MustRegister(m.calls, m.latency, m.requests, m.exceeded, (*models)(m))
 }

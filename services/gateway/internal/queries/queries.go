@@ -130,7 +130,7 @@ func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error
 }
 
 // errGone reports that the client has disconnected.
-var errGone = errors.New("the caller is gone")
+var errGone = errors.New("the client has disconnected")
 
 // Collect returns the items that a query returns. Without an error the slice is not nil.
 // Errors are those of Error.

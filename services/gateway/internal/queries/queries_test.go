@@ -56,7 +56,7 @@ func request() (echo.Context, *httptest.ResponseRecorder) {
 	return echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec), rec
 }
 
-// TestErrors checks the HTTP status for three error codes of a service and for a service
+// TestErrors checks the HTTP status for four error codes of a service and for a service
 // that does not respond, with Send, Do, Lines and Collect.
 func TestErrors(t *testing.T) {
 	missing, down := rpc.Errorf(contract.CodeNotFound, "not found: no such thing"), errors.New("no running instance")

@@ -136,8 +136,8 @@ const (
 
 // hold stores the value of a call for a request, unless a value of that call is held
 // already for another request. At most maxHeldValues are held, which fair.Room divides
-// among the tenants; hold returns an error if the tenant of v may not hold one more.
-// Otherwise the request must call drop or leave.
+// among the tenants; hold returns an error if the tenant of v may not hold one more. If
+// the error is nil, the request must later call drop or leave.
 func (h *heldValues) hold(call string, v heldValue) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +153,7 @@ func (h *heldValues) hold(call string, v heldValue) error {
 		return nil
 	}
 	if !h.room.Take(v.tenant, 1, maxHeldValues) {
-		return errors.New("too many secrets wait for a decision here; try again when some are decided")
+		return errors.New("this gateway holds too many values of undecided calls; try again when some calls are decided")
 	}
 	if h.by == nil {
 		h.by = map[string]heldValue{}
@@ -221,7 +221,7 @@ func (s *API) Serve() {
 	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		v, ok := s.values.get(q.CallID)
 		if !ok || v.tenant != transient.Tenant(ctx) {
-			return nil, rpc.Errorf(contract.CodeNotFound, "no value waits here for call %s", q.CallID)
+			return nil, rpc.Errorf(contract.CodeNotFound, "no value is held for call %s", q.CallID)
 		}
 		if ok, err := s.allowed(ctx, q.CallID, &v); err != nil || !ok {
 			return nil, errors.Join(rpc.Errorf(contract.CodeDenied, "the call is not allowed"), err)

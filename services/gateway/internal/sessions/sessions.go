@@ -103,7 +103,7 @@ func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Ses
 	}
 	owner, err := s.released.owner(ctx, s.Ledger, t, v)
 	if err != nil {
-		return Session{}, apierr.Unavailable("the ledger does not answer: " + err.Error())
+		return Session{}, apierr.Unavailable("the ledger does not respond: " + err.Error())
 	}
 	if owner == who.Actor {
 		return Session{ID: v}, nil
@@ -133,7 +133,7 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 	first, err := s.released.owner(ctx, s.Ledger, who.Tenant, v)
 	switch {
 	case err != nil:
-		return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
+		return "", apierr.Unavailable("the ledger does not respond: " + err.Error())
 	case first == who.Actor:
 		return v, nil
 	case first == "" || owner != "":
@@ -143,7 +143,7 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 	// reader itself gave that name takes precedence.
 	for _, err := range s.Ledger.Scan(ctx, proposalsOf(who.Tenant, own), 1) {
 		if err != nil {
-			return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
+			return "", apierr.Unavailable("the ledger does not respond: " + err.Error())
 		}
 		return own, nil
 	}

@@ -92,7 +92,7 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 		return nil, err
 	}
 	if len(d.Choices) == 0 {
-		return nil, errors.New("the completion holds no choice")
+		return nil, errors.New("the completion contains no choice")
 	}
 	r := &ir.Response{ID: d.ID, Model: d.Model, Created: d.Created, Usage: d.Usage.ir()}
 	for _, c := range d.Choices {

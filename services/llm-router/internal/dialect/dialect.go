@@ -175,19 +175,19 @@ var plainName = strings.NewReplacer("_", "", "-", "")
 func (a *API) Fit(r *ir.Request) error {
 	for m := range r.Extra {
 		if binding[plainName.Replace(strings.ToLower(m))] {
-			return fmt.Errorf("%s: has no meaning in the caller's API, and one in this provider's", m)
+			return fmt.Errorf("%s: the caller's API does not define this member, but an API of a provider does; remove it", m)
 		}
 	}
 	for i := range r.Tools {
 		if r.Tools[i].Name == "" && len(r.Tools[i].Hosted) == 0 {
-			return fmt.Errorf("tools: one is not spelled as the caller's API does, and has no name there")
+			return fmt.Errorf("tools: a tool has no name in the format of the caller's API")
 		}
 	}
 	if r.N > 1 && !a.Several {
-		return fmt.Errorf("n: this provider gives one answer to a request")
+		return fmt.Errorf("n: this provider returns only one answer to a request")
 	}
 	if r.LogProbs != nil && *r.LogProbs && !a.LogProbs {
-		return fmt.Errorf("logprobs: this provider does not tell probabilities")
+		return fmt.Errorf("logprobs: this provider does not return log probabilities")
 	}
 	if !a.Hints {
 		for _, m := range hints {

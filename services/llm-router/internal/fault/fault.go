@@ -190,9 +190,9 @@ var byStatus = []struct {
 	{Timeout, []int{http.StatusRequestTimeout, http.StatusGatewayTimeout}},
 }
 
-// ByStatus returns the code for a provider's HTTP status, or for the status that an
-// error in a stream stands for. Client errors without a code of their own are Refused,
-// and all other statuses, including 0, are Upstream.
+// ByStatus returns the code for a provider's HTTP status, or for the status of an error
+// in a stream (ir.Fault). Client errors without a code of their own are Refused, and all
+// other statuses, including 0, are Upstream.
 func ByStatus(status int) string {
 	for _, x := range byStatus {
 		if slices.Contains(x.statuses, status) {

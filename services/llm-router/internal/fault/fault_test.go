@@ -87,8 +87,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestConstants shows that each code has a row, so that a new code cannot be used
-// without one, and each row a constant.
+// TestConstants shows that each constant of a code has a row, so that a new code cannot
+// be used without one, and that each row has a constant.
 func TestConstants(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "fault.go", nil, 0)
 	if err != nil {

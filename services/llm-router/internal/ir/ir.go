@@ -203,7 +203,7 @@ type Usage struct {
 
 // Merge replaces the amounts of u by those of n that are not 0, and sets u.Known if
 // n.Known is set: a stream may report usage in several events, each with some of the
-// amounts. It does not check them.
+// amounts. Merge does not check the amounts.
 func (u *Usage) Merge(n Usage) {
 	set := func(a *int64, b int64) {
 		if b != 0 {

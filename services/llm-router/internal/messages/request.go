@@ -345,7 +345,7 @@ func buildBlocks(parts []ir.Part) ([]block, error) {
 			}
 			b.Source = sourceOf(p.Media)
 		case ir.Audio:
-			return nil, fmt.Errorf("input_audio: this provider takes no audio")
+			return nil, fmt.Errorf("input_audio: this provider does not accept audio")
 		case ir.ToolCall:
 			b.Type, b.ID, b.Name, b.Input = "tool_use", p.ID, ir.FlatName(p.Namespace, p.Name), ir.Object(p.Args)
 		case ir.ToolResult:

@@ -46,7 +46,7 @@ func (a *Answer) Next() (sse.Event, error) {
 
 // ErrDeep is the error for JSON from a provider that is nested deeper than
 // canon.MaxDepth.
-var ErrDeep = fmt.Errorf("it sent JSON nesting deeper than %d", canon.MaxDepth)
+var ErrDeep = fmt.Errorf("the JSON of the response nests deeper than %d", canon.MaxDepth)
 
 // Close cancels the request, even in the middle of its response, and releases the
 // connection. It may be called more than once.
@@ -104,7 +104,7 @@ func (p pieces) Read(b []byte) (int, error) {
 
 // errSilent is the cause of cancellation when a configured time limit, first_byte_ms or
 // idle_ms, has ended.
-var errSilent = errors.New("nothing came")
+var errSilent = errors.New("no data was received in time")
 
 // milliseconds converts a configured time limit; 0 means the default.
 func milliseconds(ms int64) time.Duration {

@@ -29,7 +29,7 @@ type Egress struct {
 var (
 	// errAfford is the error for a request that Afford did not permit.
 	errAfford = errors.New("the request is larger than what may still be sent for its call")
-	errEnded  = errors.New("the attempt is over")
+	errEnded  = errors.New("the attempt has ended")
 )
 
 // End prevents more of a body from being sent, and returns how many bytes were sent. If

@@ -54,9 +54,9 @@ func (p *Provider) fail(code, what string) *Failure {
 func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	var ne net.Error
 	if errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &ne) && ne.Timeout() {
-		return p.fail(fault.Timeout, " did not answer in time")
+		return p.fail(fault.Timeout, " did not respond in time")
 	}
-	f := p.fail(fault.Unreachable, " did not answer: "+scrub(err.Error(), key))
+	f := p.fail(fault.Unreachable, " did not respond: "+scrub(err.Error(), key))
 	var op *net.OpError
 	f.Taken = !errors.As(err, &op) || op.Op != "dial"
 	return f
@@ -75,12 +75,12 @@ func (p *Provider) begun(code, what string) *Failure {
 // response.
 func (p *Provider) cut(ctx context.Context, err error) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return p.begun(fault.Timeout, " fell silent before the end of its answer")
+		return p.begun(fault.Timeout, " stopped sending before the end of its response")
 	}
 	if errors.Is(err, sse.ErrTooLarge) || errors.Is(err, ErrDeep) {
 		return p.begun(fault.Malformed, ": "+err.Error())
 	}
-	return p.begun(fault.Cut, " cut its answer before the end")
+	return p.begun(fault.Cut, " ended its response before it was complete")
 }
 
 // Malformed returns the failure of a response that cannot be decoded or is too large.

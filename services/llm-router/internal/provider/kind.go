@@ -79,8 +79,8 @@ type Registry struct {
 	list   map[string]string
 }
 
-// commonIDs lists the header fields with request ids, and commonPasses the header fields
-// that are forwarded to callers, that are not specific to one provider.
+// commonIDs lists header fields with request ids, and commonPasses header fields that are
+// forwarded to callers. These fields are not specific to one provider.
 var (
 	commonIDs    = []string{"X-Request-Id"}
 	commonPasses = []string{"x-ratelimit-", "retry-after", "retry-after-ms"}

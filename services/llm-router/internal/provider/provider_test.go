@@ -19,7 +19,8 @@ import (
 )
 
 // TestNew shows that the error for an invalid configuration begins with the invalid
-// member, which defaults New sets, and that Locals returns the provider of a local kind.
+// member. It also shows which defaults New sets, and that Locals returns the provider of
+// a local kind.
 func TestNew(t *testing.T) {
 	home := Kind{Name: "home", Base: "http://127.0.0.1/v1/", APIs: []*dialect.API{testAPI}, Prepare: func(c *Config) error {
 		if c.Region == "nowhere" {
@@ -89,7 +90,8 @@ func TestChoice(t *testing.T) {
 }
 
 // TestFailures shows which failure is returned for various ways in which a request can
-// fail, whether the provider bills it, and that it does not contain the key.
+// fail, whether the attempt is free (see Failure.Free), and that the failure does not
+// contain the key.
 func TestFailures(t *testing.T) {
 	deep := strings.Repeat("[", canon.MaxDepth+1) + strings.Repeat("]", canon.MaxDepth+1)
 	var reply atomic.Pointer[http.HandlerFunc]

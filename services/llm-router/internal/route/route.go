@@ -63,8 +63,7 @@ type Price struct {
 }
 
 // Limits returns the model's limits in tokens: its context, the input for one image, and
-// its output. 0 means that a limit is not known; llm.Args.Most describes what it does
-// then.
+// its output. 0 means that a limit is not known; see llm.Args.Most.
 func (p *Price) Limits() llm.Limits {
 	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }

@@ -393,7 +393,8 @@ func account(s, t []byte) (_ []byte, n int) {
 func capital(c byte) bool { return c >= 'A' && c <= 'Z' }
 
 // mod97 returns the remainder modulo 97 (ISO 7064) of a number that ends with the digits
-// s; rest is the remainder of the digits before them. Letters stand for 10 to 35.
+// s; rest is the remainder of the digits before them. The letters A to Z represent 10 to
+// 35.
 func mod97(rest int, s []byte) int {
 	for _, c := range s {
 		if c >= 'A' {

@@ -108,8 +108,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 }
 
 // inference returns the member inferenceConfig: the maximum length of the answer, the
-// stop sequences and the sampling. To more, it adds members that only some families of
-// models accept, and to output an effort.
+// stop sequences and the sampling. It adds members that only some families of models
+// accept to more, and an effort, if there is one, to output.
 func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	sampling, limit := think(r, more, output)
 	c := ir.Obj{}
