@@ -69,9 +69,9 @@ func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	return out, err
 }
 
-// checkReceipts checks that the list of /helm/receipts begins with the receipts whose
-// ids the endpoint returned, in the same order. It also checks that the list contains at
-// least two denials, because the gates of L1 cause two.
+// checkReceipts checks that the list of /helm/receipts begins with the receipts whose ids
+// the responses to the calls of the session contained, in the same order. It also checks
+// that the list contains at least two denials, because the gates of L1 cause two.
 func checkReceipts(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -269,7 +269,7 @@ func checkGraph(ctx context.Context, p *probe) error {
 		return fmt.Errorf("the nodes have digest %s, want %s as in the graph", got, doc.Digest)
 	}
 	if kinds[proofgraph.Intent] < len(list) || kinds[proofgraph.Effect] < len(list) || kinds[proofgraph.Attestation] == 0 {
-		return fmt.Errorf("%v for %d calls", kinds, len(list))
+		return fmt.Errorf("the graph has the nodes %v for %d calls; want an intent and an effect for each call, and an attestation", kinds, len(list))
 	}
 	return nil
 }

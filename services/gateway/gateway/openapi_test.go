@@ -178,8 +178,8 @@ func mediaSchemas(t *testing.T) map[string]any {
 	return out
 }
 
-// TestEncodedPath checks that decoded removes the percent-encoding of path parameters
-// that generated clients add.
+// TestEncodedPath checks that decoded removes the percent-encoding that generated clients
+// add to path parameters.
 func TestEncodedPath(t *testing.T) {
 	for target, want := range map[string]string{
 		"/x/sha256:ab":      "sha256:ab",

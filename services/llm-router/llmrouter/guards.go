@@ -59,7 +59,7 @@ func (c *call) oblige() error {
 				return err
 			}
 		default:
-			return fmt.Errorf("%q is not known here", o)
+			return fmt.Errorf("%q is unknown", o)
 		}
 	}
 	return nil

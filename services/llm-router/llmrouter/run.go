@@ -211,13 +211,13 @@ func (a *attempt) translate(body []byte) ([]byte, error) {
 	if e := a.api.Embed; e != nil {
 		vectors, err := e.Parse(body)
 		if err != nil {
-			return nil, a.up.Malformed("sent an answer that cannot be read: " + err.Error())
+			return nil, a.up.Malformed("sent a response that cannot be read: " + err.Error())
 		}
 		return embeddingsAnswer(a.c.body, a.c.args.Model, vectors)
 	}
 	r, err := a.api.Parse(body, a.c.name())
 	if err != nil {
-		return nil, a.up.Malformed("sent an answer that cannot be read: " + err.Error())
+		return nil, a.up.Malformed("sent a response that cannot be read: " + err.Error())
 	}
 	a.usage = r.Usage
 	if body, err = a.ans.build(r); err != nil {

@@ -123,7 +123,7 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 		s.size += eventSize + len(said[i].Part.Text) + len(said[i].Part.Args)
 	}
 	if s.size+len(s.held) > maxStreamed {
-		return nil, s.up.Malformed("sent an answer above 24 MiB")
+		return nil, s.up.Malformed("sent a response above 24 MiB")
 	}
 	content, b, err := s.take(said)
 	if err != nil {

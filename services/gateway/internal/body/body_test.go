@@ -177,8 +177,8 @@ func TestQuota(t *testing.T) {
 }
 
 // TestBudgetAmongTenants checks that the bodies of one tenant, however many callers it
-// has, leave as much of the gateway's budget free as they use, once another tenant uses
-// the gateway.
+// has, leave as much of the gateway's budget free as they use, once another tenant has
+// used the gateway.
 func TestBudgetAmongTenants(t *testing.T) {
 	var b Budget
 	limits := Limits{All: 30}

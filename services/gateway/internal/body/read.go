@@ -150,7 +150,7 @@ func readError(err error, l *Limits) error {
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {
 		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody,
-			Message: fmt.Sprintf("the request body comes too slowly: send at least %d bytes a second, and all of it within %s", l.Rate, l.Total)}
+			Message: fmt.Sprintf("the request body arrives too slowly: send at least %d bytes a second, and all of it within %s", l.Rate, l.Total)}
 	}
 	return apierr.BadRequest(apierr.WholeBody, "the request body could not be read")
 }
@@ -254,7 +254,7 @@ func (h *hold) take(n int) error {
 	case h.b.callers[h.owner]+int64(n) > h.limits.Caller:
 		return overBudget(fmt.Sprintf("more than %d bytes of the caller's request bodies are in flight; send fewer at once", h.limits.Caller))
 	case !h.b.room.Take(h.owner.Tenant, int64(n), h.limits.All):
-		return overBudget(fmt.Sprintf("more than %d bytes of request bodies, or more of the tenant than are free, are in flight at this gateway; send the request again", h.limits.All))
+		return overBudget(fmt.Sprintf("more than %d bytes of request bodies, or more than the part of the tenant, would be in flight at this gateway; send the request again", h.limits.All))
 	}
 	h.n += int64(n)
 	h.b.callers[h.owner] += int64(n)

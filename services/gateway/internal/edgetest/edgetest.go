@@ -504,7 +504,7 @@ func (m *Mesh) TokenIn(tenant, actor string, scopes ...string) string {
 // Response is the recorded response to a request.
 type Response struct {
 	*httptest.ResponseRecorder
-	Doc map[string]any // the decoded body, if it is one JSON object
+	Doc map[string]any // the JSON object with which the body begins, decoded; nil if it begins with none
 }
 
 // Error returns the code of the error in the body, or "".

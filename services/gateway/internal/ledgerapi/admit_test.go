@@ -37,8 +37,8 @@ func read(ctx context.Context, t *testing.T, m *edgetest.Mesh, path, bearer stri
 	return m.DoIn(ctx, "GET", path, bearer, ""), 0
 }
 
-// endless answers each query for a part of an export after ten seconds, with a position at
-// which the export continues.
+// endless responds to each query for a part of an export after ten seconds, with a
+// position at which the export continues.
 func endless(json.RawMessage) (any, error) {
 	time.Sleep(10 * time.Second)
 	return []audit.ExportLine{{Line: json.RawMessage("{}")}, {Next: "1"}}, nil
@@ -169,9 +169,9 @@ func TestReadsPerTenant(t *testing.T) {
 	}
 }
 
-// TestExportWaits checks that an export that has begun waits for audit while it handles
-// too many reads of the tenant, for at most half a minute, and that a client whose export
-// has not begun gets the error (429).
+// TestExportWaits checks that an export that has begun waits while audit handles too many
+// reads of the tenant, for at most half a minute, and that a client whose export has not
+// begun gets the error (429).
 func TestExportWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{})

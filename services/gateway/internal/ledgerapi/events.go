@@ -245,7 +245,7 @@ func (s *API) Content(c echo.Context) error {
 		return apierr.Unavailable(err.Error())
 	}
 	if object == nil {
-		return apierr.NotFound("no such content, or erased")
+		return apierr.NotFound("no such content, or it was erased")
 	}
 	return c.Blob(http.StatusOK, "application/octet-stream", object)
 }

@@ -114,7 +114,7 @@ func lamportOf(c echo.Context) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(raw, 10, 53)
 	if err != nil || n == 0 {
-		return 0, apierr.BadRequest("at", "want a lamport, a number above 0")
+		return 0, apierr.BadRequest("at", "want a Lamport time, a number above 0")
 	}
 	return n, nil
 }

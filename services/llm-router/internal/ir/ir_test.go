@@ -103,7 +103,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestPut shows that values that stand for absent members are omitted from the document,
+// TestPut shows that values that represent absent members are omitted from the document,
 // and that other values, such as pointers to false and 0, are included.
 func TestPut(t *testing.T) {
 	o := Obj{}

@@ -74,15 +74,15 @@ func (m Members) TakeAll(pairs ...any) error {
 // Obj is a JSON object under construction.
 type Obj map[string]any
 
-// Put sets a member, unless v stands for an absent one (see unsaid).
+// Put sets a member, unless v represents an absent one (see unsaid).
 func (o Obj) Put(name string, v any) {
 	if !unsaid(v) {
 		o[name] = v
 	}
 }
 
-// unsaid reports whether v stands for an absent member: nil, a nil pointer to a number
-// or a bool, the int64 0, or an empty string, list of strings, map of strings or
+// unsaid reports whether v represents an absent member: nil, a nil pointer to a number or
+// a bool, the int64 0, or an empty string, list of strings, map of strings or
 // json.RawMessage.
 func unsaid(v any) bool {
 	switch t := v.(type) {

@@ -174,7 +174,7 @@ func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.R
 		return p.cut(ctx, ErrDeep)
 	}
 	if len(a.Body) > maxAnswer {
-		f := p.Malformed("sent an answer above 32 MiB")
+		f := p.Malformed("sent a response above 32 MiB")
 		f.Status = resp.StatusCode
 		return f
 	}

@@ -121,7 +121,7 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	}
 	e.Message = scrub(e.Message, c.Key)
 	f := &Failure{Code: fault.ByStatus(resp.StatusCode), Status: resp.StatusCode, Fault: e, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header}
-	f.explain(fmt.Sprintf("provider %s answered %d", p.Name, resp.StatusCode), e.Message)
+	f.explain(fmt.Sprintf("provider %s responded with status %d", p.Name, resp.StatusCode), e.Message)
 	if f.Retry = retryAfter(resp.Header); f.Retry == 0 {
 		f.Retry = atMost(float64(e.RetryMS) * float64(time.Millisecond))
 	}

@@ -44,7 +44,7 @@ func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET /models answered %d", resp.StatusCode)
+		return nil, fmt.Errorf("GET /models: status %d", resp.StatusCode)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxList))
 	if err != nil {

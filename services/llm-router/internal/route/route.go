@@ -113,7 +113,7 @@ func (c *checker) aliases() error {
 	for _, a := range slices.Sorted(maps.Keys(c.t.Aliases)) {
 		to := c.t.Aliases[a]
 		if strings.Contains(a, "/") || a == "" {
-			return fmt.Errorf("aliases: %q: a name without a slash", a)
+			return fmt.Errorf("aliases: %q: want a name without a slash", a)
 		}
 		if !c.known(to) && c.t.virtual(to) == nil {
 			return fmt.Errorf("aliases.%s: %q is neither provider/model nor a virtual model", a, to)
@@ -149,7 +149,7 @@ func (c *checker) virtual(v *Virtual) error {
 	}
 	for j, x := range v.Targets {
 		if !c.known(x.Model) {
-			return fmt.Errorf("targets[%d].model: %q is no provider/model", j, x.Model)
+			return fmt.Errorf("targets[%d].model: %q is not provider/model", j, x.Model)
 		}
 		if err := bound.Check(fmt.Sprintf("targets[%d].weight", j), x.Weight, maxWeight); err != nil {
 			return err
@@ -162,7 +162,7 @@ func (c *checker) fallbacks() error {
 	for i, r := range c.t.Fallbacks {
 		for _, f := range append([]string{r.Primary}, r.Fallbacks...) {
 			if !c.known(f) && c.t.virtual(f) == nil && c.t.Aliases[f] == "" {
-				return fmt.Errorf("fallbacks[%d]: %q is no model", i, f)
+				return fmt.Errorf("fallbacks[%d]: %q is not a model", i, f)
 			}
 		}
 		for _, x := range r.Triggers {

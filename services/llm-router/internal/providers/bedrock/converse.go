@@ -267,7 +267,7 @@ func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
 // buildFile returns the block for an image or a document, which must be given as bytes.
 func buildFile(p *ir.Part, files names) (b block, ok bool, err error) {
 	if p.Media.Data == "" {
-		return b, false, fmt.Errorf("content: this provider takes images and files as bytes (a data URL), not by URL or id")
+		return b, false, fmt.Errorf("content: this provider accepts images and files as bytes (a data URL), not by URL or id")
 	}
 	m := &media{Format: format(p.Media.MIME)}
 	m.Source.Bytes = p.Media.Data

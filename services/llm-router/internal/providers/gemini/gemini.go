@@ -369,7 +369,7 @@ func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	}
 	if len(out.Choices) == 0 {
 		if d.Feedback == nil {
-			return nil, errors.New("the answer holds no candidate")
+			return nil, errors.New("the response contains no candidate")
 		}
 		out.Choices = []ir.Answer{{Finish: ir.Filtered}}
 	}
