@@ -121,7 +121,8 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 }
 
 // Put stores the object of a reference, in parts, and does nothing for a nil object. If
-// the error is nil, the object is durable. Put may be repeated; it returns an error if
+// the error is nil, the object is durable. The caller must not change object
+// afterwards, since s.Recent may hold it. Put may be repeated; it returns an error if
 // other bytes are stored under the name of a part.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	end := s.Recent.storing(s.Tenant, c, object)
@@ -213,14 +214,14 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 	return object, nil
 }
 
-// Open returns the content, decrypted and checked against its commitment. It waits while
-// this process stores the content, and may return plain content that this process stored
-// recently without reading the object store. It returns
-// contract.ErrErased if the content is withheld, if its salt or its object was erased,
-// or if its content key was destroyed. It returns contract.ErrEncrypted if the content
-// is encrypted and the service has no content keys or the algorithm is not A256GCM. It
-// also returns the errors of Object, those of Keys, and an error if the content is
-// malformed or does not match its commitment.
+// Open returns the content, decrypted and checked against its commitment. If this
+// process is storing the content, Open waits until it is stored. Open may return plain
+// content without reading the object store if this process stored it recently. It
+// returns contract.ErrErased if the content is withheld, if its salt or its object was
+// erased, or if its content key was destroyed. It returns contract.ErrEncrypted if the
+// content is encrypted and the service has no content keys or the algorithm is not
+// A256GCM. It also returns the errors of Object, those of Keys, and an error if the
+// content is malformed or does not match its commitment.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	if content, ok := s.Recent.open(ctx, s.Tenant, c); ok {
 		return content, nil

@@ -11,7 +11,7 @@ import (
 
 // The limits of a Recent.
 const (
-	recentBytes = 32 << 20 // total size of its objects
+	recentBytes = 32 << 20 // maximum total size of its objects, in bytes
 	recentLife  = 5 * time.Second
 )
 
@@ -51,9 +51,10 @@ func NewRecent() *Recent {
 	return &Recent{now: time.Now, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }, by: map[recentKey]*list.Element{}}
 }
 
-// storing adds the object of a reference and returns a function, which the caller must
-// call once with the result of storing the object. The object must not be changed
-// afterwards. r may be nil.
+// storing adds the object of a reference, unless the content is inline or encrypted or
+// the object is larger than a quarter of recentBytes. It returns a function, which the
+// caller must call once with the result of storing the object. The object must not be
+// changed afterwards. r may be nil.
 func (r *Recent) storing(tenant string, c *contract.Content, object []byte) (end func(error)) {
 	if r == nil || c.Encryption != nil || c.Store != contract.StoreObject || len(object) > recentBytes/4 {
 		return func(error) {}
@@ -66,8 +67,8 @@ func (r *Recent) storing(tenant string, c *contract.Content, object []byte) (end
 	}
 }
 
-// add adds an entry, and removes the oldest entries as long as the limit is exceeded. An
-// entry with the same key remains.
+// add adds an entry, and removes the oldest entries as long as recentBytes is exceeded.
+// If there is an entry with the same key, add does nothing.
 func (r *Recent) add(x *recent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,8 +105,10 @@ func (r *Recent) expire() {
 	}
 }
 
-// open returns the content of a reference, and removes it from r, if r holds it and it was
-// stored. It waits until the storing has ended or ctx ends. r may be nil.
+// open removes the entry of a reference from r and returns its content. It waits until
+// the storing has ended or ctx ends. ok is false if there is no such entry, if ctx ended
+// first, if the object was not stored or has expired, or if it does not match the
+// commitment. r may be nil.
 func (r *Recent) open(ctx context.Context, tenant string, c *contract.Content) (content []byte, ok bool) {
 	if r == nil || c.Encryption != nil || c.Store != contract.StoreObject {
 		return nil, false

@@ -32,7 +32,7 @@ const (
 // service has no content keys or the current one cannot be fetched or is not valid.
 func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
-		return contract.Content{}, nil, errors.New("this service holds no content keys")
+		return contract.Content{}, nil, errors.New("this service has no content keys")
 	}
 	if len(content) > MaxSize {
 		return contract.Content{}, nil, ErrTooLarge
@@ -102,11 +102,11 @@ func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) 
 	}
 	nonce, err := base64.RawURLEncoding.Strict().DecodeString(c.Encryption.Nonce)
 	if err != nil || len(nonce) != g.NonceSize() {
-		return nil, errors.New("content: its nonce is malformed")
+		return nil, errors.New("content: malformed nonce")
 	}
 	plain, err := g.Open(nil, nonce, object, []byte(c.Commitment))
 	if err != nil {
-		return nil, errors.New("content does not open under its key")
+		return nil, errors.New("content cannot be decrypted: wrong key, or changed ciphertext or commitment")
 	}
 	bare := *c
 	bare.Encryption, bare.Store, bare.Text = nil, contract.StoreObject, ""

@@ -13,12 +13,10 @@ import (
 // SlotTTL is the time after which the lease of a slot expires if it is not renewed.
 const SlotTTL = 6 * time.Second
 
-// Events compress about 5 : 1, because the events of one call have content in common.
-// Cached content is not compressed because it soon expires.
-
 // streams returns the settings of all streams except the mirrors. The ledger and the
 // checkpoints deny the deletion of messages, and BLOBS refuses a second message under a
-// subject.
+// subject. Events compress about 5 : 1, because the events of one call have content in
+// common; cached content is not compressed because it soon expires.
 func streams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		{Name: Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
@@ -76,7 +74,7 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	}
 	have := s.CachedInfo().Config
 	if name := difference(&have, &want); name != "" {
-		return fmt.Errorf("exists with another %s; a changed ledger is never taken over silently: restore the setting, or provision an empty server", name)
+		return fmt.Errorf("exists with another %s: restore the setting, or provision an empty server", name)
 	}
 	if have.Replicas == want.Replicas && have.Compression == want.Compression {
 		return nil

@@ -42,7 +42,7 @@ type entry struct {
 	digest string
 }
 
-// overlay holds the approvals of one tenant, which is not the cell's.
+// overlay holds the approvals of one tenant other than the cell's.
 type overlay struct {
 	approved map[string]string // by kind: digest of the approved tool document
 	base     string            // result of Catalog.Digest for which digest was computed

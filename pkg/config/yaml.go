@@ -58,7 +58,7 @@ func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 	case depth > maxDepth:
 		return nil, wrong(fmt.Sprintf("is nested deeper than %d", maxDepth))
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		return nil, wrong("anchors and aliases are not taken; write the value out")
+		return nil, wrong("anchors and aliases are not supported; write the value itself")
 	case n.Kind == yaml.MappingNode:
 		return y.object(n, at, depth)
 	case n.Kind == yaml.SequenceNode:
@@ -86,11 +86,11 @@ func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 	case "!!int", "!!float":
 		var v float64
 		if err := n.Decode(&v); err != nil || math.IsInf(v, 0) || math.IsNaN(v) {
-			return nil, wrong("is no number that JSON has")
+			return nil, wrong("is not a number that JSON can express")
 		}
 		return v, nil
 	}
-	return nil, wrong("tag " + n.Tag + " is not taken")
+	return nil, wrong("tag " + n.Tag + " is not supported")
 }
 
 // object converts a mapping node. It rejects a name that occurs twice, because decoders
@@ -101,7 +101,7 @@ func (y *reader) object(n *yaml.Node, at string, depth int) (any, error) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
 		if k.Kind != yaml.ScalarNode || k.Tag != "!!str" {
-			return nil, &Problem{Pointer: at, Line: k.Line, Message: "names of members are texts"}
+			return nil, &Problem{Pointer: at, Line: k.Line, Message: "names of members must be strings"}
 		}
 		pointer := at + "/" + strictjson.Token(k.Value)
 		if _, twice := out[k.Value]; twice {

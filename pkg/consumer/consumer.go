@@ -21,8 +21,8 @@ import (
 // w.AckWait. An Ack is sent up to 10 ms late; if it is lost, the server delivers the
 // message again.
 //
-// While several tenants have a backlog, up to maxWindow messages that wait for a free
-// place are held in this process, so that the tenants are served in turn; see pool.
+// While several tenants have a backlog, up to maxWindow further messages wait in this
+// process, so that the tenants are served in turn; see pool.
 //
 // process receives a context that does not end with ctx, so that it can finish its work.
 // Run returns nil when ctx has ended and every call of process has returned. Until ctx

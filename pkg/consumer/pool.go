@@ -15,10 +15,11 @@ import (
 )
 
 // pool holds the workers of one call of Run, and its window: messages that were delivered
-// and wait for a place. The server delivers the messages of all tenants in one order, so
-// without a window a tenant's first message waits until all earlier messages of another
-// tenant have been processed. The messages in the window are served by tenant in turn;
-// the longer a tenant's messages took, the later its next turn.
+// and wait for a place. There are limit places; each message that is being processed
+// takes one. The server delivers the messages of all tenants in one order, so without a
+// window a tenant's first message waits until all earlier messages of another tenant have
+// been processed. The messages in the window are served by tenant in turn; the longer a
+// tenant's messages took, the later its next turn.
 //
 // The window is used only if several tenants have been seen lately; see backlog.
 // Otherwise it would only delay the redelivery of its messages if this process dies, and
@@ -41,7 +42,7 @@ type pool struct {
 	waiting fair.Queue[message]  // the window
 	beating bool                 // a timer sends heartbeats for the messages in the window
 	last    string               // tenant of the last message
-	seen    map[string]time.Time // when the last message of a tenant arrived; empty until a second tenant is seen
+	seen    map[string]time.Time // when the last message of a tenant arrived; empty until a second tenant is seen, and again once only one remains after pruning
 	pruned  time.Time            // when outdated elements were removed from seen
 }
 
@@ -181,8 +182,8 @@ func (p *pool) backlog(m message) bool {
 }
 
 // may reports whether a tenant may take one more place. In a small pool, whose messages
-// may take long, a tenant that has places must leave the last quarter of them to the
-// tenants that were seen lately and have none. p.mu must be held.
+// may take long, a tenant that has places must leave the last quarter of the pool's
+// places to the tenants that were seen lately and have none. p.mu must be held.
 func (p *pool) may(tenant string) bool {
 	if p.held == nil || len(p.seen) == 0 || p.busy < p.limit-p.limit/4 || p.held[tenant] == 0 {
 		return true

@@ -217,8 +217,8 @@ func TestQuarter(t *testing.T) {
 	})
 }
 
-// TestDuration shows that two tenants with backlogs get the same time, not the same
-// number of calls.
+// TestDuration shows that a tenant whose calls take ten times as long as another's gets at
+// most a quarter as many while both have backlogs.
 func TestDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

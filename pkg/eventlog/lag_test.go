@@ -18,9 +18,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// lagging is a NATS server without JetStream, on which responders stand in for a stream
-// with the given number of replicas. Its entries are 1 to size; direct reads return only
-// those up to lag, as from a replica that has not received the newest ones.
+// lagging is a NATS server without JetStream, with subscriptions that respond as a stream
+// with the given number of replicas does. Its entries are 1 to size; direct reads return
+// only those up to lag, as from a replica that has not received the newest ones.
 type lagging struct {
 	size, lag, replicas int
 	direct, leader      atomic.Int64 // numbers of requests

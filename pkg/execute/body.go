@@ -64,12 +64,12 @@ func (x *Executor) body(ctx context.Context, tenant, service, instance string, c
 	}
 	in, err := rpc.Bytes(ctx, (&rpc.Client{Box: x.Box}).In(tenant).To(instance), query.BodyQuery.Of(service), query.BodyRequest{CallID: c.ID})
 	if err != nil {
-		return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
+		return nil, fmt.Errorf("cannot read the body from the instance that proposed the call: %w", err)
 	}
 	defer in.Close()
 	body, err := io.ReadAll(in)
 	if err != nil {
-		return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
+		return nil, fmt.Errorf("cannot read the body from the instance that proposed the call: %w", err)
 	}
 	return c.Body.Open(body)
 }

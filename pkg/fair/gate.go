@@ -10,8 +10,9 @@ import (
 	"sync"
 )
 
-// ErrFull is returned by Enter if too many requests of the owner are queued.
-var ErrFull = errors.New("too many requests wait for this provider")
+// ErrFull is returned by Gate.Enter and Turns.Enter if too many requests of the owner
+// are queued.
+var ErrFull = errors.New("too many requests of this owner are queued")
 
 // maxWaiting is the maximum number of queued requests of one owner.
 const maxWaiting = 4096

@@ -3,7 +3,7 @@ package fair
 import "testing"
 
 // TestPlaces shows that a tenant which takes as many places as it can gets half of them,
-// that each further tenant still finds a place, and that leave frees one place, however
+// that each of three further tenants gets a place, and that leave frees one place, however
 // often it is called.
 func TestPlaces(t *testing.T) {
 	p := Places{N: 16}

@@ -30,8 +30,8 @@ func TestTenants(t *testing.T) {
 }
 
 // TestReturning shows that a tenant that adds its next item whenever the last one was
-// served gets every second place, not all of them, and that a tenant that was idle for
-// long gets no more than that.
+// served is itself served every second time, not each time, even if it was idle for long
+// before.
 func TestReturning(t *testing.T) {
 	var q Queue[string]
 	for range 100 {
@@ -102,8 +102,8 @@ func TestQueueRandom(t *testing.T) {
 	}
 }
 
-// TestCharge shows that tenants are served in inverse proportion to the cost of their
-// items, once that is known, and that a charge to an unknown tenant has no effect.
+// TestCharge shows that tenants are served in about inverse proportion to the cost of
+// their items, once that is known, and that a charge to an unknown tenant has no effect.
 func TestCharge(t *testing.T) {
 	var q Queue[string]
 	for range 2000 {

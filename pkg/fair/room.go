@@ -1,10 +1,10 @@
 package fair
 
 // Room divides a limited amount of a resource, such as bytes of memory, among tenants.
-// One tenant may use all of it until Take is called for another one. From then on, a tenant
-// may hold at most as much as remains free: n tenants that each take as much as they can
-// get 1/(n+1) of the amount each, and the same part remains free for a further one. The
-// zero value is empty. It is not safe for concurrent use.
+// One tenant may use all of it until Take is called for another one. From then on, a
+// tenant may hold at most as much as remains free. If n tenants use as much as they may,
+// their parts approach 1/(n+1) of the amount each, and the same part remains free for a
+// further one. The zero value is empty. It is not safe for concurrent use.
 type Room struct {
 	held   map[string]int64
 	all    int64

@@ -128,7 +128,8 @@ func (t *Turns) until(tenant string) (leave func()) {
 }
 
 // pause reports whether a tenant pauses after a request: it has queued requests, no other
-// tenant has any, and another tenant has sent a request within the time pauses.
+// tenant has any, and the last request of another tenant is not older than the constant
+// pauses.
 func (t *Turns) pause(tenant string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -131,7 +131,8 @@ func TestDoCellStricter(t *testing.T) {
 	}
 }
 
-// opening is a ledger that calls before ahead of its first conditional append.
+// opening is a ledger that calls the function before ahead of its first conditional
+// append.
 type opening struct {
 	eventlog.Log
 	before func()

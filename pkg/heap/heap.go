@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// Adapt adapts the garbage collector to the live heap every two seconds, until ctx is
-// done. Garbage is limited to three times a small live heap, then to about garbage bytes,
-// and to large percent of a large live heap. The memory limit is 480 MiB, and more for a live
-// heap above 235 MiB. If the program allocates little and holds much more memory than its
-// live heap, Adapt collects garbage and returns the free memory to the operating system.
+// Adapt sets the GC percentage and the memory limit every two seconds, until ctx is done.
+// The percentage is the one at which about garbage bytes of garbage cause a collection,
+// but at least large and at most 300. The memory limit is one and a half times the live
+// heap plus 128 MiB, but at least 480 MiB. If the program allocates little and holds much
+// more memory than its live heap, Adapt collects garbage and returns the free memory to
+// the operating system.
 func Adapt(ctx context.Context, garbage int64, large int) {
 	var idle idle
 	for {
@@ -44,8 +45,9 @@ func read() usage {
 	return usage{max(v(0), 1<<20), v(1) - v(2), v(3)}
 }
 
-// percent returns the GC percentage for a live heap of the given size: that of garbage
-// bytes, but at least large and at most 300.
+// percent returns the GC percentage for a live heap of live bytes: the one at which
+// about garbage bytes of garbage cause a collection, but at least large and at most
+// 300.
 func percent(live, garbage int64, large int) int { return min(max(int(100*garbage/live), large), 300) }
 
 // idle decides when free memory is returned.

@@ -69,7 +69,7 @@ func ParseFrame(b []byte) (*Frame, error) {
 func cut(b []byte) (part, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
-		return nil, nil, errors.New("llm: a frame is cut")
+		return nil, nil, errors.New("llm: truncated frame")
 	}
 	b = b[size:]
 	return b[:n], b[n:], nil

@@ -115,7 +115,7 @@ func (p *peek) field(name string) {
 		return
 	}
 	if slices.ContainsFunc(p.a.Fields, func(f string) bool { return strings.EqualFold(f, name) }) {
-		p.refuse("stands twice in the request")
+		p.refuse("occurs twice in the request")
 		return
 	}
 	p.a.Fields = append(p.a.Fields, name)

@@ -113,7 +113,7 @@ func (r *reader) object(s *shape, take func(k known) bool, other func(name []byt
 		default:
 			r.push(step{name: k.name})
 			if seen[k.at/64]&(1<<(k.at%64)) != 0 {
-				r.refuse("stands twice in one object")
+				r.refuse("occurs twice in one object")
 				return
 			}
 			seen[k.at/64] |= 1 << (k.at % 64)

@@ -91,7 +91,7 @@ func (r *reader) tool(namespace string) (out tool) {
 // out.names. Namespaces cannot be nested.
 func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	if outer != "" || t.hasFunction || t.hasCustom || t.name == "" || t.inner == 0 {
-		r.refuse("a namespace has a name and tools, and stands in no other")
+		r.refuse("a namespace needs a name and tools, and cannot be nested")
 		return
 	}
 	r.again(t.inner, func() {

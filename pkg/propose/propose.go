@@ -121,7 +121,7 @@ func (p *Proposer) ServeBodies(box rpc.Registrar) {
 		}
 		p.mu.Unlock()
 		if body == nil {
-			return rpc.Errorf(contract.CodeNotFound, "no such call waits here")
+			return rpc.Errorf(contract.CodeNotFound, "no call with this body waits in this instance")
 		}
 		for len(body) > 0 {
 			n := min(len(body), bodyPart)

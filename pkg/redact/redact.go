@@ -63,7 +63,7 @@ func (r *Redactor) Head(b []byte, n int) []byte {
 
 // ErrStructure is returned by JSON if a secret extends over more than one string or
 // number of the document, or over its punctuation.
-var ErrStructure = errors.New("the document spells a secret across its values")
+var ErrStructure = errors.New("a secret extends over more than one value of the document")
 
 // JSON returns the JSON document doc with each secret in its strings and member names
 // replaced by "[secret:NAME]". Replaced member names that would be equal are made

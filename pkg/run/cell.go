@@ -83,13 +83,14 @@ func (c *Cell) now() *cellState {
 	return s
 }
 
-// Tenant returns the tenant of the mesh's own events, according to the events read so far:
-// contract.CellTenant once the cell is opened, and before that the original tenant. It is
-// "" until the first key has been read.
+// Tenant returns the tenant of the mesh's own events, according to the events read so
+// far: contract.CellTenant once the cell is opened, and before that the tenant of the
+// first root key's event. It is "" until that event has been read.
 func (c *Cell) Tenant() string { return c.now().cell.Tenant }
 
 // Check reports whether a tenant exists, and whether it is suspended, according to the
-// events read so far. The tenant of the mesh's own events exists and is never suspended.
+// events read so far. Once the cell is opened, the tenant of the mesh's own events
+// exists and is never suspended.
 func (c *Cell) Check(tenant string) (exists, suspended bool) {
 	s := c.now()
 	if tenant != "" && tenant == s.cell.Tenant && s.cell.Opened > 0 {

@@ -167,7 +167,7 @@ func (l *Live) follow(ctx context.Context, force bool) {
 	l.tried = raw
 	if err != nil {
 		for _, p := range config.Problems(err) {
-			slog.Error("configuration not reloaded; what runs goes on", "file", l.now.File, "err", p)
+			slog.Error("configuration not reloaded; the running configuration is unchanged", "file", l.now.File, "err", p)
 		}
 		l.Metrics.Reloaded(false)
 		return
@@ -198,7 +198,7 @@ func (l *Live) next() (next *config.Loaded, changed []*config.Value, err error) 
 	var failed []error
 	for _, v := range changed {
 		if !v.Reload {
-			failed = append(failed, &config.Problem{Pointer: v.Pointer, Message: "changes with a restart only; restart, or take the change back"})
+			failed = append(failed, &config.Problem{Pointer: v.Pointer, Message: "requires a restart: restart the process, or undo the change"})
 		}
 	}
 	return next, changed, errors.Join(failed...)

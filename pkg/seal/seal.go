@@ -46,7 +46,7 @@ func (k *Key) Public() string {
 func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	b, err := hpke.Open(k.private, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(info), sealed)
 	if err != nil {
-		return nil, fmt.Errorf("sealed value does not open: %w", err)
+		return nil, fmt.Errorf("cannot open the sealed value with this key and info: %w", err)
 	}
 	return b, nil
 }

@@ -99,7 +99,7 @@ func (o *CellOpened) Canonical(c *canon.Codec) {
 
 // Operator is the data of provision.operator_delegated and provision.operator_withdrawn,
 // which are in CellTenant. A root key signs it. Of the documents for one principal, the
-// newest by Issued counts, so that an older one cannot be published again.
+// newest by Issued counts, so publishing an older one again has no effect.
 type Operator struct {
 	Issued    string `json:"issued"`              // when the document was signed (TimeFormat)
 	NotAfter  string `json:"not_after,omitempty"` // end of the delegation (TimeFormat); empty = none

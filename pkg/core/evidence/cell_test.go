@@ -184,8 +184,8 @@ func (c *cell) ledgerError() error {
 	return err
 }
 
-// pack returns the pack of a tenant's session, with the system events that keep permits in
-// addition to those of the mesh and the tenant.
+// pack returns the pack of a tenant's session, with the system events that such a pack
+// needs and, if keep is not nil, those for which it returns true.
 func (c *cell) pack(tenant, session string, keep func(e *contract.Event) bool) []byte {
 	c.tenant = tenant
 	src := c.source(session)
@@ -409,8 +409,9 @@ func TestCellPacks(t *testing.T) {
 	check(t, "of a budget ledger", c.packError(org, "s-org", nil), "a pack of a budget ledger's tenant")
 }
 
-// TestOneTenant shows that a ledger without cell_opened may still hold calls of other
-// tenants that were denied, any origin, and activations in any tenant.
+// TestOneTenant shows that a ledger without cell_opened may have calls, keys and
+// activations in any tenant, but cannot create a tenant; and that a ledger verifies in
+// which a freeze was allowed before cell_opened.
 func TestOneTenant(t *testing.T) {
 	c := &cell{newWorld(t), nil}
 	for e := range c.ledgerOfSystem() {
@@ -430,8 +431,8 @@ func TestOneTenant(t *testing.T) {
 	check(t, "frozen before the cell was open", (&cell{worldFrozenBefore(t), nil}).ledgerError(), "")
 }
 
-// worldFrozenBefore returns a world whose original tenant allowed a freeze before the cell
-// was opened.
+// worldFrozenBefore returns a world in which a freeze by the original tenant was allowed
+// before the cell was opened.
 func worldFrozenBefore(t testing.TB) *world {
 	c := &cell{newWorld(t), map[string]string{}}
 	c.origin, c.kind = "binnacle/"+c.root.KID+"/t", "policy.freeze"

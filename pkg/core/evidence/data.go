@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// data is the decoded data of an event. At most one field is set, and none for an event
-// whose data decode does not read.
+// data is the decoded data of an event. At most one of the pointers is set, and none
+// for an event whose data decode does not read.
 type data struct {
 	call      *contract.Call // set for call_proposed
 	allowed   *contract.Allowed
@@ -21,7 +21,7 @@ type data struct {
 	approval  *contract.Approval
 	started   *contract.Started
 	recorded  *contract.Recorded
-	alone     alone // set by check
+	alone     alone // set by check; readEvent sets its digests earlier
 }
 
 // alone holds the results of the checks that need one event and the keys, but no other
@@ -36,8 +36,8 @@ type alone struct {
 	tip      receipt.Tip // end of the chain after the outcome
 }
 
-// check sets d.alone, except digests that are set. It reads nothing but the data and the
-// keys.
+// check sets d.alone, except for the digests that are set already. It reads nothing but
+// the data and the keys.
 func (d *data) check(keys guard.KeyAt) {
 	switch {
 	case d.call != nil:

@@ -166,7 +166,7 @@ func (x *exported) verify() (*ExportReport, error) {
 
 // TestExportOfTenant shows that the export of each tenant of a new ledger, and of one of
 // an older release, verifies, contains no id of another created tenant unless it is the
-// cell's, and states how many events it hides.
+// export of the cell, and states how many events it hides.
 func TestExportOfTenant(t *testing.T) {
 	for _, first := range []string{"t", contract.CellTenant} {
 		c := newCell(t, first)
@@ -213,8 +213,8 @@ func (c *cell) upTo(n int) []byte {
 }
 
 // TestExportKept shows that the log must be a continuation of a checkpoint that the reader
-// kept, and that the checkpoint cannot be compared if its size lies within a hidden
-// subtree of the export.
+// kept, and that the checkpoint cannot be compared if its size is within a hidden subtree
+// of the export.
 func TestExportKept(t *testing.T) {
 	c := newCell(t, contract.CellTenant)
 	file := c.export(prod, 0, shownTo(prod, contract.CellTenant)).file(c.keys["audit"])
@@ -239,8 +239,8 @@ func TestExportKept(t *testing.T) {
 	check(t, "no witness", err, "cosignatures: 0 of the 1")
 }
 
-// exportRules are changes to an export of prod that audit's own key signs. An empty want
-// means that the export still verifies.
+// exportRules are exports that audit signed, most of them changed ones of prod. An empty
+// want means that the export verifies.
 var exportRules = map[string]struct {
 	export func(c *cell) *exported
 	want   string

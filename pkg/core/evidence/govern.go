@@ -64,7 +64,8 @@ func (l *authentic) delegate(n uint64, e *contract.Event) error {
 }
 
 // changed records the event at index n if it changes the mesh as a whole. The activation
-// of a policy counts if it has a cause; without one, it is of the configuration.
+// of a policy counts if it has a cause; without one, the policy is from the
+// configuration.
 func (l *authentic) changed(n uint64, e *contract.Event) {
 	if !l.whole() || !l.cell.Opened() || e.Tenant != contract.CellTenant || e.Service() != "policy" {
 		return
@@ -129,8 +130,9 @@ func (w *walk) note(n uint64, e *contract.Event, d *data, s *course) {
 }
 
 // caused returns an error unless each change of the mesh as a whole was caused by an
-// earlier claim of a call of the cell, of the kind that causes such changes. All events
-// must have been added, without an error.
+// earlier claim of a call of the cell. The kind of the call must be the one in causes;
+// a call of any kind may cause the activation of a policy. All events must have been
+// added, without an error.
 func (w *walk) caused() error {
 	for _, g := range w.l.changes {
 		c, ok := w.claims[g.cause]

@@ -95,7 +95,8 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 	return w.report()
 }
 
-// authentic is a ledger whose checkpoint is verified.
+// authentic is what the first pass reads from a ledger or an export. Its checkpoint is
+// verified when that pass has ended without an error.
 type authentic struct {
 	system
 	head *translog.Checkpoint
@@ -380,8 +381,9 @@ func (s *course) count(e *contract.Event, d *data) {
 	}
 }
 
-// report returns the report, after all events were added. If the checkpoint commits to a
-// map of tips that differs from the map of the sessions' tips, it returns an error.
+// report returns the report, after all events were added. It returns the error of
+// caused, and an error if the checkpoint commits to a map of tips that differs from the
+// map of the sessions' tips.
 func (w *walk) report() (*LedgerReport, error) {
 	if err := w.caused(); err != nil {
 		return nil, err

@@ -7,9 +7,9 @@
 // The order of a decision is fixed: gates, then the layers (input schema, P0, P1, P2,
 // dual control), then whether the call can be executed with the obligations and in the
 // sandbox that the layers require, then the budget limits, then the votes. A DENY at any
-// step is final. Missing ceilings, rules or
-// tools, unknown verdicts and malformed times result in a DENY, so that such a fault in
-// a caller of this package does not permit an effect.
+// step is final. Missing ceilings, rules or tools, unknown verdicts and malformed times
+// result in a DENY, so that such a fault in a caller of this package does not permit an
+// effect.
 //
 // Every function is a pure function of its arguments. The package evaluates no policy
 // language and no JSON Schema and reads no storage: the answers of policies and schemas

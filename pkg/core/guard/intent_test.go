@@ -69,8 +69,8 @@ func TestDecisionFields(t *testing.T) {
 	}
 }
 
-// TestVerifyDecision checks decisions with a valid signature whose content is
-// inconsistent, as a faulty policy service could sign them.
+// TestVerifyDecision checks the errors for decisions with a valid signature and
+// inconsistent content, such as a faulty policy service could sign.
 func TestVerifyDecision(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {

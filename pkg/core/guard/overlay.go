@@ -55,10 +55,10 @@ func (r *OverlayRule) Canonical(c *canon.Codec) {
 	c.Str("verdict", &r.Verdict)
 }
 
-// Validate returns an error for an overlay with an invalid field, or without rules,
-// kinds in Only and a sandbox. A rule with another verdict than DENY or ESCALATE is
-// invalid, because an overlay may only narrow. The error begins with the name of the
-// JSON field.
+// Validate returns an error for an overlay that has an invalid field, or that has
+// neither rules nor kinds in Only nor a sandbox. A rule with another verdict than DENY
+// or ESCALATE is invalid, because an overlay may only narrow. The error begins with the
+// name of the JSON field.
 func (o *Overlay) Validate() error {
 	if err := o.checkScope(); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (o *Overlay) checkScope() error {
 	case o.Subject == "":
 		return errors.New("subject: name whom the overlay is for")
 	case len(o.Only) == 0 && len(o.Rules) == 0 && o.Sandbox == nil:
-		return errors.New("rules: an overlay requires rules, only_kinds or sandbox")
+		return errors.New("rules: want at least one of rules, only_kinds and sandbox")
 	}
 	return nil
 }

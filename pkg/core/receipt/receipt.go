@@ -1,5 +1,5 @@
-// Package receipt issues and checks receipts, the signed records of how calls ended. No
-// other package makes a contract.Receipt.
+// Package receipt issues and checks receipts, the signed records of how calls ended.
+// Except in tests, no other package makes a contract.Receipt.
 //
 // The receipts of a session form a chain from Genesis, in which each receipt names the
 // digest of the one before. The chain lets a reader without the log detect that

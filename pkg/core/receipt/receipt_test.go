@@ -214,8 +214,8 @@ func TestOwnCalls(t *testing.T) {
 	}
 }
 
-// TestDenied shows that Check accepts the outcome of a call that was not allowed only if
-// the status is denied, policy recorded it, and it names no intent.
+// TestDenied shows that CheckDecided accepts the outcome of a call that was not allowed
+// only if the status is denied, policy recorded it, and it names no intent.
 func TestDenied(t *testing.T) {
 	key, keys := signer(t)
 	for _, c := range []struct {

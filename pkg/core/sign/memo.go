@@ -13,8 +13,9 @@ import (
 // property of these bytes alone. Whether the key is valid, for what and for whom, is not
 // remembered; callers check it each time.
 //
-// Remember is for a process in which several services verify the same documents. The
-// others would verify each signature once, and compute its digest in vain.
+// A call of Remember discards the signatures that were remembered before. It is for a
+// process in which several services verify the same documents: another process verifies
+// each signature once and would have no benefit.
 func Remember(limit int) {
 	known.mu.Lock()
 	defer known.mu.Unlock()

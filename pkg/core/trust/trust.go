@@ -54,8 +54,8 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 // that is valid at its Lamport time. Several root keys may be valid at the same time.
 // The id of a key must be sign.KID of its bytes. A key can be published only once, and
 // revoked only after that, by a document for the same owner in the sense of Owner; a
-// second revocation has no effect. The last valid root key
-// cannot be revoked. After an error, which names the key, the registry is unchanged.
+// second revocation has no effect. The last valid root key cannot be revoked. After an
+// error, which names the key, the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
