@@ -168,7 +168,7 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	src = a.source(session, files)
 	src.Events = src.Events[:last]
 	src.Tip.Events, src.Tip.Receipts = int64(last), 1
-	a.rejected("without the last outcome, its end claimed", "map of tips does not hold this", src)
+	a.rejected("without the last outcome, its end claimed", "map of tips does not contain this tip", src)
 	// A reader that has stored an earlier checkpoint with a map of tips rejects a
 	// checkpoint without one.
 	src = a.source(session, files)

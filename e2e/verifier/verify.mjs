@@ -350,7 +350,7 @@ function endOf(m, head, file, tip, events, receipts) {
   shape(p, 'tip.json', { events: 'i', path: 'l', receipts: 'i', tip_digest: 's' })
   need(/^sha256:[0-9a-f]{64}$/.test(p.tip_digest) && p.events >= 0 && p.receipts >= 0 && p.path.every((h) => /^[0-9a-f]{64}$/.test(h)), 'tip.json: not the tip of a session')
   const root = tipRoot(m.tenant, m.session, { digest: Buffer.from(p.tip_digest.slice(7), 'hex'), receipts: p.receipts, events: p.events }, p.path.map((h) => Buffer.from(h, 'hex')))
-  need(root.equals(head.tips), "tip.json: the checkpoint's map of tips does not hold this")
+  need(root.equals(head.tips), "tip.json: the checkpoint's map of tips does not contain this tip")
   need(p.tip_digest === tip.digest && p.events === events && p.receipts === receipts, 'tip.json: the session goes on after what the pack holds')
   return 'bound by checkpoint'
 }
@@ -396,13 +396,13 @@ class System {
     if (e.service === 'policy' && e.name === 'policy_activated') return this.policy(e, files)
     need(makers[e.name] === e.service && (this.form !== 'pack' || e.name === 'cell_opened'), `event ${e.id}: ${e.type} is not a system event`)
     need(this.first === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
-    need(this.opened !== (e.name === 'cell_opened'), `event ${e.id}: opens a cell that is open, or needs one that is not`)
+    need(this.opened !== (e.name === 'cell_opened'), `event ${e.id}: the cell is already opened, or not opened yet`)
     if (e.name === 'cell_opened') this.open(e)
     else if (e.service === 'provision') this.operator(e)
     else this.aboutTenant(e)
   }
   key(e) {
-    need(!!e.data.revoked === (e.name === 'key_revoked') && e.data.tenant === e.tenant, `event ${e.id}: does not say what its name says`)
+    need(!!e.data.revoked === (e.name === 'key_revoked') && e.data.tenant === e.tenant, `event ${e.id}: its document does not match its name or its tenant`)
     if (personal(e.data.owner)) this.ofPack(e)
     else need(this.cell === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
     this.reg.apply(e.data, e.n)
@@ -432,7 +432,7 @@ class System {
   operator(e) {
     const d = e.data
     need(instant(d.issued) && (!('not_after' in d) || instant(d.not_after)), `event ${e.id}: time`)
-    need(!!d.withdrawn === (e.name === 'operator_withdrawn') && d.principal !== '' && d.issued > (this.operators.get(d.principal) ?? ''), `event ${e.id}: is not newer, or does not say what its name says`)
+    need(!!d.withdrawn === (e.name === 'operator_withdrawn') && d.principal !== '' && d.issued > (this.operators.get(d.principal) ?? ''), `event ${e.id}: is not newer, or its document does not match its name`)
     this.byRoot(e, 'binnacle operator v1')
     this.operators.set(d.principal, d.issued)
   }
@@ -440,7 +440,7 @@ class System {
     const d = e.data
     if (e.name !== 'tenant_created') return need(this.tenants.has(d.tenant), `event ${e.id}: tenant ${d.tenant} does not exist`)
     const parts = [d.organization, d.project, d.environment]
-    need(parts.every((x) => part.test(x)) && parts.join('_') === d.tenant, `event ${e.id}: tenant ${d.tenant} is not made of its parts`)
+    need(parts.every((x) => part.test(x)) && parts.join('_') === d.tenant, `event ${e.id}: tenant ${d.tenant} is not the id of its organization, project and environment`)
     need(d.organization !== this.original.split('_')[0] && !this.tenants.has(d.tenant), `event ${e.id}: tenant ${d.tenant} exists, or is of the original's organization`)
     this.tenants.add(d.tenant)
     this.budgets.add('_org-' + d.organization)
@@ -504,11 +504,11 @@ class Session {
     if (digest(Buffer.from(canonical(d.facts))) !== d.facts_digest) at('facts')
     if (digest(Buffer.from(canonical({ args_digest: d.args_digest, facts_digest: d.facts_digest, policies: d.policies, reason_code: d.reason_code, verdict: d.verdict }))) !== d.policy_decision_hash) at('policy_decision_hash')
     if ((d.verdict === 'ALLOW') !== !!d.intent) at('an intent belongs to ALLOW and only to ALLOW')
-    if (d.intent && (d.intent.call_id !== d.call_id || d.intent.args_digest !== d.args_digest || d.intent.kind !== d.kind || d.intent.tool !== d.tool)) at('intent speaks of another call')
+    if (d.intent && (d.intent.call_id !== d.call_id || d.intent.args_digest !== d.args_digest || d.intent.kind !== d.kind || d.intent.tool !== d.tool)) at('intent is for another call')
     const p = c.proposed
     if (d.call_id !== p.data.id || d.args_digest !== p.data.args.commitment || d.kind !== p.data.kind || d.tool !== p.data.tool) at('is about another call')
     if (d.actor !== p.actor || d.client !== p.client || d.session !== (p.session ?? '') || d.tenant !== p.tenant) at('names another caller')
-    if (d.intent && (d.intent.executor === 'gateway') !== (p.data.report_within_ms ?? 0) > 0) at('the intent is for the caller, or not, otherwise than proposed')
+    if (d.intent && (d.intent.executor === 'gateway') !== (p.data.report_within_ms ?? 0) > 0) at("the intent's executor does not match the proposal")
     const t = this.sys.holder(d.tenant), denied = d.verdict === 'DENY'
     if (!denied && !(this.sys.activated('p0', d.policies.p0, '_cell') && this.sys.activated('p1', d.policies.p1, '_cell', t)) || d.policies.p2 && !this.sys.activated('p2', d.policies.p2, t, ...(denied ? [''] : []))) at('names a policy that was never activated')
     this.decisions.push(d)
@@ -559,9 +559,9 @@ class Session {
       case 'effect_started':
       case 'start_expired': {
         if (!c.decision || c.started || c.recorded) at('started without a decision, or twice')
-        if (d.call_id !== c.proposed.data.id || d.decision_id !== c.decision.id || d.intent_id !== c.decision.intent.id) at('starts something else than was allowed')
+        if (d.call_id !== c.proposed.data.id || d.decision_id !== c.decision.id || d.intent_id !== c.decision.intent.id) at('starts another call, decision or intent than the one allowed')
         if (e.service !== (e.name === 'start_expired' ? 'policy' : c.decision.intent.executor)) at('claimed by another')
-        if ((d.executed_by ?? '') !== (e.service === 'gateway' ? 'caller' : '')) at('executed_by is not whom the intent is for')
+        if ((d.executed_by ?? '') !== (e.service === 'gateway' ? 'caller' : '')) at("executed_by does not match the intent's executor")
         c.started = e
         break
       }
@@ -576,15 +576,15 @@ class Session {
         if (r.decision_id !== dec.id || r.decision_digest !== digest(Buffer.from(canonical(dec))) || r.verdict !== dec.verdict || r.reason_code !== dec.reason_code || r.call_id !== dec.call_id || r.args_digest !== dec.args_digest || r.session !== dec.session ||
           r.tenant !== dec.tenant || f.tool !== dec.tool || f.input_digest !== dec.args_digest) at('decision and receipt disagree')
         const lent = r.executor === 'gateway', by = r.attested_by ?? ''
-        if (by !== (f.attested_by ?? '') || (by === '' ? lent && !['unknown', 'cancelled'].includes(r.status) : by !== 'caller' || !lent || !['succeeded', 'failed', 'timed_out', 'cancelled'].includes(r.status))) at('attested_by is not what executor and status come to')
+        if (by !== (f.attested_by ?? '') || (by === '' ? lent && !['unknown', 'cancelled'].includes(r.status) : by !== 'caller' || !lent || !['succeeded', 'failed', 'timed_out', 'cancelled'].includes(r.status))) at('attested_by does not match the executor and the status')
         if (!dec.intent) { if (r.executor !== 'policy' || r.status !== 'denied' || r.intent_id) at('a call that was not allowed can only end denied, by policy') } else {
           if (r.intent_id !== dec.intent.id) at('names another intent')
           if (r.status === 'expired' ? r.executor !== 'policy' : r.executor !== dec.intent.executor || r.status === 'denied') at('signed by another than the intent allows')
-          if (!c.started || c.started.service !== e.service) at('outcome of an effect its recorder never claimed')
+          if (!c.started || c.started.service !== e.service) at('outcome of an effect that its recorder did not claim')
         }
         if (e.service !== r.executor) at('published by another than signed it')
         if (r.prev !== this.tip.digest || r.index !== this.tip.index + 1) at('does not follow the chain')
-        if (!dec.intent && dec.verdict !== 'DENY') at('ends denied by a decision that does not deny')
+        if (!dec.intent && dec.verdict !== 'DENY') at('denied, but its decision is not DENY')
         this.tip = { digest: digest(Buffer.from(canonical(r))), index: r.index }
         c.recorded = true
         this.receipts.push(r)
@@ -817,7 +817,7 @@ function exported(rows, root) {
     const is = (name) => bytes.subarray(0, name.length + 4).equals(Buffer.from(`{"${name}":`))
     if (n === 0) continue
     if (is('binnacle_session')) { ends.push(read(bytes, `line ${n + 1}`)); continue }
-    need(ends.length === 0, `line ${n + 1}: follows a session, and is none`)
+    need(ends.length === 0, `line ${n + 1}: follows a line about a session, but is not one`)
     if (is('binnacle_hidden')) {
       const t = read(bytes, `line ${n + 1}`)
       shape(t, `line ${n + 1}`, { binnacle_hidden: 's', level: 'i' })
@@ -848,7 +848,7 @@ function exported(rows, root) {
     at(s, 'has no events here')
     at(/^sha256:[0-9a-f]{64}$/.test(t.tip_digest) && t.events >= 0 && t.receipts >= 0 && t.path.every((x) => /^[0-9a-f]{64}$/.test(x)), 'not a tip')
     const tip = { digest: Buffer.from(t.tip_digest.slice(7), 'hex'), receipts: t.receipts, events: t.events }
-    at(tipRoot(h.tenant, t.binnacle_session, tip, t.path.map((x) => Buffer.from(x, 'hex'))).equals(head.tips), "the checkpoint's map of tips does not hold this")
+    at(tipRoot(h.tenant, t.binnacle_session, tip, t.path.map((x) => Buffer.from(x, 'hex'))).equals(head.tips), "the checkpoint's map of tips does not contain this tip")
     at(t.tip_digest === s.tip.digest && t.events === s.events && t.receipts === s.receipts.length, 'goes on after what the export holds')
   }
   need(ends.length === log.sessions.size, 'sessions without their ends')

@@ -63,7 +63,7 @@ func TestExistingStreams(t *testing.T) {
 		}
 		again(other)
 		err = provision()
-		if c.setting == "" && err != nil || c.setting != "" && (err == nil || !strings.Contains(err.Error(), c.stream+": exists with another "+c.setting+";")) {
+		if c.setting == "" && err != nil || c.setting != "" && (err == nil || !strings.Contains(err.Error(), c.stream+": exists with another "+c.setting+":")) {
 			t.Errorf("%s with another %s: %v", c.stream, c.setting, err)
 		}
 		again(own)

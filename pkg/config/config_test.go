@@ -159,12 +159,12 @@ func TestProblems(t *testing.T) {
 		"vault-broker: {kek: {file: a, variable: b}}":     {"/vault-broker/kek: want {file: PATH}"},
 		"gateway: {approval_webhook: 'ftp://u:secret@x'}": {"/gateway/approval_webhook: want a URL that begins with https://"},
 		"log: {level: info, level: warn}":                 {"/log/level: occurs twice"},
-		"log: &a {level: info}":                           {"/log: anchors and aliases are not taken"},
-		"tenant: !!binary aGk=":                           {"/tenant: tag !!binary is not taken"},
+		"log: &a {level: info}":                           {"/log: anchors and aliases are not supported"},
+		"tenant: !!binary aGk=":                           {"/tenant: tag !!binary is not supported"},
 		"- a":                                             {"1: want an object"},
 		"a: {":                                            {"line 1"},
 		"log: {}\n---\nlog: {}":                           {"the file holds more than one document"},
-		"1: {}":                                           {"names of members are texts"},
+		"1: {}":                                           {"names of members must be strings"},
 		strings.Repeat("{a: ", 70) + "1" + strings.Repeat("}", 70): {"is nested deeper than 64"},
 	} {
 		_, err := Check(write(t, text))

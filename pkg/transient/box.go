@@ -167,7 +167,7 @@ func (b *Box) deliver(en eventlog.Entry) error {
 	var f Frame
 	from, id, ok := address(en.Subject)
 	if !ok {
-		slog.Warn("transient: not a subject of ours", "subject", en.Subject)
+		slog.Warn("transient: a subject in an unknown form", "subject", en.Subject)
 		return nil
 	}
 	if n, body, ok := cutBinary(en.Data); ok {

@@ -149,7 +149,7 @@ func (e *Event) derive(schema, lamport, typ []byte) (err error) {
 	if !is(typ, TypePrefix, e.Service(), ".", e.Name, ".v", strconv.Itoa(e.Version)) ||
 		!is(schema, "urn:binnacle:event:", e.schemaOwner(), ":", e.Name, ":v", strconv.Itoa(e.Version)) ||
 		string(lamport) != string(strconv.AppendUint(digits[:0], e.Lamport, 10)) {
-		return errors.New("type, dataschema or lamport is not in its one spelling")
+		return errors.New("type, dataschema or lamport is not in canonical form")
 	}
 	return nil
 }

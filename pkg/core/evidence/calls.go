@@ -125,7 +125,7 @@ func (c *callState) escalate(e *contract.Event, x *data, sys *system) error {
 	case d.Verdict != contract.Escalate:
 		return errors.New("its decision does not escalate")
 	case x.alone.call != c.digest:
-		return errors.New("speaks of another call than the one proposed")
+		return errors.New("its call differs from the one proposed")
 	}
 	c.escalated, c.votes = d, map[string]*contract.Approval{}
 	return checkDecision(c, c.escalated, x.alone.decided, sys)
@@ -147,7 +147,7 @@ func (c *callState) start(e *contract.Event, s *contract.Started) error {
 	case c.decision == nil || c.started || c.recorded:
 		return errors.New("started without a decision, or twice")
 	case s.CallID != c.call.ID || s.DecisionID != c.decision.ID || s.IntentID != c.decision.Intent.ID:
-		return errors.New("starts something else than was allowed")
+		return errors.New("starts another call, decision or intent than the one allowed")
 	}
 	owner := c.decision.Intent.Executor
 	if e.Name == contract.EventStartExpired {
@@ -157,7 +157,7 @@ func (c *callState) start(e *contract.Event, s *contract.Started) error {
 		return fmt.Errorf("claimed by %s, want %s", e.Service(), owner)
 	}
 	if s.ExecutedBy != executedBy(owner) {
-		return errors.New("executed_by is not whom the intent is for")
+		return errors.New("executed_by does not match the intent's executor")
 	}
 	c.started, c.claimer = true, owner
 	return nil
@@ -187,7 +187,7 @@ func checkDecision(c *callState, d *contract.Decision, verified error, sys *syst
 	case !c.sameCaller(d):
 		return errors.New("decision names another caller")
 	case d.Intent != nil && (d.Intent.Executor == contract.CallerExecutor) != (c.call.ReportWithin > 0):
-		return errors.New("the intent is for the caller, or not, otherwise than proposed")
+		return errors.New("the intent's executor does not match the proposal")
 	case !sys.activated(d):
 		return errors.New("decision names a policy that was never activated")
 	}
@@ -251,7 +251,7 @@ func (c *callState) record(e *contract.Event, x *data, tip *receipt.Tip, sys *sy
 		return err
 	}
 	if d.Intent == nil && d.Verdict != contract.Deny {
-		return errors.New("ends denied by a decision that does not deny")
+		return errors.New("denied, but its decision is not DENY")
 	}
 	*tip = x.alone.tip
 	*c = callState{recorded: true} // later events of the call need only this flag, so the rest of the state is released
@@ -262,10 +262,10 @@ func (c *callState) record(e *contract.Event, x *data, tip *receipt.Tip, sys *sy
 // that signed its receipt and that, if an effect was allowed, claimed the call.
 func (c *callState) checkRecorder(e *contract.Event, r *contract.Recorded, d *contract.Decision) error {
 	if e.Service() != r.Receipt.Executor {
-		return errors.New("published by another service than signed it")
+		return errors.New("published by another service than the one that signed it")
 	}
 	if d.Intent != nil && (!c.started || c.claimer != e.Service()) {
-		return errors.New("outcome of an effect its recorder never claimed")
+		return errors.New("outcome of an effect that its recorder did not claim")
 	}
 	return nil
 }

@@ -104,23 +104,23 @@ func TestCallRules(t *testing.T) {
 		"started before the decision": {edit(func(s []step) { s[allowed], s[started] = s[started], s[allowed] }), "started without a decision, or twice"},
 		"started twice":               {twice(started), "started without a decision, or twice"},
 		"started after the outcome":   {func(s []step, _ *system) []step { return slices.Insert(s, recorded+1, s[started]) }, "started without a decision, or twice"},
-		"another call is started":     {edit(func(s []step) { s[started].x.started.CallID = "c-x" }), "starts something else"},
-		"another decision is started": {edit(func(s []step) { s[started].x.started.DecisionID = "d-x" }), "starts something else"},
-		"another intent is started":   {edit(func(s []step) { s[started].x.started.IntentID = "i-x" }), "starts something else"},
+		"another call is started":     {edit(func(s []step) { s[started].x.started.CallID = "c-x" }), "starts another call, decision or intent"},
+		"another decision is started": {edit(func(s []step) { s[started].x.started.DecisionID = "d-x" }), "starts another call, decision or intent"},
+		"another intent is started":   {edit(func(s []step) { s[started].x.started.IntentID = "i-x" }), "starts another call, decision or intent"},
 		"claimed by another":          {edit(func(s []step) { s[started].e.Source = "judge/judge-1" }), "claimed by judge, want session-runner"},
 		"expired by the executor":     {edit(func(s []step) { s[started].e.Name = "start_expired" }), "claimed by session-runner, want policy"},
 		"executed by the caller":      {edit(func(s []step) { s[started].x.started.ExecutedBy = contract.Caller }), "executed_by is not whom"},
 		"executed by another":         {edit(func(s []step) { s[started].x.started.ExecutedBy = "x" }), "executed_by is not whom"},
-		"never claimed":               {drop(started), "its recorder never claimed"},
-		"claimed by policy":           {edit(func(s []step) { s[started].e.Name, s[started].e.Source = "start_expired", "policy/p" }), "its recorder never claimed"},
+		"never claimed":               {drop(started), "its recorder did not claim"},
+		"claimed by policy":           {edit(func(s []step) { s[started].e.Name, s[started].e.Source = "start_expired", "policy/p" }), "its recorder did not claim"},
 		"recorded twice":              {twice(recorded), "second outcome of one call"},
 		"recorded without a decision": {drop(allowed), "started without a decision"},
 		"decided again at the end":    {edit(func(s []step) { s[recorded].x.recorded.Decision = &s[allowed].x.allowed.Decision }), "second decision on one call"},
-		"published by another":        {edit(func(s []step) { s[recorded].e.Source = "judge/judge-1" }), "published by another service than signed it"},
+		"published by another":        {edit(func(s []step) { s[recorded].e.Source = "judge/judge-1" }), "published by another service than the one that signed it"},
 		"another receipt":             {edit(func(s []step) { s[recorded].x.recorded.Receipt.Time = "x" }), "signature does not verify"},
 		"another effect":              {edit(func(s []step) { s[recorded].x.recorded.Effect.Ended = "x" }), "effect does not match its digest"},
 		"the denial comes first":      {func(s []step, _ *system) []step { return append(slices.Clone(s[4:]), s[:4]...) }, "does not follow the chain"},
-		"a denial by another":         {edit(func(s []step) { s[denied].e.Source = "session-runner/x" }), "published by another service than signed it"},
+		"a denial by another":         {edit(func(s []step) { s[denied].e.Source = "session-runner/x" }), "published by another service than the one that signed it"},
 		"a denial with other bytes":   {edit(func(s []step) { s[denied].x.recorded.Decision.ReasonCode = "X" }), "signature does not verify"},
 		"a denial without decision":   {edit(func(s []step) { s[denied].x.recorded.Decision = nil }), "no decision for it"},
 		"a vote on no escalation": {func(s []step, _ *system) []step {
@@ -192,8 +192,8 @@ func TestSystemEvents(t *testing.T) {
 	}{
 		"as written":             {func(*contract.Event) {}, ""},
 		"a key by another":       {func(e *contract.Event) { e.Source = "policy/p" }, "is not a system event"},
-		"published as a revoked": {func(e *contract.Event) { e.Name = "key_revoked" }, "does not say what its name says"},
-		"of another tenant":      {func(e *contract.Event) { e.Tenant = "u" }, "does not say what its name says"},
+		"published as a revoked": {func(e *contract.Event) { e.Name = "key_revoked" }, "its document does not match its name"},
+		"of another tenant":      {func(e *contract.Event) { e.Tenant = "u" }, "its document does not match its name"},
 		"not canonical":          {func(e *contract.Event) { e.Data = append([]byte(" "), e.Data...) }, "json:"},
 		"another event":          {func(e *contract.Event) { e.Name = "call_proposed" }, "is not a system event"},
 	} {
@@ -250,11 +250,11 @@ func TestEndsByEscalation(t *testing.T) {
 		w.record("policy", steps[1].e, d, true, contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: contract.Time(w.now), ErrorCode: contract.CodeDenied,
 			InputDigest: d.ArgsDigest, Instance: "policy-1", Status: contract.Denied, Tool: d.Tool}, nil)
 		pack := build(t, w.source("s-e"), w.keys["audit"])
-		if _, err := Verify(pack, w.root.KID); err == nil || !strings.Contains(err.Error(), "a decision that does not deny") {
+		if _, err := Verify(pack, w.root.KID); err == nil || !strings.Contains(err.Error(), "its decision is not DENY") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if second := startSecond(t, w.root.KID); second != nil {
-			if v := second.verify(t, pack); v.OK || !strings.Contains(v.Error, "a decision that does not deny") {
+			if v := second.verify(t, pack); v.OK || !strings.Contains(v.Error, "its decision is not DENY") {
 				t.Errorf("%s: the second verifier: %+v", name, v)
 			}
 		}
@@ -298,7 +298,7 @@ func TestEscalationRules(t *testing.T) {
 		"escalated when allowed": {func(s []step) []step { return []step{s[0], s[allowed], s[escalated]} }, "not the one escalation of this call by policy"},
 		"escalated when ended":   {func(s []step) []step { return append(s, s[escalated]) }, "not the one escalation of this call by policy"},
 		"by a denial":            {func(s []step) []step { s[escalated].x.escalated.Decision.Verdict = contract.Deny; return s }, "its decision does not escalate"},
-		"another call":           {func(s []step) []step { s[escalated].x.escalated.Call.Tool = "rm"; return s }, "speaks of another call"},
+		"another call":           {func(s []step) []step { s[escalated].x.escalated.Call.Tool = "rm"; return s }, "its call differs from the one proposed"},
 		"other bytes":            {func(s []step) []step { s[escalated].x.escalated.Decision.Lamport++; return s }, "signature does not verify"},
 		"not escalated":          {func(s []step) []step { return slices.Delete(s, escalated, escalated+1) }, "a vote on a call that does not wait for one"},
 		"a vote by another":      {func(s []step) []step { s[first].e.Source = "gateway/gw1"; return s }, "a vote on a call that does not wait for one"},

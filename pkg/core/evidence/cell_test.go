@@ -262,7 +262,7 @@ var cellRules = map[string]struct {
 	}, "", ""},
 	"an approver of another": {func(c *cell) { c.publish(test, "k", "approver:bob", contract.UseApproval) }, "", "belongs to tenant acme_shop_test; this pack is of acme_shop_prod"},
 	"a signer of another":    {func(c *cell) { c.publish(test, "k", "bundle:ci", contract.UseBundle) }, "", "belongs to tenant acme_shop_test"},
-	"opened again":           {func(c *cell) { c.open(contract.CellTenant, "t", "t") }, "opens a cell that is open", "opens a cell that is open"},
+	"opened again":           {func(c *cell) { c.open(contract.CellTenant, "t", "t") }, "the cell is already opened", "the cell is already opened"},
 	"opened by policy": {func(c *cell) {
 		c.event(contract.CellTenant, "policy", contract.EventCellOpened, &contract.CellOpened{Sig: "x"})
 	}, "is not a system event", "is not a system event"},
@@ -349,7 +349,7 @@ var cellRules = map[string]struct {
 		c.kind = "tenant.create"
 		c.in(contract.CellTenant, "s-late")
 	}, "no call of the cell caused it", ""},
-	"a call of the cell by no operator": {func(c *cell) { c.by("bob") }, "allows a call of the cell by bob, who was no operator by then", ""},
+	"a call of the cell by no operator": {func(c *cell) { c.by("bob") }, "allows a call of the cell by bob, who was not an operator at that time", ""},
 	"an operator delegated too late": {func(c *cell) {
 		c.by("bob")
 		c.delegate(&contract.Operator{Principal: "bob"})

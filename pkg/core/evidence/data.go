@@ -205,7 +205,7 @@ func (s *system) applyKey(e *contract.Event) error {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
 	if k.Revoked != (e.Name == contract.EventKeyRevoked) || k.Tenant != e.Tenant {
-		return fmt.Errorf("event %s: does not say what its name says", e.ID)
+		return fmt.Errorf("event %s: its document does not match its name or its tenant", e.ID)
 	}
 	if err := s.own(e, k.Owner); err != nil {
 		return err

@@ -64,7 +64,7 @@ func (d *Demands) ReadWitnesses(doc []byte) error {
 func distinct(w Witness, others []Witness) error {
 	for _, o := range others {
 		if o.Name == w.Name || bytes.Equal(o.PublicKey, w.PublicKey) {
-			return fmt.Errorf("witnesses: %s and %s are one: each name and each key counts once", o.Name, w.Name)
+			return fmt.Errorf("witnesses: %s and %s have the same name or the same key", o.Name, w.Name)
 		}
 	}
 	return nil

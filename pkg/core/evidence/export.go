@@ -202,7 +202,7 @@ func (x *export) line(l *line[opened]) error {
 		x.sessions++
 		return nil
 	case x.sessions > 0:
-		return errors.New("follows a session, and is none")
+		return errors.New("follows a line about a session, but is not one")
 	case bytes.HasPrefix(b, hiddenLine):
 		return x.hide(b)
 	}
@@ -307,7 +307,7 @@ func (x *export) walk(open Opener) (*ExportReport, error) {
 		rep.Open += openCalls(s.calls)
 	}
 	if int64(rep.Sessions) != x.sessions {
-		return nil, fmt.Errorf("the ends of %d sessions for the events of %d", x.sessions, rep.Sessions)
+		return nil, fmt.Errorf("ends of %d sessions, but events of %d", x.sessions, rep.Sessions)
 	}
 	return rep, nil
 }

@@ -262,7 +262,7 @@ var exportRules = map[string]struct {
 	}, ""},
 	"an own event hidden": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool { return is && e.ID != "s-c-1-s-"+prod })
-	}, "outcome of an effect its recorder never claimed"},
+	}, "outcome of an effect that its recorder did not claim"},
 	"the last outcome hidden": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool { return is && e.ID != "r-c-2-s-"+prod })
 	}, "has 6 events and 2 receipts below the checkpoint; the export holds 5 and 1"},
@@ -273,7 +273,7 @@ var exportRules = map[string]struct {
 		x := c.plain()
 		x.ends, x.header.Sessions = nil, 0
 		return x
-	}, "the ends of 0 sessions for the events of 1"},
+	}, "ends of 0 sessions, but events of 1"},
 	"the end of a session that is hidden": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool { return is && e.Session == "" })
 	}, "has no events here"},
@@ -293,7 +293,7 @@ var exportRules = map[string]struct {
 		x := c.plain()
 		x.ends[0] = bytes.Replace(x.ends[0], []byte(`"events":6`), []byte(`"events":7`), 1)
 		return x
-	}, "the checkpoint's map of tips does not hold this"},
+	}, "the checkpoint's map of tips does not contain this tip"},
 	"an event of another tenant": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool { return is || e.Tenant == test })
 	}, "belongs to tenant acme_shop_test; this export is of acme_shop_prod and the cell"},
@@ -351,7 +351,7 @@ var exportRules = map[string]struct {
 	"the operator hidden from the cell": {func(c *cell) *exported {
 		shown := shownTo(contract.CellTenant, "t")
 		return c.export(contract.CellTenant, 0, func(e *contract.Event) bool { return shown(e) && e.Name != contract.EventOperatorDelegated })
-	}, "allows a call of the cell by alice, who was no operator by then"},
+	}, "allows a call of the cell by alice, who was not an operator at that time"},
 	"the root's key hidden": {func(c *cell) *exported {
 		return c.withShown(func(e *contract.Event, is bool) bool {
 			return is && !strings.Contains(string(e.Data), `"owner":"provision"`)
@@ -410,7 +410,7 @@ var exportRules = map[string]struct {
 		x := c.plain()
 		x.ends = append(x.ends, HiddenLine(0, translog.Hash{1}))
 		return x
-	}, "follows a session, and is none"},
+	}, "follows a line about a session, but is not one"},
 	"other numbers":      {func(c *cell) *exported { x := c.plain(); x.header.Events++; return x }, "the first line: names"},
 	"fewer sessions":     {func(c *cell) *exported { x := c.plain(); x.header.Sessions--; return x }, "the first line: names"},
 	"another lamport":    {func(c *cell) *exported { x := c.plain(); x.header.Lamport--; return x }, "the first line: its lamport is not the checkpoint's"},

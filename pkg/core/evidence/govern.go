@@ -115,7 +115,7 @@ func (l *authentic) operated(n uint64, d *contract.Decision) error {
 	}) {
 		return nil
 	}
-	return fmt.Errorf("allows a call of the cell by %s, who was no operator by then", d.Actor)
+	return fmt.Errorf("allows a call of the cell by %s, who was not an operator at that time", d.Actor)
 }
 
 // note records, after the event at index n was applied to its call, whether the call is

@@ -134,7 +134,7 @@ func TestReportTexts(t *testing.T) {
 	}
 	r.Attested, r.Open, r.GrownFrom, r.Redacted, r.Erased = 1, 2, 3, 4, 5
 	const more = "  attested  1 outcomes by the callers alone: no executor observed them\n  open      2 calls had no outcome when the checkpoint was taken\n  grown     from the checkpoint over 3 events\n" +
-		"  redacted  4 events are shown without their payloads; which leaf is theirs is audit's word\n  erased    5 contents are gone or withheld; their commitments stand\n"
+		"  redacted  4 events are shown without their payloads; only audit attests which leaf is theirs\n  erased    5 contents are erased or withheld; their commitments verify\n"
 	if got := r.String(); got != least+more {
 		t.Error(got)
 	}

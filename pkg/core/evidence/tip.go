@@ -102,7 +102,7 @@ func (p *TipProof) prove(key, root translog.Hash) (*TipProof, error) {
 		return nil, errors.New("not the tip of a session")
 	}
 	if translog.VerifyTip(key, &claimed, path, root) != nil {
-		return nil, errors.New("the checkpoint's map of tips does not hold this")
+		return nil, errors.New("the checkpoint's map of tips does not contain this tip")
 	}
 	return p, nil
 }

@@ -453,10 +453,10 @@ func (r *Report) String() string {
 		s += fmt.Sprintf("  grown     from the checkpoint over %d events\n", r.GrownFrom)
 	}
 	if r.Redacted > 0 {
-		s += fmt.Sprintf("  redacted  %d events are shown without their payloads; which leaf is theirs is audit's word\n", r.Redacted)
+		s += fmt.Sprintf("  redacted  %d events are shown without their payloads; only audit attests which leaf is theirs\n", r.Redacted)
 	}
 	if r.Erased > 0 {
-		s += fmt.Sprintf("  erased    %d contents are gone or withheld; their commitments stand\n", r.Erased)
+		s += fmt.Sprintf("  erased    %d contents are erased or withheld; their commitments verify\n", r.Erased)
 	}
 	return s
 }

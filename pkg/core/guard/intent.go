@@ -72,7 +72,7 @@ func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 	case (d.Verdict == contract.Allow) != (d.Intent != nil):
 		return fmt.Errorf("decision %s: an intent belongs to ALLOW and only to ALLOW", d.ID)
 	case d.Intent != nil && !sameCall(d.Intent, d):
-		return fmt.Errorf("decision %s: intent speaks of another call", d.ID)
+		return fmt.Errorf("decision %s: intent is for another call", d.ID)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time
 	case d.Intent.Executor != executor:
 		return fmt.Errorf("intent %s: addressed to executor %s", d.Intent.ID, d.Intent.Executor)
 	case !decided(&a.Call, d):
-		return fmt.Errorf("intent %s: the call beside it is not the one decided", d.Intent.ID)
+		return fmt.Errorf("intent %s: its call is not the one decided", d.Intent.ID)
 	}
 	expires, err := contract.ParseTime(d.Intent.Expires)
 	if err != nil {

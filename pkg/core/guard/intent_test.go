@@ -82,10 +82,10 @@ func TestVerifyDecision(t *testing.T) {
 		"another reason":           {func(d *contract.Decision) { d.ReasonCode = "X" }, "policy_decision_hash"},
 		"other policies":           {func(d *contract.Decision) { d.Policies.P2 = "p2" }, "policy_decision_hash"},
 		"ALLOW without an intent":  {func(d *contract.Decision) { d.Intent = nil }, "an intent belongs to ALLOW"},
-		"an intent of other args":  {func(d *contract.Decision) { d.Intent.ArgsDigest = "sha256:b" }, "intent speaks of another call"},
-		"an intent of another":     {func(d *contract.Decision) { d.Intent.CallID = "c-2" }, "intent speaks of another call"},
-		"an intent of other kind":  {func(d *contract.Decision) { d.Intent.Kind = "vault.put" }, "intent speaks of another call"},
-		"an intent of other tool":  {func(d *contract.Decision) { d.Intent.Tool = "rm" }, "intent speaks of another call"},
+		"an intent of other args":  {func(d *contract.Decision) { d.Intent.ArgsDigest = "sha256:b" }, "intent is for another call"},
+		"an intent of another":     {func(d *contract.Decision) { d.Intent.CallID = "c-2" }, "intent is for another call"},
+		"an intent of other kind":  {func(d *contract.Decision) { d.Intent.Kind = "vault.put" }, "intent is for another call"},
+		"an intent of other tool":  {func(d *contract.Decision) { d.Intent.Tool = "rm" }, "intent is for another call"},
 		"a key of another service": {func(d *contract.Decision) { d.KID = "k-0" }, "unknown key"},
 	} {
 		d := guard.Decide(inputs(), k)

@@ -83,7 +83,7 @@ func CheckDecided(rec *contract.Recorded, d *contract.Decision, digest string) e
 		return fmt.Errorf("receipt %s: no decision for it", r.ID)
 	}
 	if !checkAttested(r, &rec.Effect) {
-		return fmt.Errorf("receipt %s: attested_by is not what executor and status come to", r.ID)
+		return fmt.Errorf("receipt %s: attested_by does not match the executor and the status", r.ID)
 	}
 	if !decidedBy(r, d, digest) || rec.Effect.Tool != d.Tool || rec.Effect.InputDigest != d.ArgsDigest {
 		return fmt.Errorf("receipt %s: decision and receipt disagree", r.ID)
@@ -174,7 +174,7 @@ func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	case expired && byPolicy:
 		return nil
 	case expired || byPolicy && intent.Executor != "policy":
-		return errors.New("only policy records an expiry, and nothing else of another's call")
+		return errors.New("policy records the expiry of another's call, and nothing else of it")
 	case r.Executor != intent.Executor:
 		return errors.New("signed by another service than the intent's executor")
 	}

@@ -91,7 +91,7 @@ func (c *Cell) Apply(e *contract.Event, keyAt KeyAt) error {
 	case c.first != "" && e.Tenant != c.Tenant():
 		err = errors.New("is not in the cell's tenant")
 	case c.opened == (e.Name == contract.EventCellOpened):
-		err = errors.New("opens a cell that is open, or needs one that is not")
+		err = errors.New("the cell is already opened, or not opened yet")
 	default:
 		err = f(c, e, keyAt)
 	}
@@ -173,7 +173,7 @@ func delegates(e *contract.Event, o *contract.Operator, before string) error {
 	case err != nil:
 		return err
 	case o.Withdrawn != (e.Name == contract.EventOperatorWithdrawn) || o.Principal == "":
-		return errors.New("does not state what its name states")
+		return errors.New("its document does not match its name, or names no principal")
 	case o.Issued <= before: // equal forms, so the order of strings is that of times
 		return errors.New("is not newer than the last document for the principal")
 	}
@@ -209,7 +209,7 @@ func (c *Cell) create(e *contract.Event, _ KeyAt) error {
 	original, _ := contract.TenantParts(c.original)
 	switch {
 	case id != t.Tenant:
-		return fmt.Errorf("tenant %s is not made of its parts", t.Tenant)
+		return fmt.Errorf("tenant %s is not the id of its organization, project and environment", t.Tenant)
 	case t.Organization == original:
 		return fmt.Errorf("organization %s is that of the original tenant", t.Organization)
 	case c.at(id) >= 0:

@@ -118,7 +118,7 @@ func TestCellOpened(t *testing.T) {
 		if _, ok := l.cell.Of(c.original); !l.cell.Opened() || l.cell.Tenant() != contract.CellTenant || l.cell.Original() != c.original || l.cell.Log() != c.log || ok != (c.original != "") {
 			t.Errorf("%+v: %s", c, contract.Bytes(&l.cell))
 		}
-		l.want("opens a cell that is open", "provision", contract.EventCellOpened, contract.CellTenant, o)
+		l.want("the cell is already opened", "provision", contract.EventCellOpened, contract.CellTenant, o)
 	}
 	l := newLedger(t, "default")
 	l.want("", "policy", contract.EventCellOpened, "default", l.opening("default", "default", l.root))
@@ -140,7 +140,7 @@ func TestCellOpened(t *testing.T) {
 // suspended, resumed and limited, by events of policy in the cell's tenant.
 func TestTenants(t *testing.T) {
 	l := newLedger(t, "default")
-	l.want("one that is not", "policy", contract.EventTenantCreated, "default", created("acme", "shop", "prod"))
+	l.want("or not opened yet", "policy", contract.EventTenantCreated, "default", created("acme", "shop", "prod"))
 	l.open("default", "default")
 	quota := created("acme", "shop", "test")
 	quota.Quota = &contract.Quota{InFlight: 7}
@@ -154,7 +154,7 @@ func TestTenants(t *testing.T) {
 	l.want("want 1 to 32", "policy", contract.EventTenantCreated, cell, created("", "org-acme", "prod"))
 	other := created("acme", "shop", "dev")
 	other.Tenant = "acme_shop_prod2"
-	l.want("is not made of its parts", "policy", contract.EventTenantCreated, cell, other)
+	l.want("is not the id of its organization, project and environment", "policy", contract.EventTenantCreated, cell, other)
 	l.want("", "gateway", contract.EventTenantCreated, cell, created("b", "b", "b")) // ignored: the event's producer is not policy
 	if _, ok := l.cell.Of("b_b_b"); ok {
 		t.Error("another service than policy created a tenant")
@@ -211,7 +211,7 @@ func TestOperators(t *testing.T) {
 	}
 	const day1, day2, day3, day4 = "2026-01-01T00:00:00.000Z", "2026-01-02T00:00:00.000Z", "2026-01-03T00:00:00.000Z", "2026-01-04T00:00:00.000Z"
 	first := signed(l.root, day1, "", false)
-	l.want("one that is not", "provision", contract.EventOperatorDelegated, contract.CellTenant, first)
+	l.want("or not opened yet", "provision", contract.EventOperatorDelegated, contract.CellTenant, first)
 	l.open("", contract.CellTenant)
 	is := func(want bool, now string) {
 		t.Helper()
@@ -223,8 +223,8 @@ func TestOperators(t *testing.T) {
 	l.want("", "provision", contract.EventOperatorDelegated, contract.CellTenant, first)
 	is(true, day4)
 	l.want("is not newer", "provision", contract.EventOperatorDelegated, contract.CellTenant, first)
-	l.want("does not state", "provision", contract.EventOperatorWithdrawn, contract.CellTenant, signed(l.root, day2, "", false))
-	l.want("does not state", "provision", contract.EventOperatorDelegated, contract.CellTenant, signed(l.root, day2, "", true))
+	l.want("does not match its name", "provision", contract.EventOperatorWithdrawn, contract.CellTenant, signed(l.root, day2, "", false))
+	l.want("does not match its name", "provision", contract.EventOperatorDelegated, contract.CellTenant, signed(l.root, day2, "", true))
 	l.want("is not in the trust registry", "provision", contract.EventOperatorWithdrawn, contract.CellTenant, signed(key(t, "evil"), day2, "", true))
 	l.want("", "provision", contract.EventOperatorWithdrawn, contract.CellTenant, signed(l.root, day2, "", true))
 	is(false, day1)
