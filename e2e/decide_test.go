@@ -59,8 +59,8 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	return doc.Status
 }
 
-// TestCallersExecute shows that an intent from one gateway can be reported to another,
-// even if the first has been killed or all processes were started again. If no report
+// TestCallersExecute shows that the outcome of an intent from one gateway can be reported
+// to another, even if the first has been killed or all processes were started again. If no report
 // arrives in time, the call gets the outcome unknown even if the gateway that issued the
 // intent was killed or restarted. The intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {

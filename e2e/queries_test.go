@@ -247,7 +247,7 @@ func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
 	select {
 	case <-box.Ready():
 	case <-time.After(20 * time.Second):
-		t.Fatalf("%s: the mailbox does not receive", name)
+		t.Fatalf("%s: the inbox is not ready", name)
 	}
 	return &rpc.Client{Box: box, Live: func(ctx context.Context, service string) (string, error) {
 		live, err := bus.Live(ctx, c, service)

@@ -129,8 +129,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh accepts calls again, ends the probe, and prints how long the
-// mesh did not accept calls.
+// down waits until a call has succeeded after the last response with 503, or more than 12 s
+// after down was called. It then ends the probe, and prints the time since it was called.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)

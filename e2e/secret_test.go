@@ -34,7 +34,7 @@ func TestSecretNowhere(t *testing.T) {
 			}
 			stop()
 			if <-listing {
-				t.Error("the secret stood in a command line or environment")
+				t.Error("a command line or an environment contains the secret")
 			}
 			for _, path := range []string{"/api/v1/events", "/helm/receipts", "/api/v1/views/audit", "/api/v1/ledger", "/metrics", "/readyz"} {
 				for _, as := range []*harness.Mesh{m, m.Operator()} {

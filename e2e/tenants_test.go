@@ -45,8 +45,8 @@ func tenantToken(t *testing.T, m *harness.Mesh, tenant, actor string, scopes ...
 }
 
 // TestTenants creates tenants on a running mesh and uses them, on each topology that
-// needs no container engine. With a process per service, two instances of each service
-// run that may have more than one.
+// needs no container engine. With a process per service, each service that may have
+// several instances has two.
 func TestTenants(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
 		m := harness.One(t, harness.Options{Noop: true})

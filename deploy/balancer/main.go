@@ -83,7 +83,7 @@ func run(ctx context.Context, listen, gateways string) error {
 func answerHealth(ctx context.Context, p *pool) {
 	l, err := net.Listen("unix", healthSocket)
 	if err != nil {
-		slog.Warn("another balancer on this host answers health checks", "err", err)
+		slog.Warn("health checks fail: the health socket cannot be opened", "err", err)
 		return
 	}
 	context.AfterFunc(ctx, func() { l.Close() })

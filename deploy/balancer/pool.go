@@ -77,15 +77,15 @@ func (p *pool) round(ctx context.Context) {
 	for i, a := range addrs {
 		p.alive[a] = alive[i]
 		if was[a] != alive[i] {
-			slog.Info("gateway", "addr", a, "answers", alive[i])
+			slog.Info("gateway", "addr", a, "ready", alive[i])
 		}
 	}
 }
 
 // probe reports whether a gateway is ready, that is, whether it responds with a status
 // other than 503, the status of a gateway that is draining. It uses the protocol that
-// p.secure selects, plain text or TLS; if this fails, it changes p.secure and tries once
-// more.
+// p.secure selects, plain text or TLS. If it receives no HTTP response, or 400 to plain
+// text, it changes p.secure and tries once more.
 func (p *pool) probe(addr string) bool {
 	for range 2 {
 		secure := p.secure.Load()

@@ -21,9 +21,9 @@ type handed struct {
 	Before     bool   `json:"handed_out_before"`
 }
 
-// decideAs requests an intent for tool.noop with the given token, whose outcome must be
-// reported within the given time, and returns the response. It sets the session in
-// header, which may be nil.
+// decideAs requests an intent for tool.noop with the given token, and returns the
+// response. The outcome must be reported within the given time. decideAs sets the session
+// in header, which may be nil.
 func decideAs(t *testing.T, m *harness.Mesh, token, session string, within time.Duration, header map[string]string) handed {
 	t.Helper()
 	if header == nil {

@@ -102,7 +102,8 @@ var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Me
 	}
 })
 
-// hostile returns bodies that crash or exhaust careless JSON parsers, by name.
+// hostile returns bodies, by name, that crash or exhaust careless JSON parsers or are not
+// valid JSON.
 func hostile() map[string]string {
 	const n = 16<<20 - 100
 	deep := `{"model":"demo/echo","input":"x","messages":`

@@ -145,7 +145,7 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 
 // contender returns the gateway as one that is compared by requests with the given body.
 // If first is set, the time until the first byte of the response is measured. The budget
-// is the mesh's.
+// applies only to the mesh.
 func (w *rivalAt) contender(body []byte, first bool, budget string) contender {
 	c := contender{name: w.name, durability: "none", call: func(client int) (time.Duration, error) {
 		return timed(w, fmt.Sprintf("s-edge-%d", client), body, first)

@@ -139,8 +139,8 @@ func behind(t *testing.T, events, sessions int) {
 	time.Sleep(3 * time.Second)
 	m.StopAll() // takes snapshots
 
-	m = p.start(t, "start after a clean stop", "<= 1 s more than empty behind 1,000,000")
-	p.memory(t, m, "memory after a clean start", "<= 300 MiB behind 422,000")
+	m = p.start(t, "start after a clean stop", "<= 1 s more than empty with 1,000,000")
+	p.memory(t, m, "memory after a clean start", "<= 300 MiB with 422,000")
 	firstCalls(p.name("first call into an active session"), min(sessions, 500), noop)
 	m.Kill("binnacle")
 	m = p.start(t, "start after SIGKILL", "")
@@ -150,7 +150,7 @@ func behind(t *testing.T, events, sessions int) {
 		// At each start, the server reads every message that was stored within its
 		// deduplication window. This start is therefore measured after that window.
 		time.Sleep(time.Until(written.Add(window)))
-		p.start(t, "start after a clean stop, history older than the deduplication window", "<= 1 s more than empty behind 1,000,000").StopAll()
+		p.start(t, "start after a clean stop, history older than the deduplication window", "<= 1 s more than empty with 1,000,000").StopAll()
 	}
 	t.Run("no snapshots", func(t *testing.T) {
 		m := p.start(t, "start after a clean stop, --no-snapshots", "", "--no-snapshots")
@@ -160,7 +160,7 @@ func behind(t *testing.T, events, sessions int) {
 	})
 	t.Run("no positions", func(t *testing.T) {
 		m.LosePositions()
-		m := p.start(t, "start without positions of consumers", "<= 30 s behind 635,000")
+		m := p.start(t, "start without positions of consumers", "<= 30 s with 635,000")
 		time.Sleep(3 * time.Second)
 		m.StopAll()
 	})

@@ -61,7 +61,7 @@ func proofs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	add(row{Name: "export of a 10,000-call session", Durability: "process", Value: fmt.Sprintf("%.1f s, %d MiB; behind %d other calls", took[1], len(b)>>20, others), Budget: "<= 3 s"})
+	add(row{Name: "export of a 10,000-call session", Durability: "process", Value: fmt.Sprintf("%.1f s, %d MiB; after %d other calls", took[1], len(b)>>20, others), Budget: "<= 3 s"})
 	root, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))
 	if err != nil {
 		t.Fatal(err)

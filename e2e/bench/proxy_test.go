@@ -60,5 +60,5 @@ func proxied(t *testing.T) {
 		lat, _ := measure(64, 5*time.Second, ask("http://"+addr, text))
 		seen += len(lat)
 	}
-	round(fmt.Sprintf(", behind %d requests", seen), 1, 16, 64)
+	round(fmt.Sprintf(", after %d requests", seen), 1, 16, 64)
 }

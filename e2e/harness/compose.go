@@ -23,7 +23,8 @@ const project = "binnacle-e2e"
 // Compose starts docker-compose.yaml with the programs in bin, as a project of the test,
 // and waits until the mesh is ready. The options that concern services are written to
 // files of the configuration folder, m.Dir/config, which a user of compose would edit
-// (config/README.md). Containerd and Flags have no effect, and Bin affects only m.CLI.
+// (config/README.md). Containerd, Flags and Listen have no effect, and Bin affects only
+// m.CLI.
 //
 // Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable
 // of Env contains 127.0.0.1:PORT, the address is replaced by the host's on the test's
@@ -36,7 +37,7 @@ const project = "binnacle-e2e"
 func Compose(t testing.TB, o Options) *Mesh {
 	t.Helper()
 	if out, err := exec.Command("docker", "version").CombinedOutput(); err != nil {
-		t.Fatalf("no Docker engine answers; `make test` installs and starts one (%s)", bytes.TrimSpace(out))
+		t.Fatalf("the Docker engine does not respond; `make test` installs and starts one (%s)", bytes.TrimSpace(out))
 	}
 	if out, err := exec.Command("docker", "compose", "version").CombinedOutput(); err != nil {
 		t.Fatalf("docker compose v2 is missing; `make test` builds it as a plugin (%s)", bytes.TrimSpace(out))
@@ -285,9 +286,9 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	m.configure()
 	down := func() {
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
-		// A mesh of the harness keeps its keys in a folder, so `down -v` does not remove
-		// the volume of keys that a documentation page has created. A new NATS server
-		// would reject those keys.
+		// The commands of a documentation page create a volume of keys. `down -v` does
+		// not remove it, because in a mesh of the harness the keys are in a folder. A new
+		// NATS server would reject those keys.
 		if out, err := exec.Command("docker", "volume", "rm", "-f", project+"_ring").CombinedOutput(); err != nil {
 			t.Errorf("volume of the ring: %v\n%s", err, out)
 		}

@@ -47,7 +47,7 @@ type route struct {
 
 // Checked returns the document of a mesh, with a proxy before its gateway. The test
 // fails for each exchange through the proxy that uses an operation of the document and
-// does not conform to it. Of requests that fail, only the response is checked.
+// does not conform to it. If a request fails, only its response is checked.
 func Checked(t testing.TB, m *Mesh) *Document {
 	t.Helper()
 	r, err := m.Do(t.Context(), http.MethodGet, "/openapi.json", "", "")

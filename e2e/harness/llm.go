@@ -22,7 +22,7 @@ import (
 //	garbage   a stream with a chunk that is not JSON
 //	limited   429 with Retry-After
 //	broken    500
-//	other     404
+//	any other 404
 type LLM struct {
 	*httptest.Server
 	Key string

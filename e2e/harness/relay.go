@@ -38,7 +38,7 @@ func relay(t testing.TB, listen, to string) {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
 	if err != nil && strings.Contains(err.Error(), "address already in use") {
-		return // in general by a relay for this server, which is already running
+		return // usually by a relay for this server that is already running
 	}
 	if err != nil {
 		t.Fatal(err)

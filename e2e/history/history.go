@@ -197,7 +197,7 @@ func (w *writer) read(ctx context.Context, keys run.Keys) error {
 	return p.decided(keys, &allowed.Decision)
 }
 
-// readOutcome reads effect and output of the recorded call, which must have succeeded at
+// readOutcome reads the effect and the output of the recorded call, which must have succeeded at
 // the session-runner and must have an output.
 func (w *writer) readOutcome() error {
 	var rec contract.Recorded
@@ -300,7 +300,8 @@ func content(b []byte) contract.Content {
 	return contract.NewContent(salt, b, "application/json")
 }
 
-// append sends an event to the server without awaiting its acknowledgement.
+// append sends an event to the server without awaiting its acknowledgement. It blocks
+// while too many acknowledgements are pending, and returns an error after a minute.
 func (w *writer) append(e *contract.Event) error {
 	b, err := e.Encode()
 	if err != nil {

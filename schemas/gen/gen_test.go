@@ -20,7 +20,7 @@ func TestFresh(t *testing.T) {
 	}
 	for f, want := range files {
 		if have, err := os.ReadFile(f); err != nil || !bytes.Equal(have, want) {
-			t.Errorf("%s is not what its sources say: run `make gen` (%v)", f, err)
+			t.Errorf("%s is out of date: run `make gen` (%v)", f, err)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// names writes a constant for the name of every event, and the set of the events whose
-// schemas belong to the mesh as a whole.
+// names writes to pkg/core/contract a constant for the name of each event, and the set of
+// the events whose schemas are in the folder mesh.
 func names(byService map[string][]string) error {
 	var consts, shared bytes.Buffer
 	for _, service := range slices.Sorted(maps.Keys(byService)) {

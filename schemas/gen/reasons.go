@@ -36,7 +36,7 @@ func reasons() error {
 	seen := map[string]bool{}
 	for _, r := range doc.Reasons {
 		if seen[r.Code] || r.Meaning == "" || r.Status == 0 || r.Verdict != "ALLOW" && r.Hint == "" {
-			return fmt.Errorf("reasons.json: %s is doubled or incomplete", r.Code)
+			return fmt.Errorf("reasons.json: %s is duplicate or incomplete", r.Code)
 		}
 		seen[r.Code] = true
 		fmt.Fprintf(&consts, "\tReason%s = %q\n", reasonName(r.Code), r.Code)

@@ -26,10 +26,10 @@ var memory = []string{"memory after a clean start", "memory after a clean start,
 
 // pictures declares the pictures of docs/performance.md, by file name.
 var pictures = map[string]Picture{
-	"start-events.svg":    {Title: "Starts behind a history", Unit: "s of CPU", Sessions: 1000, Measures: starts},
-	"start-sessions.svg":  {Title: "Starts behind a history", Unit: "s of CPU", OverSessions: true, Measures: starts},
-	"memory-events.svg":   {Title: "Memory behind a history", Unit: "MiB", Sessions: 1000, Measures: memory},
-	"memory-sessions.svg": {Title: "Memory behind a history", Unit: "MiB", OverSessions: true, Measures: memory},
+	"start-events.svg":    {Title: "Starts with a history", Unit: "s of CPU", Sessions: 1000, Measures: starts},
+	"start-sessions.svg":  {Title: "Starts with a history", Unit: "s of CPU", OverSessions: true, Measures: starts},
+	"memory-events.svg":   {Title: "Memory with a history", Unit: "MiB", Sessions: 1000, Measures: memory},
+	"memory-sessions.svg": {Title: "Memory with a history", Unit: "MiB", OverSessions: true, Measures: memory},
 	"stored-events.svg":   {Title: "Stored", Unit: "MiB", Sessions: 1000, Measures: []string{"stored in NATS", "stored in audit's folder"}},
 }
 

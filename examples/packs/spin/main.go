@@ -23,7 +23,7 @@ func main() {
 	say := func(v any) { json.NewEncoder(os.Stdout).Encode(map[string]any{"result": fmt.Sprint(v)}) }
 	switch in.How {
 	case "loop":
-		for { //nolint:staticcheck // SA5002: to spin is what it is for
+		for { //nolint:staticcheck // SA5002: the loop must not end
 		}
 	case "sleep":
 		time.Sleep(time.Hour)
@@ -34,7 +34,7 @@ func main() {
 		var hold [][]byte
 		for {
 			b := make([]byte, 4<<20)
-			for i := 0; i < len(b); i += 4096 { // a byte of each page, so that a busy machine reaches the limit in time
+			for i := 0; i < len(b); i += 4096 { // one write allocates the whole page; writing each byte takes too long on a busy machine
 				b[i] = 1
 			}
 			hold = append(hold, b)

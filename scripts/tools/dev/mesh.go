@@ -57,7 +57,7 @@ func (m *mesh) run(ctx context.Context) error {
 			return nil
 		}
 		if err := m.update(ctx, dirs); err != nil && ctx.Err() == nil {
-			fmt.Printf("dev: %v; the services go on as they were\n", err)
+			fmt.Printf("dev: %v; waiting for the next change\n", err)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (m *mesh) ready(ctx context.Context) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("no answer at %s/readyz within a minute", m.addr)
+	return fmt.Errorf("%s/readyz did not return 200 within a minute", m.addr)
 }
 
 // update rebuilds the services whose programs contain packages of the changed folders,

@@ -31,7 +31,9 @@ func source(name string) bool {
 	return false
 }
 
-// read returns the modification times of all source files (see source), by path.
+// read returns the modification times of the source files (see source) below the current
+// folder, by path. It skips the folders bin, data and node_modules, and folders whose
+// names begin with a dot.
 func (w *watcher) read() map[string]time.Time {
 	out := map[string]time.Time{}
 	_ = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -36,7 +36,7 @@ func main() {
 	gremlins := flag.String("gremlins", "gremlins", "the gremlins program")
 	out := flag.String("o", "", "file that the report is also written to")
 	all := flag.Bool("all", false, "use every mutator of gremlins, not only its default ones and INVERT_LOGICAL")
-	timeout := flag.Int("timeout", 15, "times that a package's tests may take longer than without a mutation")
+	timeout := flag.Int("timeout", 15, "factor by which a package's tests may take longer than without a mutation")
 	again := flag.String("again", "", "report of an earlier run: try only the mutants that survived it, in code that has not changed since")
 	flag.Parse()
 	dirs := flag.Args()

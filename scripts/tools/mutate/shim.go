@@ -26,8 +26,8 @@ const (
 // case clauses. shim adds a block for the whole of each file, so that every mutant is
 // tested. To test only listed mutants, it writes a profile with blocks at their positions.
 //
-// gremlins counts a mutant that does not compile as killed. shim exits with 2 for a
-// failed build, which gremlins reports as not viable.
+// gremlins counts a mutant that does not compile as killed. shim returns 2 for a failed
+// build, which gremlins reports as not viable.
 //
 // For a package main, gremlins runs the tests in the root of the module. shim runs those
 // in the folder that it is started in.

@@ -152,7 +152,7 @@ func (s *Service) content(w *execute.Work) execute.Result {
 		name := named(w.Event.Tenant, id)
 		v, err := s.keys.Get(name)
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
-			return execute.Fail(contract.CodeNotFound, "id: no content key %s stands", id)
+			return execute.Fail(contract.CodeNotFound, "id: content key %s not found or destroyed", id)
 		}
 		// Put stores an empty value instead of removing the name, so that the id is
 		// never used again.

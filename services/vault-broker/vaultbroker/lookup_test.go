@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 )
 
-// session appends the events of calls in the session s-1, which the judge executes.
+// session appends the events of calls in the session s-1. The judge executes the calls.
 type session struct {
 	t             *testing.T
 	log           eventlog.Log
@@ -65,9 +65,9 @@ func (s *session) fill(name string, n int) {
 }
 
 // TestLookups shows that the reads for a request do not depend on the length of the
-// session: they are the same after 10 calls as after 100,000, also if as many calls
-// ended before the previous request of the same call, and if the request does not name
-// the event that allowed its call.
+// session: they are the same after 10 calls as after 100,000, also if the request does
+// not name the event that allowed its call, and if as many calls ended while its call ran
+// and their outcomes have been read.
 func TestLookups(t *testing.T) {
 	read := map[string][]int64{}
 	for _, n := range []int{10, 100_000} {

@@ -28,8 +28,8 @@ type Criterion struct {
 	Description string `yaml:"description"`
 }
 
-// ParseRubric parses a rubric in YAML. It returns an error if doc is not YAML, or if a
-// member is unknown or has a wrong type. It returns an error that names the member if
+// ParseRubric parses a rubric in YAML. It returns an error if doc is empty or not YAML, or
+// if a member is unknown or has a wrong type. It returns an error that names the member if
 // name or criteria is missing, if model contains no slash, if min or max is not finite,
 // or if max is less than or equal to min. The members of a criterion may be empty.
 func ParseRubric(doc string) (*Rubric, error) {
@@ -95,7 +95,7 @@ func Read(r *Rubric, reply string, ids []string) Verdict {
 	dec := json.NewDecoder(strings.NewReader(reply))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&doc); err != nil {
-		return bad("the judge did not answer with the required JSON object")
+		return bad("the reply does not begin with the required JSON object")
 	}
 	switch {
 	case doc.Score == nil || *doc.Score < r.Min || *doc.Score > r.Max:

@@ -62,7 +62,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 		return nil, err
 	}
 	if len(got) != 1 {
-		return nil, errors.New("import did not make one image")
+		return nil, errors.New("the import did not result in one image")
 	}
 	img := containerd.NewImage(r.client, got[0])
 	if err := img.Unpack(ctx, snapshotter); err != nil {
@@ -73,7 +73,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 		return nil, err
 	}
 	if !bytes.Equal(stored, layer) {
-		return nil, errors.New("containerd's store holds another layer under the program's digest")
+		return nil, errors.New("containerd's content store has other content for the layer of the program")
 	}
 	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
 	switch err := r.checkMounted(ctx, out.snapshot, p); {

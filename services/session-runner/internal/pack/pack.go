@@ -116,7 +116,7 @@ func Discover(dir string) (packs []Pack, problems []error) {
 	}
 	for name, same := range byName {
 		if len(same) > 1 {
-			problems = append(problems, fmt.Errorf("pack name %s is claimed by %s and %s; rename one", name, same[0].Path, same[1].Path))
+			problems = append(problems, fmt.Errorf("pack name %s is used by %s and %s; rename one", name, same[0].Path, same[1].Path))
 			for i := range same {
 				_ = same[i].Program.Close()
 			}
@@ -161,7 +161,7 @@ func Name(file string) string {
 func load(dir, file string) (p Pack, err error) {
 	name := Name(file)
 	if name == "" {
-		return Pack{}, fmt.Errorf("no name can be made of the file name")
+		return Pack{}, fmt.Errorf("the file name has no ASCII letter or digit, so the pack has no name")
 	}
 	path, err := filepath.Abs(filepath.Join(dir, file))
 	if err != nil {
@@ -191,7 +191,7 @@ func load(dir, file string) (p Pack, err error) {
 	}
 	for _, s := range m.Secrets {
 		if !nameRE.MatchString(s.Name) {
-			return Pack{}, fmt.Errorf("secrets: name %q is not made of [A-Za-z0-9._-]", s.Name)
+			return Pack{}, fmt.Errorf("secrets: name %q: want 1 to 64 characters of [A-Za-z0-9._-]", s.Name)
 		}
 		p.Tool.Secrets = append(p.Tool.Secrets, contract.SecretGrant{Name: s.Name, Hosts: s.Hosts})
 	}
@@ -204,9 +204,9 @@ func load(dir, file string) (p Pack, err error) {
 	return p, nil
 }
 
-// readManifest reads and checks the manifest of an executable. The manifest's file name
-// begins with the executable's base name or with the pack's name without "cmd.". Without
-// a manifest, all members have their defaults.
+// readManifest reads and checks the manifest of an executable. The manifest's file name is
+// the executable's without its extension, or the pack's name without "cmd.", followed by
+// one of suffixes. Without a manifest, all members have their defaults.
 func readManifest(dir, file, clean string) (*manifest, error) {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	m, err := findManifest(dir, slices.Compact([]string{base, clean}))
@@ -219,8 +219,8 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	return m, m.check(file)
 }
 
-// findManifest decodes the manifest whose file name is one of stems with a suffix of
-// manifests. It returns an error if there are two, and an empty manifest if there is
+// findManifest decodes the manifest whose file name is one of stems followed by one of
+// suffixes. It returns an error if there are two, and an empty manifest if there is
 // none.
 func findManifest(dir string, stems []string) (*manifest, error) {
 	m, found := &manifest{}, ""
@@ -298,7 +298,7 @@ func (m *manifest) check(file string) error {
 	case !slices.Contains([]string{tierProcess, tierContainer, tierWASI}, m.Tier):
 		return fmt.Errorf("tier: %q is not process, wasi or container", m.Tier)
 	case (m.Tier == tierWASI) != isWASM(file):
-		return fmt.Errorf("tier: %q does not go with %s: tier wasi runs .wasm files, and nothing else does", m.Tier, file)
+		return fmt.Errorf("tier: %q cannot run %s: .wasm files require tier wasi, and other files another tier", m.Tier, file)
 	}
 	return nil
 }

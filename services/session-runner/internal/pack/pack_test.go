@@ -60,7 +60,7 @@ func TestProblems(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "upper", "x", 0o755)
 	write(t, dir, "upper.sh", "x", 0o755)
-	if packs, problems := Discover(dir); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "claimed by") {
+	if packs, problems := Discover(dir); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "is used by") {
 		t.Errorf("collision: %v %v", packs, problems)
 	}
 	write(t, dir, "one", "x", 0o755)

@@ -21,9 +21,10 @@ type cgroup struct {
 // cgroupFS is the mount point of the cgroup hierarchies. Tests replace it.
 var cgroupFS = "/sys/fs/cgroup"
 
-// newCgroup creates a group with the given limits. It leaves out controllers that it
-// cannot configure; active reports whether those for memory and processes are there. If
-// swap cannot be limited, the controller for memory is used nevertheless.
+// newCgroup creates a group with the given limits. With version 1, it omits each
+// controller that it cannot configure; for version 2, see v2. active reports whether the
+// group limits memory and processes. If swap cannot be limited, the controller for memory
+// is used nevertheless.
 func newCgroup(id string, l contract.Sandbox) *cgroup {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -130,8 +131,8 @@ func (c *cgroup) oom() bool {
 	return false
 }
 
-// usage returns the CPU time and the peak memory in bytes of the group's processes,
-// including the start of the sandbox, and whether each is known.
+// usage returns the CPU time and the peak memory in bytes of the group's processes, and
+// whether each is known. Both include the creation of the sandbox.
 func (c *cgroup) usage() (cpu time.Duration, memory int64, cpuKnown, memoryKnown bool) {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/cpu.stat")

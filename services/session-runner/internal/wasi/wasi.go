@@ -163,7 +163,8 @@ func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.Mod
 	return cfg
 }
 
-// tick is the duration by which each reading advances the clock.
+// tick is the duration by which each reading advances the clock. A sleep advances it by
+// tick and the duration of the sleep.
 const tick = time.Microsecond
 
 // clock is a deterministic clock that starts at the time of the intent. Only readings

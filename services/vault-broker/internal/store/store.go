@@ -29,7 +29,7 @@ import (
 )
 
 // ErrNotFound is returned by Get and Read if the name has no value.
-var ErrNotFound = errors.New("no such secret")
+var ErrNotFound = errors.New("value not found")
 
 // Store is an open file of values by name. It is safe for concurrent use within one
 // process; no other process may have the file open.
@@ -76,7 +76,7 @@ func Open(path string, kek []byte, domain string) (*Store, error) {
 	}
 	for name := range s.data {
 		if _, err := s.get(name); err != nil {
-			return nil, fmt.Errorf("%s does not open with this vault key: %w", path, err)
+			return nil, fmt.Errorf("%s: the vault key does not decrypt a value: %w", path, err)
 		}
 	}
 	return s, nil

@@ -23,7 +23,7 @@ func TestStore(t *testing.T) {
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil || bytes.Contains(raw, []byte("-value")) {
-		t.Fatal(err, "or a value stands in the file")
+		t.Fatal(err, "or the file contains a value in plain text")
 	}
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Fatal(info.Mode())
