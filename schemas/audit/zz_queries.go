@@ -33,7 +33,7 @@ var (
 	// LateReportQuery is audit.late_report. The event that reports the outcome of a call after its deadline.
 	LateReportQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "late_report", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
-	// MakersQuery is audit.makers. The session that made each of some calls, contents and sessions; one that is not on the ledger is left out.
+	// MakersQuery is audit.makers. The session that created each of the given calls, contents and sessions. Ids that are not on the ledger are omitted.
 	MakersQuery = query.Query[MakersRequest, map[string]string]{Info: query.Info{Service: "audit", Verb: "makers", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ProofQuery is audit.proof. The leaf hash and inclusion proof of a ledger entry.
@@ -45,7 +45,7 @@ var (
 	// ProposalQuery is audit.proposal. The event that proposed a call.
 	ProposalQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proposal", Callers: []string{"gateway", "llm-router"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
-	// ReceiptByDigestQuery is audit.receipt_by_digest. The receipt of a digest.
+	// ReceiptByDigestQuery is audit.receipt_by_digest. The receipt with the given digest.
 	ReceiptByDigestQuery = query.Query[ReceiptByDigestRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "receipt_by_digest", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ReceiptsQuery is audit.receipts. Receipts in ledger order, of one session or of all.
@@ -97,9 +97,9 @@ type Session struct {
 	Tip              string `json:"tip"` // digest of its newest event
 }
 
-// Turn is one event of a transcript: what a judge may see and cite.
+// Turn is one event of a transcript, which a judge can read and cite.
 type Turn struct {
-	Content    string `json:"content,omitempty"` // arguments or output; in brackets why it cannot be read
+	Content    string `json:"content,omitempty"` // arguments or output; if they cannot be read, the reason, in brackets
 	EventID    string `json:"event_id"`
 	Kind       string `json:"kind,omitempty"`
 	Name       string `json:"name"` // the event's name
@@ -116,8 +116,8 @@ type ActedRequest struct {
 // CheckpointRequest is the request of audit.checkpoint.
 type CheckpointRequest struct {
 	Epoch     int64 `json:"epoch,omitempty"`     // a closed epoch; 0 is the open one
-	Witness   bool  `json:"witness,omitempty"`   // the one that all witnesses are to cosign now
-	Witnessed int64 `json:"witnessed,omitempty"` // cosignatures demanded; they come with the note
+	Witness   bool  `json:"witness,omitempty"`   // the checkpoint that all witnesses must cosign now
+	Witnessed int64 `json:"witnessed,omitempty"` // number of cosignatures required; they are in the response
 }
 
 // ConsistencyRequest is the request of audit.consistency.
@@ -147,11 +147,11 @@ type Witness struct {
 
 // EvidenceRequest is the request of audit.evidence.
 type EvidenceRequest struct {
-	Disclose  []string `json:"disclose,omitempty"` // calls whose payloads are shown all the same
-	From      uint64   `json:"from,omitempty"`     // size of an earlier checkpoint that the pack is to prove growth from
+	Disclose  []string `json:"disclose,omitempty"` // calls whose payloads are included in any case
+	From      uint64   `json:"from,omitempty"`     // size of an earlier checkpoint; the pack proves that the log extends it
 	Redact    string   `json:"redact,omitempty"`   // payloads to withhold; empty: none
 	Session   string   `json:"session"`
-	Witnessed int64    `json:"witnessed,omitempty"` // cosignatures demanded of the pack's checkpoint
+	Witnessed int64    `json:"witnessed,omitempty"` // number of cosignatures required of the pack's checkpoint
 }
 
 // MakersRequest is the request of audit.makers.
@@ -215,10 +215,10 @@ type SessionsRequest struct {
 type TenantExportRequest struct {
 	From      uint64 `json:"from,omitempty"`      // size of an earlier checkpoint whose root the export is to show; 0: none
 	Next      string `json:"next,omitempty"`      // next of the last item of the response before; empty: the export begins
-	Witnessed int64  `json:"witnessed,omitempty"` // cosignatures demanded of the export's checkpoint
+	Witnessed int64  `json:"witnessed,omitempty"` // number of cosignatures required of the export's checkpoint
 }
 
-// ExportLine is a line of an export, or where it goes on.
+// ExportLine is a line of an export, or the position from which the export continues.
 type ExportLine struct {
 	Line json.RawMessage `json:"line,omitempty"` // one line; absent with next
 	Next string          `json:"next,omitempty"` // only in the last item, and only if the export has more lines

@@ -14,10 +14,10 @@ var (
 	// SpendQuery is llm-router.spend. Tokens and money in a window.
 	SpendQuery = query.Query[SpendRequest, []Spend]{Info: query.Info{Service: "llm-router", Verb: "spend", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
 
-	// StatsQuery is llm-router.stats. How models did in a window.
+	// StatsQuery is llm-router.stats. Success, latency and errors of models in a window.
 	StatsQuery = query.Query[StatsRequest, []ModelStats]{Info: query.Info{Service: "llm-router", Verb: "stats", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
 
-	// StoredResponseQuery is llm-router.stored_response. What the id of a stored response means; empty members where nothing is stored under it.
+	// StoredResponseQuery is llm-router.stored_response. The call and the owner of a stored response. The members are empty if no response is stored under the id.
 	StoredResponseQuery = query.Query[StoredResponseRequest, StoredResponse]{Info: query.Info{Service: "llm-router", Verb: "stored_response", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "llm.usage", Deadline: 60000 * time.Millisecond}}
 )
 
@@ -36,7 +36,7 @@ type Quantiles struct {
 	P99 int64 `json:"p99"`
 }
 
-// ModelStats is how a model of a provider did in a window.
+// ModelStats is the success, latency and errors of a model of a provider in a window.
 type ModelStats struct {
 	Attempts    int64            `json:"attempts"`
 	Cancelled   int64            `json:"cancelled"`
@@ -49,7 +49,7 @@ type ModelStats struct {
 	SuccessRate float64          `json:"success_rate"` // of the attempts that were not cancelled
 }
 
-// Spend is what was used in a window, by some of what a call is known by.
+// Spend is the tokens, money and attempts in a window, for one value of each dimension.
 type Spend struct {
 	Attempts        int64             `json:"attempts"`
 	By              map[string]string `json:"by"` // value by dimension: key, model, tag, day, actor, provider
@@ -88,10 +88,10 @@ type StoredResponseRequest struct {
 	ID string `json:"id"`
 }
 
-// StoredResponse is the call that made a stored response. The zero value: nothing is stored under the id, or no longer.
+// StoredResponse is the call that created a stored response, and its owner. They are empty if no response is stored under the id, or no longer.
 type StoredResponse struct {
-	Actor   string `json:"actor"`   // the only one who may read, continue or delete it
-	Call    string `json:"call"`    // the call that made it
-	Deleted bool   `json:"deleted"` // it was stored once
-	Tokens  int64  `json:"tokens"`  // of it and of all that it continues
+	Actor   string `json:"actor"`   // the only principal that may read, continue or delete it
+	Call    string `json:"call"`    // the call that created it
+	Deleted bool   `json:"deleted"` // whether it was deleted, or its id was used for two principals; no caller may use it
+	Tokens  int64  `json:"tokens"`  // tokens of the response and of all responses that it continues
 }

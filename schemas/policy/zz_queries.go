@@ -57,7 +57,7 @@ type BreakGlassGrant struct {
 	Verdict  string `json:"verdict,omitempty"` // of its review
 }
 
-// Identity is a principal, or something that gives or ends authority.
+// Identity is a principal, or a grant or revocation of authority.
 type Identity struct {
 	Delegate    string   `json:"delegate,omitempty"`
 	Expires     string   `json:"expires,omitempty"`
@@ -77,7 +77,7 @@ type PendingCall struct {
 	Actor          string                  `json:"actor"`
 	Args           json.RawMessage         `json:"args,omitempty"` // the arguments, where one call was queried and they can be read
 	CallID         string                  `json:"call_id"`
-	DecisionDigest string                  `json:"decision_digest"` // what a signed ballot signs
+	DecisionDigest string                  `json:"decision_digest"` // digest that a signed ballot covers
 	Expires        string                  `json:"expires"`         // when the call is denied without votes
 	Kind           string                  `json:"kind"`
 	OnBehalfOf     string                  `json:"on_behalf_of,omitempty"`
@@ -148,10 +148,10 @@ type BudgetViewRequest struct {
 
 // IdentitiesRequest is the request of policy.identities.
 type IdentitiesRequest struct {
-	At uint64 `json:"at,omitempty"` // lamport that they were in force at; 0: all of history
+	At uint64 `json:"at,omitempty"` // Lamport time at which they were in force; 0: at any time
 }
 
-// IdentitiesState is who has which authority.
+// IdentitiesState is the authority of principals.
 type IdentitiesState struct {
 	BreakGlass []BreakGlassGrant `json:"break_glass"`
 	Frozen     string            `json:"frozen"` // id of the freeze in force; empty: none

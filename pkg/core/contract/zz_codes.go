@@ -79,7 +79,7 @@ const (
 	CodeVerifierBusy        = "verifier_busy"         // Other evidence packs are being verified.
 )
 
-// CodeInfo is what the registry holds of an error code.
+// CodeInfo is the registry's entry for an error code.
 type CodeInfo struct {
 	Status    int  // HTTP, where the outcome's status does not determine it
 	Retryable bool // the same request may succeed later

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// BodyQuery is mesh.body. The body of a call that the instance proposed and that is kept nowhere, for the call's executor alone.
+	// BodyQuery is mesh.body. The body of a call that the instance proposed and whose content is not stored. Only the call's executor receives it.
 	BodyQuery = Bytes[BodyRequest]{Info: Info{Service: "", Verb: "body", Callers: []string{"executors"}, Scope: OfBoth, View: "", Deadline: 30000 * time.Millisecond}}
 
 	// ContentKeysQuery is mesh.content_keys. The tenant's content keys, sealed to the recipient.
@@ -19,7 +19,7 @@ var (
 	// KeysViewQuery is mesh.keys_view. The instance's view of the key registry.
 	KeysViewQuery = Query[KeysViewRequest, ViewDump]{Info: Info{Service: "", Verb: "keys_view", Callers: []string{"gateway"}, Scope: OfCell, View: "keys", Deadline: 5000 * time.Millisecond}}
 
-	// SealedValueQuery is mesh.sealed_value. The value that the instance holds for a call of vault.put, sealed to the vault-broker; it is dropped once it was handed over.
+	// SealedValueQuery is mesh.sealed_value. The value that the instance holds for a call of vault.put, sealed to the vault-broker; it can be fetched once.
 	SealedValueQuery = Query[SealedValueRequest, []byte]{Info: Info{Service: "", Verb: "sealed_value", Callers: []string{"vault-broker"}, Scope: OfBoth, View: "", Deadline: 5000 * time.Millisecond}}
 
 	// ViewQuery is mesh.view. The service's main view.
@@ -28,8 +28,8 @@ var (
 
 // Health is the state of one part of an instance: a dependency, a view, or work in hand.
 type Health struct {
-	Detail   string `json:"detail,omitempty"` // why it is not well, or what it holds
-	Lag      uint64 `json:"lag"`              // entries that wait
+	Detail   string `json:"detail,omitempty"` // why it is not ready, or details of its state
+	Lag      uint64 `json:"lag"`              // number of entries that are not applied yet
 	Name     string `json:"name"`             // the part
 	OK       bool   `json:"ok"`
 	Position uint64 `json:"position,omitempty"` // sequence of the last ledger entry applied
