@@ -378,7 +378,7 @@ func TestContains(t *testing.T) {
 	}
 }
 
-// TestSnapshotUpgrade shows that a mesh whose keys are not published for snapshots, as
+// TestSnapshotUpgrade shows that a mesh whose keys are not published for snapshots, like
 // those of release 0.4, gets such keys at its next start if the root key is there, and
 // then stores snapshots and starts from them.
 func TestSnapshotUpgrade(t *testing.T) {

@@ -29,7 +29,8 @@ var neverWas = map[string]string{
 	"receipt": "sha256:" + strings.Repeat("0", 64), "content": "sha256:" + strings.Repeat("0", 64), "mcp": "AAAAAAAAAAAAAAAAAAAAAAAAAA", "seq": "999999", "key": "no-such-key", "report": "cr-" + strings.Repeat("0", 64) + "-100", "tenant": "acme_shop_none",
 }
 
-// request is one request of a tenant. ID is replaced by an id in every part of it.
+// request is one request of a tenant. In every part of it, ID is replaced by an id and SIZE
+// by the size of the content object.
 type request struct {
 	kind   string // kind of the id; empty: the request names none
 	method string
@@ -118,7 +119,7 @@ var routes = map[string][]request{
 // digests, signatures and times.
 var mine = regexp.MustCompile(`\b(c|r|d|e|s|i|x|req)-[A-Za-z0-9]{20,}|sha256:[0-9a-f]+|"(created|created_at|wall_ms|expires|instance|lamport|seq|position|lag|time|at|sig|system_fingerprint|id)": ?("[^"]*"|[0-9]+)|chatcmpl-\w+|resp_\w+|msg_\w+`)
 
-// send sends the request with id instead of ID, and with the token of a mesh.
+// send sends the request with id and size in place of ID and SIZE, and with the token of m.
 func (q request) send(t *testing.T, m *harness.Mesh, id, size string) *harness.Response {
 	t.Helper()
 	put := func(s string) string { return strings.NewReplacer("ID", id, "SIZE", size).Replace(s) }

@@ -100,7 +100,7 @@ func (m *mesh) begin(ctx context.Context) error {
 // program returns the path of a service's program.
 func (m *mesh) program(service string) string { return filepath.Join(m.bin, "svc", service) }
 
-// env returns the environment of a service, and creates the folder of its state.
+// env returns the environment of a process of the mesh, and creates the folder of its state.
 // Variables of dev's own environment take precedence, so that a developer can set, for
 // example, BINNACLE_LLM.
 func (m *mesh) env(service string) []string {
@@ -171,7 +171,8 @@ func (m *mesh) stop(name string) {
 	delete(m.procs, name)
 }
 
-// stopAll stops all services concurrently, then the provisioner and NATS.
+// stopAll stops all services concurrently and waits until they have exited. Then it stops
+// the provisioner and NATS.
 func (m *mesh) stopAll() {
 	var wg sync.WaitGroup
 	for _, s := range m.services {

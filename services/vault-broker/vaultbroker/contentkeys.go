@@ -39,11 +39,11 @@ const (
 // tenants nor names contain a slash.
 func named(tenant, name string) string { return tenant + "/" + name }
 
-// openStores opens both stores in the folder dir, after private.Check of the folder. It
-// moves content keys that releases up to 0.4 stored among the secrets to the store of
-// content keys, and gives the names that releases up to 0.5 stored to the tenant
-// original, the only one that the mesh had. Each step survives a crash and is completed
-// at the next start.
+// openStores checks the folder dir with private.Check and opens both stores in it. It moves
+// content keys that releases up to 0.4 stored among the secrets to the store of content
+// keys, and gives the names that releases up to 0.5 stored to the tenant original, the
+// only one that the mesh had. Each step survives a crash and is completed at the next
+// start.
 func openStores(dir string, kek []byte, original string) (secrets, content *store.Store, err error) {
 	if original == secret.ReservedNames {
 		return nil, nil, fmt.Errorf("a tenant cannot be named %s", original)
@@ -117,7 +117,8 @@ func (s *Service) contentKeys(tenant string) (contentkeys.Keys, error) {
 const contentKeySize = 32
 
 // newContentKey creates the next key of a tenant and returns its id and value. The key is
-// durable if the error is nil. The caller must hold contentMu.
+// durable if the error is nil, and otherwise must not be used. The caller must hold
+// contentMu.
 func (s *Service) newContentKey(tenant string) (string, []byte, error) {
 	n := 1
 	if names := s.keys.Names(named(tenant, "")); len(names) > 0 {

@@ -79,8 +79,8 @@ func TestContentKeys(t *testing.T) {
 	if err != nil || len(k.Keys) != 1 || k.Current != "tk-000001" {
 		t.Fatal(k.Current, len(k.Keys), err)
 	}
-	// Another tenant's keys have the same ids and other values, and destroying one
-	// affects that tenant's key only.
+	// Another tenant's keys have the same ids but other values, and destroying one of
+	// them leaves this tenant's key unchanged.
 	other, err := s.contentKeys("u")
 	if err != nil || other.Current != "tk-000001" || len(other.Keys) != 1 || bytes.Equal(other.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal(other.Current, len(other.Keys), err)

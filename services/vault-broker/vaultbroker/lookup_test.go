@@ -120,7 +120,7 @@ func TestLookups(t *testing.T) {
 	}
 }
 
-// tenants reports true for the tenants that exist and false for those that are suspended.
+// tenants holds the tenants that exist; the value is false for a suspended one.
 type tenants map[string]bool
 
 func (m tenants) Await(_ context.Context, tenant string) bool {
