@@ -106,6 +106,7 @@ type SessionRunner struct {
 	FIFO       string `json:"fifo"`
 	Noop       bool   `json:"noop"`
 	State      string `json:"state"`
+	Warm       int    `json:"warm"`
 }
 
 // VaultBroker is the section of the vault-broker service.

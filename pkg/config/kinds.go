@@ -80,17 +80,8 @@ var (
 			v, err := strconv.ParseBool(s)
 			return v, err
 		}}
-	countKind = Kind{Name: "number", schema: map[string]any{"type": "integer", "minimum": 1},
-		check: func(v any) string {
-			if n, ok := v.(float64); ok && n >= 1 && n == math.Trunc(n) && n < 1<<31 {
-				return ""
-			}
-			return "want a whole number above 0"
-		},
-		read: func(s string) (any, error) {
-			n, err := strconv.Atoi(s)
-			return float64(n), err
-		}}
+	countKind    = number(1, "want a whole number above 0")
+	numberKind   = number(0, "want a whole number that is not negative")
 	durationKind = Kind{Name: "duration", schema: map[string]any{"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`},
 		check: text("want a duration with a unit, such as 500ms, 30s or 5m", func(s string) bool {
 			d, err := time.ParseDuration(s)
@@ -225,4 +216,20 @@ func shown(v any) string {
 		return fmt.Sprint(v)
 	}
 	return string(b)
+}
+
+// number returns the kind of a whole number that is at least least. want is the error for
+// other values.
+func number(least int, want string) Kind {
+	return Kind{Name: "number", schema: map[string]any{"type": "integer", "minimum": least},
+		check: func(v any) string {
+			if n, ok := v.(float64); ok && n >= float64(least) && n == math.Trunc(n) && n < 1<<31 {
+				return ""
+			}
+			return want
+		},
+		read: func(s string) (any, error) {
+			n, err := strconv.Atoi(s)
+			return float64(n), err
+		}}
 }

@@ -66,6 +66,7 @@ var Settings = []Setting{
 	{Pointer: "/session-runner/containerd", Kind: socketKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_CONTAINERD", About: "containerd socket for tier container; `auto` is /run/containerd/containerd.sock if there is one; without it tier process"},
 	{Pointer: "/session-runner/fifo", Kind: pathKind, Readers: []string{"session-runner"}, Variable: "BINNACLE_FIFO", About: "folder of FIFOs that containerd and the session-runner see under one path"},
 	{Pointer: "/session-runner/noop", Kind: switchKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_NOOP", Default: "false", About: "whether tool.noop is offered, for benchmarks and tests"},
+	{Pointer: "/session-runner/warm", Kind: numberKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_WARM", Default: "4", About: "maximum number of containers that are prepared ahead of calls, each for one call; 0 means none"},
 	{Pointer: "/session-runner/state", Kind: pathKind, Readers: []string{"session-runner"}, Variable: "BINNACLE_STATE", Default: "/state", About: "scratch folder"},
 	{Pointer: "/vault-broker/kek", Kind: secretKind, Readers: []string{Up, "vault-broker"}, Variable: "BINNACLE_VAULT_KEK", About: "where the vault's key-encryption key is, 32 bytes in hex; without it vault.kek in the folder of keys. The variable holds the key itself"},
 	{Pointer: "/vault-broker/state", Kind: pathKind, Readers: []string{"vault-broker"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the encrypted file"},

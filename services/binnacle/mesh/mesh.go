@@ -48,6 +48,7 @@ type Config struct {
 	Tenant      string   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
 	Packs       string   // folder of packs; empty = none
 	Containerd  string   // path of containerd's socket; empty = tier "container" is not available
+	Warm        int      // maximum number of containers that are prepared ahead of calls; 0 = none
 	Policies    []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
 	Power       bool     // fsync every event, so that it survives a loss of power
 	Noop        bool     // offer tool.noop, for benchmarks and tests

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,7 @@ type Config struct {
 	Containerd string // path of containerd's socket; empty means that tier "container" is not available
 	FIFODir    string // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
 	Noop       bool   // register the built-in tool.noop, for benchmarks and tests
+	Warm       int    // maximum number of containers that are prepared ahead of calls; 0 means none
 	Limit      int    // maximum number of concurrent calls; 0 means 16
 }
 
@@ -52,7 +54,8 @@ type Service struct {
 	packs   map[string]pack.Pack // by tool name
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	broken  error // reason why tier "process" is not available; nil if it is, or if containerd is configured
+	closer  io.Closer // of tier "container"; nil without it
+	broken  error     // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
 
 // Declaration implements run.Service. The service executes calls, and reads
@@ -72,6 +75,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	if err := s.openRunners(ctx); err != nil {
 		return err
+	}
+	if s.closer != nil {
+		defer s.closer.Close()
 	}
 	var tools []contract.Tool
 	var checker toolschema.Checker
@@ -119,11 +125,11 @@ func (s *Service) openRunners(ctx context.Context) error {
 		if fifo == "" {
 			fifo = filepath.Join(s.StateDir, "fifo")
 		}
-		r, err := containerd.Open(ctx, s.Containerd, "binnacle-"+s.env.Instance, fifo)
+		r, err := containerd.Open(ctx, s.Containerd, "binnacle-"+s.env.Instance, fifo, s.Warm)
 		if err != nil {
 			return err
 		}
-		s.runners = append(s.runners, r)
+		s.runners, s.closer = append(s.runners, r), r
 		return nil
 	}
 	dir := filepath.Join(s.StateDir, "sandbox-"+s.env.Instance)

@@ -30,6 +30,7 @@ import (
 // layer read-only.
 type image struct {
 	snapshot string
+	stub     bool     // the layer contains the stub
 	facts    []string // entries of attestations: how the program was verified, and the digest of a script's interpreter
 }
 
@@ -75,7 +76,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if !bytes.Equal(stored, layer) {
 		return nil, errors.New("containerd's content store has other content for the layer of the program")
 	}
-	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
+	out := &image{snapshot: desc.Digest.String(), stub: stubCode != nil, facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
 	switch err := r.checkMounted(ctx, out.snapshot, p); {
 	case err == nil:
 		out.facts = []string{"program:hashed_after_mounting"}
@@ -89,6 +90,10 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	return out, nil
 }
 
+// checkPrefix begins the names of the snapshots of checkMounted, which a sweep leaves
+// alone.
+const checkPrefix = "check-"
+
 // errMount means that this process cannot mount the snapshot, because it is not root or
 // containerd runs in another mount namespace.
 var errMount = errors.New("the snapshot cannot be mounted here")
@@ -101,7 +106,7 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 		return errMount
 	}
 	sn := r.client.SnapshotService(snapshotter)
-	key := "check-" + snapshot[len("sha256:"):]
+	key := checkPrefix + snapshot[len("sha256:"):]
 	_ = sn.Remove(ctx, key) // exists if an earlier process was killed during the check
 	mounts, err := sn.View(ctx, key, snapshot)
 	if err != nil {
@@ -126,7 +131,7 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 }
 
 // layerOf returns the root file system of a program as a tar archive: the mount points,
-// the program and, for a script, its interpreter.
+// the stub, the program and, for a script, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
@@ -146,11 +151,18 @@ func layerOf(p *program.Program) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		body, err := files[name].Bytes()
-		if err != nil {
+	bodies := map[string][]byte{}
+	if stub := stubELF(); stub != nil {
+		bodies[strings.TrimPrefix(stubPath, "/")] = stub
+	}
+	for name, p := range files {
+		var err error
+		if bodies[name], err = p.Bytes(); err != nil {
 			return nil, err
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(bodies)) {
+		body := bodies[name]
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(body))}); err != nil {
 			return nil, err
 		}

@@ -16,24 +16,27 @@ import (
 // usage returns the CPU time and peak memory of the container from its cgroup (version 1
 // or 2), which exists until the task is deleted. Egress is 0, because the container has
 // no network. Measured lists egress and those of the other two amounts that could be
-// read.
-func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage {
-	u := contract.Usage{Measured: []string{contract.MeasureEgress}}
+// read. oom reports whether the kernel killed a process of the container because the
+// cgroup reached its memory limit.
+func usage(ctx context.Context, task containerd.Task) (u contract.Usage, oom bool) {
+	u = contract.Usage{Measured: []string{contract.MeasureEgress}}
 	m, err := task.Metrics(ctx)
 	if err != nil {
-		return u
+		return u, false
 	}
 	v, err := typeurl.UnmarshalAny(m.Data)
 	if err != nil {
-		return u
+		return u, false
 	}
 	var cpu time.Duration
 	var memory uint64
 	switch m := v.(type) {
 	case *cgroup1.Metrics:
 		cpu, memory = time.Duration(m.GetCPU().GetUsage().GetTotal()), m.GetMemory().GetUsage().GetMax()
+		oom = m.GetMemoryOomControl().GetOomKill() > 0
 	case *cgroup2.Metrics:
 		cpu, memory = time.Duration(m.GetCPU().GetUsageUsec())*time.Microsecond, m.GetMemory().GetMaxUsage()
+		oom = m.GetMemoryEvents().GetOomKill() > 0
 	}
 	if cpu > 0 {
 		u.CPUMillis = int64((cpu + time.Millisecond - 1) / time.Millisecond)
@@ -43,5 +46,5 @@ func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage
 		u.MemoryPeakBytes = int64(memory)
 		u.Measured = append(u.Measured, contract.MeasureMemory)
 	}
-	return u
+	return u, oom
 }

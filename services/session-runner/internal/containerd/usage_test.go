@@ -51,7 +51,7 @@ func TestUsage(t *testing.T) {
 		"a shim that is gone":      {metered{err: errors.New("ttrpc: closed")}, egress},
 		"a peak beyond all memory": {metered{metric: metric(v2, "220ca002ffffffffffffffffff01")}, egress},
 	} {
-		if got := (&Runner{}).usage(t.Context(), c.task); !reflect.DeepEqual(got, c.want) {
+		if got, _ := usage(t.Context(), c.task); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

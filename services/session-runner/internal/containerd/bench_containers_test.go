@@ -1,0 +1,128 @@
+//go:build bench && containers
+
+package containerd
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
+)
+
+// TestLatency measures a run of a small program in a cold and in a prepared container
+// beside bubblewrap, runc without containerd, and a plain process, interleaved, and the
+// number of runs per second that eight callers sustain. It prints the medians.
+func TestLatency(t *testing.T) {
+	if _, err := exec.LookPath("bwrap"); err != nil {
+		t.Fatal("bwrap is missing: install the Debian package bubblewrap")
+	}
+	d, p := startDaemon(t), probe(t)
+	cold, warm := d.open(t, 0), d.openAs(t, testNamespace+"-warm", 8)
+	defer cold.Close()
+	defer warm.Close()
+	bundle := runcBundle(t, p)
+	path := filepath.Join(bundle, "rootfs/pack/main")
+	command := func(name string, args ...string) func() {
+		return func() {
+			if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, out)
+			}
+		}
+	}
+	in := func(r *Runner) func() {
+		return func() {
+			if got, err := r.Run(t.Context(), run(p, "", time.Minute)); err != nil || got.Exit != 0 {
+				t.Fatalf("%+v %v", got, err)
+			}
+		}
+	}
+	id := 0
+	rows := []struct {
+		name string
+		one  func()
+		took []time.Duration
+	}{
+		{name: "process", one: command(path)},
+		{name: "bubblewrap", one: command("bwrap", "--unshare-all", "--ro-bind", filepath.Join(bundle, "rootfs"), "/", "--dev", "/dev", "--proc", "/proc", "/pack/main")},
+		{name: "runc run", one: func() {
+			id++
+			command("runc", "--root", filepath.Join(d.dir, "runc"), "run", "--bundle", bundle, fmt.Sprint("bench-", id))()
+		}},
+		{name: "cold container", one: in(cold)},
+		{name: "prepared container", one: func() { filled(t, warm, 1); in(warm)() }},
+	}
+	in(warm)()
+	const rounds = 30
+	for range rounds {
+		for i := range rows {
+			if rows[i].name == "prepared container" {
+				filled(t, warm, 1)
+			}
+			begin := time.Now()
+			rows[i].one()
+			rows[i].took = append(rows[i].took, time.Since(begin))
+		}
+	}
+	for _, r := range rows {
+		slices.Sort(r.took)
+		t.Logf("%-20s p50 %6.1f ms, p90 %6.1f ms", r.name, ms(r.took[rounds/2]), ms(r.took[rounds*9/10]))
+	}
+	for _, r := range []struct {
+		name string
+		of   *Runner
+	}{{"cold", cold}, {"prepared", warm}} {
+		var wg sync.WaitGroup
+		begin := time.Now()
+		for range 8 {
+			wg.Go(func() {
+				for range 20 {
+					in(r.of)()
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("%-20s %.1f runs/s with eight callers", r.name, 160/time.Since(begin).Seconds())
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// runcBundle writes a bundle for runc with the program as its root.
+func runcBundle(t *testing.T, p *program.Program) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"pack", "proc", "dev", "sys"} {
+		if err := os.MkdirAll(filepath.Join(dir, "rootfs", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body, err := p.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "rootfs/pack/main"), body, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("runc", "spec", "--bundle", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	config := filepath.Join(dir, "config.json")
+	spec, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec = bytes.ReplaceAll(spec, []byte(`"terminal": true`), []byte(`"terminal": false`))
+	spec = bytes.ReplaceAll(spec, []byte(`"sh"`), []byte(`"/pack/main"`))
+	if err := os.WriteFile(config, spec, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,78 @@
+package containerd
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// stubFile writes the stub to a file and returns its path.
+func stubFile(t *testing.T) string {
+	t.Helper()
+	body := stubELF()
+	path := filepath.Join(t.TempDir(), "stub")
+	if err := os.WriteFile(path, body, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// slow is a reader that returns at most n bytes at a time.
+type slow struct {
+	r io.Reader
+	n int
+}
+
+func (s slow) Read(p []byte) (int, error) { return s.r.Read(p[:min(len(p), s.n)]) }
+
+// TestStub runs the stub as a process. It checks that the program that the message names
+// receives its arguments, environment and exactly the input after the message, and which
+// exit code the stub has if it cannot start a program.
+func TestStub(t *testing.T) {
+	stub := stubFile(t)
+	message := func(argv, env []string) string {
+		b, err := startMessage(argv, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	script := `printf '%s|' "$@"; printf '%s|' "$A" "$B"; cat`
+	long := strings.Repeat("x", 100_000)
+	for name, c := range map[string]struct {
+		in   string
+		n    int
+		exit int
+		out  string
+	}{
+		"arguments, environment and input": {message([]string{"/bin/sh", "-c", script, "sh", "one", "", "two words"}, []string{"A=1", "B="}) + "the input", 1 << 20, 0, "one||two words|1||the input"},
+		"one byte at a time":               {message([]string{"/bin/sh", "-c", script, "sh"}, []string{"A=2"}) + "in", 1, 0, "|2||in"},
+		"a long argument":                  {message([]string{"/bin/sh", "-c", script, "sh", long}, nil) + "in", 4000, 0, long + "|||in"},
+		"no program":                       {message([]string{"/no/such/program"}, nil), 1 << 20, stubNoProgram, ""},
+		"no input":                         {"", 1, stubFailed, ""},
+		"half a header":                    {message([]string{"/bin/true"}, nil)[:20], 5, stubFailed, ""},
+		"half a message":                   {message([]string{"/bin/true"}, nil)[:40], 64, stubFailed, ""},
+		"size of the header only":          {"\x18" + strings.Repeat("\x00", 23), 64, stubFailed, ""},
+		"size beyond the memory":           {"\x01\x00\x10" + strings.Repeat("\x00", 21), 64, stubFailed, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(stub)
+			cmd.Stdin = slow{strings.NewReader(c.in), c.n}
+			out, err := cmd.Output()
+			exit := 0
+			var failed *exec.ExitError
+			if errors.As(err, &failed) {
+				exit = failed.ExitCode()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if exit != c.exit || string(out) != c.out {
+				t.Errorf("exit %d, %.200q; want %d, %.200q", exit, out, c.exit, c.out)
+			}
+		})
+	}
+}

@@ -1,0 +1,35 @@
+package containerd
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestStartMessage checks which command lines startMessage refuses, and that a message is
+// what the stub's comment says.
+func TestStartMessage(t *testing.T) {
+	if _, err := startMessage([]string{"/a", "b\x00c"}, nil); err == nil {
+		t.Error("a zero byte was accepted")
+	}
+	if _, err := startMessage([]string{"/a"}, []string{strings.Repeat("x", stubMax)}); err == nil {
+		t.Error("a message larger than the memory was accepted")
+	}
+	got, err := startMessage([]string{"/a", "b"}, []string{"C=d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	le := func(vs ...byte) []byte {
+		var out []byte
+		for _, v := range vs {
+			out = append(out, v, 0, 0, 0, 0, 0, 0, 0)
+		}
+		return out
+	}
+	at := func(off byte) []byte { return []byte{off, 0, 0x60, 0, 0, 0, 0, 0} }
+	want := slices.Concat(le(73), at(24), at(48), at(64), at(67), le(0), at(69), le(0), []byte("/a\x00b\x00C=d\x00"))
+	if !bytes.Equal(got, want) {
+		t.Errorf("got  %x\nwant %x", got, want)
+	}
+}

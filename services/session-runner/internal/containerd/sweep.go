@@ -1,0 +1,141 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd"
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/errdefs"
+	"github.com/containerd/containerd/snapshots"
+)
+
+// sweepEvery is the time between two sweeps.
+const sweepEvery = time.Minute
+
+// sweeps removes what is left of other runs, and the containers of profiles that are not
+// used, until ctx is done.
+func (r *Runner) sweeps(ctx context.Context) {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			r.pool.trim(time.Now().Add(-idleTime))
+			if err := r.sweep(r.ctx(ctx)); err != nil {
+				r.report("sweep", r.ns, err)
+			}
+		}
+	}
+}
+
+// sweep removes every container, task and temporary snapshot in the namespace that no run
+// or prepared container of this process has, and control groups that a killed shim left.
+// It does not touch other namespaces. It goes on after an error, and returns all of them.
+func (r *Runner) sweep(ctx context.Context) error {
+	list, err := r.client.Containers(ctx)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	ok := func(err error) {
+		if err != nil && !errdefs.IsNotFound(err) {
+			problems = append(problems, err)
+		}
+	}
+	for _, c := range list {
+		if r.own.has(c.ID()) {
+			continue
+		}
+		if t, err := c.Task(ctx, nil); err == nil {
+			_, err = t.Delete(ctx, containerd.WithProcessKill)
+			ok(err)
+		}
+		ok(c.Delete(ctx))
+	}
+	ok(r.sweepTasks(ctx))
+	sn := r.client.SnapshotService(snapshotter)
+	var stale []string
+	ok(sn.Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+		if i.Kind != snapshots.KindCommitted && !r.own.has(i.Name) && !strings.HasPrefix(i.Name, checkPrefix) {
+			stale = append(stale, i.Name)
+		}
+		return nil
+	}))
+	for _, name := range stale {
+		ok(sn.Remove(ctx, name))
+	}
+	r.sweepGroups()
+	return errors.Join(problems...)
+}
+
+// sweepTasks deletes tasks without a container record, which remain if the process was
+// killed between the removal of the one and of the other.
+func (r *Runner) sweepTasks(ctx context.Context) error {
+	all, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, t := range all.Tasks {
+		if r.own.has(t.ID) {
+			continue
+		}
+		_, _ = r.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: t.ID, Signal: 9, All: true})
+		if _, err := r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: t.ID}); err != nil {
+			problems = append(problems, errdefs.FromGRPC(err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// sweepLeases deletes the leases of imports that an earlier process did not finish. It
+// must not run while this process imports an image.
+func (r *Runner) sweepLeases(ctx context.Context) error {
+	service := r.client.LeasesService()
+	all, err := service.List(ctx)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, l := range all {
+		problems = append(problems, service.Delete(ctx, l))
+	}
+	return errors.Join(problems...)
+}
+
+// sweepGroups removes what killed shims leave and containerd has no request for: empty
+// control groups of the namespace, and states of runc whose containers have no control
+// group any more. It has no effect where this process does not see these files.
+func (r *Runner) sweepGroups() {
+	alive := map[string]bool{}
+	for _, pattern := range []string{"/sys/fs/cgroup/" + r.ns + "/*", "/sys/fs/cgroup/*/" + r.ns + "/*"} {
+		groups, _ := filepath.Glob(pattern)
+		for _, g := range groups {
+			id := filepath.Base(g)
+			if r.own.has(id) || os.Remove(g) != nil && isDir(g) { // Remove fails if a process is in the group
+				alive[id] = true
+			}
+		}
+	}
+	states, _ := filepath.Glob(runcStates + "/" + r.ns + "/*")
+	for _, s := range states {
+		if id := filepath.Base(s); !alive[id] && !r.own.has(id) {
+			_ = os.RemoveAll(s)
+		}
+	}
+}
+
+// runcStates is the folder in which containerd lets runc keep its states, by namespace.
+const runcStates = "/run/containerd/runc"
+
+func isDir(path string) bool {
+	i, err := os.Lstat(path)
+	return err == nil && i.IsDir()
+}

@@ -1,0 +1,56 @@
+// Command probe is the program that the tests of tier "container" run. Its standard input
+// says what it does.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	in, _ := io.ReadAll(os.Stdin)
+	switch what, arg, _ := strings.Cut(string(in), " "); what {
+	case "echo":
+		fmt.Print(arg)
+	case "environment":
+		fmt.Print(strings.Join(os.Environ(), "\n"))
+	case "processes":
+		entries, _ := os.ReadDir("/proc")
+		for _, e := range entries {
+			if e.Name()[0] >= '0' && e.Name()[0] <= '9' {
+				fmt.Println(e.Name())
+			}
+		}
+	case "mark": // leaves a file, and reports the files that were there
+		entries, _ := os.ReadDir("/tmp")
+		fmt.Print(len(entries))
+		_ = os.WriteFile("/tmp/mark", nil, 0o600)
+	case "sleep":
+		time.Sleep(time.Hour)
+	case "orphan": // leaves a process in a session of its own, which sleeps
+		if len(os.Args) == 1 {
+			cmd := exec.Command("/pack/main", "child")
+			cmd.Stdin = strings.NewReader("sleep")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			fmt.Print(cmd.Start())
+		}
+	case "memory":
+		var all [][]byte
+		for {
+			b := make([]byte, 1<<20)
+			for i := range b {
+				b[i] = 1
+			}
+			all = append(all, b)
+			_ = all
+		}
+	case "kill": // ends as a program that the kernel killed would
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // ignored for the first process of a namespace
+		os.Exit(137)
+	}
+}
