@@ -382,8 +382,12 @@ func checkConsistency(ctx context.Context, p *probe) error {
 		return err
 	}
 	h := http.Header{"Authorization": {"Bearer " + p.Token}, "X-Binnacle-Session": {p.session("grow")}}
-	if resp, got, err := p.do(ctx, http.MethodPost, "/api/v1/packs/"+p.Tool, h, p.Args); err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("a call that makes the log grow: %w %s", err, short(got))
+	resp, got, err := p.do(ctx, http.MethodPost, "/api/v1/packs/"+p.Tool, h, p.Args)
+	if err != nil {
+		return fmt.Errorf("a call that adds to the log: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("a call that adds to the log: status %d, %s", resp.StatusCode, short(got))
 	}
 	if _, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", before.Size+1)); err != nil {
 		return err

@@ -287,7 +287,7 @@ breaks the tool's schema, ` + "`pointer`" + ` is its place in the call, ` + "`/a
 Credential and scope are checked before the body is read: a scope named here
 must be held, and a call needs at least one scope other than ` + "`audit:read`" + `,
 ` + "`health:read` and `log:cosign`" + `. A body has at most 16 MiB and nests at most 128
-deep, has no content encoding, comes at 1 KiB a second or more and within two
+deep, has no content encoding, arrives at 1 KiB a second or more and within two
 minutes; a caller has at most 32 MiB of bodies in flight at one gateway, all
 callers 64 MiB. Header lines have at most 64 KiB.
 

@@ -116,8 +116,8 @@ func overloaded(status int) bool { return status == http.StatusServiceUnavailabl
 
 // Table holds a row for each code. The columns are the fields of Row, in order.
 var Table = []Row{
-	{RateLimited, Always, Continue, route.RateLimit, Resting, Edge{As: 429}, IfTaken, contract.Failed, false, "the provider answered 429, or every key rests from that"},
-	{Timeout, Always, Continue, route.Timeout, Failing, Edge{As: 504}, Billed, contract.Failed, false, "the provider was silent for too long, or answered 408 or 504"},
+	{RateLimited, Always, Continue, route.RateLimit, Resting, Edge{As: 429}, IfTaken, contract.Failed, false, "the provider answered 429, or every key is paused after that"},
+	{Timeout, Always, Continue, route.Timeout, Failing, Edge{As: 504}, Billed, contract.Failed, false, "the provider sent nothing for too long, or answered 408 or 504"},
 	{Unreachable, Always, Continue, route.Error, Failing, Edge{As: 502}, IfTaken, contract.Failed, false, "no connection, or it broke before an answer"},
 	{Cut, Always, Continue, route.Error, Failing, Edge{As: 502}, Billed, contract.Failed, false, "the answer broke off before its end"},
 	{Malformed, Always, Continue, route.Error, Failing, Edge{As: 502}, Billed, contract.Failed, false, "the answer cannot be read, or is larger than the limits"},
@@ -131,7 +131,7 @@ var Table = []Row{
 	{OverBudget, Never, StopBehind, route.Error, Unknown, Edge{As: 429}, Free, contract.Failed, false, "the attempt could use more than policy reserved for the call"},
 	{ContentBlocked, Never, Stop, route.Error, Healthy, Edge{As: 400}, Billed, contract.Failed, false, "a guard found content of a class that ends the call"},
 	{InvalidInput, Never, Continue, route.Error, Unknown, Edge{As: 400}, Free, contract.Failed, false, "the request cannot be read, or not be written in the provider's API"},
-	{NotFound, Never, Continue, route.Error, Unknown, Edge{As: 404}, Free, contract.Failed, false, "the request goes on from a response that is not stored for this caller"},
+	{NotFound, Never, Continue, route.Error, Unknown, Edge{As: 404}, Free, contract.Failed, false, "the request continues a response that is not stored for this caller"},
 	{ClientStalled, Never, Stop, route.Error, Unknown, Edge{As: 502}, Billed, contract.Failed, false, "the caller stopped reading"},
 	{Hedged, Never, Stop, route.Error, Unknown, Edge{As: 502}, Billed, contract.Cancelled, false, "another attempt of the call answered first"},
 	{Cancelled, Never, Stop, route.Error, Unknown, Edge{As: 502}, Billed, contract.Cancelled, false, "the call ended: its caller left, or its time is over"},
