@@ -45,11 +45,16 @@ func Commit(f *os.File, path string) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	return syncFolder(filepath.Dir(path)) // otherwise the old file may reappear after a power loss
+}
+
+// syncFolder syncs the entries of a folder.
+func syncFolder(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close()) // otherwise the old file may reappear after a power loss
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Create creates the file at path, or truncates it, and sets its mode to FileMode.
@@ -64,9 +69,24 @@ func Create(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Mkdir creates a folder and its missing parents with mode FolderMode. It does not
-// change folders that exist.
-func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
+// Mkdir creates a folder and its missing parents with mode FolderMode, durably: if the
+// error is nil, their names are synced to disk. It does not change folders that exist.
+func Mkdir(dir string) error {
+	dir = filepath.Clean(dir)
+	if _, err := os.Stat(dir); err == nil {
+		return os.MkdirAll(dir, FolderMode) // an error if it is not a folder
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := Mkdir(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, FolderMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncFolder(parent)
+}
 
 // Check searches files and folders for modes that allow users other than the owner to
 // read, write or enter. It repairs such a mode and logs a warning. On a read-only mount
