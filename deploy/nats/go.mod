@@ -7,6 +7,7 @@ require github.com/nats-io/nats-server/v2 v2.15.2
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
+	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect

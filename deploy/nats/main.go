@@ -1,7 +1,8 @@
 // Command nats-server is the NATS server, built from the version of its module that the
 // mesh is tested with. It reloads the TLS certificate that it presents to clients when
 // the certificate's or the key's file changes. With the argument "health" it exits with
-// 0 if the server on this host is healthy, else with 1.
+// 0 if the server on this host is healthy, else with 1. A single server that is configured
+// to sync every write commits in groups instead; see package syncer.
 package main
 
 import (
@@ -10,9 +11,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed/syncer"
 	"github.com/binnacle-mesh/binnacle/pkg/heap"
 )
 
@@ -29,20 +32,34 @@ func main() {
 		}
 		os.Exit(1)
 	}
+	sync, err := syncer.Prepare(opts)
+	fail(err)
+	opts.NoSigs = opts.NoSigs || sync != nil // the server's own handler exits before the files are synced
 	s, err := server.NewServer(opts)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "nats-server:", err)
-		os.Exit(1)
+	fail(err)
+	if sync != nil {
+		go signals(s, sync, opts.ConfigFile)
 	}
 	s.ConfigureLogger()
 	if ip := net.ParseIP(opts.Host); opts.TLSConfig == nil && !(ip.IsLoopback() || opts.Host == "localhost") {
 		s.Warnf("WITHOUT TLS BEYOND LOOPBACK: on %s, anyone who can read the network traffic can read what services send; provision with --nats-tls-cert and --nats-tls-key, or keep the network internal", opts.Host)
 	}
 	go heap.Adapt(context.Background(), 96<<20, 20)
-	go reload(s, opts.ConfigFile)
-	if err := server.Run(s); err != nil {
+	go reload(s, sync, opts.ConfigFile)
+	fail(server.Run(s))
+	for s.Running() && !s.ReadyForConnections(time.Second) { // a long ledger takes longer to be read
+	}
+	if s.Running() {
+		fail(sync.Run(s))
+	}
+	s.WaitForShutdown()
+	fail(sync.Close())
+}
+
+// fail ends the program if err is not nil.
+func fail(err error) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "nats-server:", err)
 		os.Exit(1)
 	}
-	s.WaitForShutdown()
 }

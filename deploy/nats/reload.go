@@ -3,18 +3,22 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/conf"
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed/syncer"
 )
 
 // reload checks once a second the files of the certificate that the server presents to
 // clients and of its key, and reloads the server's configuration when one of them has
 // changed. It returns at once if the configuration names no certificate, and otherwise
 // does not return.
-func reload(s *server.Server, config string) {
+func reload(s *server.Server, sync *syncer.Syncer, config string) {
 	cert, key := filesOf(config)
 	if cert == "" {
 		return
@@ -25,12 +29,38 @@ func reload(s *server.Server, config string) {
 		if now == seen {
 			continue
 		}
-		if err := s.Reload(); err != nil { // for example, only one of the two files is written so far; retried after a second
+		if err := reloadOnce(s, sync, config); err != nil { // for example, only one of the two files is written so far; retried after a second
 			fmt.Fprintln(os.Stderr, "nats-server: the certificate stays:", err)
 			continue
 		}
 		seen = now
 	}
+}
+
+// signals shuts down the server at SIGINT and SIGTERM, and reloads its configuration at
+// SIGHUP. It does not return.
+func signals(s *server.Server, sync *syncer.Syncer, config string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	for sig := range c {
+		if sig != syscall.SIGHUP {
+			s.Shutdown()
+		} else if err := reloadOnce(s, sync, config); err != nil {
+			s.Errorf("the configuration was not reloaded: %v", err)
+		}
+	}
+}
+
+// reloadOnce reloads the server's configuration.
+func reloadOnce(s *server.Server, sync *syncer.Syncer, config string) error {
+	o, err := server.ProcessConfigFile(config)
+	if err == nil {
+		err = sync.Adapt(o)
+	}
+	if err != nil {
+		return err
+	}
+	return s.ReloadOptions(o)
 }
 
 // filesOf returns the paths that a configuration file names for the certificate

@@ -102,7 +102,7 @@ func start(dir, secret string) (servers []*server.Server, err error) {
 		if err != nil {
 			return servers, err
 		}
-		servers = append(servers, s)
+		servers = append(servers, s.Server)
 	}
 	return servers, nil
 }

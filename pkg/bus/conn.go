@@ -50,6 +50,8 @@ type Conn struct {
 	made     time.Time
 	changed  chan struct{}
 	replicas map[string]replicas
+
+	durability durability
 }
 
 // delays returns the delay of a connection before each attempt to reconnect: 100 to 150

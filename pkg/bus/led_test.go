@@ -1,4 +1,4 @@
-package bus
+package bus_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 )
 
@@ -24,7 +25,7 @@ func TestLed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	c := &Conn{NC: nc, prefix: "api"}
+	c := bus.ConnOn(nc)
 	for name, x := range map[string]struct {
 		response string
 		led      bool

@@ -15,7 +15,7 @@ type ServerOptions struct {
 	StoreDir     string
 	Listen       string            // "host:port" for clients; empty if clients cannot connect over the network
 	HTTP         string            // "host:port" of the server's HTTP monitoring; empty for none
-	SyncAlways   bool              // sync every write to disk (durability mode "power")
+	SyncAlways   bool              // durability mode "power": sync every write to disk, in groups if package syncer runs the server
 	MaxFile      string            // limit of JetStream's file storage, e.g. "100G"
 	ProvisionKey string            // public nkey of the provisioning identity
 	ServiceKeys  map[string]string // public nkey by service, for services with accounts of their own; nil for none
@@ -253,6 +253,7 @@ func grants(d *Declaration) []grant {
 		{subject: TransientFilter(d.Service)},
 		{subject: "slot." + d.Service + ".*"},
 		{subject: "blob.>"},
+		{subject: SyncSubject},
 		{subject: "$JS.API.DIRECT.GET." + Events, streamed: true},
 		{subject: "$JS.API.DIRECT.GET." + Blobs, streamed: true},
 		{subject: "$JS.API.DIRECT.GET." + Slots},

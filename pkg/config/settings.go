@@ -38,7 +38,7 @@ var Settings = []Setting{
 	{Pointer: "/keys", Kind: pathKind, Readers: services.Names(), Variable: "BINNACLE_KEYS", Default: "/run/secrets", About: "folder of the service's own key files"},
 	{Pointer: "/tenant", Kind: textKind, Readers: []string{Up}, Variable: "BINNACLE_TENANT", About: "id of the tenant that a new mesh has from the beginning; it never changes; without it `default`"},
 	{Pointer: "/durability", Kind: choice("process", "power", "replicated"), Readers: []string{Up, "audit", "gateway"}, Variable: "BINNACLE_DURABILITY", Default: "process",
-		About: "durability mode: in one process `power` fsyncs every event; a service names the mode that its NATS server has"},
+		About: "durability mode: `power` loses nothing that was acted on or answered if the power fails; a service names the mode that its NATS server has"},
 	{Pointer: "/snapshots", Kind: switchKind, Readers: append([]string{Up}, services.Snapshots()...), Variable: "BINNACLE_SNAPSHOTS", Default: "true", About: "whether views start from snapshots and store them; without them each view is built from the ledger's first event"},
 	{Pointer: "/log/level", Kind: choice("debug", "info", "warn", "error"), Variable: "BINNACLE_LOG", Default: "info", Reload: true, About: "level of the log; SIGUSR1 and SIGUSR2 change it by a step at run time"},
 	{Pointer: "/admin/listen", Kind: adminKind, Variable: "BINNACLE_ADMIN", Default: "127.0.0.1:0", About: "address of the admin listener: metrics, health, level of the log; the default is any free port of the loopback address, which the log names; `off` is none"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -44,6 +45,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 	if res = x.named(ctx, w, d); res.ErrorCode != "" {
 		return res
 	}
+	if why := d.undurable(ctx, x.Conn); why != nil {
+		return *why
+	}
 	if why := x.withheld(claim.Tenant, a); why != nil { // a freeze may have begun while arguments and secrets were fetched
 		return *why
 	}
@@ -75,6 +79,20 @@ func (x *Executor) withheld(tenant string, a *contract.Allowed) *Result {
 	}
 	if _, stopped := x.tenant(tenant); stopped {
 		return &suspended
+	}
+	return nil
+}
+
+// undurable waits until the claim of the call, its arguments and its body are synced to
+// disk, and returns nil. It returns the result of a call that was not started if they
+// cannot be.
+func (w *item) undurable(ctx context.Context, c *bus.Conn) *Result {
+	if w.body != nil {
+		_, _ = w.body(ctx) // the handler returns the error; here the body only has to be stored
+	}
+	if err := c.Durable(ctx); err != nil {
+		res := Fail(contract.CodeUnavailable, "the call was not started: %v", err)
+		return &res
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -20,7 +19,7 @@ import (
 
 // Bus is an embedded, provisioned NATS server.
 type Bus struct {
-	Server *server.Server
+	Server *embed.Server
 	Decls  []bus.Declaration
 	seeds  map[string][]byte
 	config string
@@ -57,7 +56,7 @@ func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 
 // Cluster is three embedded servers, with three replicas of every stream.
 type Cluster struct {
-	Servers [3]*server.Server
+	Servers [3]*embed.Server
 	seeds   map[string][]byte
 	configs [3]string
 }

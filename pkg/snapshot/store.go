@@ -55,6 +55,9 @@ func (s *Store) store(ctx context.Context, k *keeping, state []byte, position ui
 	if err != nil {
 		return err
 	}
+	if err := s.Conn.Durable(ctx); err != nil { // the state must not contain events that may be lost
+		return err
+	}
 	subject := func(part string) string {
 		return bus.SnapshotSubject(s.Tenant, s.Service, s.Instance, k.View, name, part)
 	}

@@ -5,21 +5,30 @@ package embed
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed/syncer"
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 )
 
+// Server is a NATS server in this process.
+type Server struct {
+	*server.Server
+	syncer *syncer.Syncer // nil unless the server commits in groups
+}
+
 // Start starts a server in this process with a configuration such as bus.ServerConfig
 // returns, and returns when it is ready for connections. Without a listen address in the
-// configuration, only this process can connect. Start returns an error if the
-// configuration is invalid or the server is not ready within 10 seconds. If files is not
-// nil and the configuration has TLS, the server uses the certificate of files for
+// configuration, only this process can connect. A single server that is configured to
+// sync every write commits in groups instead; see package syncer. Start returns an error
+// if the configuration is invalid or the server is not ready within 10 seconds. If files
+// is not nil and the configuration has TLS, the server uses the certificate of files for
 // clients, and reloads it when the files change. To stop the server, close every
 // connection, then call Shutdown and WaitForShutdown.
-func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
+func Start(config string, files *tlsfiles.Files) (*Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {
 		return nil, fmt.Errorf("nats configuration: %w", err)
@@ -30,6 +39,10 @@ func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
 	o.NoSigs = true
 	o.NoLog = true
 	o.DontListen = o.Port == 0 || o.Host == ""
+	sync, err := syncer.Prepare(o)
+	if err != nil {
+		return nil, err
+	}
 	s, err := server.NewServer(o)
 	if err != nil {
 		return nil, fmt.Errorf("nats server: %w", err)
@@ -39,5 +52,18 @@ func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
 		s.Shutdown()
 		return nil, errors.New("nats server did not become ready; is the store directory writable and not in use?")
 	}
-	return s, nil
+	if err := sync.Run(s); err != nil {
+		s.Shutdown()
+		return nil, err
+	}
+	return &Server{Server: s, syncer: sync}, nil
+}
+
+// WaitForShutdown waits until the server has ended after a call of Shutdown. A server that
+// commits in groups then syncs all of its files.
+func (s *Server) WaitForShutdown() {
+	s.Server.WaitForShutdown()
+	if err := s.syncer.Close(); err != nil {
+		slog.Error("the files of the NATS server were not synced at its end", "err", err)
+	}
 }

@@ -85,10 +85,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := eventlog.Retry(ctx, func() error { return s.enter(ctx) }); err != nil {
 		return err
 	}
-	var err error
+	closed, err := surviving(&s.Config, env.Log)
+	if err != nil {
+		return err
+	}
 	if s.view, err = OpenView(s.Dir); err != nil {
 		return fmt.Errorf("audit view: %w", err)
 	}
+	s.view.Durable = func() error { return durable(ctx, env.Conn, env.Log) }
+	defer closed()
 	defer s.view.Close()
 	if err := s.loadCheckpoints(ctx); err != nil {
 		return err

@@ -39,6 +39,10 @@ type View struct {
 
 	tenants numbers // numbers of the tenants
 
+	// Durable, if set, waits until all entries that were added are durable on the ledger.
+	// Flush calls it, because the view must not hold an event that the ledger may lose.
+	Durable func() error
+
 	mu      sync.Mutex
 	pending []eventlog.Entry
 }
@@ -194,13 +198,18 @@ func (v *View) Add(en eventlog.Entry) error {
 }
 
 // Flush applies the pending entries in one transaction, which costs nearly the same for
-// one entry as for many. It returns an error if a pending entry does not directly follow
-// the entry before it. After an error the entries stay pending.
+// one entry as for many. It first calls Durable. It returns an error if a
+// pending entry does not directly follow the entry before it. After an error the entries stay pending.
 func (v *View) Flush() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.pending) == 0 {
 		return nil
+	}
+	if v.Durable != nil {
+		if err := v.Durable(); err != nil {
+			return err
+		}
 	}
 	if err := v.apply(v.pending); err != nil {
 		return err

@@ -121,6 +121,9 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 	if ix.Events, err = c.LastSeq(ctx, bus.Events); err != nil {
 		return nil, fmt.Errorf("the ledger: %w", err)
 	}
+	if err := c.Durable(ctx); err != nil {
+		return nil, err
+	}
 	z := gzip.NewWriter(w)
 	t := tar.NewWriter(z)
 	head, err := json.Marshal(ix)

@@ -54,7 +54,7 @@ service.`,
 	f.StringVar(&o.listen, "nats-listen", natsListen, "listen `ADDRESS` in the printed configuration")
 	f.StringVar(&o.monitor, "monitor", natsMonitor, "monitoring `ADDRESS` in the printed configuration; empty for none")
 	natsTLS(cmd, &o.natsCert, &o.natsKey)
-	f.BoolVar(&o.power, "power", false, "fsync every event, in the printed configuration")
+	f.BoolVar(&o.power, "power", false, "durability mode power, in the printed configuration")
 	f.IntVar(&o.replicas, "replicas", 1, "stream replicas")
 	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own")
 	f.StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")

@@ -36,7 +36,7 @@ func (o *meshOptions) declare(cmd *cobra.Command) {
 	f.StringVar(&o.containerd, "containerd", "", "containerd `SOCKET`, for tier container")
 	f.StringVar(&o.llm, "llm", "", "JSON `FILE` that names LLM providers, routes and prices")
 	f.StringVar(&o.capture, "capture", "plain", "how much of prompts and answers the ledger keeps: `HOW` is plain, encrypted, hashed or off")
-	f.BoolVar(&o.power, "power", false, "fsync every event, durability mode power (BINNACLE_DURABILITY=power)")
+	f.BoolVar(&o.power, "power", false, "lose nothing that was acted on or answered if the power fails, durability mode power (BINNACLE_DURABILITY=power)")
 	f.BoolVar(&o.noop, "noop", false, "offer tool.noop, for benchmarks and tests")
 	f.StringVar(&o.nats, "nats-listen", "", "also listen for NATS clients on `ADDRESS`, host:port")
 	f.StringVar(&o.cert, "tls-cert", "", "the gateway's certificate, a PEM `FILE` that is read again when it changes; empty is plain HTTP")

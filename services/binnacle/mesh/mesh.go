@@ -18,7 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 	"golang.org/x/sync/errgroup"
 
@@ -50,7 +49,7 @@ type Config struct {
 	Containerd  string   // path of containerd's socket; empty = tier "container" is not available
 	Warm        int      // maximum number of containers that are prepared ahead of calls; 0 = none
 	Policies    []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
-	Power       bool     // fsync every event, so that it survives a loss of power
+	Power       bool     // lose nothing that was acted on or answered if the power fails
 	Noop        bool     // offer tool.noop, for benchmarks and tests
 	VaultKEK    []byte   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
 	Mirror      bool     // maintain a mirror of the ledger in a separate NATS account
@@ -84,7 +83,7 @@ type Mesh struct {
 	stop     context.CancelFunc
 	done     chan struct{}
 	err      error
-	server   *server.Server
+	server   *embed.Server
 	lock     *os.File
 	seeds    map[string][]byte // seed of each service's NATS user key in this process
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -129,9 +130,19 @@ func (s *Service) routes() *echo.Echo {
 	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, metrics.RouteOf, accessFacts))
 	e.Use(body.Unread)
 	for _, r := range s.table() {
-		e.Add(r.method, r.path, s.gate.Enter(r.need, decoded(r.handle)))
+		e.Add(r.method, r.path, s.withheld(r.need, s.gate.Enter(r.need, decoded(r.handle))))
 	}
 	return e
+}
+
+// withheld returns a handler that calls handle and withholds its response until the
+// ledger is durable. Responses of open routes hold nothing of the ledger, and are given
+// also while it cannot be synced.
+func (s *Service) withheld(need auth.Need, handle echo.HandlerFunc) echo.HandlerFunc {
+	if !need.Caller {
+		return handle
+	}
+	return durable.Handler(s.env.Conn.Durable, handle)
 }
 
 // decoded returns a handler that removes the percent-encoding from the path parameters

@@ -210,7 +210,7 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 		g.Go(func() error { return s.lender.Run(ctx) })
 	}
 	if s.Webhook != "" {
-		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Log: s.env.Log}
+		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Log: s.env.Log, Durable: conn.Durable}
 		g.Go(func() error {
 			return consumer.Run(ctx, conn, "gateway", approvals.Work, 4, hook.Notify)
 		})

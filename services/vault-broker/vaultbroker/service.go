@@ -171,7 +171,7 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 }
 
 // release records secret_released or secret_refused for the request in the event e at
-// sequence seq, and then sends the sealed values or the refusal. It returns an error if
+// sequence seq, waits until it is durable, and then sends the sealed values or the refusal. It returns an error if
 // the request must be redelivered.
 func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) error {
 	values, prints, refusal, err := s.check(ctx, e, seq, req)
@@ -196,6 +196,9 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 	}
 	fact.ID = contract.IDSecretFact + e.ID
 	if err := s.record(ctx, fact); err != nil {
+		return err
+	}
+	if err := s.env.Conn.Durable(ctx); err != nil {
 		return err
 	}
 	body, err := json.Marshal(answer)

@@ -29,6 +29,9 @@ type Webhook struct {
 	Key  []byte // HMAC-SHA256 key of the signature
 	Emit *emit.Emitter
 	Log  *slog.Logger
+	// Durable waits until the escalation, and all else that this process has read, is
+	// synced to disk.
+	Durable func(context.Context) error
 }
 
 // Work is the consumer of escalations for Webhook.Notify. An escalation is redelivered
@@ -59,7 +62,10 @@ func (s *Webhook) Notify(ctx context.Context, d *consumer.Delivery) {
 		d.Ack() // the time to vote has passed
 		return
 	}
-	if err := s.post(ctx, e, &x); err != nil {
+	if err = s.Durable(ctx); err == nil {
+		err = s.post(ctx, e, &x)
+	}
+	if err != nil {
 		s.Log.Warn("webhook will be notified again", "call", e.CallID, "err", err)
 		d.Nak(min(time.Duration(d.Tries)*time.Second, 30*time.Second))
 		return

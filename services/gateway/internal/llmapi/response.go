@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
 )
 
 // response is the await.Sink that writes the response to one call from the frames of the
@@ -75,6 +76,7 @@ func (a *response) frame(t transient.Frame) error {
 	if !a.streams() {
 		a.body = append(a.body, f.Data...)
 	} else if len(f.Data) > 0 {
+		durable.Frame(a.c)
 		if err := a.write(f.Data); err != nil {
 			return err
 		}

@@ -1,0 +1,232 @@
+package syncer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+// power starts a server in durability mode "power" on a folder. The returned function
+// stops it.
+func power(t *testing.T, store string) (jetstream.JetStream, func()) {
+	t.Helper()
+	s, err := embed.Start(fmt.Sprintf(`
+		jetstream: { store_dir: %q, max_mem: 64M, max_file: 1G, sync_interval: always }
+		accounts: { SYS: {}, MESH: { jetstream: enabled, users: [{ user: test, password: test }] } }
+		system_account: SYS`, store), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() { s.Shutdown(); s.WaitForShutdown() }
+	t.Cleanup(stop)
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo("test", "test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js, stop
+}
+
+// TestRepair damages the files of a ledger of several blocks as a loss of power may, and
+// shows that after the next start in another boot the ledger ends before the damage, has
+// no gap, and takes further events; and that a start in the same boot changes nothing.
+func TestRepair(t *testing.T) {
+	const size, events = 100 << 10, 250 // about three blocks
+	made := t.TempDir()
+	js, stop := power(t, made)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: bus.Events, Subjects: []string{"evt.>"}, Compression: jetstream.S2Compression}); err != nil {
+		t.Fatal(err)
+	}
+	body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+	for i := range events {
+		m := nats.NewMsg("evt.a")
+		m.Data, m.Header = body, nats.Header{"Nats-Msg-Id": {fmt.Sprint(i)}}
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	msgs := func(store string) string { return filepath.Join(store, "jetstream/MESH/streams", bus.Events, "msgs") }
+	blocks, err := filepath.Glob(filepath.Join(msgs(made), "*.blk"))
+	if err != nil || len(blocks) != 4 {
+		t.Fatal(blocks, err)
+	}
+	edit := func(store, block string, f func([]byte) []byte) {
+		t.Helper()
+		path := filepath.Join(msgs(store), block)
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, f(b), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		boot     string
+		damage   func(store string)
+		min, max uint64 // limits of the last sequence
+	}{
+		"nothing":           {"another", func(string) {}, events, events},
+		"a lost page":       {"another", func(s string) { edit(s, "4.blk", func(b []byte) []byte { clear(b[4096:8192]); return b }) }, 243, 243},
+		"a torn end":        {"another", func(s string) { edit(s, "4.blk", func(b []byte) []byte { return b[:len(b)-1] }) }, events - 1, events - 1},
+		"zeros at the end":  {"another", func(s string) { edit(s, "4.blk", func(b []byte) []byte { return append(b, make([]byte, 9000)...) }) }, events, events},
+		"a lost block":      {"another", func(s string) { _ = os.Remove(filepath.Join(msgs(s), "3.blk")) }, 150, 170},
+		"an empty block":    {"another", func(s string) { edit(s, "3.blk", func([]byte) []byte { return nil }) }, 150, 170},
+		"a compressed page": {"another", func(s string) { edit(s, "2.blk", func(b []byte) []byte { clear(b[2000:3000]); return b }) }, 75, 85},
+		"no state":          {"another", func(s string) { _ = os.Remove(filepath.Join(msgs(s), "index.db")) }, events, events},
+		"closed":            {"", func(string) {}, events, events},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := t.TempDir()
+			if err := os.CopyFS(store, os.DirFS(made)); err != nil {
+				t.Fatal(err)
+			}
+			c.damage(store)
+			if err := os.WriteFile(filepath.Join(store, "boot.json"), fmt.Appendf(nil, `{"boot":%q,"content":"x"}`, c.boot), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			js, _ := power(t, store)
+			s, err := js.Stream(t.Context(), bus.Events)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := s.CachedInfo().State
+			if st.LastSeq < c.min || st.LastSeq > c.max || st.FirstSeq != 1 || st.Msgs != st.LastSeq || st.NumDeleted != 0 {
+				t.Errorf("%+v, want an end from %d to %d", st, c.min, c.max)
+			}
+			if m, err := s.GetMsg(t.Context(), st.LastSeq); err != nil || !bytes.Equal(m.Data, body) {
+				t.Errorf("the last event: %v", err)
+			}
+			if a, err := js.Publish(t.Context(), "evt.a", body); err != nil || a.Sequence != st.LastSeq+1 {
+				t.Errorf("a further event: %+v, %v", a, err)
+			}
+		})
+	}
+}
+
+// TestDurable shows what Conn.Durable returns: nil while the server syncs, and
+// ErrNotDurable for good once a sync has failed.
+func TestDurable(t *testing.T) {
+	decl := bus.Declaration{Service: "a", Slots: 1}
+	b := meshtest.StartMode(t, []bus.Declaration{decl}, true)
+	c := b.Connect(t, "a")
+	if name := c.NC.ConnectedServerName(); name != bus.GroupCommitServer {
+		t.Fatal(name)
+	}
+	for i := range 3 {
+		if _, err := c.JS.Publish(t.Context(), "evt.t.a.-.x.k", []byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Durable(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Durable(ended); err != nil && !errors.Is(err, bus.ErrNotDurable) {
+		t.Error(err)
+	}
+	// A stream that is deleted and created again has other files.
+	admin := b.Connect(t, "provision")
+	if err := admin.JS.DeleteStream(t.Context(), bus.Events); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Durable(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := bus.Provision(t.Context(), admin.JS, b.Decls, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Durable(t.Context()); err != nil {
+		t.Error(err)
+	}
+	// A block that cannot be read cannot be synced.
+	dir := filepath.Join(b.Server.StoreDir(), "MESH/streams", bus.Events, "msgs")
+	if err := os.Symlink("2.blk", filepath.Join(dir, "2.blk")); err != nil { // a loop
+		t.Fatal(err)
+	}
+	if err := c.Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) {
+		t.Errorf("after a failed sync: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "2.blk")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) {
+		t.Errorf("after the reason for a failed sync is gone: %v", err)
+	}
+}
+
+// TestNoSyncer shows that nothing counts as durable if no syncer responds on a server that
+// commits in groups, and that a server which does not is not waited for.
+func TestNoSyncer(t *testing.T) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := pair.Seed()
+	public, _ := pair.PublicKey()
+	for name, want := range map[string]error{bus.GroupCommitServer: bus.ErrNotDurable, "another": nil} {
+		s, err := embed.Start(fmt.Sprintf("server_name: %q\nauthorization: { users: [{ nkey: %s }] }", name, public), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Shutdown)
+		c, err := bus.Connect(bus.Dialer{Server: s}, seed, "a", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.NC.Close)
+		if err := c.Durable(t.Context()); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+}
+
+// TestOtherStore shows that Durable fails and sends an error to Fatal if the server has lost
+// power since the first call.
+func TestOtherStore(t *testing.T) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := pair.Seed()
+	public, _ := pair.PublicKey()
+	s, err := embed.Start(fmt.Sprintf("server_name: %q\nauthorization: { users: [{ nkey: %s }] }", bus.GroupCommitServer, public), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	c, err := bus.Connect(bus.Dialer{Server: s}, seed, "a", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.NC.Close)
+	store := "first"
+	if _, err := c.NC.Subscribe(bus.SyncSubject, func(m *nats.Msg) { _ = m.Respond(fmt.Appendf(nil, `{"store":%q}`, store)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Durable(t.Context()); err != nil || len(c.Fatal) != 0 {
+		t.Fatal(err)
+	}
+	store = "second"
+	if err := c.Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) || len(c.Fatal) != 1 {
+		t.Errorf("%v, %d fatal errors", err, len(c.Fatal))
+	}
+}
