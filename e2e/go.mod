@@ -3,6 +3,7 @@ module github.com/binnacle-mesh/binnacle/e2e
 go 1.26.0
 
 require (
+	github.com/hanwen/go-fuse/v2 v2.9.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3

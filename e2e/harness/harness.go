@@ -327,6 +327,9 @@ func (m *Mesh) StartGateway(name string) string {
 // wait until the instance is ready.
 func (m *Mesh) StartService(name, service string) {
 	durability := "process"
+	if m.opts.Power {
+		durability = "power"
+	}
 	if m.Name == "cluster" {
 		durability = "replicated"
 	}
