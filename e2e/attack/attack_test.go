@@ -49,10 +49,10 @@ func runAll(t *testing.T, m *harness.Mesh) {
 func TestOneProcess(t *testing.T) { runAll(t, harness.One(t, options(t, ""))) }
 
 // TestOneProcessListener also attacks a mesh in one process through its NATS listener, with
-// the identities of the key ring.
+// the identities of the key ring. Its durability mode is power.
 func TestOneProcessListener(t *testing.T) {
 	o := options(t, "")
-	o.Listen = true
+	o.Listen, o.Power = true, true
 	runAll(t, harness.One(t, o))
 }
 

@@ -118,6 +118,9 @@ func (c *Conn) syncOnce() error {
 	if s.Error != "" {
 		return fmt.Errorf("%w: %s", ErrNotDurable, s.Error)
 	}
+	if s.Store == "" { // such as a response of JetStream, which a request of another service can name this inbox for
+		return fmt.Errorf("%w: the response names no store", ErrNotDurable)
+	}
 	d := &c.durability
 	d.mu.Lock()
 	defer d.mu.Unlock()

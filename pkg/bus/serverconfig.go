@@ -83,6 +83,10 @@ func (o *ServerOptions) complete(decls []Declaration) error {
 	return nil
 }
 
+// noSyncer is the permission of a user that may receive every subject of its account
+// except SyncSubject. Only the server's own identity responds to requests to it.
+const noSyncer = "permissions: { subscribe: { deny: [\"" + SyncSubject + "\"] } }"
+
 // config collects the text of a server configuration.
 type config struct {
 	text strings.Builder
@@ -140,7 +144,7 @@ func (c *config) mesh(decls []Declaration) {
 	c.line("  MESH: {")
 	c.line("    jetstream: enabled")
 	c.line("    users: [")
-	c.line("      { nkey: %s }", c.o.ProvisionKey)
+	c.line("      { nkey: %s, %s }", c.o.ProvisionKey, noSyncer)
 	if c.o.ProcessKeys != nil {
 		for i := range decls {
 			c.user(&decls[i])
@@ -220,7 +224,7 @@ func (c *config) mirror() {
 // service may use.
 func (c *config) service(d *Declaration) {
 	c.line("  %q: {", services.AccountOf(d.Service))
-	c.line("    users: [{ nkey: %s }]", c.o.ServiceKeys[d.Service])
+	c.line("    users: [{ nkey: %s, %s }]", c.o.ServiceKeys[d.Service], noSyncer)
 	c.line("    imports: [")
 	for _, g := range grants(d) {
 		c.line("      { service: { account: MESH, subject: %q }, to: %q }", g.subject, g.local())

@@ -28,9 +28,10 @@ func violation(t *testing.T, c *bus.Conn, what, subject string) {
 // TestJointPermissions checks that a service that is a user of the account MESH has the
 // permissions that its own account would give it: it cannot publish another service's
 // events, change or empty a stream, take another service's work, or receive another
-// service's messages.
+// service's messages; and that the response to a request for a sync is not stored under
+// an event subject that is named as the reply subject.
 func TestJointPermissions(t *testing.T) {
-	b := meshtest.Start(t, Declarations())
+	b := meshtest.StartMode(t, Declarations(), true)
 	admin := b.Connect(t, "provision")
 	for i := range Declarations() {
 		d := &Declarations()[i]
@@ -44,11 +45,17 @@ func TestJointPermissions(t *testing.T) {
 				}
 				violation(t, c, r.what, r.subject)
 			}
-			for _, subject := range []string{">", "evt.>", "tmp.>", "$JS.>", "_INBOX.>", "_INBOX." + anotherThan(d) + ".>", "_INBOX.provision.>"} {
+			for _, subject := range []string{">", "evt.>", "tmp.>", "$JS.>", "_INBOX.>", "_INBOX." + anotherThan(d) + ".>", "_INBOX.provision.>", bus.SyncSubject} {
 				if _, err := c.NC.SubscribeSync(subject); err != nil {
 					t.Fatal(err)
 				}
 				violation(t, c, "subscribe", subject)
+			}
+			if err := c.NC.PublishRequest(bus.SyncSubject, "evt.t."+anotherThan(d)+".-.forged.k", nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Durable(t.Context()); err != nil { // the syncer has processed the request before this one
+				t.Error(err)
 			}
 			unchanged(t, admin, before, ownSubject(d))
 		})
@@ -61,7 +68,7 @@ func TestJointPermissions(t *testing.T) {
 // checks.
 func TestListener(t *testing.T) {
 	addr, dir := ports.Free(t), t.TempDir()
-	m, err := Start(t.Context(), Config{Dir: dir, Addr: "127.0.0.1:0", NATSListen: addr})
+	m, err := Start(t.Context(), Config{Dir: dir, Addr: "127.0.0.1:0", NATSListen: addr, Power: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ func forbidden(d *bus.Declaration, other string) []attempt {
 		{"publish a key", "evt.t.provision.-.key_published.trust", empty},
 		{"another's mailbox voice", "tmp.t." + other + ".gw1.x", empty},
 		{"take another's slot", "slot." + other + ".1", empty},
+		{"respond to another's request", "_INBOX." + other + ".x", empty},
 		{"ack another's work", "$JS.ACK.EVENTS." + other + "-work.1.1.1.1.0", []byte("+TERM")},
 	}
 	if !d.Logs {
@@ -74,6 +75,7 @@ func forgeries(d *bus.Declaration) []attempt {
 		{"", bus.APIPrefix + ".CONSUMER.RESET.EVENTS." + d.Instance(1) + "-trust", []byte(`{"seq":1}`)},
 		{"", "$JS.ACK.EVENTS." + d.Service + "-work.1.1.1.1.0", []byte("+NXT")},
 		{"", "$JS.API.STREAM.INFO.EVENTS", nil},
+		{"", bus.SyncSubject, nil},
 	}
 }
 
@@ -186,7 +188,7 @@ func forge(t *testing.T, c *bus.Conn, d *bus.Declaration) {
 // and that a blob cannot be replaced. The embedded server has the same generated
 // configuration as an external one.
 func TestPermissions(t *testing.T) {
-	b := meshtest.Start(t, Declarations())
+	b := meshtest.StartMode(t, Declarations(), true)
 	admin := b.Connect(t, "provision")
 	ctx := t.Context()
 	for i := range Declarations() {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,9 +158,18 @@ func (s *Syncer) serve(requests <-chan *nats.Msg) {
 		}
 		b, _ := json.Marshal(&response)
 		for _, m := range group {
-			_ = m.Respond(b) // without a response the request fails after its time limit
+			if inbox(m.Reply) {
+				_ = m.Respond(b) // without a response the request fails after its time limit
+			}
 		}
 	}
+}
+
+// inbox reports whether the subject reply belongs to no stream: it is an inbox, or a
+// subject of the server for a response to another account. Otherwise a service in the
+// server's process could have the response stored as an event of another service.
+func inbox(reply string) bool {
+	return strings.HasPrefix(reply, nats.InboxPrefix) || strings.HasPrefix(reply, "_R_.")
 }
 
 // round syncs every message that is stored when it begins. After an error of a sync, the

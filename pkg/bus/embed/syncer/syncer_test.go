@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
@@ -174,59 +175,76 @@ func TestDurable(t *testing.T) {
 }
 
 // TestNoSyncer shows that nothing counts as durable if no syncer responds on a server that
-// commits in groups, and that a server which does not is not waited for.
+// commits in groups, also after it has responded before, and that a server that syncs each
+// message itself is not waited for.
 func TestNoSyncer(t *testing.T) {
-	pair, err := nkeys.CreateUser()
-	if err != nil {
-		t.Fatal(err)
+	if err := meshtest.Grouped(t, nil).Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) {
+		t.Errorf("a server without a syncer: %v", err)
 	}
-	seed, _ := pair.Seed()
-	public, _ := pair.PublicKey()
-	for name, want := range map[string]error{bus.GroupCommitServer: bus.ErrNotDurable, "another": nil} {
-		s, err := embed.Start(fmt.Sprintf("server_name: %q\nauthorization: { users: [{ nkey: %s }] }", name, public), nil)
-		if err != nil {
-			t.Fatal(err)
+	b := meshtest.StartMode(t, []bus.Declaration{{Service: "a", Slots: 1}}, true)
+	conns := map[string]*bus.Conn{"own account": b.Connect(t, "a"), "joint account": b.ConnectJoint(t, "a")}
+	for name, c := range conns {
+		if err := c.Durable(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
-		t.Cleanup(s.Shutdown)
-		c, err := bus.Connect(bus.Dialer{Server: s}, seed, "a", true)
-		if err != nil {
-			t.Fatal(err)
+	}
+	b.StopSyncer(t)
+	for name, c := range conns {
+		if err := c.Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) {
+			t.Errorf("%s, after the syncer stopped: %v", name, err)
 		}
-		t.Cleanup(c.NC.Close)
-		if err := c.Durable(t.Context()); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", name, err, want)
-		}
+	}
+	foreign := meshtest.Start(t, b.Decls).Connect(t, "a") // its name is not that of a server that commits in groups
+	if err := foreign.Durable(t.Context()); err != nil {
+		t.Errorf("another server: %v", err)
 	}
 }
 
-// TestOtherStore shows that Durable fails and sends an error to Fatal if the server has lost
-// power since the first call.
-func TestOtherStore(t *testing.T) {
+// TestForeign shows that the configuration of durability mode power makes a NATS server
+// without a syncer sync each message, and that nothing waits for a sync on it.
+func TestForeign(t *testing.T) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed, _ := pair.Seed()
-	public, _ := pair.PublicKey()
-	s, err := embed.Start(fmt.Sprintf("server_name: %q\nauthorization: { users: [{ nkey: %s }] }", bus.GroupCommitServer, public), nil)
+	public, err := pair.PublicKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown)
-	c, err := bus.Connect(bus.Dialer{Server: s}, seed, "a", true)
+	text, err := bus.ServerConfig(nil, bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "1G", SyncAlways: true, ProvisionKey: public, ServiceKeys: map[string]string{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.NC.Close)
-	store := "first"
-	if _, err := c.NC.Subscribe(bus.SyncSubject, func(m *nats.Msg) { _ = m.Respond(fmt.Appendf(nil, `{"store":%q}`, store)) }); err != nil {
+	var opts server.Options
+	if err := opts.ProcessConfigString(text); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Durable(t.Context()); err != nil || len(c.Fatal) != 0 {
-		t.Fatal(err)
+	if !opts.SyncAlways || opts.ServerName == bus.GroupCommitServer {
+		t.Errorf("sync always %v, name %s", opts.SyncAlways, opts.ServerName)
 	}
-	store = "second"
-	if err := c.Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) || len(c.Fatal) != 1 {
-		t.Errorf("%v, %d fatal errors", err, len(c.Fatal))
+}
+
+// TestResponses shows that Durable fails if the server reports a failed sync, if the
+// response is not one of a syncer, and, with an error sent to Fatal, if the server has lost
+// power since the first call.
+func TestResponses(t *testing.T) {
+	var response bus.Synced
+	c := meshtest.Grouped(t, func() bus.Synced { return response })
+	for _, x := range []struct {
+		response bus.Synced
+		durable  bool
+		fatal    int
+	}{
+		{bus.Synced{}, false, 0},
+		{bus.Synced{Store: "first"}, true, 0},
+		{bus.Synced{Store: "first", Error: "no space"}, false, 0},
+		{bus.Synced{}, false, 0},
+		{bus.Synced{Store: "first"}, true, 0},
+		{bus.Synced{Store: "second"}, false, 1},
+	} {
+		response = x.response
+		if err := c.Durable(t.Context()); (err == nil) != x.durable || err != nil && !errors.Is(err, bus.ErrNotDurable) || len(c.Fatal) != x.fatal {
+			t.Errorf("%+v: %v, %d fatal errors", x.response, err, len(c.Fatal))
+		}
 	}
 }
