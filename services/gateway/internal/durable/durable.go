@@ -13,7 +13,7 @@ import (
 )
 
 // Handler returns a handler that calls next, and whose response waits for wait: before
-// the status and the headers, and before each later write unless Frame was called for it.
+// the status and the headers, and before each later write unless Known was called for it.
 // wait returns nil when all that this process has read or stored is durable. If it returns
 // an error, the response is 503 or, if it has begun, the connection is aborted, so that the
 // response is not mistaken for a complete one.
@@ -32,11 +32,12 @@ func Handler(wait func(context.Context) error, next echo.HandlerFunc) echo.Handl
 	}
 }
 
-// Frame states that the next write of the response contains only output of an effect that
-// runs, which the executor started after its claim was durable. The write does not wait.
-func Frame(c echo.Context) {
+// Known states that the next write of the response needs no wait: it contains only output
+// of an effect that runs, which the executor started after its claim was durable, or
+// entries that were stored before the headers were written.
+func Known(c echo.Context) {
 	if w, ok := c.Response().Writer.(*writer); ok {
-		w.frame = true
+		w.known = true
 	}
 }
 
@@ -46,7 +47,7 @@ type writer struct {
 	wait    func() error
 	begun   bool // wait was called before the headers
 	later   bool // the next write must wait: data was sent since the last wait
-	frame   bool // Frame was called for the next write
+	known   bool // Known was called for the next write
 	refused bool // the response is 503; the handler's writes are dropped
 }
 
@@ -78,10 +79,10 @@ func (w *writer) Write(b []byte) (int, error) {
 	if w.refused {
 		return len(b), nil
 	}
-	if !w.begun || w.later && !w.frame {
+	if !w.begun || w.later && !w.known {
 		w.must()
 	}
-	w.later, w.frame = true, false
+	w.later, w.known = true, false
 	return w.ResponseWriter.Write(b)
 }
 

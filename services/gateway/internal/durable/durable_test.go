@@ -23,7 +23,7 @@ func TestHandler(t *testing.T) {
 			c.Response().Flush()
 			for _, p := range parts {
 				if strings.HasPrefix(p, "frame") {
-					durable.Frame(c)
+					durable.Known(c)
 				}
 				if _, err := c.Response().Write([]byte(p)); err != nil {
 					return err

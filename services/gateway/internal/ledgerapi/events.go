@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -171,7 +172,7 @@ func (s *API) lines(c echo.Context, filter string, forever, mesh bool, render fu
 	c.Response().WriteHeader(http.StatusOK)
 	c.Response().Flush()
 	for {
-		if over := s.send(ctx, c, filter, &part, render); over || !forever {
+		if over := s.send(ctx, c, filter, &part, last.Seq, render); over || !forever {
 			return nil
 		}
 		c.Response().Flush()
@@ -186,11 +187,12 @@ func (s *API) lines(c echo.Context, filter string, forever, mesh bool, render fu
 	}
 }
 
-// send writes the available entries in part, and sets part to the range after them. It
-// reports whether the response is over: an entry after part was reached, or the client
-// has disconnected. If the ledger cannot be read, or ctx is done when an entry is read,
+// send writes the available entries in part, and sets part to the range after them. The
+// entries up to the sequence known were stored before the response began. send reports
+// whether the response is over: an entry after part was reached, or the client has
+// disconnected. If the ledger cannot be read, or ctx is done when an entry is read,
 // send panics with http.ErrAbortHandler.
-func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
+func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, known uint64, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
 		if err != nil || ctx.Err() != nil { // ctx is also done when the caller's access ends, see auth.Gate.WatchReads
 			panic(http.ErrAbortHandler)
@@ -200,6 +202,9 @@ func (s *API) send(ctx context.Context, c echo.Context, filter string, part *spa
 		}
 		part.from = en.Seq + 1
 		if b := render(en); b != nil {
+			if en.Seq <= known {
+				durable.Known(c)
+			}
 			if _, err := c.Response().Write(append(b[:len(b):len(b)], '\n')); err != nil {
 				return true
 			}

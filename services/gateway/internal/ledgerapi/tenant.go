@@ -151,14 +151,19 @@ func (w *exportWriter) write(part []audit.ExportLine) error {
 		w.c.Response().WriteHeader(http.StatusOK)
 	}
 	w.last = time.Now()
+	var lines []byte // written at once, since each write may wait for a sync
 	for _, l := range part {
 		if l.Next != "" {
 			w.next = l.Next
 			continue
 		}
-		if _, err := w.c.Response().Write(append(l.Line, '\n')); err != nil {
-			return errDisconnected
-		}
+		lines = append(append(lines, l.Line...), '\n')
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	if _, err := w.c.Response().Write(lines); err != nil {
+		return errDisconnected
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (a *response) frame(t transient.Frame) error {
 	if !a.streams() {
 		a.body = append(a.body, f.Data...)
 	} else if len(f.Data) > 0 {
-		durable.Frame(a.c)
+		durable.Known(a.c)
 		if err := a.write(f.Data); err != nil {
 			return err
 		}
