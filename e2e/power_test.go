@@ -176,14 +176,19 @@ func (l *loaded) exit(x exit) {
 }
 
 // load sends calls until loadTime is over: large requests to a model, whose bodies are
-// objects, and tool calls with large arguments, so that the ledger has several blocks.
+// objects, and tool calls with large arguments, some of which are objects, so that the
+// ledger has several blocks.
 func (l *loaded) load(t *testing.T, m *harness.Mesh, rec *powerfs.Recorder) {
 	var wg sync.WaitGroup
 	for client := range loadClients {
 		wg.Go(func() {
 			for i, began := 0, time.Now(); time.Since(began) < loadTime; i++ {
 				marker := fmt.Sprintf("%d-%d", client, i)
-				path, body := "/api/v1/packs/noop", fmt.Sprintf(`{"n":"%s","pad":"%s"}`, marker, strings.Repeat("abcdefgh", 1200))
+				size := 1200
+				if client%4 == 1 {
+					size = 2400 // more than fits into an event
+				}
+				path, body := "/api/v1/packs/noop", fmt.Sprintf(`{"n":"%s","pad":"%s"}`, marker, strings.Repeat("abcdefgh", size))
 				if client%4 == 0 {
 					path, body = "/v1/chat/completions", fmt.Sprintf(`{"model":"fixture/good","messages":[{"role":"user","content":"marker-%s.%s"}]}`, marker, strings.Repeat("abcdefgh", 5000))
 				}

@@ -23,10 +23,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/snapshot"
 )
 
-// fixture is a server with the streams of a mesh, a ledger of some events, a checkpoint,
-// and a key registry.
+// fixture is a server in durability mode power with the streams of a mesh, a ledger of
+// some events, a checkpoint, and a key registry.
 type fixture struct {
 	t        *testing.T
+	bus      *meshtest.Bus
 	conn     *bus.Conn // with the identity of the gateway
 	admin    *bus.Conn // with the identity that may provision
 	auditor  *bus.Conn // with the identity of audit
@@ -83,8 +84,8 @@ func (f *fixture) store(instance string) *snapshot.Store {
 const events = 1200
 
 func newFixture(t *testing.T) *fixture {
-	b := meshtest.Start(t, []bus.Declaration{{Service: "gateway", Prefix: "gw", Slots: 2}, {Service: "audit", Slots: 1, Logs: true}})
-	f := &fixture{t: t, conn: b.Connect(t, "gateway"), admin: b.Connect(t, "provision"), auditor: b.Connect(t, "audit"), keys: map[string]*sign.Key{}, log: &bytes.Buffer{}}
+	b := meshtest.StartMode(t, []bus.Declaration{{Service: "gateway", Prefix: "gw", Slots: 2}, {Service: "audit", Slots: 1, Logs: true}}, true)
+	f := &fixture{t: t, bus: b, conn: b.Connect(t, "gateway"), admin: b.Connect(t, "provision"), auditor: b.Connect(t, "audit"), keys: map[string]*sign.Key{}, log: &bytes.Buffer{}}
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +166,17 @@ func TestStart(t *testing.T) {
 	var none *snapshot.Store
 	if from := none.Start(t.Context(), (&memory{}).source(1)); from != 1 {
 		t.Errorf("a nil Store starts from %d", from)
+	}
+}
+
+// TestUndurable shows that no snapshot is stored of events that cannot be synced.
+func TestUndurable(t *testing.T) {
+	f := newFixture(t)
+	f.take("gw1", "a", 1100)
+	f.bus.StopSyncer(t)
+	f.take("gw1", "b", 1150)
+	if text, from := f.start("gw2", 1, ""); text != "a" || from != 1101 {
+		t.Errorf("%q from %d: %s", text, from, f.log)
 	}
 }
 

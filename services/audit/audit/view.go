@@ -198,8 +198,9 @@ func (v *View) Add(en eventlog.Entry) error {
 }
 
 // Flush applies the pending entries in one transaction, which costs nearly the same for
-// one entry as for many. It first calls Durable. It returns an error if a
-// pending entry does not directly follow the entry before it. After an error the entries stay pending.
+// one entry as for many. It first calls Durable. It returns an error if Durable does, and
+// if a pending entry does not directly follow the entry before it. After an error the
+// entries stay pending.
 func (v *View) Flush() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

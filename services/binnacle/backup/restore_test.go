@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,5 +108,26 @@ func TestForeignBackup(t *testing.T) {
 		if err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
+	}
+}
+
+// TestTakeDurable shows that nothing is written of a ledger that cannot be synced.
+func TestTakeDurable(t *testing.T) {
+	b := meshtest.StartMode(t, nil, true)
+	c := b.Connect(t, "provision")
+	dir := t.TempDir()
+	f := Folders{Keys: filepath.Join(dir, "keys"), State: map[string]string{}}
+	for _, s := range services.Stateful() {
+		f.State[s] = filepath.Join(dir, s)
+	}
+	for _, folder := range append(slices.Collect(maps.Values(f.State)), f.Keys) {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var w bytes.Buffer
+	b.StopSyncer(t)
+	if _, err := Take(t.Context(), c, nil, f, &w); !errors.Is(err, bus.ErrNotDurable) || w.Len() > 0 {
+		t.Errorf("%d bytes, %v", w.Len(), err)
 	}
 }

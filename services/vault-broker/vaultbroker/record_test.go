@@ -1,14 +1,18 @@
 package vaultbroker
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 )
 
@@ -63,5 +67,21 @@ func TestRecord(t *testing.T) {
 				t.Errorf("%d events secret_released", released)
 			}
 		})
+	}
+}
+
+// TestReleaseDurable shows that neither values nor a refusal are sent before the fact that
+// records them is synced: the request is redelivered instead.
+func TestReleaseDurable(t *testing.T) {
+	log := &memlog.Log{}
+	in := newSession(t, log)
+	// The Box is nil, so that a response would be a panic.
+	s := &Service{env: &run.Env{Conn: meshtest.Grouped(t, nil), Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}}}
+	e, seq := in.put(in.judge, contract.EventSecretRequested, "", "c-1", []byte(`{}`))
+	if err := s.release(t.Context(), e, seq, &secret.Request{CallID: "c-1"}); !errors.Is(err, bus.ErrNotDurable) {
+		t.Errorf("release: %v", err)
+	}
+	if log.Size() != seq+1 {
+		t.Errorf("%d events after the request", log.Size()-seq)
 	}
 }

@@ -171,8 +171,8 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 }
 
 // release records secret_released or secret_refused for the request in the event e at
-// sequence seq, waits until it is durable, and then sends the sealed values or the refusal. It returns an error if
-// the request must be redelivered.
+// sequence seq, waits until that event is durable, and then sends the sealed values or the
+// refusal. It returns an error if the request must be redelivered.
 func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) error {
 	values, prints, refusal, err := s.check(ctx, e, seq, req)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
@@ -53,7 +54,7 @@ func TestVotes(t *testing.T) {
 
 // TestWebhook checks that the webhook receives an escalation with a signature, that the
 // message is redelivered if the webhook fails, and that the webhook receives neither an
-// expired escalation nor a message that is not an escalation.
+// expired escalation, nor one that is not synced, nor a message that is not an escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent
@@ -103,8 +104,13 @@ func TestWebhook(t *testing.T) {
 	if m := send(contract.Bytes(&x)); m.Settled != "ack" || body != nil {
 		t.Error("one that is over:", m.Settled, string(body))
 	}
-	srv.Close()
 	x.Expires = contract.Time(now.Add(time.Hour))
+	hook.Durable = func(context.Context) error { return bus.ErrNotDurable }
+	if m := send(contract.Bytes(&x)); m.Settled != "nak" || body != nil {
+		t.Error("one that is not synced:", m.Settled, string(body))
+	}
+	hook.Durable = func(context.Context) error { return nil }
+	srv.Close()
 	if m := send(contract.Bytes(&x)); m.Settled != "nak" {
 		t.Error("an unreachable webhook:", m.Settled)
 	}
