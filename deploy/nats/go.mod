@@ -4,6 +4,8 @@ go 1.26.0
 
 require github.com/nats-io/nats-server/v2 v2.15.2
 
+require github.com/nats-io/nats.go v1.55.0 // indirect
+
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
