@@ -90,7 +90,7 @@ func write(dir string, m Mark) error {
 	return private.Write(filepath.Join(dir, file), b)
 }
 
-// process stands for the boot on systems that do not name it: there, a folder that was
+// process is used as the id of the boot on systems that have none: there, a folder that was
 // not closed counts as one that may have lost writes.
 var process = rand.Text()
 

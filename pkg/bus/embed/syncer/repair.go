@@ -20,10 +20,11 @@ import (
 // checkpoints and their mirrors are cut after their first messages without a gap; what
 // follows was not synced, so nobody has acted on it. A mirror is also cut to the length
 // of the stream that it copies, because messages that are appended now would differ from
-// those that only the mirror has. The server rebuilds the states of streams from their messages. The
-// positions of consumers are removed, because they may be ahead of the ledger; the
-// provisioner restores them from it. Snapshots of views and cached content are removed.
-// repair moves each changed block to the folder "lost" and deletes no message.
+// those that only the mirror has. The server rebuilds the states of streams from their
+// messages. The positions of consumers are removed, because they may be ahead of the
+// ledger; the provisioner restores them from it. Snapshots of views and cached content are
+// removed. repair moves each changed block to the folder "lost" and deletes no message of
+// these four streams.
 func repair(store string) error {
 	aside := filepath.Join(store, "lost", time.Now().UTC().Format("20060102T150405.000000000"))
 	slog.Warn("the system was started again while the NATS server was running; its files are repaired", "store", store)
@@ -41,11 +42,11 @@ func repair(store string) error {
 			return fmt.Errorf("stream %s: %w", x.name, err)
 		}
 		ends[x.name] = end
-		if err := forget(c.dir); err != nil {
+		if err := discard(c.dir); err != nil {
 			return err
 		}
 	}
-	err := errors.Join(forget(streamDir(store, account, bus.Blobs)),
+	err := errors.Join(discard(streamDir(store, account, bus.Blobs)),
 		os.RemoveAll(streamDir(store, account, bus.Snapshots)), os.RemoveAll(streamDir(store, account, bus.Cache)))
 	return errors.Join(err, boot.Sync(store))
 }
@@ -55,9 +56,9 @@ func streamDir(store, account, name string) string {
 	return filepath.Join(store, server.JetStreamStoreDir, account, "streams", name)
 }
 
-// forget removes the state of a stream that the server would prefer to the messages, and
-// its consumers.
-func forget(dir string) error {
+// discard removes the stored state of a stream, which the server would use instead of the
+// messages, and the stream's consumers.
+func discard(dir string) error {
 	err := os.Remove(filepath.Join(dir, "msgs", "index.db"))
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
