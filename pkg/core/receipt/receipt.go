@@ -174,7 +174,7 @@ func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	case expired && byPolicy:
 		return nil
 	case expired || byPolicy && intent.Executor != "policy":
-		return errors.New("policy records the expiry of another's call, and nothing else of it")
+		return errors.New("only policy may record that a call expired, and it may record nothing else of another executor's call")
 	case r.Executor != intent.Executor:
 		return errors.New("signed by another service than the intent's executor")
 	}
