@@ -31,8 +31,8 @@ type Client struct {
 	// Live returns a running instance of a service, or an error if there is none.
 	Live func(ctx context.Context, service string) (instance string, err error)
 	// Send sends a query to an instance and returns the frames of its response. If it is
-	// nil, queries are sent through Box; tests without an inbox set it.
-	// The handler that it calls can read the tenant of the query with transient.Tenant.
+	// nil, queries are sent through Box; tests without an inbox set it. The handler that
+	// it calls can read the tenant of the query with transient.Tenant.
 	Send func(ctx context.Context, service, to, verb string, args any) (Frames, error)
 
 	tenant string // tenant of the queries; "" for that of Box

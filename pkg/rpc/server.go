@@ -37,9 +37,8 @@ type View interface {
 // Serve registers the handler of a query with one response. Each query is handled in a
 // goroutine of its own, with a context that ends at the query's deadline. A request that
 // cannot be decoded fails with code invalid_input, and one for a tenant outside the
-// query's scope with not_found. If the error of the handler, or of
-// Server.Fresh, is or wraps an *Error, the query fails with its code, and otherwise with
-// unavailable.
+// query's scope with not_found. If the error of the handler, or of Server.Fresh, is or
+// wraps an *Error, the query fails with its code, and otherwise with unavailable.
 func Serve[Q, A any](s *Server, q query.Query[Q, A], h func(context.Context, *Q) (A, error)) {
 	handle(s, q.Info, func(ctx context.Context, req *Q, reply func(any) error) error {
 		doc, err := h(ctx, req)

@@ -351,10 +351,10 @@ func InTenant(ctx context.Context, tenant string) context.Context {
 	return context.WithValue(ctx, senderKey{}, sender{tenant: tenant, service: From(ctx)})
 }
 
-// answer handles one query from the service from, which was sent for b's tenant, and
-// sends its response for the same tenant. The query must
-// have an id of that service's own (see questionID). Frames are numbered from 1, and
-// the last one is End or Failed, so that the reader detects loss.
+// answer handles one query from the service from, which was sent for b's tenant, and sends
+// its response for the same tenant. The query must have an id of that service's own (see
+// questionID). Frames are numbered from 1, and the last one is End or Failed, so that the
+// reader detects loss.
 func (b *Box) answer(from, id string, raw []byte) {
 	var q Question
 	if json.Unmarshal(raw, &q) != nil || q.ID != id || !strings.HasPrefix(id, questionsOf(from)) || !contract.Token(q.From) {
