@@ -465,7 +465,7 @@ class System {
   exists(e) {
     if (!this.opened || e.tenant === '_cell' || this.tenants.has(e.tenant)) return
     need(this.budgets.has(e.tenant), `event ${e.id}: tenant ${e.tenant} does not exist`)
-    need(e.service === 'policy' && !e.session && ['budget_changed', 'limits_set'].includes(e.name), `event ${e.id}: tenant ${e.tenant} is for a budget ledger only`)
+    need(e.service === 'policy' && !e.session && ['allotment_closed', 'allotment_recalled', 'allotment_returned', 'allotment_taken', 'budget_changed', 'limits_set'].includes(e.name), `event ${e.id}: tenant ${e.tenant} is for a budget ledger only`)
   }
   // admit refuses what is neither the export's tenant's nor shared with it by the cell.
   admit(e) {

@@ -11,6 +11,7 @@ package bus
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,6 +117,19 @@ func KeyFilters() []string {
 // Control is the reader from which an instance that starts effects receives the
 // cancellations of calls, and the events that freeze and unfreeze the mesh.
 var Control = Reader{Name: "control", Stream: Events, Filters: append(Filters("", contract.EventCancelRequested), FreezeFilters()...)}
+
+// AllotmentsClosed is the filter of the events that close allotments of budgets; see
+// package budgetfence.
+var AllotmentsClosed = Filter{Service: services.Policy, Event: contract.EventAllotmentClosed}.String()
+
+// ExecutorControl is Control for an executor of calls that may draw from allotments: it also
+// has the events that close allotments, and those that allow the executor's calls, so that
+// the position of the reader passes them.
+func ExecutorControl(executor string) Reader {
+	r := Control
+	r.Filters = slices.Concat(Control.Filters, []string{AllotmentsClosed, AllowedFilter(executor)})
+	return r
+}
 
 // FreezeFilters returns the filters of the events that freeze and unfreeze the mesh.
 func FreezeFilters() []string {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/budgetfence"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -32,6 +33,10 @@ var (
 // creates the tenant may be among those that it has not read.
 var errNoTenant = errors.New("no such tenant in the part of the ledger that was read")
 
+// errLag is the error with which Executor.one hands back work that draws from a budget,
+// because this instance has not read the ledger up to the work yet.
+var errLag = errors.New("the ledger is not read up to the work")
+
 // tenantWait is how long Executor.one waits for the reader of the cell before it hands the
 // work back.
 const tenantWait = 2 * time.Second
@@ -51,7 +56,7 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 	default:
 		slog.Warn("work handed back", "subject", d.Subject, "err", err)
 		delay := 250 * time.Millisecond
-		if errors.Is(err, errNoTenant) {
+		if errors.Is(err, errNoTenant) || errors.Is(err, errLag) {
 			delay = lagDelay(d.Tries)
 		}
 		d.Nak(delay)
@@ -72,6 +77,7 @@ type item struct {
 	call  outcome.Call
 	seq   uint64 // ledger sequence of the allowed event; the call's history is stored after it
 	tries uint64 // number of deliveries, including this one
+	void  bool   // the amounts that the call draws from a budget are void, so the call must not run
 	body  bodyReader
 }
 
@@ -137,6 +143,11 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	if refused != nil && !excused(refused, h) {
 		return w.refuse(refused)
 	}
+	if h.Claim == nil || x.ReRunable != nil && x.ReRunable(w.a.Call.Kind) {
+		if err := w.fence(ctx, &x.fence); err != nil {
+			return err
+		}
+	}
 	started, res, err := x.start(ctx, runCtx, w, h)
 	if err != nil || started == nil {
 		return err
@@ -169,6 +180,18 @@ func (x *Executor) known(ctx context.Context, tenant string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: tenant %s does not exist", errPoison, tenant)
+}
+
+// fence sets w.void if the amounts that the call draws from a budget are void. It waits
+// until this instance has read the ledger up to the work. If that takes longer than
+// tenantWait, the error is errLag, and the work is to be delivered again.
+func (w *item) fence(ctx context.Context, f *budgetfence.Fence) (err error) {
+	ctx, stop := context.WithTimeout(ctx, tenantWait)
+	defer stop()
+	if w.void, err = f.Void(ctx, w.a.Decision.Facts, w.seq); err != nil {
+		return errLag
+	}
+	return nil
 }
 
 // excused reports whether processing continues although the intent was rejected: the

@@ -19,6 +19,9 @@ import (
 // ended.
 func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res Result) {
 	a := &d.a
+	if d.void {
+		return fenced
+	}
 	if why := x.withheld(claim.Tenant, a); why != nil {
 		return *why
 	}
@@ -64,9 +67,11 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 	return res
 }
 
-// Results of calls that were not started because of a freeze or a suspension.
+// Results of calls that were not started because of a freeze, a suspension, or a closed
+// allotment of a budget.
 var (
 	frozen    = Result{Status: contract.Cancelled, ErrorCode: contract.CodeSystemFrozen, ErrorMessage: "the mesh was frozen before the effect started"}
+	fenced    = Result{Status: contract.Cancelled, ErrorCode: contract.CodeBudgetFenced, ErrorMessage: "the part of the budget that the call was granted had been taken back before; call again"}
 	suspended = Result{Status: contract.Cancelled, ErrorCode: contract.CodeTenantSuspended, ErrorMessage: "the tenant was suspended before the effect started"}
 )
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/budgetfence"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -132,6 +133,7 @@ type Executor struct {
 	mu      sync.Mutex
 	running map[callKey]running
 	frozen  freeze.State
+	fence   budgetfence.Fence
 	schemas toolschema.Checker
 }
 
@@ -199,7 +201,10 @@ func (x *Executor) Run(ctx context.Context) error {
 	if err := x.frozen.Load(ctx); err != nil {
 		return err
 	}
-	control := follow.New(x.Conn, x.Instance, bus.Control, func(en eventlog.Entry) error { return x.control(ctx, en) })
+	if err := eventlog.Retry(ctx, func() error { return x.fence.Load(ctx, x.Emit.Log, last) }); err != nil {
+		return nil // ctx ended
+	}
+	control := follow.New(x.Conn, x.Instance, bus.ExecutorControl(x.Service), func(en eventlog.Entry) error { return x.control(ctx, en) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	controlled, release := context.WithCancel(context.WithoutCancel(ctx)) // cancellations and freezes are received until the last call has ended
@@ -224,6 +229,7 @@ func (x *Executor) Run(ctx context.Context) error {
 // cancellations of calls that this process does not run, are ignored. The error is
 // always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
+	x.fence.Apply(en)
 	e, err := eventlog.Open(en, bus.Control.Filters...)
 	if err != nil {
 		return nil

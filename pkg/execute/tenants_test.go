@@ -29,6 +29,8 @@ type tenantsTest struct {
 	log *memlog.Log
 	key *sign.Key
 	x   *Executor
+
+	budget *guard.BudgetFact // of the facts of every call
 }
 
 func newTenantsTest(t *testing.T) *tenantsTest {
@@ -38,7 +40,7 @@ func newTenantsTest(t *testing.T) *tenantsTest {
 	}
 	log := &memlog.Log{}
 	own := &emit.Emitter{Log: log, Tenant: "other", Source: "judge/judge-1", Now: time.Now}
-	return &tenantsTest{t, log, key, &Executor{Service: "judge", Instance: "judge-1", Emit: own, Recorder: &outcome.Recorder{Emit: own, Key: func() *sign.Key { return key }, Service: "judge"}, Blobs: &blob.Store{},
+	return &tenantsTest{T: t, log: log, key: key, x: &Executor{Service: "judge", Instance: "judge-1", Emit: own, Recorder: &outcome.Recorder{Emit: own, Key: func() *sign.Key { return key }, Service: "judge"}, Blobs: &blob.Store{},
 		Keys: func(string, string, string, uint64) ([]byte, error) { return key.Public(), nil }, running: map[callKey]running{}}}
 }
 
@@ -54,7 +56,7 @@ func (tt *tenantsTest) deliverBody(tenant string, tries uint64, body *contract.C
 	args, _ := blob.Refer([]byte("{}"), "application/json")
 	now := contract.Time(time.Now())
 	facts := guard.Facts{Actor: "alice", ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "-", Deadline: contract.Time(time.Now().Add(time.Minute)), Kind: "judge.run",
-		Now: now, Proposed: now, Proposer: "gateway", Scopes: []string{}, Session: "s-1", Tenant: tenant, Tool: "run", ToolDigest: "d"}
+		Now: now, Proposed: now, Proposer: "gateway", Scopes: []string{}, Session: "s-1", Tenant: tenant, Tool: "run", ToolDigest: "d", Budget: tt.budget}
 	a := contract.Allowed{Call: contract.Call{ID: "c-" + tenant, Kind: "judge.run", Tool: "run", Args: args, Body: body}, Decision: guard.Decide(guard.Inputs{CallID: "c-" + tenant, Facts: facts,
 		Tool: &contract.Tool{Executor: "judge", Kind: "judge.run", Tool: "run", InputSchema: contract.Raw("{}"), OutputSchema: contract.Raw("{}")},
 		P1:   guard.Answer{Verdict: contract.Allow, Reason: "RULE"}, P0: &guard.Ceilings{StartWindowMS: 60000, MaxCents: 1}, Lamport: 1}, tt.key)}

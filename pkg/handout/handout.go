@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/budgetfence"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -43,6 +44,7 @@ type Lender struct {
 	Cell func(context.Context) (handle.Cell, error)
 
 	frozen freeze.State
+	fence  budgetfence.Fence
 }
 
 // Errors of HandOut and Withholds.
@@ -55,6 +57,7 @@ var (
 	// ErrClaimed is returned if the call has been claimed before.
 	ErrClaimed = errors.New("the call is claimed")
 
+	errFenced    = errors.New("the budget that the call was granted had been taken back before")
 	errSuspended = errors.New("the tenant is suspended")
 	errNoTenant  = errors.New("no such tenant")
 )
@@ -110,8 +113,12 @@ func (l *Lender) tenant(id string) (exists, suspended bool) {
 
 // claim implements HandOut for a call whose intent is valid.
 func (l *Lender) claim(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
+	void, err := l.void(ctx, e, a)
+	if err != nil {
+		return err
+	}
 	claim := outcome.ClaimOf(l.Emit, e, a, contract.Caller)
-	err := outcome.Claim(ctx, l.Emit.Log, claim, contract.CallerExecutor)
+	err = outcome.Claim(ctx, l.Emit.Log, claim, contract.CallerExecutor)
 	if errors.Is(err, eventlog.ErrIDConflict) {
 		return ErrClaimed
 	}
@@ -122,6 +129,8 @@ func (l *Lender) claim(ctx context.Context, e *contract.Event, a *contract.Allow
 	eff.Status = contract.Cancelled
 	_, suspended := l.tenant(e.Tenant)
 	switch {
+	case void:
+		eff.ErrorCode, eff.ErrorMessage, err = contract.CodeBudgetFenced, "the part of the budget that the call was granted had been taken back before; call again", errFenced
 	case l.frozen.On(): // the freeze may have begun after the check before the claim
 		eff.ErrorCode, eff.ErrorMessage, err = contract.CodeSystemFrozen, "the mesh was frozen before the intent was handed out", ErrFrozen
 	case suspended:
@@ -133,6 +142,24 @@ func (l *Lender) claim(ctx context.Context, e *contract.Event, a *contract.Allow
 		return err
 	}
 	return err
+}
+
+// fenceWait is how long HandOut waits until the instance has read the ledger up to the
+// event that allows the call.
+const fenceWait = 2 * time.Second
+
+// void reports whether the amounts that a call draws from a budget are void.
+func (l *Lender) void(ctx context.Context, e *contract.Event, a *contract.Allowed) (bool, error) {
+	if !budgetfence.Draws(a.Decision.Facts) {
+		return false, nil
+	}
+	ctx, stop := context.WithTimeout(ctx, fenceWait)
+	defer stop()
+	_, seq, err := outcome.CallOf(e, contract.CallerExecutor).Allowed(ctx, l.Emit.Log, 0)
+	if err != nil {
+		return false, err
+	}
+	return l.fence.Void(ctx, a.Decision.Facts, seq)
 }
 
 // Report is a caller's report of how a call that it executed ended.
@@ -227,7 +254,11 @@ func (l *Lender) Run(ctx context.Context) error {
 	if err := l.frozen.Load(ctx); err != nil {
 		return err
 	}
-	control := follow.New(l.Conn, l.Instance, bus.Control, func(en eventlog.Entry) error {
+	if err := eventlog.Retry(ctx, func() error { return l.fence.Load(ctx, l.Emit.Log, last) }); err != nil {
+		return nil // ctx ended
+	}
+	control := follow.New(l.Conn, l.Instance, bus.ExecutorControl(contract.CallerExecutor), func(en eventlog.Entry) error {
+		l.fence.Apply(en)
 		if e, err := eventlog.Open(en, bus.Control.Filters...); err == nil {
 			l.frozen.Apply(ctx, en.Seq, e)
 		}

@@ -5,6 +5,88 @@ package policy
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
+// AllotmentClosedName is the event's name.
+const AllotmentClosedName = "allotment_closed"
+
+// AllotmentClosed is the data of policy.allotment_closed.v1. An allotment ends: what is unused returns to the accounts. A call that was allowed from it after this event must not run.
+type AllotmentClosed struct {
+	Allotment string `json:"allotment"` // id of the allotment
+	Now       string `json:"now"`       // time of the end
+}
+
+// Canonical implements canon.Document.
+func (d *AllotmentClosed) Canonical(c *canon.Codec) {
+	c.Str("allotment", &d.Allotment)
+	c.Str("now", &d.Now)
+}
+
+// AllotmentRecalledName is the event's name.
+const AllotmentRecalledName = "allotment_recalled"
+
+// AllotmentRecalled is the data of policy.allotment_recalled.v1. An instance needs more of the accounts than is left: the holders of other allotments return what their calls do not use.
+type AllotmentRecalled struct {
+	Blocks []Block `json:"blocks"`
+	Now    string  `json:"now"` // time of the request
+}
+
+// Canonical implements canon.Document.
+func (d *AllotmentRecalled) Canonical(c *canon.Codec) {
+	canon.List(c, "blocks", &d.Blocks)
+	c.Str("now", &d.Now)
+}
+
+// Block A part of one account.
+type Block struct {
+	Account string `json:"account"` // limit id, a slash, level and subject
+	Amount  int64  `json:"amount,omitempty"`
+	Measure string `json:"measure,omitempty"` // of the limit; only in allotment_taken
+	Window  string `json:"window,omitempty"`  // the window of the account, as in budget_changed
+}
+
+// Canonical implements canon.Document.
+func (d *Block) Canonical(c *canon.Codec) {
+	c.Str("account", &d.Account)
+	c.OptInt("amount", &d.Amount)
+	c.OptStr("measure", &d.Measure)
+	c.OptStr("window", &d.Window)
+}
+
+// AllotmentReturnedName is the event's name.
+const AllotmentReturnedName = "allotment_returned"
+
+// AllotmentReturned is the data of policy.allotment_returned.v1. The holder of an allotment returns unused parts of it, which may be none.
+type AllotmentReturned struct {
+	Allotment string  `json:"allotment"` // id of the allotment
+	Blocks    []Block `json:"blocks"`
+	Now       string  `json:"now"` // time of the return
+}
+
+// Canonical implements canon.Document.
+func (d *AllotmentReturned) Canonical(c *canon.Codec) {
+	c.Str("allotment", &d.Allotment)
+	canon.List(c, "blocks", &d.Blocks)
+	c.Str("now", &d.Now)
+}
+
+// AllotmentTakenName is the event's name.
+const AllotmentTakenName = "allotment_taken"
+
+// AllotmentTaken is the data of policy.allotment_taken.v1. An instance of policy takes parts of accounts, from which it grants calls amounts without a further change of the budget ledger. Appended before any of these calls is allowed.
+type AllotmentTaken struct {
+	Allotment string  `json:"allotment"` // id of the allotment; it belongs to one run of one process
+	Blocks    []Block `json:"blocks"`
+	Holder    string  `json:"holder"` // name of the instance
+	Now       string  `json:"now"`    // windows are reckoned at this time
+}
+
+// Canonical implements canon.Document.
+func (d *AllotmentTaken) Canonical(c *canon.Codec) {
+	c.Str("allotment", &d.Allotment)
+	canon.List(c, "blocks", &d.Blocks)
+	c.Str("holder", &d.Holder)
+	c.Str("now", &d.Now)
+}
+
 // BreakGlassOpenedName is the event's name.
 const BreakGlassOpenedName = "break_glass_opened"
 

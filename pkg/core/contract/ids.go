@@ -8,6 +8,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/sign"
 // "s-" have two meanings: in the id of an event they are IDFreezeAck and IDStart, in
 // every other id IDKey and IDSession.
 const (
+	IDAllotment  = "al-"          // the part of a budget ledger that one run of an instance of policy holds
 	IDBreakGlass = "b-"           // a use of break-glass
 	IDCall       = "c-"           // a call
 	IDCancel     = "x-"           // the event that requests a cancellation

@@ -11,6 +11,7 @@ const (
 	CodeBodyBudgetExceeded  = "body_budget_exceeded"  // The bodies in flight take the room that the caller, or all callers, may use.
 	CodeBodyTooLarge        = "body_too_large"        // The body is above the limit of its route.
 	CodeBodyTooSlow         = "body_too_slow"         // The body arrived slower than a body must.
+	CodeBudgetFenced        = "budget_fenced"         // The call did not start, because the part of the budget that it was granted had been taken back before.
 	CodeCancelled           = "cancelled"             // The caller cancelled the call.
 	CodeClientStalled       = "client_stalled"        // The caller did not read its stream in time.
 	CodeConflict            = "conflict"              // The call contradicts what is in force already.
@@ -95,6 +96,7 @@ var Codes = map[string]CodeInfo{
 	CodeBodyBudgetExceeded:  {429, true, "The bodies in flight take the room that the caller, or all callers, may use."},
 	CodeBodyTooLarge:        {413, false, "The body is above the limit of its route."},
 	CodeBodyTooSlow:         {408, true, "The body arrived slower than a body must."},
+	CodeBudgetFenced:        {503, true, "The call did not start, because the part of the budget that it was granted had been taken back before."},
 	CodeCancelled:           {499, false, "The caller cancelled the call."},
 	CodeClientStalled:       {502, false, "The caller did not read its stream in time."},
 	CodeConflict:            {409, false, "The call contradicts what is in force already."},

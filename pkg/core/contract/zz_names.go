@@ -51,6 +51,10 @@ const (
 
 	// Schemas in schemas/events/policy.
 
+	EventAllotmentClosed            = "allotment_closed"
+	EventAllotmentRecalled          = "allotment_recalled"
+	EventAllotmentReturned          = "allotment_returned"
+	EventAllotmentTaken             = "allotment_taken"
 	EventBreakGlassOpened           = "break_glass_opened"
 	EventBreakGlassReviewed         = "break_glass_reviewed"
 	EventBudgetChanged              = "budget_changed"

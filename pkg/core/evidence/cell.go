@@ -185,6 +185,10 @@ func checkPackTenant(tenant string) error {
 	return nil
 }
 
+// budgetEvents are the names of the events that the tenant of a budget ledger may have.
+var budgetEvents = map[string]bool{contract.EventAllotmentClosed: true, contract.EventAllotmentRecalled: true, contract.EventAllotmentReturned: true,
+	contract.EventAllotmentTaken: true, contract.EventBudgetChanged: true, contract.EventLimitsSet: true}
+
 // exists returns an error if, once the cell is opened, the tenant of an event of the
 // ledger does not exist, or is the tenant of a budget ledger and the event is not one of
 // policy about budgets or limits.
@@ -193,7 +197,7 @@ func (l *authentic) exists(e *contract.Event) error {
 		return nil
 	}
 	if l.organizations[e.Tenant] {
-		if e.Service() != "policy" || e.Session != "" || e.Name != contract.EventBudgetChanged && e.Name != contract.EventLimitsSet {
+		if e.Service() != "policy" || e.Session != "" || !budgetEvents[e.Name] {
 			return fmt.Errorf("event %s: tenant %s is for a budget ledger only", e.ID, e.Tenant)
 		}
 		return nil

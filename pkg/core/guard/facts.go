@@ -177,19 +177,40 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 // BudgetFact is the result of checking the limits: the amounts that are reserved for the
 // call, or the reason why they were refused.
 type BudgetFact struct {
-	Accounts []string         `json:"accounts"` // accounts on which the amounts are reserved or, after a refusal, the accounts for which a limit refused them; empty if the budget ledger failed
-	Amounts  contract.Amounts `json:"amounts"`
-	Escalate bool             `json:"escalate,omitempty"` // the limit that refused the amounts requires approval instead of denying the call
-	Refused  string           `json:"refused,omitempty"`  // reason code of the refusal; empty = the amounts are reserved
-	RetryAt  string           `json:"retry_at,omitempty"` // end of the current window of the exceeded limit; empty if it has no calendar windows, or if no limit is exceeded
+	Accounts  []string         `json:"accounts"`            // accounts on which the amounts are reserved or, after a refusal, the accounts for which a limit refused them; empty if the budget ledger failed
+	Allotment string           `json:"allotment,omitempty"` // id of the allotment that the amounts are drawn from; empty after a refusal, and in decisions of releases up to 0.5
+	Amounts   contract.Amounts `json:"amounts"`
+	Draws     []DrawFact       `json:"draws,omitempty"`    // draws from the allotment, one for each account
+	Escalate  bool             `json:"escalate,omitempty"` // the limit that refused the amounts requires approval instead of denying the call
+	Refused   string           `json:"refused,omitempty"`  // reason code of the refusal; empty = the amounts are reserved
+	RetryAt   string           `json:"retry_at,omitempty"` // end of the current window of the exceeded limit; empty if it has no calendar windows, or if no limit is exceeded
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their JSON
 // names.
 func (b *BudgetFact) Canonical(c *canon.Codec) {
 	c.Strs("accounts", &b.Accounts)
+	c.OptStr("allotment", &b.Allotment)
 	c.Doc("amounts", &b.Amounts)
+	canon.List(c, "draws", &b.Draws)
 	c.OptBool("escalate", &b.Escalate)
 	c.OptStr("refused", &b.Refused)
 	c.OptStr("retry_at", &b.RetryAt)
+}
+
+// DrawFact is the part of an account that a call draws from an allotment.
+type DrawFact struct {
+	Account string `json:"account"`
+	Amount  int64  `json:"amount"`
+	Rest    int64  `json:"rest"` // unused amount of the account in the allotment after the draw, as far as its holder has read the ledger
+	Window  string `json:"window,omitempty"`
+}
+
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
+func (d *DrawFact) Canonical(c *canon.Codec) {
+	c.Str("account", &d.Account)
+	c.Int("amount", &d.Amount)
+	c.Int("rest", &d.Rest)
+	c.OptStr("window", &d.Window)
 }

@@ -175,11 +175,15 @@ func (w *writer) inWrongTenant(e *contract.Event) string {
 		return ""
 	case cell || meshOnly(e):
 		return e.Name + " in tenant " + e.Tenant + ", want " + contract.CellTenant
-	case contract.Reserved(e.Tenant) && (e.Service() != "policy" || e.Name != policy.BudgetChangedName && e.Name != policy.LimitsSetName):
+	case contract.Reserved(e.Tenant) && (e.Service() != "policy" || !budgetEvents[e.Name]):
 		return e.Name + " by " + e.Service() + " in tenant " + e.Tenant + ", which has only budgets"
 	}
 	return ""
 }
+
+// budgetEvents are the names of the events that the tenant of a budget ledger may have.
+var budgetEvents = map[string]bool{policy.AllotmentClosedName: true, policy.AllotmentRecalledName: true, policy.AllotmentReturnedName: true,
+	policy.AllotmentTakenName: true, policy.BudgetChangedName: true, policy.LimitsSetName: true}
 
 // wrongOpening returns the reason why e is not the cell_opened of the ledger, or "".
 func (w *writer) wrongOpening(e *contract.Event) string {

@@ -35,7 +35,7 @@ type Service struct {
 // calls. It reads the outcomes and escalations of nested calls, and cancellations and
 // freezes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.Control}}
+	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.ExecutorControl("judge")}}
 }
 
 var scoreTool = contract.Tool{

@@ -125,7 +125,7 @@ var registry = providers.All
 // Declaration implements run.Service. The service consumes work, reads control events
 // and the events of attemptsReader, and caches responses.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.Control, attemptsReader}, Caches: true}
+	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.ExecutorControl("llm-router"), attemptsReader}, Caches: true}
 }
 
 // providerKeys is the name of the secret grant that permits the router to fetch provider

@@ -58,7 +58,7 @@ func TestBudgetsHold(t *testing.T) {
 			wg.Wait()
 			return len(l.of(contract.EventAllowed)) - before
 		}
-		members[0].faults.failAfter(once(1, events.BudgetChangedName)) // an acknowledgement is lost
+		members[0].faults.failAfter(once(1, events.AllotmentTakenName)) // an acknowledgement is lost
 		if got := run(10); got != 3 {
 			t.Errorf("%d calls are allowed, want 3", got)
 		}
@@ -84,7 +84,7 @@ func TestBudgetUnavailable(t *testing.T) {
 		})
 		m := l.join("policy-1")
 		m.keepUp(ctx)
-		m.faults.failBefore(once(1000, events.BudgetChangedName))
+		m.faults.failBefore(once(1000, events.AllotmentTakenName))
 		d := l.propose("echo", nil)
 		for d.tries = range uint64(maxBudgetTries) {
 			if err := m.decider.take(ctx, d); !errors.Is(err, errDown) {

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -17,8 +16,8 @@ import (
 const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
-// result to the facts. The returned function reserved waits until the reservation is on
-// the ledger; it returns errMoved if the ledger has another reservation than the facts.
+// result to the facts. The returned function returns errMoved if the allotment that the
+// amounts are drawn from was closed meanwhile.
 // If the reservation fails, reserve returns the error or, after maxBudgetTries earlier
 // deliveries of the proposal, refuses the call with BUDGET_ERROR. It refuses a request
 // to a model without a known price with PRICE_UNKNOWN if a limit in money applies,
@@ -37,10 +36,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 			return certain, nil
 		}
 	}
-	b, final, err := d.budget.Reserve(ctx, r, executorOf(eval.Tool(), r.Facts))
-	if err == nil && p.retries > 0 { // a second attempt uses only a result that is durable
-		b, err = final()
-	}
+	b, err := d.budget.Reserve(ctx, r)
 	if err != nil {
 		if p.retries < maxBudgetTries {
 			return nil, err
@@ -51,10 +47,12 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	if len(b.Accounts) > 0 { // if there are no accounts, no limit applies to the call
 		eval.Charge(&b)
 	}
-	if p.retries > 0 {
-		return certain, nil
-	}
-	return func() error { return confirmed(&b, final) }, nil
+	return func() error {
+		if !d.budget.Valid(p.event.Tenant, &b) {
+			return errMoved
+		}
+		return nil
+	}, nil
 }
 
 // request returns the limits in force and the request for a call's reservation. Amounts
@@ -70,16 +68,6 @@ func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.L
 	return limits, r
 }
 
-// confirmed waits until the result of a reservation is final, and returns errMoved if it
-// differs from b: the reservation was refused for another reason or has other accounts.
-func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) error {
-	now, err := final()
-	if err == nil && (now.Refused != b.Refused || !slices.Equal(now.Accounts, b.Accounts)) {
-		err = errMoved
-	}
-	return err
-}
-
 // priced returns the accounts of the first limit in millionths of a dollar that applies
 // to a call, or nil if none does.
 func priced(limits []guard.Limit, f *guard.Facts) []string {
@@ -89,14 +77,6 @@ func priced(limits []guard.Limit, f *guard.Facts) []string {
 		}
 	}
 	return nil
-}
-
-// executorOf returns the executor that the intent of an allowed call will name.
-func executorOf(t *contract.Tool, f *guard.Facts) string {
-	if f.ReportWithin > 0 {
-		return contract.CallerExecutor
-	}
-	return t.Executor
 }
 
 // certain is the function that reserve returns if there is no reservation to wait for.

@@ -56,7 +56,7 @@ type Service struct {
 // and the events that it reads.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "policy", Slots: 8, Work: []bus.Work{decideWork, settleWork, bus.ExecutorWork("policy")},
-		Readers: []bus.Reader{stateReader, startsReader, outcomesReader, bus.Control}}
+		Readers: []bus.Reader{stateReader, startsReader, budgetReader, bus.ExecutorControl("policy")}}
 }
 
 // parts are the components of a running service, with the instance that they
@@ -193,10 +193,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		if !caught(ctx, view) {
 			return nil
 		}
-		// The budget ledger runs until the last decision in progress has ended.
+		// The budget ledger runs until the last decision in progress has ended, and is
+		// followed until its last event is stored.
 		writing, stop := context.WithCancel(context.WithoutCancel(ctx))
-		g.Go(func() error { return p.budget.Run(writing, ctx) })
-		g.Go(func() error { return p.followOutcomes(ctx, env) })
+		following, unfollow := context.WithCancel(context.WithoutCancel(ctx))
+		g.Go(func() error { p.budget.Run(writing); unfollow(); return nil })
+		g.Go(func() error { return p.followBudget(ctx, following, env) })
 		defer stop()
 		return s.work(ctx, env, p, ready)
 	})
@@ -251,24 +253,25 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 	return work.Wait()
 }
 
-// followOutcomes settles reservations when calls end. It starts when limits or open
-// reservations exist, because before that there is nothing to settle.
-func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
-	for p.budget.Discover(ctx); !p.budget.Watched(); p.budget.Discover(ctx) {
-		if sleep(ctx, 200*time.Millisecond); ctx.Err() != nil {
-			return nil
-		}
+// followBudget applies the events from which the budget ledgers are computed, until
+// following is done. It starts when the ledgers have events or a call needs them, unless ctx
+// is done before.
+func (p *parts) followBudget(ctx, following context.Context, env *run.Env) error {
+	from := uint64(0)
+	if eventlog.Retry(ctx, func() error { return p.budget.Discover(ctx) }) != nil {
+		return nil // ctx is done
 	}
-	tail, err := env.Conn.Tail(ctx, bus.Events)
-	if err != nil {
-		return nil // the only possible error is that ctx is done
-	}
-	f := follow.New(env.Conn, env.Instance, outcomesReader, func(en eventlog.Entry) error {
-		p.budget.Outcome(ctx, en)
+	select {
+	case <-ctx.Done():
 		return nil
-	})
+	case <-p.budget.Wanted():
+	}
+	if eventlog.Retry(ctx, func() (err error) { from, err = p.budget.From(ctx); return err }) != nil {
+		return nil
+	}
+	p.budget.Follow(from)
 	go p.budget.Sweep(ctx)
-	return f.Run(ctx, p.budget.From(tail))
+	return follow.New(env.Conn, env.Instance, budgetReader, p.budget.Apply).Run(following, from)
 }
 
 // signedEvents are the names of the events of the state that contain signed documents.

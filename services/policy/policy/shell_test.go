@@ -265,8 +265,10 @@ func (m *member) follow() {
 				m.l.t.Fatal(err)
 			}
 		}
-		if selects(outcomesReader.Filters) {
-			m.budget.Outcome(context.Background(), en)
+		if selects(budgetReader.Filters) {
+			if err := m.budget.Apply(en); err != nil {
+				m.l.t.Fatal(err)
+			}
 		}
 		m.read = seq
 	}
@@ -275,13 +277,15 @@ func (m *member) follow() {
 // keepUp updates the views every 5 ms, and runs the budget ledger and its sweep, until
 // ctx is done.
 func (m *member) keepUp(ctx context.Context) {
+	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the budget ledger has ended
 	go func() {
-		for ctx.Err() == nil {
+		for following.Err() == nil {
 			m.follow()
-			sleep(ctx, 5*time.Millisecond)
+			sleep(following, 5*time.Millisecond)
 		}
 	}()
-	go m.budget.Run(ctx, ctx)
+	m.budget.Follow(1)
+	go func() { m.budget.Run(ctx); stop() }()
 	go m.budget.Sweep(ctx)
 }
 
@@ -418,8 +422,7 @@ func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
+		defer func() { cancel(); time.Sleep(5 * time.Second) }() // until allotments are closed
 		f(t, ctx)
 	})
 }

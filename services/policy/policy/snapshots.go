@@ -57,7 +57,10 @@ func (p *parts) budgetSource(env *run.Env) snapshot.Source {
 		if err != nil {
 			return nil, 0, err
 		}
-		b, last, err := p.budget.Save(ctx)
-		return b, max(tail, last), err
+		b, at, err := p.budget.Save(ctx)
+		if at == 0 { // no event that was stored by now changes the ledgers
+			at = tail
+		}
+		return b, at, err
 	}}
 }

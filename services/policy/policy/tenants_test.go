@@ -104,7 +104,7 @@ func TestTenants(t *testing.T) {
 		l, m := opened(t)
 		running, stop := context.WithCancel(ctx)
 		defer stop()
-		go m.budget.Run(running, running)
+		m.keepUp(running)
 		want := func(what, tenant, kind, reason string) {
 			t.Helper()
 			if _, got := l.decided(ctx, m, tenant, kind, nil); got != reason {
@@ -617,7 +617,7 @@ func TestTenantBudgets(t *testing.T) {
 		calls := run(m, tenantA, "", "", contract.ReasonConcurrencyExceeded)
 		run(m, tenantB, "", "", "")
 		run(m, "t", "", "", "")
-		for _, e := range l.of(events.BudgetChangedName) {
+		for _, e := range l.of(events.AllotmentTakenName) {
 			if e.Tenant != "_org-acme" {
 				t.Errorf("a reservation is recorded in %s", e.Tenant)
 			}
@@ -634,8 +634,7 @@ func TestTenantBudgets(t *testing.T) {
 		ended(calls[3])
 		other := l.join("policy-2")
 		other.keepUp(ctx)
-		run(other, tenantA, contract.ReasonConcurrencyExceeded) // the organization's ledger is read when it is used
-		time.Sleep(10 * time.Second)
+		other.follow()
 		if got := rows(other, tenantA); strings.Contains(got, "=2") || strings.Contains(got, "=1") {
 			t.Error("reservations remain:", got)
 		}

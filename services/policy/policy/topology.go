@@ -10,6 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 )
 
 // The work that policy consumes and the events that each instance reads, in addition to
@@ -19,9 +20,9 @@ var (
 	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), Ends: append(bus.Decisions(), bus.Filters(services.Policy, contract.EventEscalated)...), AckWait: 10 * time.Second, MaxAckPending: 4096}
 	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), Ends: bus.Decisions(), AckWait: 10 * time.Second, MaxAckPending: 256}
 
-	stateReader    = bus.Reader{Name: "state", Stream: bus.Events, Filters: stateFilters()}
-	startsReader   = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters(), Cover: bus.EveryEvent}
-	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.Filters("", contract.EventEffectRecorded)}
+	stateReader  = bus.Reader{Name: "state", Stream: bus.Events, Filters: stateFilters()}
+	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters(), Cover: bus.EveryEvent}
+	budgetReader = bus.Reader{Name: "budget", Stream: bus.Events, Filters: budget.Filters}
 )
 
 // stateFilters returns the filters for the events that the view policy.state processes,

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -11,10 +10,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 	past "github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
-
-// budgetReader selects the events of the budget ledger, for replay. The service reads
-// them as one aggregate before it reserves, so no instance has such a reader.
-var budgetReader = bus.Reader{Name: "budget", Stream: bus.Events, Filters: bus.Filters(services.Policy, contract.EventBudgetChanged)}
 
 // Views returns the declarations of policy's views.
 func Views() []view.Declaration {

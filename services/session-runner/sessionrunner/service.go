@@ -61,7 +61,7 @@ type Service struct {
 // Declaration implements run.Service. The service executes calls, and reads
 // cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.Control}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner")}}
 }
 
 // Run implements run.Service. It reads and seals the packs once. An invalid pack is

@@ -66,7 +66,7 @@ var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.Even
 // Declaration implements run.Service. The service executes calls and handles requests
 // for secrets. It also reads cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.Control}}
+	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.ExecutorControl("vault-broker")}}
 }
 
 var putTool = contract.Tool{

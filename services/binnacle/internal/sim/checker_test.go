@@ -26,6 +26,9 @@ type checker struct {
 	tips  map[string]receipt.Tip // tips of the receipt chains, by tenant and session
 	used  map[string]int64       // reserved and spent amounts, by account and window
 	held  map[string][]events.Charge
+	parts map[string]map[string]int64 // unused amounts of the open allotments, by id, and by account and window
+	drawn map[string]string           // allotment that a call with held amounts draws from
+	void  map[string]bool             // calls that were allowed with draws from a closed allotment
 
 	opened   bool                 // whether the cell is open
 	tenants  map[string]*standing // tenants that exist, without the cell's own
@@ -42,7 +45,7 @@ type fate struct {
 
 func newChecker(w *world) *checker {
 	return &checker{w: w, ids: map[string]uint64{}, clock: map[string]int64{}, calls: map[string]*fate{}, tips: map[string]receipt.Tip{},
-		used: map[string]int64{}, held: map[string][]events.Charge{},
+		used: map[string]int64{}, held: map[string][]events.Charge{}, parts: map[string]map[string]int64{}, drawn: map[string]string{}, void: map[string]bool{},
 		tenants: map[string]*standing{original: {}}, causes: map[string]bool{}}
 }
 
@@ -80,8 +83,8 @@ func (c *checker) one(en eventlog.Entry) error {
 		c.w.show("EVENT #%d %s %s %s: %.900s", en.Seq, e.Source, e.Name, e.CallID, e.Data)
 	}
 	c.ids[e.ID], c.clock[e.ID] = en.Seq, int64(e.Lamport)
-	if e.Name == events.BudgetChangedName {
-		return c.budget(e)
+	if handled, err := c.budgets(e); handled {
+		return err
 	}
 	if e.Name == contract.EventSnapshotRejected {
 		return c.rejected(e)
@@ -145,6 +148,9 @@ func (c *checker) allowed(f *fate, e *contract.Event, seq uint64) error {
 		return fmt.Errorf("call %s is decided twice", e.CallID)
 	}
 	f.decided, f.verdict, f.executor = seq, contract.Allow, a.Decision.Intent.Executor
+	if err := c.draw(f, e, &a); err != nil || c.void[e.CallID] {
+		return err
+	}
 	if a.Decision.Facts != nil && strings.Contains(string(a.Decision.Facts), `"budget":{"accounts":["`) && c.held[e.CallID] == nil {
 		return fmt.Errorf("call %s is allowed on a budget without a reservation before it", e.CallID)
 	}
@@ -196,52 +202,10 @@ func (c *checker) recorded(f *fate, e *contract.Event, seq uint64) error {
 	}
 	f.ended, f.status = seq, rec.Effect.Status
 	if rec.Decision == nil {
-		return nil
+		return c.spent(e, &rec.Effect)
 	}
 	f.decided, f.verdict = seq, rec.Decision.Verdict
 	return c.denied(f, e, rec.Decision.ReasonCode)
-}
-
-// budget applies a change of the budget ledger and compares the result with the limits.
-func (c *checker) budget(e *contract.Event) error {
-	var b events.BudgetChanged
-	if err := contract.Decode(e.Data, &b); err != nil {
-		return err
-	}
-	for _, s := range b.Settled {
-		if c.held[s.CallID] == nil {
-			return fmt.Errorf("call %s is settled and holds no reservation", s.CallID)
-		}
-		for _, h := range c.held[s.CallID] {
-			c.used[h.Account+" "+h.Window] -= h.Amount
-		}
-		for _, h := range s.Charges {
-			c.used[h.Account+" "+h.Window] += h.Amount
-		}
-		delete(c.held, s.CallID)
-		if f := c.calls[s.CallID]; f == nil || f.ended == 0 {
-			return fmt.Errorf("call %s is settled and has no outcome", s.CallID)
-		}
-	}
-	for _, r := range b.Reserved {
-		if c.held[r.CallID] != nil {
-			return fmt.Errorf("call %s reserves twice", r.CallID)
-		}
-		c.held[r.CallID] = r.Charges
-		for _, h := range r.Charges {
-			if f := c.calls[r.CallID]; f == nil {
-				return fmt.Errorf("call %s has a reservation and no proposal", r.CallID)
-			} else if err := charged(f.tenant, h.Account); err != nil {
-				return err
-			}
-			c.used[h.Account+" "+h.Window] += h.Amount
-			limit, _, _ := strings.Cut(h.Account, "/")
-			if have := c.used[h.Account+" "+h.Window]; have > limitOf[limit] {
-				return fmt.Errorf("account %s stands at %d of %d", h.Account, have, limitOf[limit])
-			}
-		}
-	}
-	return nil
 }
 
 // open returns the calls that have no outcome.

@@ -22,7 +22,7 @@ type runner struct{ in *instance }
 
 // Declaration implements run.Service.
 func (*runner) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.Control}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner")}}
 }
 
 func fake(name string, rerun bool, secrets ...contract.SecretGrant) contract.Tool {

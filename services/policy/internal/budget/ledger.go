@@ -9,14 +9,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
@@ -45,38 +44,43 @@ const (
 	lookBack = 1 << 18
 )
 
-// Ledger is one instance's access to one budget ledger. Pending requests, at most
-// maxBatch, are decided together and appended as one event with the expected sequence;
-// the losing writer reloads and retries. Concurrent callers and instances therefore
-// never reserve the same remaining amount. Methods may be called concurrently.
+// Ledger is one instance's access to one budget ledger. An instance holds at most one
+// allotment of it, from which Reserve grants amounts without an append. If the allotment
+// does not suffice, the pending requests, at most maxBatch, take what they lack in one
+// append with the expected sequence; the losing writer reads the ledger and decides again.
+// Concurrent callers and instances therefore never take the same remaining amount. Methods
+// may be called concurrently.
 type Ledger struct {
+	x      *Ledgers
 	emit   *emit.Emitter
 	log    *slog.Logger
 	tenant string
 	limits limit.Limits
 
 	requests chan request
-	outcomes chan limit.Outcome // made before run is called
+	outcomes chan limit.Outcome // of reservations that releases before 0.6 made; made before run is called
 
 	begin func() (done func()) // starts the ledger if it is not running, and prevents it from ending when idle until done is called
 	idle  time.Duration        // time after which run returns if nothing happens; 0 = never
 
-	mu     sync.Mutex
-	active bool // whether run was started by Ledgers.start and has not returned
-	users  int  // number of callers that may still send requests or outcomes
-	state  limit.State
-	last   uint64                   // sequence of the last change that state includes; 0 = none
-	since  map[limit.Call]openSince // open reservations
+	active bool                     // whether run was started by Ledgers.start and has not returned
+	users  int                      // number of callers that may still send requests or outcomes
+	last   uint64                   // sequence of the last event of the ledger that was applied; 0 = none
+	since  map[limit.Call]openSince // reservations that releases before 0.6 made and that are open
 
-	executors map[limit.Call]string // executor of the call, for open reservations of this instance
+	share *share
 }
 
-// newLedger returns an empty budget ledger whose changes are events of tenant. The caller
-// must set begin before it uses the ledger, and must make outcomes before it calls run.
-func newLedger(m *emit.Emitter, log *slog.Logger, tenant string, limits limit.Limits) *Ledger {
-	return &Ledger{emit: m, log: log, tenant: tenant, limits: limits, requests: make(chan request),
-		since: map[limit.Call]openSince{}, executors: map[limit.Call]string{}}
+// newLedger returns an empty budget ledger whose events are events of tenant. The caller
+// must set begin before it uses the ledger, and must make outcomes before it calls serve.
+func newLedger(x *Ledgers, tenant string, limits limit.Limits) *Ledger {
+	b := &Ledger{x: x, emit: x.emit, log: x.log, tenant: tenant, limits: limits, requests: make(chan request), since: map[limit.Call]openSince{}}
+	b.share = &share{Ledger: b, returned: map[string]uint64{}}
+	return b
 }
+
+// state returns the state of the ledger. The caller holds x.mu.
+func (b *Ledger) state() *limit.State { return b.x.book.in(b.tenant) }
 
 // openSince is the time at which an open reservation was added to the state, and the
 // part of the ledger in which to search for the outcome of its call.
@@ -86,12 +90,11 @@ type openSince struct {
 	at   time.Time // time at which this instance applied the change or loaded it from a snapshot
 }
 
-// request is a reservation that Run has not written yet. early receives the expected
-// fact if the reservation is to be granted; answer receives the final result.
+// request is a request that the instance's allotment does not suffice for. answer
+// receives the result.
 type request struct {
 	limit.Request
-	executor      string // service that will execute the call
-	early, answer chan answered
+	answer chan answered
 }
 
 // answered is the result of a request: its fact, or the error of write.
@@ -101,19 +104,14 @@ type answered struct {
 }
 
 // call returns the call of a tenant as the budget ledger identifies it.
-func (b *Ledger) call(tenant, id string) limit.Call {
-	if tenant == b.tenant {
-		tenant = ""
-	}
-	return limit.Call{Tenant: tenant, ID: id}
-}
+func (b *Ledger) call(tenant, id string) limit.Call { return local(b.tenant, tenant, id) }
 
 // tenantOf returns the tenant of a call.
 func (b *Ledger) tenantOf(c limit.Call) string { return cmp.Or(c.Tenant, b.tenant) }
 
-// tenantOf returns the tenant of an entry, according to its subject, or "".
-func tenantOf(en eventlog.Entry) string {
-	_, rest, _ := strings.Cut(en.Subject, ".")
+// tenantOf returns the tenant in a subject of an event, or "".
+func tenantOf(subject string) string {
+	_, rest, _ := strings.Cut(subject, ".")
 	tenant, _, _ := strings.Cut(rest, ".")
 	return tenant
 }
@@ -121,50 +119,27 @@ func tenantOf(en eventlog.Entry) string {
 // filter returns the filter for the events of the budget ledger.
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.tenant, "policy", aggregate) }
 
-// reserve is Ledgers.Reserve for one ledger.
-func (b *Ledger) reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
-	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
+// reserve passes a request to serve, and returns its result.
+func (b *Ledger) reserve(ctx context.Context, r limit.Request) (guard.BudgetFact, error) {
+	q := request{r, make(chan answered, 1)}
 	select {
 	case b.requests <- q:
 	case <-ctx.Done():
-		return fact, nil, ctx.Err()
+		return guard.BudgetFact{}, ctx.Err()
 	}
-	var a answered
 	select {
-	case a = <-q.early:
-		return a.fact, func() (guard.BudgetFact, error) {
-			select {
-			case a := <-q.answer:
-				return a.fact, a.err
-			case <-ctx.Done():
-				return guard.BudgetFact{}, ctx.Err()
-			}
-		}, nil
-	case a = <-q.answer:
+	case a := <-q.answer:
+		return a.fact, a.err
 	case <-ctx.Done():
-		a.err = ctx.Err()
+		return guard.BudgetFact{}, ctx.Err()
 	}
-	return a.fact, func() (guard.BudgetFact, error) { return a.fact, nil }, a.err
 }
 
-// run is Ledgers.Run for one ledger.
-func (b *Ledger) run(ctx, starting context.Context) error {
-	if err := eventlog.Retry(starting, func() error { return b.read(starting) }); err != nil {
-		if starting.Err() != nil {
-			return nil
-		}
-		return err
-	}
-	b.serve(ctx, true)
-	return nil
-}
-
-// serve appends reservations and settlements until ctx is done or, if b.idle is not zero,
-// until there was no request, outcome or user for that time. Unless current is set, serve
-// reads the ledger before the first append. If that fails, the callers of Reserve receive
-// the error, and serve reads again for the next request, so that no caller waits until the
-// log is available again.
-func (b *Ledger) serve(ctx context.Context, current bool) {
+// serve answers requests and appends settlements of reservations until ctx is done or, if
+// b.idle is not zero, until there was no request, outcome or user for that time. If the
+// ledger cannot be read or written, the callers of Reserve receive the error, so that no
+// caller waits until the log is available again.
+func (b *Ledger) serve(ctx context.Context) {
 	for {
 		rs, os := b.collect(ctx)
 		if len(rs)+len(os) == 0 {
@@ -173,21 +148,12 @@ func (b *Ledger) serve(ctx context.Context, current bool) {
 			}
 			continue
 		}
-		var facts []guard.BudgetFact
 		var err error
-		if !current {
-			err = b.read(ctx)
-			current = err == nil
+		if len(os) > 0 {
+			err = b.settle(ctx, os)
 		}
-		if err == nil {
-			facts, err = b.write(ctx, rs, os)
-		}
-		for i, r := range rs {
-			a := answered{err: err}
-			if err == nil {
-				a.fact = facts[i]
-			}
-			r.answer <- a
+		if len(rs) > 0 {
+			err = errors.Join(err, b.share.grant(ctx, rs))
 		}
 		if err != nil && ctx.Err() == nil {
 			b.log.Warn("budget not written", "err", err) // the outcomes are not lost: Sweep reads them from the ledger
@@ -198,8 +164,8 @@ func (b *Ledger) serve(ctx context.Context, current bool) {
 // retire marks the ledger as not running. It returns false, and marks nothing, if the
 // ledger has a user or an outcome to settle.
 func (b *Ledger) retire() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.x.mu.Lock()
+	defer b.x.mu.Unlock()
 	if b.users > 0 || len(b.outcomes) > 0 {
 		return false
 	}
@@ -242,159 +208,91 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 	return rs, os
 }
 
-// write computes the event for the requests and outcomes and appends it. It tries again
-// if another instance appended first. Before the first append, it sends each request
-// that is to be granted its fact on the channel early. It returns one fact for each
-// request, in order, or the error of read, of the log or of encoding the event.
-func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
-	reqs := make([]limit.Request, len(rs))
-	for i := range rs {
-		reqs[i] = rs[i].Request
-	}
-	for first := true; ; first = false {
-		b.mu.Lock()
-		ev, facts := limit.Decide(&b.state, b.limits, b.emit.Now(), reqs, os)
+// settle appends the settlements of reservations whose calls have ended.
+func (b *Ledger) settle(ctx context.Context, os []limit.Outcome) error {
+	return b.change(ctx, func() (string, canon.Document) {
+		ev, _ := limit.Decide(b.state(), b.limits, b.emit.Now(), nil, os)
+		if len(ev.Settled) == 0 {
+			return "", nil
+		}
+		return events.BudgetChangedName, &ev
+	})
+}
+
+// change appends the event that decide returns, with the expected sequence of the last
+// event of the ledger, and waits until it is applied. If another instance appended first,
+// it reads the ledger and calls decide again. decide is called with x.mu held; if it
+// returns no name, there is nothing to append.
+func (b *Ledger) change(ctx context.Context, decide func() (name string, data canon.Document)) error {
+	for {
+		b.x.mu.Lock()
+		name, data := decide()
 		last := b.last
-		b.mu.Unlock()
-		for i := range rs {
-			if first && facts[i].Refused == "" {
-				rs[i].early <- answered{fact: facts[i]}
-			}
+		b.x.mu.Unlock()
+		if name == "" {
+			return nil
 		}
-		if len(ev.Reserved) == 0 && len(ev.Settled) == 0 {
-			// The event is empty, but the facts must be based on the current ledger.
-			behind, err := b.behind(ctx, last)
-			if err != nil {
-				return nil, err
-			}
-			if !behind {
-				return facts, nil
-			}
-		} else {
-			e := b.emit.In(b.tenant).New(events.BudgetChangedName, aggregate, contract.Bytes(&ev), nil)
-			raw, err := e.Encode()
-			if err != nil {
-				return nil, err
-			}
-			seq, err := b.emit.Log.AppendExpect(ctx, e.Subject(), e.ID, raw, b.filter(), last)
-			if err == nil {
-				b.fold(seq, &ev)
-				b.executes(rs)
-				return facts, nil
-			}
-			if !errors.Is(err, eventlog.ErrConflict) {
-				return nil, err
-			}
+		seq, err := b.append(ctx, emit.NewID("e"), name, data, last)
+		if err == nil {
+			return b.x.await(ctx, seq)
 		}
-		if err := b.read(ctx); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// behind reports whether the ledger has changes after the sequence last.
-func (b *Ledger) behind(ctx context.Context, last uint64) (bool, error) {
-	en, err := b.emit.Log.Last(ctx, b.filter())
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return false, nil
-	}
-	return en.Seq > last, err
-}
-
-// read applies the changes that follow the last one applied. It skips entries that are
-// not events of the budget ledger. It returns the error of the log, or an error for a
-// change that cannot be decoded.
-func (b *Ledger) read(ctx context.Context) error {
-	b.mu.Lock()
-	from := b.last + 1
-	b.mu.Unlock()
-	for en, err := range b.emit.Log.Scan(ctx, b.filter(), from) {
-		if err != nil {
+		if !errors.Is(err, eventlog.ErrConflict) {
 			return err
 		}
-		e, err := eventlog.Open(en, b.filter())
-		if err != nil {
-			continue
+		if err := b.reach(ctx); err != nil {
+			return err
 		}
-		b.emit.See(e.Lamport)
-		ev, err := changeOf(e)
-		if err != nil {
-			return fmt.Errorf("budget change at %d: %w", en.Seq, err)
-		}
-		b.fold(en.Seq, ev)
 	}
-	return nil
 }
 
-// changeOf decodes a budget_changed event.
-func changeOf(e *contract.Event) (*events.BudgetChanged, error) {
-	var ev events.BudgetChanged
-	return &ev, contract.Decode(e.Data, &ev)
+// append appends an event of the ledger with an id and the expected sequence of the last
+// one.
+func (b *Ledger) append(ctx context.Context, id, name string, data canon.Document, last uint64) (uint64, error) {
+	e := b.emit.In(b.tenant).New(name, aggregate, contract.Bytes(data), nil)
+	e.ID = id
+	raw, err := e.Encode()
+	if err != nil {
+		return 0, err
+	}
+	return b.emit.Log.AppendExpect(ctx, e.Subject(), e.ID, raw, b.filter(), last)
 }
 
-// fold applies the change at a sequence unless it was applied before: Sweep may read a
-// change of this instance before the append of the change has returned.
-func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if seq <= b.last {
-		return
+// reach waits until the events of the ledger, and the outcomes of calls, that are stored
+// now are applied. It returns the error of the log or of ctx.
+func (b *Ledger) reach(ctx context.Context) error {
+	var last uint64
+	for _, f := range []string{b.filter(), outcomes} {
+		en, err := b.emit.Log.Last(ctx, f)
+		if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+			return err
+		}
+		last = max(last, en.Seq)
 	}
-	limit.Evolve(&b.state, ev)
-	b.last = seq
+	return b.x.await(ctx, last)
+}
+
+// fold updates the ledger after the event at a sequence was applied to the book. by is
+// the source of the event. The caller holds x.mu.
+func (b *Ledger) fold(seq uint64, by string, c *change) {
+	b.last = max(b.last, seq)
+	if c.legacy != nil {
+		b.foldLegacy(seq, c.legacy)
+	}
+	b.share.fold(seq, by, c)
+}
+
+// foldLegacy updates the times of reservations that releases before 0.6 made.
+func (b *Ledger) foldLegacy(seq uint64, ev *events.BudgetChanged) {
 	for _, r := range ev.Reserved {
 		b.since[limit.Call{Tenant: r.Tenant, ID: r.CallID}] = openSince{seq, seq - min(seq-1, lookBack), time.Now()}
 	}
 	for _, s := range ev.Settled {
-		call := limit.Call{Tenant: s.Tenant, ID: s.CallID}
-		delete(b.since, call)
-		delete(b.executors, call)
+		delete(b.since, limit.Call{Tenant: s.Tenant, ID: s.CallID})
 	}
 }
 
-// executes records, for each request whose reservation is open, the service that
-// executes the call and may therefore record its outcome.
-func (b *Ledger) executes(rs []request) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range rs {
-		if b.state.IsOpen(r.Call) {
-			b.executors[r.Call] = r.executor
-		}
-	}
-}
-
-// open reports whether a reservation is open.
-func (b *Ledger) open() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.since) > 0
-}
-
-// oldest returns the sequence of the oldest open reservation, or the argument none if
-// that is smaller or no reservation is open.
-func (b *Ledger) oldest(none uint64) uint64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, s := range b.since {
-		none = min(none, s.seq)
-	}
-	return none
-}
-
-// outcomes is the filter of the events that Outcome processes.
+// outcomes is the filter of the outcomes of calls.
 var outcomes = bus.Filter{Event: contract.EventEffectRecorded}.String()
-
-// outcome is Ledgers.Outcome for one ledger.
-func (b *Ledger) outcome(ctx context.Context, en eventlog.Entry) {
-	call := b.call(tenantOf(en), contract.PeekCallID(en.Data))
-	b.mu.Lock()
-	open, executor := b.state.IsOpen(call), b.executors[call]
-	b.mu.Unlock()
-	if open {
-		b.ended(ctx, en, executor)
-	}
-}
 
 // executorOf returns the service that recorded an outcome if policy allowed that service
 // to execute the call. Otherwise, or if the log cannot be read, it returns "". It
@@ -424,13 +322,9 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 	if err := contract.Decode(e.Data, &rec); err != nil {
 		return
 	}
-	o := limit.Outcome{Call: b.call(e.Tenant, e.CallID), Status: rec.Effect.Status, Attested: rec.Effect.AttestedBy != ""}
-	if rec.Effect.Usage != nil {
-		o.Usage = *rec.Effect.Usage
-	}
 	defer b.begin()()
 	select {
-	case b.outcomes <- o:
+	case b.outcomes <- outcomeIn(b.tenant, e, &rec):
 	case <-ctx.Done():
 	}
 }
@@ -461,8 +355,8 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	if found {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.x.mu.Lock()
+	defer b.x.mu.Unlock()
 	if s, ok := b.since[l.call]; ok && s.seq == l.seq {
 		s.from = next
 		b.since[l.call] = s
@@ -491,13 +385,13 @@ type lateCall struct {
 // late returns the late calls in the order in which their reservations were made.
 func (b *Ledger) late() []lateCall {
 	var out []lateCall
-	b.mu.Lock()
+	b.x.mu.Lock()
 	for call, s := range b.since {
 		if time.Since(s.at) > takeOver {
-			out = append(out, lateCall{call, b.state.Session(call), s.seq, s.from})
+			out = append(out, lateCall{call, b.state().Session(call), s.seq, s.from})
 		}
 	}
-	b.mu.Unlock()
+	b.x.mu.Unlock()
 	slices.SortFunc(out, func(x, y lateCall) int {
 		return cmp.Or(cmp.Compare(x.seq, y.seq), cmp.Compare(x.call.Tenant, y.call.Tenant), cmp.Compare(x.call.ID, y.call.ID))
 	})

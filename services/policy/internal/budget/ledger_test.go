@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +54,35 @@ func member(log eventlog.Log, name string, limits []guard.Limit) *Ledgers {
 	return New(m, slog.New(slog.NewTextHandler(io.Discard, nil)), "t", fixed{"t": limits})
 }
 
+// start runs an instance and applies new entries every millisecond. The instance stops
+// applying entries while the returned value is true. If stop is done, the instance ends,
+// and closes its allotments.
+func start(stop context.Context, log eventlog.Log, x *Ledgers) (stopped *atomic.Bool) {
+	stopped = &atomic.Bool{}
+	following, end := context.WithCancel(context.WithoutCancel(stop))
+	x.Follow(1)
+	go func() {
+		for next := uint64(1); following.Err() == nil; time.Sleep(time.Millisecond) {
+			if stopped.Load() {
+				continue
+			}
+			for en, err := range log.Scan(following, eventlog.Every, next) {
+				if err != nil {
+					break
+				}
+				if bus.MatchAny(Filters, en.Subject) {
+					if err := x.Apply(en); err != nil {
+						panic(err)
+					}
+				}
+				next = en.Seq + 1
+			}
+		}
+	}()
+	go func() { x.Run(stop); end() }()
+	return stopped
+}
+
 // fixed implements Tenants with limits by tenant.
 type fixed map[string][]guard.Limit
 
@@ -77,19 +106,17 @@ func rows(b *Ledgers, tenant string) []limit.Row {
 }
 
 // bubble runs f in a synctest bubble with n running instances of the budget ledger over
-// one log.
-func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*Ledgers)) {
+// one log, for the limits.
+func bubble(t *testing.T, n int, limits []guard.Limit, f func(ctx context.Context, log *flaky, ms []*Ledgers)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
+		defer func() { cancel(); time.Sleep(2 * patience) }() // until allotments are closed
 		log := &flaky{Log: &memlog.Log{}}
 		var ms []*Ledgers
 		for i := range n {
-			ms = append(ms, member(log, fmt.Sprint("policy-", i), three))
-			go ms[i].Run(ctx, ctx)
+			ms = append(ms, member(log, fmt.Sprint("policy-", i), limits))
+			start(ctx, log, ms[i])
 		}
-		synctest.Wait() // wait until every instance has read the empty log
 		f(ctx, log, ms)
 	})
 }
@@ -98,501 +125,385 @@ func judgeRequest(call string) limit.Request {
 	return limit.Request{Call: limit.Call{ID: call}, Facts: &guard.Facts{Actor: "alice", Session: "s-1", Tenant: "t"}, Amounts: contract.Amounts{Calls: 1}}
 }
 
-// take makes a reservation and waits until it is durable. refused is the reason code if
-// it was refused.
-func take(ctx context.Context, b *Ledgers, call string) (refused string, err error) {
-	_, final, err := b.Reserve(ctx, judgeRequest(call), "judge")
-	if err != nil {
-		return "", err
+// allow reserves the amounts of a request and, if they are granted, records that the call
+// is allowed to the judge. It returns the fact.
+func allow(ctx context.Context, t *testing.T, log eventlog.Log, x *Ledgers, r limit.Request) (guard.BudgetFact, error) {
+	t.Helper()
+	f, err := x.Reserve(ctx, r)
+	if err == nil && f.Refused == "" {
+		record(t, log, r.Facts.Tenant, "policy", contract.EventAllowed, "judge", r.ID, allowedData(&f))
 	}
-	f, err := final()
-	return f.Refused, err
+	return f, err
 }
 
-// record appends an event of the call to the log, with the given service as its source,
-// and returns the stored entry.
-func record(t *testing.T, log eventlog.Log, service, name, target, call string, data []byte) eventlog.Entry {
+// allowedData returns the data of an event that allows a call with a budget fact.
+func allowedData(f *guard.BudgetFact) []byte {
+	facts := contract.Bytes(&guard.Facts{Budget: f})
+	return contract.Bytes(&contract.Allowed{Decision: contract.Decision{Facts: facts, Intent: &contract.ExecutionIntent{Executor: "judge"}}})
+}
+
+// record appends an event of the call to the log, with the given service as its source.
+func record(t *testing.T, log eventlog.Log, tenant, service, name, target, call string, data []byte) {
 	t.Helper()
-	m := &emit.Emitter{Log: log, Tenant: "t", Source: service + "/" + service + "-1", Now: time.Now}
+	m := &emit.Emitter{Log: log, Tenant: tenant, Source: service + "/" + service + "-1", Now: time.Now}
 	e := m.New(name, "s-1", data, nil)
 	e.CallID, e.Session, e.Target, e.Actor = call, "s-1", target, "alice"
-	seq, err := m.Append(t.Context(), e)
-	if err != nil {
+	if _, err := m.Append(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
-	en, err := log.Get(t.Context(), seq)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// end appends the outcome of a call.
+func end(t *testing.T, log eventlog.Log, tenant, service, call, status string) {
+	t.Helper()
+	record(t, log, tenant, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: status}}))
+}
+
+// folded returns the dump of a View of the log.
+func folded(t *testing.T, log eventlog.Log) string {
+	t.Helper()
+	var v View
+	for en, err := range log.Scan(t.Context(), eventlog.Every, 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bus.MatchAny(Filters, en.Subject) {
+			continue
+		}
+		e, err := eventlog.Open(en, eventlog.Every)
+		if err == nil {
+			err = v.Apply(e)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	return en
+	return string(v.Dump())
 }
 
-// outcomeOf appends a successful outcome of the call, with the given service as its
-// source, and returns the stored entry.
-func outcomeOf(t *testing.T, log eventlog.Log, service, call string) eventlog.Entry {
-	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
+// spent returns what is reserved and committed on all accounts of a tenant.
+func spent(x *Ledgers, tenant string) (n int64) {
+	time.Sleep(10 * time.Millisecond) // until the last allowed call is applied
+	for _, r := range rows(x, tenant) {
+		n += r.Reserved + r.Committed
+	}
+	return n
 }
 
-// TestNeverOverspent shows that as many calls are granted as the limit permits, although
-// several instances reserve concurrently and acknowledgements are lost, and that all
-// instances and a View of the same events have the same dump.
+// of counts the events with a name.
+func of(t *testing.T, log eventlog.Log, name string) (n int) {
+	t.Helper()
+	for _, err := range log.Scan(t.Context(), bus.Filter{Event: name}.String(), 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	return n
+}
+
+// TestNeverOverspent shows that exactly as many calls are granted as the limit permits,
+// although 64 clients use three instances and acknowledgements are lost, that the limit is
+// used to its last unit, and that all instances and a View of the same events agree.
 func TestNeverOverspent(t *testing.T) {
-	bubble(t, 3, func(ctx context.Context, log *flaky, ms []*Ledgers) {
-		log.fail = 2
-		var mu sync.Mutex
-		granted := map[string]bool{}
+	const most = 500
+	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: most, Window: "total"}, {ID: "s", Level: "session", Measure: "calls", Max: most + 1, Window: "day"}}
+	bubble(t, 3, total, func(ctx context.Context, log *flaky, ms []*Ledgers) {
+		log.fail = 5
+		var granted, refused atomic.Int64
 		var wg sync.WaitGroup
-		for i := range 24 {
+		for client := range 64 {
 			wg.Go(func() {
-				call := fmt.Sprint("c-", i)
-				for { // the proposal is delivered again until a delivery has a final result
-					refused, err := take(ctx, ms[i%3], call)
-					if err != nil {
-						continue
+				for n := range 10 {
+					call := fmt.Sprintf("c-%d-%d", client, n)
+					for { // the proposal is delivered again until a delivery has a final result
+						f, err := allow(ctx, t, log, ms[client%3], judgeRequest(call))
+						if err != nil {
+							continue
+						}
+						if f.Refused == "" {
+							granted.Add(1)
+							end(t, log, "t", "judge", call, contract.Succeeded)
+						} else {
+							refused.Add(1)
+						}
+						break
 					}
-					mu.Lock()
-					granted[call] = refused == ""
-					mu.Unlock()
-					return
 				}
 			})
 		}
 		wg.Wait()
-		n := 0
-		for _, ok := range granted {
-			if ok {
-				n++
+		if granted.Load() != most || refused.Load() != 640-most {
+			t.Errorf("%d calls are granted and %d refused, want %d and %d", granted.Load(), refused.Load(), most, 640-most)
+		}
+		want := folded(t, log)
+		for _, x := range ms {
+			if n := spent(x, "t"); n != 2*most {
+				t.Errorf("%d used, want %d", n, 2*most)
+			}
+			if _, got := x.Dump(); string(got) != want {
+				t.Errorf("the dump is\n%s\nwant\n%s", got, want)
 			}
 		}
-		if n != 3 {
-			t.Errorf("%d calls are granted, want 3", n)
-		}
-		var dumps []string
-		for _, b := range ms {
-			if err := b.Read(ctx); err != nil {
-				t.Fatal(err)
-			}
-			at, lines := b.Dump()
-			dumps = append(dumps, fmt.Sprintf("%d %s", at, lines))
-		}
-		if dumps[0] != dumps[1] || dumps[1] != dumps[2] || rows(ms[0], "t")[0].Reserved != 3 {
-			t.Errorf("the members differ: %q", dumps)
-		}
-		var v View
-		for en, err := range log.Scan(ctx, "evt.>", 1) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			e, err := eventlog.Open(en, eventlog.Every)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := v.Apply(e); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !strings.HasSuffix(dumps[0], " "+string(v.Dump())) {
-			t.Errorf("folded event by event it is %s", v.Dump())
+		if n := of(t, log, events.AllotmentTakenName); n > most/2 {
+			t.Errorf("%d blocks are taken for %d calls", n, most)
 		}
 	})
 }
 
-// TestWhoSettles shows that a call beyond the limit is refused, that a second delivery
-// reserves nothing more, and that an outcome settles a reservation once, and only if the
-// call's executor or policy recorded it.
-func TestWhoSettles(t *testing.T) {
-	bubble(t, 1, func(ctx context.Context, log *flaky, ms []*Ledgers) {
-		b := ms[0]
-		reserved := func() (n int64) {
-			time.Sleep(10 * linger)
-			for _, r := range rows(b, "t") {
-				n += r.Reserved
-			}
-			return n
+// TestUnusedIsRecalled shows that a call is refused only when no instance has unused
+// amounts: one instance uses what another one has taken and does not use.
+func TestUnusedIsRecalled(t *testing.T) {
+	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 100, Window: "total"}}
+	bubble(t, 2, total, func(ctx context.Context, log *flaky, ms []*Ledgers) {
+		if f, err := allow(ctx, t, log, ms[0], judgeRequest("c-0")); f.Refused != "" || err != nil {
+			t.Fatal(f, err)
 		}
-		for _, call := range []string{"c-1", "c-2", "c-3"} {
-			if refused, err := take(ctx, b, call); refused != "" || err != nil {
-				t.Fatal(refused, err)
-			}
+		if time.Sleep(time.Second); spent(ms[1], "t") != 1 {
+			t.Error(rows(ms[1], "t"))
 		}
-		if refused, _ := take(ctx, b, "c-4"); refused != contract.ReasonConcurrencyExceeded {
-			t.Error("beyond the limit:", refused)
+		if f, err := ms[1].Reserve(ctx, judgeRequest("c-0")); f.Refused != "" || len(f.Draws) != 0 || err != nil {
+			t.Error("a second delivery of a call that another instance has allowed:", f, err)
 		}
-		if refused, err := take(ctx, b, "c-1"); refused != "" || err != nil || reserved() != 3 {
-			t.Error("a second delivery reserves again, or is refused:", refused, err)
-		}
-		for _, c := range []struct {
-			service, call string
-			want          int64
-		}{{"gateway", "c-1", 3}, {"judge", "c-9", 3}, {"judge", "c-1", 2}, {"judge", "c-1", 2}, {"policy", "c-2", 1}} {
-			b.Outcome(ctx, outcomeOf(t, log, c.service, c.call))
-			if got := reserved(); got != c.want {
-				t.Errorf("after an outcome of %s by %s: %d reserved, want %d", c.call, c.service, got, c.want)
+		began := time.Now()
+		for n := 1; n < 100; n++ {
+			if f, err := allow(ctx, t, log, ms[1], judgeRequest(fmt.Sprint("c-", n))); f.Refused != "" || err != nil {
+				t.Fatal(n, f, err)
 			}
 		}
-		b.Outcome(ctx, record(t, log, "judge", contract.EventEffectRecorded, "", "c-3", []byte(`{}`)))
-		if reserved() != 1 {
-			t.Error("what is no outcome settles")
+		if time.Since(began) > lease {
+			t.Errorf("an instance that responds is waited for: %v", time.Since(began))
+		}
+		if f, err := allow(ctx, t, log, ms[1], judgeRequest("c-100")); f.Refused != contract.ReasonBudgetExceeded || err != nil {
+			t.Error("beyond the limit:", f, err)
+		}
+		if n := of(t, log, events.AllotmentClosedName); n != 0 {
+			t.Errorf("%d allotments are closed", n)
 		}
 	})
 }
 
-// TestSweep shows that an instance settles reservations that another instance made, only
-// after some time and with the outcome of the permitted executor, and that a reservation
-// made after the outcome is settled, too.
-func TestSweep(t *testing.T) {
-	bubble(t, 2, func(ctx context.Context, log *flaky, ms []*Ledgers) {
-		dead, b := ms[0], ms[1]
-		for _, call := range []string{"c-1", "c-2"} {
-			if refused, err := take(ctx, dead, call); refused != "" || err != nil {
-				t.Fatal(refused, err)
-			}
-			record(t, log, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{}))
-		}
-		outcomeOf(t, log, "judge", "c-1")
-		outcomeOf(t, log, "vault-broker", "c-2") // policy allowed only judge to execute the call
-		if b.Watched() != true || b.From(99) != 100 {
-			t.Error("where to follow from is wrong before it has read")
-		}
-		go b.Sweep(ctx)
-		time.Sleep(2 * time.Second)
-		if rows(b, "t")[0].Reserved != 2 || b.From(99) != 1 {
-			t.Errorf("%+v before its time, from %d", rows(b, "t"), b.From(99))
-		}
-		time.Sleep(10 * time.Second)
-		if rows(b, "t")[0].Reserved != 1 {
-			t.Errorf("%+v", rows(b, "t"))
-		}
-		outcomeOf(t, log, "judge", "c-2")
-		time.Sleep(10 * time.Second)
-		if rows(b, "t")[0].Reserved != 0 {
-			t.Errorf("%+v", rows(b, "t"))
-		}
-		if refused, err := take(ctx, b, "c-1"); refused != "" || err != nil || rows(b, "t")[0].Reserved != 1 {
-			t.Fatal(refused, err)
-		}
-		time.Sleep(10 * time.Second)
-		if rows(b, "t")[0].Reserved != 0 {
-			t.Errorf("a reservation for a call that has ended stays: %+v", rows(b, "t"))
-		}
-	})
-}
-
-// TestNotRunning shows that Reserve returns the error of its context if Run is not
-// running, that outcomes need not be read without a limit, that Run fails if a change
-// cannot be decoded, and that a View ignores a change of another service.
-func TestNotRunning(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := &memlog.Log{}
-		b := member(log, "policy-1", three)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, _, err := b.Reserve(ctx, judgeRequest("c-1"), "judge"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		if member(log, "policy-2", nil).Watched() {
-			t.Error("outcomes are followed without a limit")
-		}
-		m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
-		e := m.New(events.BudgetChangedName, aggregate, []byte(`{"x":1}`), nil)
-		raw, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := log.Append(t.Context(), e.Subject(), e.ID, raw); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Run(t.Context(), t.Context()); err == nil || !strings.Contains(err.Error(), "budget change at 1") {
-			t.Error(err)
-		}
-		var v View
-		if err := v.Apply(&contract.Event{Source: "gateway/gw1", Name: events.BudgetChangedName, Data: contract.Bytes(&events.BudgetChanged{Now: "x", Reserved: []events.Reserved{{CallID: "c", Session: "s"}}})}); err != nil || len(v.Dump()) != 0 {
-			t.Errorf("another service's change is folded: %s, %v", v.Dump(), err)
-		}
-	})
-}
-
-// TestOriginal shows that the accounts of the mesh's original tenant, whose budget ledger
-// is in that tenant and not in the home tenant, are listed with the ids of its limits.
-func TestOriginal(t *testing.T) {
+// TestStoppedHolder shows that the allotment of an instance that is stopped is closed when
+// another one needs what it holds, that calls that the stopped instance has granted and
+// that are allowed after that are void, and that the instance continues with a new
+// allotment.
+func TestStoppedHolder(t *testing.T) {
+	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 100, Window: "total"}}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
-		x := member(&flaky{Log: &memlog.Log{}}, "policy-1", nil)
-		x.tenants = fixed{"default": three}
-		go x.Run(ctx, ctx)
-		r := judgeRequest("c-1")
-		r.Facts.Tenant = "default"
-		_, final, err := x.Reserve(ctx, r, "judge")
-		if err == nil {
-			_, err = final()
-		}
-		if got := rows(x, "default"); err != nil || len(got) != 1 || got[0].Account != "l/agent:alice" || got[0].Reserved != 1 {
-			t.Errorf("%+v %v", got, err)
-		}
-	})
-}
-
-// TestOrganizations shows that tenants of one organization share its limit and not their
-// own, that a reservation that is requested before Run is called is made, that the
-// outcome of a call settles no reservation of another tenant's call with the same id,
-// that the event names the tenant of each reservation, that the ledger of an
-// organization ends when it is idle and runs again, and that another instance and a View
-// can load the state that an instance saved.
-func TestOrganizations(t *testing.T) {
-	const a, b, in = "acme_web_prod", "acme_web_test", "_org-acme"
-	own := func(tenant string) []guard.Limit {
-		return []guard.Limit{{ID: tenant + ".l", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"}, {ID: "org", Level: "organization", Measure: "calls", Max: 3, Window: "concurrent"}}
-	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
+		defer func() { cancel(); time.Sleep(2 * patience) }()
 		log := &flaky{Log: &memlog.Log{}}
-		tenants := fixed{"t": three, a: own(a), b: own(b)}
-		made := func(name string) *Ledgers {
-			x := member(log, name, nil)
-			x.tenants = tenants
-			return x
+		one, two := member(log, "policy-1", total), member(log, "policy-2", total)
+		stopped := start(ctx, log, one)
+		start(ctx, log, two)
+		if f, err := allow(ctx, t, log, one, judgeRequest("c-0")); f.Refused != "" || err != nil {
+			t.Fatal(f, err)
 		}
-		x := made("policy-1")
-		early := make(chan error)
-		go func() { // a reservation that is requested before Run
-			r := judgeRequest("c-0")
-			r.Facts.Tenant = a
-			_, final, err := x.Reserve(ctx, r, "judge")
-			if err == nil {
-				_, err = final()
-			}
-			early <- err
-		}()
-		synctest.Wait()
-		go x.Run(ctx, ctx)
-		go x.Sweep(ctx)
-		if err := <-early; err != nil {
-			t.Fatal(err)
+		late, err := one.Reserve(ctx, judgeRequest("c-late"))
+		if err != nil || late.Allotment == "" {
+			t.Fatal(late, err)
 		}
-		ask := func(tenant, call string) string {
-			r := judgeRequest(call)
-			r.Facts.Tenant = tenant
-			_, final, err := x.Reserve(ctx, r, "judge")
-			if err != nil {
-				t.Fatal(err)
+		stopped.Store(true)
+		for n := 1; n < 100; n++ {
+			if f, err := allow(ctx, t, log, two, judgeRequest(fmt.Sprint("c-", n))); f.Refused != "" || err != nil {
+				t.Fatal(n, f, err)
 			}
-			f, err := final()
+		}
+		if f, err := allow(ctx, t, log, two, judgeRequest("c-100")); f.Refused != contract.ReasonBudgetExceeded || err != nil {
+			t.Error("beyond the limit:", f, err)
+		}
+		if !one.Valid("t", &late) {
+			t.Error("the stopped instance knows that its allotment is closed")
+		}
+		record(t, log, "t", "policy", contract.EventAllowed, "judge", "c-late", allowedData(&late))
+		stopped.Store(false)
+		time.Sleep(time.Second)
+		if one.Valid("t", &late) || spent(one, "t") != 100 || spent(two, "t") != 100 {
+			t.Errorf("a void draw counts: %d and %d of 100", spent(one, "t"), spent(two, "t"))
+		}
+		end(t, log, "t", "judge", "c-late", contract.Cancelled)
+		end(t, log, "t", "judge", "c-7", contract.Expired)
+		if f, err := allow(ctx, t, log, one, judgeRequest("c-101")); f.Refused != "" || f.Allotment == late.Allotment || err != nil {
+			t.Error("the resumed instance:", f, err)
+		}
+		time.Sleep(time.Second)
+		if _, got := one.Dump(); string(got) != folded(t, log) {
+			t.Errorf("the dump is\n%s\nwant\n%s", got, folded(t, log))
+		}
+	})
+}
+
+// TestCrashLoop shows that what runs that crashed have taken is used by other instances,
+// and that a run of an instance closes the allotments of its earlier runs.
+func TestCrashLoop(t *testing.T) {
+	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 60, Window: "total"}}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer func() { cancel(); time.Sleep(2 * patience) }()
+		log := &flaky{Log: &memlog.Log{}}
+		calls := 0
+		next := func(x *Ledgers) string {
+			calls++
+			f, err := allow(ctx, t, log, x, judgeRequest(fmt.Sprint("c-", calls)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return f.Refused
 		}
-		reserved := func() string {
-			time.Sleep(10 * linger)
-			out := ""
-			for _, tenant := range []string{"t", a, b} {
-				for _, r := range rows(x, tenant) {
-					out += fmt.Sprint(r.Account, "=", r.Reserved, " ")
-				}
+		for range 20 { // each run crashes after one call: its entries are not applied any more
+			x := member(log, "policy-1", total)
+			stopped := start(ctx, log, x)
+			if refused := next(x); refused != "" {
+				t.Fatal(calls, refused)
 			}
-			return out
+			stopped.Store(true)
 		}
-		for _, c := range []struct{ tenant, call, want string }{{"t", "c-1", ""}, {a, "c-1", ""}, {b, "c-1", ""}, {a, "c-3", contract.ReasonConcurrencyExceeded}, {b, "c-3", contract.ReasonConcurrencyExceeded}} {
-			if got := ask(c.tenant, c.call); got != c.want {
-				t.Errorf("%s in %s: %q, want %q", c.call, c.tenant, got, c.want)
-			}
-		}
-		if got := reserved(); got != "l/agent:alice=1 acme_web_prod.l/agent:alice=2 org/organization:acme=3 acme_web_test.l/agent:alice=1 org/organization:acme=3 " {
-			t.Error(got)
-		}
-		outcome := func(tenant, call string) {
-			m := &emit.Emitter{Log: log, Tenant: tenant, Source: "judge/judge-1", Now: time.Now}
-			e := m.New(contract.EventEffectRecorded, "s-1", contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}), nil)
-			e.CallID, e.Session, e.Actor = call, "s-1", "alice"
-			seq, err := m.Append(ctx, e)
-			if err != nil {
-				t.Fatal(err)
-			}
-			en, err := log.Get(ctx, seq)
-			if err != nil {
-				t.Fatal(err)
-			}
-			x.Outcome(ctx, en)
-		}
-		time.Sleep(2 * idle)
-		org := x.in(in)
-		org.mu.Lock()
-		active := org.active
-		org.mu.Unlock()
-		if active {
-			t.Error("the ledger of an idle organization runs")
-		}
-		outcome(b, "c-1")
-		outcome("other_web_prod", "c-1")
-		if got := reserved(); got != "l/agent:alice=1 acme_web_prod.l/agent:alice=2 org/organization:acme=2 acme_web_test.l/agent:alice=0 org/organization:acme=2 " {
-			t.Error("after the outcome of a call of b:", got)
-		}
-		at, dump := x.Dump()
-		if n := strings.Count(string(dump), "{\"tenant\""); n != 2 || strings.Count(string(dump), `"tenant":"acme_web_prod"`) != 2 {
-			t.Errorf("%s", dump)
-		}
-		saved, last, err := x.Save(ctx)
-		if err != nil || last != at {
-			t.Fatal(last, at, err)
-		}
-		again, view, folded := made("policy-2"), View{}, View{}
-		if again.Load(saved) != nil || view.Load(saved) != nil {
-			t.Fatal("what was saved cannot be loaded")
-		}
-		for en, err := range log.Scan(ctx, bus.Filter{Event: events.BudgetChangedName}.String(), 1) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			e, err := eventlog.Open(en, eventlog.Every)
-			if err != nil || folded.Apply(e) != nil {
-				t.Fatal(err)
-			}
-			if e.Tenant != "t" && e.Tenant != in {
-				t.Error("a budget ledger is in", e.Tenant)
+		x := member(log, "policy-2", total)
+		start(ctx, log, x)
+		for range 40 {
+			if refused := next(x); refused != "" {
+				t.Fatal(calls, refused)
 			}
 		}
-		if _, got := again.Dump(); string(got) != string(dump) || string(view.Dump()) != string(dump) || string(folded.Dump()) != string(dump) {
-			t.Errorf("%s, %s and %s, want %s", got, view.Dump(), folded.Dump(), dump)
-		}
-		if !again.Watched() || again.From(99) == 100 {
-			t.Error("open reservations of an organization are not followed")
+		if refused := next(x); refused != contract.ReasonBudgetExceeded || spent(x, "t") != 60 {
+			t.Errorf("%q with %d of 60", refused, spent(x, "t"))
 		}
 	})
 }
 
-// TestOrganizationUnread shows that Reserve returns the error of the log if the budget
-// ledger of an organization cannot be read, and reserves once it can be read again.
-func TestOrganizationUnread(t *testing.T) {
-	const tenant = "acme_web_prod"
+// TestWhoSettles shows that an outcome settles what its call has drawn once, and only if
+// the executor that the intent names, or policy, recorded it, that a second delivery of a
+// proposal draws nothing more, and that an unknown outcome remains charged.
+func TestWhoSettles(t *testing.T) {
+	bubble(t, 1, []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 9, Window: "concurrent"}, {ID: "sum", Level: "agent", Measure: "calls", Max: 9, Window: "total"}}, func(ctx context.Context, log *flaky, ms []*Ledgers) {
+		x := ms[0]
+		for _, call := range []string{"c-1", "c-2", "c-3"} {
+			if f, err := allow(ctx, t, log, x, judgeRequest(call)); f.Refused != "" || err != nil {
+				t.Fatal(f, err)
+			}
+		}
+		spent(x, "t")
+		if f, err := x.Reserve(ctx, judgeRequest("c-1")); f.Refused != "" || err != nil || len(f.Draws) != 0 {
+			t.Error("a second delivery draws again, or is refused:", f, err)
+		}
+		for _, c := range []struct {
+			service, call, status, want string
+		}{
+			{"gateway", "c-1", contract.Succeeded, "3+0 3+0"}, {"judge", "c-9", contract.Succeeded, "3+0 3+0"}, {"judge", "c-1", contract.Succeeded, "2+0 2+1"},
+			{"judge", "c-1", contract.Succeeded, "2+0 2+1"}, {"policy", "c-2", contract.Expired, "1+0 1+1"}, {"judge", "c-3", contract.Unknown, "0+0 0+2"},
+		} {
+			end(t, log, "t", c.service, c.call, c.status)
+			got := ""
+			for _, r := range rows(x, "t") {
+				got += fmt.Sprintf("%d+%d ", r.Reserved, r.Committed)
+			}
+			if strings.TrimSpace(got) != c.want {
+				t.Errorf("after an outcome %s of %s by %s: %s, want %s", c.status, c.call, c.service, got, c.want)
+			}
+		}
+	})
+}
+
+// TestEnd shows that an instance that ends closes its allotments.
+func TestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
-		log := &memlog.Log{}
-		x := member(memlog.Outage{Log: log, Until: time.Now().Add(time.Hour)}, "policy-1", nil)
-		x.tenants = fixed{tenant: []guard.Limit{{ID: "org", Level: "organization", Measure: "calls", Max: 3, Window: "total"}}}
-		x.running.Store(&ctx)
-		reserve := func() error {
-			r := judgeRequest("c-1")
-			r.Facts.Tenant = tenant
-			_, final, err := x.Reserve(ctx, r, "judge")
-			if err == nil {
-				_, err = final()
-			}
-			return err
+		log := &flaky{Log: &memlog.Log{}}
+		x := member(log, "policy-1", three)
+		start(ctx, log, x)
+		if f, err := allow(ctx, t, log, x, judgeRequest("c-1")); f.Refused != "" || err != nil {
+			t.Fatal(f, err)
 		}
-		if err := reserve(); !errors.Is(err, eventlog.ErrUnavailable) {
-			t.Fatalf("reserved during an outage: %v", err)
-		}
-		time.Sleep(time.Hour)
-		if err := reserve(); err != nil || log.Size() != 1 {
-			t.Errorf("%d events after the outage, %v", log.Size(), err)
+		cancel()
+		time.Sleep(patience)
+		if n := of(t, log, events.AllotmentClosedName); n != 1 {
+			t.Errorf("%d allotments are closed", n)
 		}
 	})
 }
 
-// TestSweepOrganization shows that an instance settles the reservation of another one
-// that has ended, in the budget ledger of an organization that it has not used itself.
-func TestSweepOrganization(t *testing.T) {
-	const tenant = "acme_web_prod"
-	bubble(t, 2, func(ctx context.Context, log *flaky, ms []*Ledgers) {
-		for _, m := range ms {
-			m.tenants = fixed{"t": three, tenant: []guard.Limit{{ID: "org", Level: "organization", Measure: "calls", Max: 3, Window: "concurrent"}}}
+// TestLegacy shows that reservations of releases before 0.6 count against the limit, and
+// that an instance settles them with outcomes of the permitted executor that were recorded
+// before or after the reservation, once each.
+func TestLegacy(t *testing.T) {
+	bubble(t, 0, nil, func(ctx context.Context, log *flaky, _ []*Ledgers) {
+		m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/policy-9", Now: time.Now}
+		record(t, log, "t", "policy", contract.EventAllowed, "judge", "c-1", contract.Bytes(&contract.Allowed{}))
+		end(t, log, "t", "judge", "c-1", contract.Succeeded)
+		charge := []events.Charge{{Account: "l/agent:alice", Amount: 1, Window: "concurrent"}}
+		if _, err := m.Append(ctx, m.New(events.BudgetChangedName, aggregate, contract.Bytes(&events.BudgetChanged{Now: contract.Time(time.Now()), Reserved: []events.Reserved{
+			{CallID: "c-1", Charges: charge, Session: "s-1"}, {CallID: "c-2", Charges: charge, Session: "s-1"}}}), nil)); err != nil {
+			t.Fatal(err)
 		}
-		r := judgeRequest("c-1")
-		r.Facts.Tenant = tenant
-		_, final, err := ms[0].Reserve(ctx, r, "judge")
-		if err == nil {
-			_, err = final()
+		record(t, log, "t", "policy", contract.EventAllowed, "judge", "c-2", contract.Bytes(&contract.Allowed{}))
+		end(t, log, "t", "vault-broker", "c-2", contract.Succeeded) // policy allowed only judge to execute the call
+		x := member(log, "policy-1", three)
+		start(ctx, log, x)
+		go x.Sweep(ctx)
+		if f, err := allow(ctx, t, log, x, judgeRequest("c-3")); f.Refused != "" || err != nil {
+			t.Fatal(f, err)
 		}
+		if f, err := x.Reserve(ctx, judgeRequest("c-4")); f.Refused != contract.ReasonConcurrencyExceeded || err != nil {
+			t.Fatal("with three of three reserved:", f, err)
+		}
+		time.Sleep(10 * time.Second)
+		if n := spent(x, "t"); n != 2 {
+			t.Errorf("%d reserved, want 2", n)
+		}
+		end(t, log, "t", "judge", "c-2", contract.Succeeded)
+		time.Sleep(10 * time.Second)
+		if n := spent(x, "t"); n != 1 || of(t, log, events.BudgetChangedName) != 3 {
+			t.Errorf("%d reserved after %d changes, want 1 after 3", n, of(t, log, events.BudgetChangedName))
+		}
+		if _, got := x.Dump(); string(got) != folded(t, log) {
+			t.Errorf("the dump is\n%s\nwant\n%s", got, folded(t, log))
+		}
+	})
+}
+
+// TestNotRunning shows that Reserve returns the error of its context if Run is not running,
+// that nothing is read without events or requests, that a change that cannot be decoded is
+// an error, and that a View ignores a change of another service.
+func TestNotRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &memlog.Log{}
+		x := member(log, "policy-1", three)
+		if err := x.Discover(t.Context()); err != nil || wanted(x) {
+			t.Error("the ledger is read without events and requests:", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := x.Reserve(ctx, judgeRequest("c-1")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
+		seq, err := m.Append(t.Context(), m.New(events.BudgetChangedName, aggregate, []byte(`{"x":1}`), nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range []contract.Event{
-			{Source: "policy/policy-1", Name: contract.EventAllowed, Target: "judge", Data: contract.Bytes(&contract.Allowed{})},
-			{Source: "judge/judge-1", Name: contract.EventEffectRecorded, Data: contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: "c-1", Status: contract.Succeeded}})}} {
-			m := &emit.Emitter{Log: log, Tenant: tenant, Source: e.Source, Now: time.Now}
-			stored := m.New(e.Name, "s-1", e.Data, nil)
-			stored.CallID, stored.Session, stored.Target, stored.Actor = "c-1", "s-1", e.Target, "alice"
-			if _, err := m.Append(ctx, stored); err != nil {
-				t.Fatal(err)
-			}
+		if err := x.Discover(t.Context()); err != nil || !wanted(x) {
+			t.Error("the ledger is not read:", err)
 		}
-		ms[1].Discover(ctx)
-		if !ms[1].Watched() {
-			t.Error("the reservation of another instance is not watched")
+		en, err := log.Get(t.Context(), seq)
+		if err == nil {
+			err = x.Apply(en)
 		}
-		go ms[1].Sweep(ctx)
-		time.Sleep(2*discovery + idle)
-		if got := rows(ms[1], tenant); len(got) != 1 || got[0].Reserved != 0 {
-			t.Errorf("not settled: %+v", got)
+		if err == nil || !strings.Contains(err.Error(), "budget change at 1") {
+			t.Error(err)
+		}
+		var v View
+		if err := v.Apply(&contract.Event{Source: "gateway/gw1", Name: events.AllotmentTakenName, Data: contract.Bytes(&events.AllotmentTaken{Allotment: "al-x", Holder: "x", Now: "x"})}); err != nil || len(v.Dump()) != 0 {
+			t.Errorf("another service's change is folded: %s, %v", v.Dump(), err)
 		}
 	})
 }
 
-// scans is a log that counts the scans of each filter.
-type scans struct {
-	*memlog.Log
-	by map[string]int
-}
-
-func (l *scans) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[eventlog.Entry, error] {
-	l.by[filter]++
-	return l.Log.Scan(ctx, filter, from)
-}
-
-// TestDiscover shows that an instance reads every budget ledger at first, and later only
-// those that have changed, unless there are many changes.
-func TestDiscover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := &scans{&memlog.Log{}, map[string]int{}}
-		x := member(log, "policy-1", nil)
-		tenants := fixed{"t": nil}
-		for i := range 5 {
-			tenants[fmt.Sprintf("org%d_web_prod", i)] = nil
-		}
-		x.tenants = tenants
-		n := 0
-		change := func(tenant string) {
-			n++
-			m := &emit.Emitter{Log: log.Log, Tenant: tenant, Source: "policy/policy-2", Now: time.Now}
-			ev := events.BudgetChanged{Now: contract.Time(time.Now()), Reserved: []events.Reserved{{CallID: fmt.Sprint("c-", n), Charges: []events.Charge{{Account: "l/agent:a", Amount: 1, Window: "total"}}, Session: "s"}}}
-			if _, err := m.Append(t.Context(), m.New(events.BudgetChangedName, aggregate, contract.Bytes(&ev), nil)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		read := func() (names []string) {
-			clear(log.by)
-			time.Sleep(discovery)
-			x.Discover(t.Context())
-			for _, b := range x.made() {
-				if log.by[b.filter()] > 0 {
-					names = append(names, b.tenant)
-				}
-			}
-			return names
-		}
-		change("_org-org1")
-		if got := read(); len(got) != 6 {
-			t.Errorf("the first call reads %v, want every ledger", got)
-		}
-		if got := read(); len(got) != 0 {
-			t.Errorf("without a change %v are read", got)
-		}
-		change("_org-org2")
-		change("t")
-		if got := read(); !slices.Equal(got, []string{"t", "_org-org2"}) || !x.in("_org-org2").open() || x.in("_org-org2").last == 0 {
-			t.Errorf("after changes of two ledgers %v are read", got)
-		}
-		for range changes + 1 {
-			change("_org-org3")
-		}
-		if got := read(); len(got) != 6 {
-			t.Errorf("after many changes %v are read, want every ledger", got)
-		}
-	})
+// wanted reports whether Want was called.
+func wanted(x *Ledgers) bool {
+	select {
+	case <-x.Wanted():
+		return true
+	default:
+		return false
+	}
 }

@@ -10,8 +10,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-// saved is the JSON form of a budget ledger in a snapshot.
+// saved is the JSON form of the budget ledgers in a snapshot.
 type saved struct {
+	At      uint64        `json:"at"` // sequence of the last entry applied
+	Ledgers []savedLedger `json:"ledgers"`
+}
+
+// savedLedger is the JSON form of a budget ledger in a snapshot.
+type savedLedger struct {
 	Tenant string          `json:"tenant"`
 	Last   uint64          `json:"last"` // sequence of the last change
 	Open   []savedOpen     `json:"open"`
@@ -26,32 +32,32 @@ type savedOpen struct {
 	From   uint64 `json:"from"`
 }
 
-// Save reads the ledgers to their end, and returns their states and the sequence of the
-// last change in them. It returns the errors of Read.
+// Save calls Read, and returns the states of the ledgers and the sequence of the last
+// entry applied. It returns the error of Read.
 func (x *Ledgers) Save(ctx context.Context) ([]byte, uint64, error) {
 	if err := x.Read(ctx); err != nil {
 		return nil, 0, err
 	}
-	all, last := []saved{}, uint64(0)
-	for _, b := range x.sorted() {
-		d, err := b.save()
-		if err != nil {
-			return nil, 0, err
-		}
-		if d.Last > 0 {
-			all, last = append(all, d), max(last, d.Last)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := saved{At: x.position, Ledgers: []savedLedger{}}
+	for _, tenant := range slices.Sorted(maps.Keys(x.book.by)) {
+		if x.book.by[tenant].Changed() {
+			one, err := x.in(tenant).save()
+			if err != nil {
+				return nil, 0, err
+			}
+			d.Ledgers = append(d.Ledgers, one)
 		}
 	}
-	raw, err := json.Marshal(all)
-	return raw, last, err
+	raw, err := json.Marshal(&d)
+	return raw, d.At, err
 }
 
-// save returns the form of the ledger in a snapshot.
-func (b *Ledger) save() (saved, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	state, err := b.state.Save()
-	d := saved{Tenant: b.tenant, Last: b.last, Open: []savedOpen{}, State: state}
+// save returns the form of the ledger in a snapshot. The caller holds x.mu.
+func (b *Ledger) save() (savedLedger, error) {
+	state, err := b.state().Save()
+	d := savedLedger{Tenant: b.tenant, Last: b.last, Open: []savedOpen{}, State: state}
 	for _, call := range slices.SortedFunc(maps.Keys(b.since), limit.Call.Compare) {
 		s := b.since[call]
 		d.Open = append(d.Open, savedOpen{call.Tenant, call.ID, s.seq, s.from})
@@ -62,47 +68,43 @@ func (b *Ledger) save() (saved, error) {
 // Load replaces the states, which must be empty, with the states that Save returned.
 // After an error the states must not be used.
 func (x *Ledgers) Load(raw []byte) error {
-	var all []saved
-	if err := json.Unmarshal(raw, &all); err != nil {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d, err := x.book.load(raw)
+	if err != nil {
 		return err
 	}
-	for i := range all {
-		if err := x.in(all[i].Tenant).load(&all[i]); err != nil {
-			return err
+	x.position = d.At
+	for _, one := range d.Ledgers {
+		b := x.in(one.Tenant)
+		b.last = one.Last
+		for _, o := range one.Open {
+			b.since[limit.Call{Tenant: o.Tenant, ID: o.CallID}] = openSince{o.Seq, o.From, time.Now()}
 		}
 	}
 	return nil
 }
 
-// load replaces the state of the ledger.
-func (b *Ledger) load(d *saved) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.state.Load(d.State); err != nil {
-		return err
+// load replaces the book with the states that Ledgers.Save returned.
+func (k *book) load(raw []byte) (d saved, err error) {
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return d, err
 	}
-	b.last = d.Last
-	for _, o := range d.Open {
-		b.since[limit.Call{Tenant: o.Tenant, ID: o.CallID}] = openSince{o.Seq, o.From, time.Now()}
+	var n book
+	for i := range d.Ledgers {
+		if err := n.in(d.Ledgers[i].Tenant).Load(d.Ledgers[i].State); err != nil {
+			return d, err
+		}
 	}
-	return nil
+	n.index()
+	*k = n
+	return d, nil
 }
 
 // Load replaces the view with the states that Ledgers.Save returned.
 func (v *View) Load(raw []byte) error {
-	var all []saved
-	if err := json.Unmarshal(raw, &all); err != nil {
-		return err
-	}
-	v.by = map[string]*limit.State{}
-	for i := range all {
-		s := &limit.State{}
-		if err := s.Load(all[i].State); err != nil {
-			return err
-		}
-		v.by[all[i].Tenant] = s
-	}
-	return nil
+	_, err := v.book.load(raw)
+	return err
 }
 
 // Version is the version of the form of Save and of the folding code.

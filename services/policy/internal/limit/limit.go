@@ -27,14 +27,17 @@ type State struct {
 	accounts map[key]*account
 	open     map[Call]events.Reserved // open reservations
 	changes  int
+
+	allotments map[string]*allotment // open allotments, by id
+	drawn      map[Call]drawn        // calls that hold amounts drawn from an allotment
 }
 
 // key identifies an account in one window.
 type key struct{ account, window string }
 
-// account holds two sums: that of the reserved amounts, and that of the amounts that
-// remain charged for ended calls.
-type account struct{ reserved, committed int64 }
+// account holds three sums: that of the reserved amounts, that of the amounts that remain
+// charged for ended calls, and that of the unused amounts in allotments.
+type account struct{ reserved, committed, unused int64 }
 
 // Call identifies a call in a budget ledger, which may serve several tenants.
 type Call struct {
@@ -167,7 +170,7 @@ func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map
 			k := key{acc, w}
 			have := delta[k]
 			if a := s.accounts[k]; a != nil {
-				have += a.reserved + a.committed
+				have += a.reserved + a.committed + a.unused
 			}
 			if !r.Force && (have > l.Max || n > l.Max-have) {
 				return nil, refuse(l, acc, r.Amounts, now)
@@ -315,17 +318,8 @@ func bounds(t time.Time, unit string) (start, end time.Time) {
 // Evolve applies one recorded change to the state. A reservation of a call that already
 // holds a reservation, and a settlement of a call that holds none, are ignored.
 func Evolve(s *State, ev *events.BudgetChanged) {
-	if s.accounts == nil {
-		s.accounts, s.open = map[key]*account{}, map[Call]events.Reserved{}
-	}
-	s.now = max(s.now, ev.Now)
-	at := func(c events.Charge) *account {
-		k := key{c.Account, c.Window}
-		if s.accounts[k] == nil {
-			s.accounts[k] = &account{}
-		}
-		return s.accounts[k]
-	}
+	s.init()
+	at := func(c events.Charge) *account { return s.account(key{c.Account, c.Window}) }
 	for _, r := range ev.Reserved {
 		call := Call{r.Tenant, r.CallID}
 		if _, ok := s.open[call]; ok {
@@ -350,9 +344,7 @@ func Evolve(s *State, ev *events.BudgetChanged) {
 			at(c).committed += c.Amount
 		}
 	}
-	if s.changes++; s.changes%pruneEvery == 0 {
-		s.prune()
-	}
+	s.changed(ev.Now)
 }
 
 // pruneEvery is the number of changes after which accounts of ended windows are
@@ -360,24 +352,33 @@ func Evolve(s *State, ev *events.BudgetChanged) {
 const pruneEvery = 1024
 
 // prune removes the accounts of windows that have ended, and those of
-// "concurrent" limits without reservations. Accounts with a reservation stay
-// until it is settled.
+// "concurrent" limits without reservations, and the blocks of allotments in ended windows.
+// Accounts with a reservation stay until it is settled.
 func (s *State) prune() {
-	for k, a := range s.accounts {
-		unit, from, timed := strings.Cut(k.window, ":")
-		if a.reserved != 0 {
-			continue
-		}
-		if unit == "concurrent" {
-			delete(s.accounts, k)
-			continue
-		}
-		if start, err := contract.ParseTime(from); timed && err == nil {
-			if _, end := bounds(start, unit); contract.Time(end) <= s.now {
-				delete(s.accounts, k)
+	for _, a := range s.allotments {
+		for k := range a.blocks {
+			if s.over(k.window) {
+				s.add(a, k, -a.blocks[k].rest)
+				delete(a.blocks, k)
 			}
 		}
 	}
+	for k, a := range s.accounts {
+		if a.reserved == 0 && a.unused == 0 && (k.window == concurrent || s.over(k.window)) {
+			delete(s.accounts, k)
+		}
+	}
+}
+
+// over reports whether a calendar window has ended.
+func (s *State) over(window string) bool {
+	unit, from, timed := strings.Cut(window, ":")
+	start, err := contract.ParseTime(from)
+	if !timed || err != nil {
+		return false
+	}
+	_, end := bounds(start, unit)
+	return contract.Time(end) <= s.now
 }
 
 // Own returns the id that a limit has in the accounts of a tenant that shares its budget
@@ -410,6 +411,7 @@ type Row struct {
 	Window    string `json:"window"`
 	Reserved  int64  `json:"reserved"`
 	Committed int64  `json:"committed"`
+	Unused    int64  `json:"unused,omitempty"` // in allotments
 }
 
 // Rows returns all accounts, sorted by account and window. The caller owns the
@@ -417,7 +419,7 @@ type Row struct {
 func (s *State) Rows() []Row {
 	out := []Row{}
 	for k, a := range s.accounts {
-		out = append(out, Row{k.account, k.window, a.reserved, a.committed})
+		out = append(out, Row{k.account, k.window, a.reserved, a.committed, a.unused})
 	}
 	slices.SortFunc(out, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Window, b.Window))
@@ -434,6 +436,9 @@ func (s *State) Dump() []byte {
 		w.Str("account", r.Account)
 		w.Int("committed", r.Committed)
 		w.Int("reserved", r.Reserved)
+		if r.Unused != 0 {
+			w.Int("unused", r.Unused)
+		}
 		w.Str("window", r.Window)
 		b = append(w.End(), '\n')
 	}
@@ -441,5 +446,5 @@ func (s *State) Dump() []byte {
 		r := s.open[call]
 		b = append(canon.Append(b, &r), '\n')
 	}
-	return b
+	return dumpAllotments(s, b)
 }

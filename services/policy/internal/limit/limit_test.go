@@ -228,7 +228,7 @@ func TestMeasures(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	Evolve(&s, &ev)
-	if rows := fmt.Sprint(s.Rows()); rows != "[{all:calls/organization:acme total 2 0} {all:tokens/organization:acme total 90 0}]" {
+	if rows := fmt.Sprint(s.Rows()); rows != "[{all:calls/organization:acme total 2 0 0} {all:tokens/organization:acme total 90 0 0}]" {
 		t.Error(rows)
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of Evolve and of the form of Save; see snapshot.Source.
-const Version = 2
+const Version = 3
 
 // saved is the JSON form of a State in a snapshot.
 type saved struct {
@@ -17,12 +17,15 @@ type saved struct {
 	Changes int               `json:"changes"`
 	Rows    []Row             `json:"rows"`
 	Open    []json.RawMessage `json:"open"` // canonical documents events.Reserved
+
+	Allotments []savedAllotment `json:"allotments,omitempty"`
+	Drawn      []savedDrawn     `json:"drawn,omitempty"`
 }
 
 // Save returns the whole state in the form that Load reads. Equal states have equal
 // bytes.
 func (s *State) Save() ([]byte, error) {
-	d := saved{Now: s.now, Changes: s.changes, Rows: s.Rows()}
+	d := saved{Now: s.now, Changes: s.changes, Rows: s.Rows(), Allotments: saveAllotments(s), Drawn: saveDrawn(s)}
 	for _, call := range s.Open() {
 		r := s.open[call]
 		d.Open = append(d.Open, canon.Append(nil, &r))
@@ -39,7 +42,7 @@ func (s *State) Load(b []byte) error {
 	}
 	n := State{now: d.Now, changes: d.Changes, accounts: map[key]*account{}, open: map[Call]events.Reserved{}}
 	for _, r := range d.Rows {
-		n.accounts[key{r.Account, r.Window}] = &account{r.Reserved, r.Committed}
+		n.accounts[key{r.Account, r.Window}] = &account{r.Reserved, r.Committed, r.Unused}
 	}
 	for _, raw := range d.Open {
 		var r events.Reserved
@@ -48,6 +51,7 @@ func (s *State) Load(b []byte) error {
 		}
 		n.open[Call{r.Tenant, r.CallID}] = r
 	}
+	loadAllotments(&n, d.Allotments, d.Drawn)
 	*s = n
 	return nil
 }

@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// budgets applies an event of a budget ledger. handled is false for other events.
+func (c *checker) budgets(e *contract.Event) (handled bool, err error) {
+	switch e.Name {
+	case events.BudgetChangedName:
+		return true, errors.New("this release makes no reservations")
+	case events.AllotmentTakenName:
+		return true, c.take(e)
+	case events.AllotmentReturnedName:
+		var ev events.AllotmentReturned
+		if err := contract.Decode(e.Data, &ev); err != nil {
+			return true, err
+		}
+		return true, c.giveBack(&ev)
+	case events.AllotmentRecalledName:
+		return true, nil
+	case events.AllotmentClosedName:
+		var ev events.AllotmentClosed
+		if err := contract.Decode(e.Data, &ev); err != nil {
+			return true, err
+		}
+		if c.parts[ev.Allotment] == nil {
+			return true, fmt.Errorf("allotment %s is closed and was not open", ev.Allotment)
+		}
+		delete(c.parts, ev.Allotment)
+		return true, nil
+	}
+	return false, nil
+}
+
+// take applies allotment_taken, and compares the sum of what is used, held and allotted of
+// each account with the limit.
+func (c *checker) take(e *contract.Event) error {
+	var ev events.AllotmentTaken
+	if err := contract.Decode(e.Data, &ev); err != nil {
+		return err
+	}
+	if c.parts[ev.Allotment] == nil {
+		c.parts[ev.Allotment] = map[string]int64{}
+	}
+	for _, b := range ev.Blocks {
+		at := b.Account + " " + b.Window
+		c.parts[ev.Allotment][at] += b.Amount
+		sum := c.used[at]
+		for _, part := range c.parts {
+			sum += part[at]
+		}
+		limit, _, _ := strings.Cut(b.Account, "/")
+		if sum > limitOf[limit] {
+			return fmt.Errorf("account %s is allotted up to %d of %d", b.Account, sum, limitOf[limit])
+		}
+	}
+	return nil
+}
+
+// giveBack applies allotment_returned.
+func (c *checker) giveBack(ev *events.AllotmentReturned) error {
+	part := c.parts[ev.Allotment]
+	for _, b := range ev.Blocks {
+		if part == nil {
+			return nil // it is closed
+		}
+		at := b.Account + " " + b.Window
+		if part[at] -= b.Amount; part[at] < 0 {
+			return fmt.Errorf("allotment %s returns more of %s than it has", ev.Allotment, at)
+		}
+	}
+	return nil
+}
+
+// draw applies the draws of an allowed call, and compares what is used and held of each
+// account with the limit. The draws of a closed allotment are void.
+func (c *checker) draw(f *fate, e *contract.Event, a *contract.Allowed) error {
+	var facts guard.Facts
+	if err := contract.Decode(a.Decision.Facts, &facts); err != nil {
+		return err
+	}
+	if facts.Budget == nil || len(facts.Budget.Draws) == 0 {
+		return nil
+	}
+	part := c.parts[facts.Budget.Allotment]
+	if c.void[e.CallID] = part == nil; part == nil {
+		return nil
+	}
+	for _, d := range facts.Budget.Draws {
+		if err := charged(f.tenant, d.Account); err != nil {
+			return err
+		}
+		at := d.Account + " " + d.Window
+		c.held[e.CallID] = append(c.held[e.CallID], events.Charge{Account: d.Account, Amount: d.Amount, Window: d.Window})
+		c.used[at] += d.Amount
+		if part[at] -= d.Amount; part[at] < 0 {
+			return fmt.Errorf("call %s draws %d of %s more than its allotment has", e.CallID, -part[at], at)
+		}
+		limit, _, _ := strings.Cut(d.Account, "/")
+		if c.used[at] > limitOf[limit] {
+			return fmt.Errorf("account %s stands at %d of %d", d.Account, c.used[at], limitOf[limit])
+		}
+	}
+	c.drawn[e.CallID] = facts.Budget.Allotment
+	return nil
+}
+
+// spent applies the outcome of an allowed call: what it does not use returns to its
+// allotment.
+func (c *checker) spent(e *contract.Event, eff *contract.Effect) error {
+	if c.void[e.CallID] && len(c.w.effects[e.CallID]) > 0 {
+		return fmt.Errorf("call %s has an effect although its draws are void", e.CallID)
+	}
+	part := c.parts[c.drawn[e.CallID]]
+	for _, h := range c.held[e.CallID] {
+		at := h.Account + " " + h.Window
+		if eff.Status != contract.Expired && h.Window != "concurrent" {
+			continue // remains used
+		}
+		if c.used[at] -= h.Amount; part != nil {
+			part[at] += h.Amount
+		}
+	}
+	delete(c.held, e.CallID)
+	delete(c.drawn, e.CallID)
+	return nil
+}
