@@ -115,9 +115,9 @@ func (f *Fence) Void(ctx context.Context, facts contract.Raw, seq uint64) (bool,
 // draws amounts.
 func Draws(facts contract.Raw) bool { return allotmentOf(facts) != "" }
 
-// allotmentOf returns the allotment that the data of allotment_closed, or the budget fact in
-// the facts of a decision, names, or "". Both are canonical JSON, in which quotes within strings are escaped, so the search finds
-// the member only.
+// allotmentOf returns the value of the member allotment in the data of allotment_closed or
+// in the facts of a decision, or "" if there is no such member. Both are canonical JSON, in
+// which quotes within strings are escaped, so the search finds no part of a string.
 func allotmentOf(facts contract.Raw) string {
 	_, rest, ok := bytes.Cut(facts, []byte(`"allotment":"`))
 	if !ok {

@@ -48,7 +48,7 @@ func TestVoid(t *testing.T) {
 		want("al-2", 3, false)
 		want("al-3", 3, false)
 		want("al-4", 3, false)
-		if void, err := f.Void(t.Context(), contract.Raw(`{"actor":"\\"allotment\\":\\"al-1"}`), 99); void || err != nil || Draws(contract.Raw(`{}`)) {
+		if void, err := f.Void(t.Context(), contract.Raw(`{"actor":"\"allotment\":\"al-1"}`), 99); void || err != nil || Draws(contract.Raw(`{}`)) {
 			t.Error("a call without draws waits:", void, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -101,8 +101,8 @@ func importsOf(t *testing.T, dir string) map[string][]string {
 // only the trusted core constructs decisions, intents, receipts and trust keys, except
 // that package keyring may build unsigned trust keys. It also checks that only package
 // bus names allowed_* subjects, that only pkg/execute, policy's expiry of unstarted
-// calls and package handout consume them, and that only the gateway uses package handout
-// to hand intents out.
+// calls, policy's budget ledgers and package handout read them, and that only the gateway
+// uses package handout to hand intents out.
 func TestMakers(t *testing.T) {
 	sealed := map[string][]string{
 		"Decision":        {"pkg/core/"},
@@ -146,6 +146,7 @@ func TestMakers(t *testing.T) {
 				if x.Sel.Name == "AllowedFilter" || x.Sel.Name == "ExecutorWork" {
 					switch {
 					case strings.HasPrefix(f, "pkg/execute/"), f == "services/policy/policy/topology.go":
+					case x.Sel.Name == "AllowedFilter" && f == "services/policy/internal/budget/book.go": // the events record what calls draw from budgets
 					case x.Sel.Name == "AllowedFilter" && f == "pkg/handout/handout.go": // package handout reads the intents of calls that their callers execute
 					case x.Sel.Name == "ExecutorWork" && (strings.HasPrefix(f, "services/") || strings.HasPrefix(f, "e2e/executor/")): // services declare their work; pkg/execute consumes it
 					default:

@@ -223,13 +223,16 @@ func (x *Executor) Run(ctx context.Context) error {
 	return consumer.Run(ctx, x.Conn, x.Service, bus.ExecutorWork(x.Service), x.Limit, x.process)
 }
 
-// control processes an event of the control reader: a freeze, its end, or a
-// cancellation. A cancellation counts only if the service that proposed the call
+// control processes an event of the control reader: a freeze, its end, a cancellation, or
+// an event that only x.fence processes. A cancellation counts only if the service that proposed the call
 // recorded it, because any service can append such an event. Invalid events, and
 // cancellations of calls that this process does not run, are ignored. The error is
 // always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	x.fence.Apply(en)
+	if !bus.MatchAny(bus.Control.Filters, en.Subject) { // it is for the fence
+		return nil
+	}
 	e, err := eventlog.Open(en, bus.Control.Filters...)
 	if err != nil {
 		return nil

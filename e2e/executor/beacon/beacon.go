@@ -33,7 +33,7 @@ type Service struct{}
 
 // Declaration implements run.Service. Slots must equal the value in package services.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: Name, Slots: 2, Work: []bus.Work{bus.ExecutorWork(Name)}, Readers: []bus.Reader{bus.Control}}
+	return bus.Declaration{Service: Name, Slots: 2, Work: []bus.Work{bus.ExecutorWork(Name)}, Readers: []bus.Reader{bus.ExecutorControl(Name)}}
 }
 
 // Run implements run.Service. Package execute verifies the decision, claims the call and

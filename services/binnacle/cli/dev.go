@@ -123,6 +123,8 @@ type devData struct {
 	Reason   string            `json:"reason"`
 	Reserved []json.RawMessage `json:"reserved"`
 	Settled  []json.RawMessage `json:"settled"`
+	Blocks   []json.RawMessage `json:"blocks"`
+	Holder   string            `json:"holder"`
 	Call     struct {
 		Kind string `json:"kind"`
 	} `json:"call"`
@@ -209,6 +211,8 @@ func (e *devEvent) words(name string) (text string, good, bad bool) {
 		return e.outcome()
 	case contract.EventBudgetChanged:
 		return fmt.Sprintf("%d reserved, %d settled", len(d.Reserved), len(d.Settled)), false, false
+	case contract.EventAllotmentTaken:
+		return fmt.Sprintf("%d blocks by %s", len(d.Blocks), d.Holder), false, false
 	}
 	for _, s := range []string{d.Kind, d.Name, d.ID, d.Reason} {
 		if s != "" && len(s) <= 60 {

@@ -1,9 +1,12 @@
 package sim
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -131,4 +134,32 @@ func (c *checker) spent(e *contract.Event, eff *contract.Effect) error {
 	delete(c.held, e.CallID)
 	delete(c.drawn, e.CallID)
 	return nil
+}
+
+// stopped simulates that the instance of policy at the other end of l stops for some time
+// before its next operation, and reports whether it did. It stops once in a run, before the
+// append of a decision with draws in the original tenant that the scene determines. The
+// instance then does not return what others recall, so that its allotment may be closed
+// before the decision is stored. To make the other instances need what it holds, calls of
+// the original tenant are added that start at once.
+func (w *world) stopped(l *link, now time.Time) bool {
+	o := l.in[0]
+	if w.calm || w.scene.stops == 0 || !strings.HasPrefix(o.subject, "evt."+original+".policy.") || !bytes.Contains(o.data, []byte(`"allotment":"`)) {
+		return false
+	}
+	if w.draws++; w.draws != w.scene.stops {
+		return false
+	}
+	l.frozen = now.Add(3*time.Second + millis(w.rng, 2500))
+	w.note("STOP %s for %v before its append of %s", l.name, l.frozen.Sub(now), o.subject)
+	for range 10 {
+		n := len(w.calls)
+		body, err := json.Marshal(order{N: n, MS: 2000})
+		if err != nil {
+			panic(err)
+		}
+		w.calls = append(w.calls, &call{n: n, at: now.Add(millis(w.rng, 500)),
+			request: request{path: packs + "once", tenant: original, body: string(body), session: fmt.Sprintf("s-stop-%d", n), gateway: w.rng.IntN(2), seconds: 12}})
+	}
+	return true
 }

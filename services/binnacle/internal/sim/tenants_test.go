@@ -30,10 +30,12 @@ var limitOf = map[string]int64{"all": 9, "atonce": 4, "acme_web_prod.all": 5, "a
 // createdLimits are the budget limits that the administrator of a created tenant sets.
 const createdLimits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":5},{"id":"org","level":"organization","measure":"calls","window":"total","max":6}]}`
 
-// scene describes the tenants of one run.
+// scene describes the tenants of one run, and whether an instance of policy stops for some
+// time in it.
 type scene struct {
 	older   bool // the run begins with the ledger of an earlier release, whose cell is opened during the run
 	tenants int  // number of tenants that are created, from the beginning of created
+	stops   int  // number of the decision with draws at whose append the instance stops; 0: none stops
 }
 
 // drawScene returns the scene of a seed.
@@ -42,6 +44,9 @@ func drawScene(seed uint64) scene {
 	s := scene{older: r.IntN(4) == 0}
 	if r.IntN(4) > 0 {
 		s.tenants = 1 + r.IntN(2)
+	}
+	if r.IntN(4) == 0 {
+		s.stops = 1 + r.IntN(4)
 	}
 	return s
 }

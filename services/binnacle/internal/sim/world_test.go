@@ -34,6 +34,7 @@ type world struct {
 	restarts  int // number of restarts of the server
 	moments   int // number of appends and deliveries selected for release while faults are enabled
 	plan      []fault
+	draws     int               // number of appends of decisions with draws in the original tenant, while faults are enabled
 	opens     time.Time         // time at which the provisioner gets the ring that opens the cell; zero: never, or done already
 	calm      bool              // whether faults are disabled
 	booting   bool              // whether everything is released at once, without faults
@@ -293,6 +294,9 @@ func (w *world) act(a action, now time.Time) {
 			more = len(a.link.out) > 0 && a.link.out[0].twin || m.reader != "" && len(a.link.out) > 0 && a.link.out[0].reader == m.reader && (w.calm || w.rng.IntN(4) > 0)
 		}
 	default:
+		if w.stopped(a.link, now) {
+			return
+		}
 		for more := true; more; more = len(a.link.in) > 0 && a.link.in[0].twin {
 			o := a.link.in[0]
 			a.link.in = a.link.in[1:]
