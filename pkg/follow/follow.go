@@ -574,8 +574,9 @@ const silence = 3 * time.Second
 // silent reports whether the stream has entries for the reader although no delivery has
 // arrived for r.patience. It returns false while Apply is running, and if the stream
 // cannot be read. A consumer that is reset while its server starts may deliver nothing
-// until it is reset again, and so may one that another instance has reset. Since most
-// silent consumers merely have nothing to deliver, r.patience doubles, up to a minute.
+// until it is reset again, and so may one that another instance has reset. If there are no
+// such entries and the follower is not ready, silent calls caught. Since most silent
+// consumers merely have nothing to deliver, r.patience doubles, up to a minute.
 func (r *reading) silent(ctx context.Context) bool {
 	if !r.mu.TryLock() {
 		return false // Apply is under way
@@ -598,6 +599,11 @@ func (r *reading) silent(ctx context.Context) bool {
 	missed, err := r.f.missed(ctx, math.MaxUint64)
 	if err == nil && !missed {
 		r.searched = end
+		select {
+		case <-r.f.ready:
+		default: // another instance may have received what was pending after the reset
+			r.f.caught()
+		}
 	}
 	if err != nil || !missed || !r.mu.TryLock() {
 		return false
