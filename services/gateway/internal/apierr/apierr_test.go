@@ -132,6 +132,7 @@ func TestOfOutcome(t *testing.T) {
 		"timed out":              {contract.TimedOut, "", "", 504, "server_error", ""},
 		"cancelled":              {contract.Cancelled, "", "", 499, "server_error", ""},
 		"cancelled by a freeze":  {contract.Cancelled, contract.CodeSystemFrozen, "", 503, "server_error", "2"},
+		"fenced":                 {contract.Cancelled, contract.CodeBudgetFenced, "", 503, "server_error", "2"},
 		"expired":                {contract.Expired, "", "", 503, "server_error", "2"},
 		"unknown":                {contract.Unknown, "", "", 500, "server_error", ""},
 		"failed, invalid":        {contract.Failed, contract.CodeInvalidInput, "", 400, "invalid_request_error", ""},

@@ -93,7 +93,7 @@ func OfOutcome(r *contract.Recorded) *Error {
 	case contract.TimedOut:
 		e.Status = http.StatusGatewayTimeout
 	case contract.Cancelled:
-		if e.Status = 499; r.Effect.ErrorCode == contract.CodeSystemFrozen {
+		if e.Status = 499; r.Effect.ErrorCode == contract.CodeSystemFrozen || r.Effect.ErrorCode == contract.CodeBudgetFenced {
 			e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
 		}
 	case contract.Expired:
