@@ -243,7 +243,14 @@ func policies(t *testing.T) {
 			m.StartService("policy-2", services.Policy)
 			m.WaitReady()
 		}
-		key, err := m.AgreedKey("bench", "bench", "--budget", "1000000")
+		limits := filepath.Join(t.TempDir(), "limits.json")
+		if err := os.WriteFile(limits, []byte(`{"limits":[{"id":"bench","level":"agent","measure":"calls","window":"total","max":1000000000}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := m.CLI("policy", "set-limits", limits); err != nil {
+			t.Fatal(out, err)
+		}
+		key, err := m.AgreedKey("bench", "bench")
 		if err != nil {
 			t.Fatal(key, err)
 		}
