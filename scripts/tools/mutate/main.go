@@ -38,6 +38,7 @@ func main() {
 	all := flag.Bool("all", false, "use every mutator of gremlins, not only its default ones and INVERT_LOGICAL")
 	timeout := flag.Int("timeout", 15, "factor by which a package's tests may take longer than without a mutation")
 	again := flag.String("again", "", "report of an earlier run: try only the mutants that survived it, in code that has not changed since")
+	compile := flag.Bool("compile", false, "compile each mutant, instead of all of them into one program where possible")
 	flag.Parse()
 	dirs := flag.Args()
 	if len(dirs) == 0 {
@@ -45,7 +46,7 @@ func main() {
 			dirs = append(dirs, "pkg/core/"+p)
 		}
 	}
-	r := runner{gremlins: *gremlins, all: *all, timeout: *timeout}
+	r := runner{gremlins: *gremlins, all: *all, compile: *compile || *all, timeout: *timeout}
 	if err := r.run(*out, *again, dirs); err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(1)
@@ -57,6 +58,7 @@ func main() {
 type runner struct {
 	gremlins string
 	all      bool
+	compile  bool // compile each mutant
 	timeout  int
 	root     string // root folder of the repository
 	tmp      string
@@ -179,6 +181,14 @@ func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	cmd := exec.Command(r.gremlins, append(args, dir)...)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-trimpath -vet=off", "TMPDIR="+r.tmp, shimVar+"="+real, onlyVar+"="+places,
 		"PATH="+filepath.Join(r.tmp, ".bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+	if !r.compile {
+		fast, err := os.MkdirTemp(r.tmp, ".fast-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(fast)
+		cmd.Env = append(cmd.Env, fastVar+"="+fast, dirVar+"="+dir)
+	}
 	cmd.Stderr = os.Stderr
 	if b, err := cmd.Output(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, b)
