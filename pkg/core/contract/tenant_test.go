@@ -12,7 +12,7 @@ import (
 // is an error.
 func TestTenantID(t *testing.T) {
 	long := strings.Repeat("a", 32)
-	for _, parts := range [][3]string{{"acme", "shop", "prod"}, {"a", "1", "0-0"}, {long, long, long}} {
+	for _, parts := range [][3]string{{"acme", "shop", "prod"}, {"a", "1", "0-0"}, {"z", "9", "az09"}, {long, long, long}} {
 		id, err := contract.TenantID(parts[0], parts[1], parts[2])
 		if err != nil || id != strings.Join(parts[:], "_") || !contract.Token(id) || contract.Reserved(id) {
 			t.Errorf("%q: %q, %v", parts, id, err)

@@ -140,3 +140,16 @@ func TestPatterns(t *testing.T) {
 		}
 	}
 }
+
+// TestGovernsCell shows which kinds of calls govern the whole mesh, and which of them
+// change tenants.
+func TestGovernsCell(t *testing.T) {
+	for kind, want := range map[string][2]bool{
+		"tenant.create": {true, true}, "tenant.": {true, true}, "policy.freeze": {true, false}, guard.KindUnfreeze: {true, false},
+		"tenant": {}, "tool.tenant.create": {}, "policy.freezer": {}, guard.KindReview: {}, "": {},
+	} {
+		if got := [2]bool{guard.GovernsCell(kind), guard.ChangesTenants(kind)}; got != want {
+			t.Errorf("%q: %v, want %v", kind, got, want)
+		}
+	}
+}

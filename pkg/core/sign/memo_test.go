@@ -59,8 +59,8 @@ func TestRemember(t *testing.T) {
 	for i := range 100 {
 		k.Sign(DomainReceipt, fmt.Append(nil, i))
 	}
-	if n := remembered(); n < 4 || n > 8 {
-		t.Errorf("%d signatures are remembered, want 4 to 8", n)
+	if n := remembered(); n < 4 || n > 8 || len(known.older) != 4 {
+		t.Errorf("%d signatures are remembered, %d of them in the older half, want 4 to 8 and 4", n, len(known.older))
 	}
 	if err := Verify(k.Public(), DomainReceipt, body, before); err != nil {
 		t.Error("a forgotten signature:", err)

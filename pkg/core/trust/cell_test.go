@@ -149,6 +149,7 @@ func TestTenants(t *testing.T) {
 	l.want("", "policy", contract.EventTenantCreated, cell, quota)
 	l.want("", "policy", contract.EventTenantCreated, cell, created("aa", "shop", "prod"))
 	l.want("exists", "policy", contract.EventTenantCreated, cell, created("acme", "shop", "prod"))
+	l.want("exists", "policy", contract.EventTenantCreated, cell, created("aa", "shop", "prod"))
 	l.want("is not in the cell's tenant", "policy", contract.EventTenantCreated, "default", created("acme", "shop", "dev"))
 	l.want("that of the original tenant", "policy", contract.EventTenantCreated, cell, created("default", "shop", "prod"))
 	l.want("want 1 to 32", "policy", contract.EventTenantCreated, cell, created("", "org-acme", "prod"))

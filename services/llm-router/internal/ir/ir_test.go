@@ -169,11 +169,110 @@ func TestCollectIndex(t *testing.T) {
 func TestUsageChecked(t *testing.T) {
 	for _, c := range [][2]Usage{
 		{{In: 10, Out: 5, Cached: 4, CacheWrite: 6, Reasoning: 5, Known: true}, {In: 10, Out: 5, Cached: 4, CacheWrite: 6, Reasoning: 5, Known: true}},
+		{{In: maxTokens, Known: true}, {In: maxTokens, Known: true}}, {{In: maxTokens + 1, Known: true}, {}},
 		{{In: 10, Out: -5, Known: true}, {}}, {{In: -1, Known: true}, {}}, {{In: 10, Cached: -1, Known: true}, {}}, {{In: 10, Out: math.MaxInt64, Known: true}, {}},
 		{{In: 10, Cached: 12, CacheWrite: 3, Known: true}, {In: 10, Cached: 10, Known: true}}, {{In: 10, Cached: 4, CacheWrite: 9, Known: true}, {In: 10, Cached: 4, CacheWrite: 6, Known: true}}, {{}, {}},
 	} {
 		if got := c[0].Checked(); got != c[1] {
 			t.Errorf("%+v: %+v, want %+v", c[0], got, c[1])
 		}
+	}
+}
+
+// TestContent shows which events contain text or a part of a tool call.
+func TestContent(t *testing.T) {
+	for _, c := range []struct {
+		e    Event
+		want bool
+	}{{text("a"), true}, {text(""), false}, {Event{Kind: Signed, Part: Part{Text: "a"}}, false}, {begin(0), true}, {args(0, ""), true}, {Event{Kind: Begin}, false}, {Event{Kind: End}, false}} {
+		if got := c.e.Content(); got != c.want {
+			t.Errorf("%+v: %t", c.e, got)
+		}
+	}
+}
+
+// TestCheckIndex shows that only a negative index is an error, which names the member.
+func TestCheckIndex(t *testing.T) {
+	for index, want := range map[int]string{0: "<nil>", 1: "<nil>", -1: "index: -1 is negative"} {
+		if got := fmt.Sprint(CheckIndex("index", index)); got != want {
+			t.Errorf("%d: %s", index, got)
+		}
+	}
+}
+
+func TestPlainText(t *testing.T) {
+	parts := []Part{{Type: Text, Text: "a"}, {Type: Thinking, Text: "b"}, {Type: Refusal, Text: "c"}, {Type: ToolResult, Text: "d"}}
+	if got := PlainText(parts); got != "ac" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestDecoded shows how Content and Output decode a text, a list of parts and an absent
+// content. Output omits parts of an unknown type, and Content returns the error.
+func TestDecoded(t *testing.T) {
+	type part struct{ Type, Text string }
+	read := func(p *part) (Part, error) {
+		switch p.Type {
+		case "text":
+			return Part{Type: Text, Text: p.Text}, nil
+		case "bad":
+			return Part{}, fmt.Errorf("text: bad")
+		}
+		return Part{}, fmt.Errorf("type %s: %w", p.Type, ErrUnknownType)
+	}
+	for raw, want := range map[string][2]string{
+		"":                                 {"[] <nil>", "[] <nil>"},
+		"null":                             {"[] <nil>", "[] <nil>"},
+		`""`:                               {"[text=] <nil>", "[text=] <nil>"},
+		`"a"`:                              {"[text=a] <nil>", "[text=a] <nil>"},
+		`[]`:                               {"[] <nil>", "[] <nil>"},
+		`[{"type":"text","text":"a"}]`:     {"[text=a] <nil>", "[text=a] <nil>"},
+		`[{"type":"text"},{"type":"bad"}]`: {"[] content[1].text: bad", "[] content[1].text: bad"},
+		`[{"type":"odd"},{"type":"text"}]`: {"[] content[0].type odd: is unknown", "[text=] <nil>"},
+		`7`:                                {"[] content: a number does not belong here", "[] content: a number does not belong here"},
+	} {
+		show := func(parts []Part, err error) string {
+			var out []string
+			for _, p := range parts {
+				out = append(out, p.Type+"="+p.Text)
+			}
+			return fmt.Sprint(out, " ", err)
+		}
+		if got := show(Content(json.RawMessage(raw), read)); got != want[0] {
+			t.Errorf("content %s: %s, want %s", raw, got, want[0])
+		}
+		if got := show(Output(json.RawMessage(raw), read)); got != want[1] {
+			t.Errorf("output %s: %s, want %s", raw, got, want[1])
+		}
+	}
+}
+
+// TestParameters shows the schemas of a function, a custom tool and a tool without one.
+func TestParameters(t *testing.T) {
+	schema, other := json.RawMessage(`{"a":1}`), json.RawMessage(`{"b":2}`)
+	for _, c := range []struct {
+		tool         ToolDef
+		want, orElse string
+	}{
+		{ToolDef{Schema: schema}, string(schema), string(schema)},
+		{ToolDef{Schema: schema, Custom: json.RawMessage("null")}, string(CustomSchema), string(CustomSchema)},
+		{ToolDef{}, "", string(other)},
+		{ToolDef{Schema: json.RawMessage{}, Custom: json.RawMessage{}}, "", string(other)},
+	} {
+		if got, or := string(c.tool.Parameters()), string(c.tool.ParametersOr(other)); got != c.want || or != c.orElse {
+			t.Errorf("%+v: %s and %s", c.tool, got, or)
+		}
+	}
+}
+
+// TestAppendEvent shows the bytes of a server-sent event, and that an event that cannot be
+// encoded adds none.
+func TestAppendEvent(t *testing.T) {
+	b := AppendEvent([]byte("x"), "done", Obj{"a": 1})
+	if want := "xevent: done\ndata: {\"a\":1,\"type\":\"done\"}\n\n"; string(b) != want {
+		t.Errorf("%q, want %q", b, want)
+	}
+	if b := AppendEvent([]byte("x"), "done", Obj{"a": func() {}}); string(b) != "x" {
+		t.Errorf("%q", b)
 	}
 }

@@ -20,7 +20,7 @@ func put(t *Turns, in ...Event) (out [][]Event) {
 // TestTurnsAtOnce shows that events that are already in order are returned at once.
 func TestTurnsAtOnce(t *testing.T) {
 	var turns Turns
-	for _, e := range []Event{{Kind: Begin}, text("a"), begin(0), args(0, `{"a"`), args(0, `:"}\""}`), begin(1), args(1, `{}`), text("b"), begin(2), args(2, `{"x":[{}]}`), {Kind: Used}, {Kind: End}} {
+	for _, e := range []Event{{Kind: Begin}, text("a"), begin(0), args(0, `{"a"`), args(0, `:"}\""}`), begin(1), args(1, `{}`), args(9, "{"), text("b"), begin(2), args(2, `{"x":[{}]}`), {Kind: Used}, {Kind: End}} {
 		if got := turns.Put(e); len(got) != 1 || !reflect.DeepEqual(got[0], e) {
 			t.Errorf("%+v became %+v", e, got)
 		}
@@ -37,6 +37,11 @@ func TestTurns(t *testing.T) {
 		"no arguments":     {[]Event{begin(0), begin(1), args(1, `{}`), end}, []Event{begin(0), begin(1), args(1, `{}`), end}},
 		"text of a tool":   {[]Event{custom, args(0, `{}`), begin(1), args(0, `x`), args(1, `{}`), end}, []Event{custom, args(0, `{}`), args(0, `x`), begin(1), args(1, `{}`), end}},
 		"the second first": {[]Event{begin(1), begin(0), args(0, `{"a":1}`), text("x"), args(1, `{`), args(1, `}`), end}, []Event{begin(1), args(1, `{`), args(1, `}`), begin(0), args(0, `{"a":1}`), text("x"), end}},
+		"text amid":        {[]Event{begin(1), begin(0), text("x"), args(0, `{}`), args(1, `{}`), end}, []Event{begin(1), args(1, `{}`), begin(0), args(0, `{}`), text("x"), end}},
+		"text twice":       {[]Event{begin(0), text("x"), args(0, `{}`), begin(1), text("y"), args(1, `{}`), end}, []Event{begin(0), args(0, `{}`), text("x"), begin(1), args(1, `{}`), text("y"), end}},
+		"a call unknown":   {[]Event{begin(0), args(7, `{`), text("x"), args(7, `}`), args(0, `{}`), end}, []Event{begin(0), args(0, `{}`), args(7, `{`), args(7, `}`), text("x"), end}},
+		"a call again":     {[]Event{begin(0), begin(1), args(0, `{}`), args(1, `{}`), begin(2), args(1, `x`), args(2, `{}`), end}, []Event{begin(0), args(0, `{}`), begin(1), args(1, `{}`), begin(2), args(2, `{}`), args(1, `x`), end}},
+		"a space before":   {[]Event{begin(0), begin(1), args(0, ` `), args(0, `{}`), args(1, `{}`), end}, []Event{begin(0), args(0, ` `), args(0, `{}`), begin(1), args(1, `{}`), end}},
 	} {
 		var turns Turns
 		var got []Event
@@ -45,6 +50,22 @@ func TestTurns(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)
+		}
+	}
+}
+
+// TestTurnsPass shows that the beginning, usage and other answers are returned at once,
+// while text is queued.
+func TestTurnsPass(t *testing.T) {
+	var turns Turns
+	if got := put(&turns, begin(0), text("x")); len(got[0]) != 1 || len(got[1]) != 0 {
+		t.Fatalf("%+v", got)
+	}
+	other := text("y")
+	other.Choice = 1
+	for _, e := range []Event{{Kind: Begin}, {Kind: Used}, other} {
+		if got := turns.Put(e); len(got) != 1 || !reflect.DeepEqual(got[0], e) {
+			t.Errorf("%+v became %+v", e, got)
 		}
 	}
 }

@@ -48,6 +48,9 @@ func TestSave(t *testing.T) {
 	if err := loaded.Load(b); err != nil {
 		t.Fatal(err)
 	}
+	if loaded.stored != s.stored {
+		t.Errorf("%d responses are loaded, want %d", loaded.stored, s.stored)
+	}
 	apply(500, 3000, &s, &loaded) // until the oldest cells of an hour are merged into cells of a day
 	if !bytes.Equal(s.Dump(), loaded.Dump()) || !loaded.Answer("t", "r5").Deleted || !loaded.Item("t", "i5").Deleted {
 		t.Error("the loaded state differs after later events")

@@ -201,3 +201,110 @@ func TestEviction(t *testing.T) {
 		t.Errorf("%d are stored: %+v %+v %+v", s.stored, s.Answer("quiet", "r1"), s.Answer("quiet", "r2"), s.Answer("noisy", "r1"))
 	}
 }
+
+// TestEvict shows from which tenant an entry is removed: the one with the most entries, and
+// among several of them the one that has just stored an entry, or else the first by name.
+func TestEvict(t *testing.T) {
+	for _, c := range []struct {
+		counts    map[string]int
+		own, want string
+	}{
+		{map[string]int{"a": 2, "b": 3, "c": 1}, "a", "b"}, {map[string]int{"a": 2, "b": 3, "c": 3}, "a", "b"}, {map[string]int{"a": 1, "b": 2, "c": 3, "d": 3}, "b", "c"},
+		{map[string]int{"a": 3, "b": 3, "c": 3}, "c", "c"}, {map[string]int{"a": 3, "b": 3}, "a", "a"}, {map[string]int{"a": 1}, "a", "a"},
+	} {
+		for range 20 { // the order of a map differs each time
+			var s State
+			for tenant, n := range c.counts {
+				for i := range n {
+					s.put(tenant, fmt.Sprint("r", i), Answer{Actor: "alice"})
+				}
+			}
+			before := s.stored
+			s.evict(s.own(c.own))
+			for tenant, n := range c.counts {
+				if tenant == c.want {
+					n--
+				}
+				if own := s.own(tenant); len(own.order) != n || len(own.by) != n || s.stored != before-1 {
+					t.Fatalf("%v by %s: %s has %d, want %d", c.counts, c.own, tenant, len(own.order), n)
+				}
+			}
+			if _, ok := s.own(c.want).by["r0"]; ok {
+				t.Fatalf("%v by %s: the oldest entry is stored", c.counts, c.own)
+			}
+		}
+	}
+}
+
+// TestPutAgain shows that the owner of an id can store it again, and that nobody can after
+// another principal did.
+func TestPutAgain(t *testing.T) {
+	var s State
+	for _, c := range []struct {
+		actor, call string
+		deleted     bool
+	}{{"alice", "c-1", false}, {"alice", "c-2", false}, {"bob", "", true}, {"alice", "", true}} {
+		s.put("t", "r1", Answer{Actor: c.actor, Call: c.call})
+		if a := s.Answer("t", "r1"); a.Call != c.call || a.Deleted != c.deleted || s.stored != 1 {
+			t.Errorf("%+v: %+v, %d stored", c, a, s.stored)
+		}
+	}
+}
+
+// TestHist shows the first buckets and the percentiles at the edges of buckets.
+func TestHist(t *testing.T) {
+	for ms, want := range map[int64]int{-1: 0, 0: 0, 1: 1, 2: 15, 1000: 142} {
+		if got := bucket(ms); got != want {
+			t.Errorf("%d ms are in bucket %d, want %d", ms, got, want)
+		}
+	}
+	h := hist{0: 1, 10: 1, 142: 2}
+	for part, want := range map[float64]int64{0.25: 0, 0.26: 2, 0.5: 2, 0.51: 996, 1: 996} {
+		if got := h.at(part); got != want {
+			t.Errorf("%v: %d, want %d", part, got, want)
+		}
+	}
+	if got := (hist{}).at(.5); got != 0 {
+		t.Errorf("empty: %d", got)
+	}
+}
+
+// TestPeriods shows that attempts are counted by minute for two days, by hour for sixty
+// days and by day after that.
+func TestPeriods(t *testing.T) {
+	now := time.Date(2026, 3, 31, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		ago   time.Duration
+		begin string
+	}{
+		{47 * time.Hour, "2026-03-29T13:30"}, {49 * time.Hour, "2026-03-29T11:00"}, {58 * 24 * time.Hour, "2026-02-01T12:00"}, {62 * 24 * time.Hour, "2026-01-28T00:00"},
+	} {
+		var s State
+		for _, at := range []time.Time{now.Add(-c.ago).Add(30 * time.Minute), now} {
+			if err := s.Apply(attempt(at, events.AttemptFinished{Provider: "p", Model: "m", Status: "succeeded"})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, ok := s.cells[c.begin]; !ok || len(s.cells) != 2 {
+			t.Errorf("%s ago: %v, want a period at %s", c.ago, s.cells, c.begin)
+		}
+	}
+}
+
+// TestCounts shows that an attempt with two tags counts once unless spending is grouped by
+// tag, and that the success rate of cancelled attempts alone is 0.
+func TestCounts(t *testing.T) {
+	var s State
+	if err := s.Apply(attempt(time.Unix(1e9, 0), events.AttemptFinished{Provider: "p", Model: "m", Status: "cancelled", USDMicros: 3, Tags: []string{"x", "y"}})); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := s.Spend("t", time.Time{}, time.Time{}, []string{"actor"}); err != nil || len(rows) != 1 || rows[0].Attempts != 1 || rows[0].USDMicros != 3 {
+		t.Errorf("%+v %v", rows, err)
+	}
+	if rows, err := s.Spend("t", time.Time{}, time.Time{}, []string{"tag"}); err != nil || len(rows) != 2 {
+		t.Errorf("%+v %v", rows, err)
+	}
+	if st := s.Stats("t", time.Time{}, time.Time{}); len(st) != 1 || st[0].SuccessRate != 0 {
+		t.Errorf("%+v", st)
+	}
+}

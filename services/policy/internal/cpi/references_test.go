@@ -103,3 +103,44 @@ func TestReferences(t *testing.T) {
 		}
 	}
 }
+
+// TestSuggestion shows which existing names a message contains: the most similar one, or
+// the first eight and the number of the others.
+func TestSuggestion(t *testing.T) {
+	names := strings.Split("aa bb cc dd ee ff gg hh ii", " ")
+	for _, c := range []struct {
+		value string
+		there []string
+		want  string
+	}{
+		{"alcie", []string{"bob", "alice", "alicia"}, `; did you mean "alice"?`},
+		{"xxxxxx", nil, ""},
+		{"xxxxxx", names[:1], "; there is aa"},
+		{"xxxxxx", names[:8], "; there is aa, bb, cc, dd, ee, ff, gg, hh"},
+		{"xxxxxx", names, "; there are aa, bb, cc, dd, ee, ff, gg, hh and 1 more"},
+	} {
+		if got := suggestion(c.value, c.there); got != c.want {
+			t.Errorf("%s of %v: %q, want %q", c.value, c.there, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"ab", "b", 1}, {"abc", "abd", 1}} {
+		if got := distance(c.a, c.b); got != c.want {
+			t.Errorf("distance of %q and %q: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+// TestSessionsUnknown shows that without a list of sessions every session exists.
+func TestSessionsUnknown(t *testing.T) {
+	k := known("p2", "o")
+	if ok, _ := k.has("session", "s-2"); ok {
+		t.Error("a session exists that is not on the list")
+	}
+	k.Session = nil
+	if ok, _ := k.has("session", "s-2"); !ok {
+		t.Error("a session does not exist, although there is no list")
+	}
+}
