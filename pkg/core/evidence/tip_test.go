@@ -304,3 +304,62 @@ func TestLedgerTips(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCheckTip shows that the counts and the last receipt of the events must each be those
+// of the proof, under a checkpoint whose map of tips has this session only.
+func TestCheckTip(t *testing.T) {
+	last := receipt.Genesis("t", "s-a").Digest
+	tip, err := tipOf(last, 3, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := translog.TipKey("t", "s-a")
+	root := tip.Leaf(key)
+	m := &Manifest{Tenant: "t", Session: "s-a"}
+	for name, c := range map[string]struct {
+		change func(p *TipProof, d *derived, head *translog.Checkpoint)
+		want   string
+	}{
+		"bound":                       {func(*TipProof, *derived, *translog.Checkpoint) {}, TipBound},
+		"fewer events":                {func(_ *TipProof, d *derived, _ *translog.Checkpoint) { d.events = d.events[1:] }, "3 events and 2 receipts below the checkpoint; the pack holds 2 and 2"},
+		"fewer receipts":              {func(_ *TipProof, d *derived, _ *translog.Checkpoint) { d.receipts = d.receipts[1:] }, "3 events and 2 receipts below the checkpoint; the pack holds 3 and 1"},
+		"another end":                 {func(_ *TipProof, d *derived, _ *translog.Checkpoint) { d.tip = receipt.Genesis("t", "s-b") }, "or ends in another receipt"},
+		"other events in the proof":   {func(p *TipProof, d *derived, _ *translog.Checkpoint) { p.Events, d.events = 2, d.events[1:] }, "does not hold this"},
+		"other receipts in the proof": {func(p *TipProof, d *derived, _ *translog.Checkpoint) { p.Receipts, d.receipts = 1, d.receipts[1:] }, "does not hold this"},
+		"negative events":             {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Events = -1 }, "not the tip of a session"},
+		"negative receipts":           {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Receipts = -1 }, "not the tip of a session"},
+		"no events":                   {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Events = 0 }, "does not hold this"},
+		"no receipts":                 {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Receipts = 0 }, "does not hold this"},
+		"a digest without its name":   {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = strings.TrimPrefix(p.Tip, "sha256:") }, "not the tip of a session"},
+		"a digest in capitals":        {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = "sha256:" + strings.ToUpper(p.Tip[7:]) }, "not the tip of a session"},
+		"a digest cut":                {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = p.Tip[:len(p.Tip)-2] }, "not the tip of a session"},
+		"a digest that is no hex":     {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = p.Tip[:len(p.Tip)-1] + "x" }, "not the tip of a session"},
+		"a hash of the path cut":      {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Path = []string{"00"} }, "path is not"},
+		"a path too long":             {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Path = []string{strings.Repeat("0", 64)} }, "does not hold this"},
+		"a checkpoint without a map":  {func(_ *TipProof, _ *derived, c *translog.Checkpoint) { c.Extensions = nil }, "commits to no map"},
+		"a checkpoint of another map": {func(_ *TipProof, _ *derived, c *translog.Checkpoint) {
+			c.Extensions = []string{translog.TipsExtension(translog.Hash{1})}
+		}, "does not hold this"},
+		"a checkpoint with two of them": {func(_ *TipProof, _ *derived, c *translog.Checkpoint) {
+			c.Extensions = append(c.Extensions, c.Extensions...)
+		}, "want at most one line"},
+	} {
+		p := NewTipProof(tip, nil)
+		d := &derived{events: make([]*contract.Event, 3), receipts: make([][]byte, 2), tip: receipt.Genesis("t", "s-a")}
+		head := &translog.Checkpoint{Extensions: []string{translog.TipsExtension(root)}}
+		c.change(p, d, head)
+		got, err := checkTip(m, head, d, contract.Bytes(p))
+		if err != nil {
+			got = err.Error()
+		}
+		if (err == nil) != (c.want == TipBound) || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if got, err := checkTip(m, &translog.Checkpoint{}, &derived{}, nil); got != TipAttested || err != nil {
+		t.Errorf("without a map and a proof: %q %v", got, err)
+	}
+	if _, err := checkTip(m, &translog.Checkpoint{Extensions: []string{translog.TipsExtension(root)}}, &derived{}, nil); err == nil {
+		t.Error("a map without a proof is accepted")
+	}
+}
