@@ -149,3 +149,21 @@ func FuzzReadString(f *testing.F) {
 		}
 	})
 }
+
+// TestNames shows that Transform accepts a space and the other printable characters in names
+// and in values, and no control character in either.
+func TestNames(t *testing.T) {
+	for _, c := range []string{" ", "!", "~", "\u007f", "a b"} {
+		src := `{"` + c + `":"` + c + `"}`
+		if got, err := Transform(nil, []byte(src)); err != nil || string(got) != src {
+			t.Errorf("%q: %q, %v", src, got, err)
+		}
+	}
+	for _, c := range []string{"\x1f", "\t", "\x00", "a\x1fb"} {
+		for _, src := range []string{`{"` + c + `":1}`, `{"a":"` + c + `"}`, `{"a":"\n` + c + `"}`} {
+			if got, err := Transform(nil, []byte(src)); err == nil {
+				t.Errorf("%q is accepted as %q", src, got)
+			}
+		}
+	}
+}
