@@ -1,6 +1,7 @@
 package fair
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -125,5 +126,41 @@ func TestCharge(t *testing.T) {
 	}
 	if item, ok := q.Pop(func(string) bool { return false }); ok {
 		t.Error(item)
+	}
+}
+
+// TestForgotten shows that lines without items are removed while other tenants wait: there
+// are at most 64 more than twice the tenants with items. A tenant that has received more
+// service than the others is not removed.
+func TestForgotten(t *testing.T) {
+	var q Queue[int]
+	q.Push("dear", "o", 0)
+	q.Charge("dear", 4000)
+	for i := range 1000 {
+		q.Push("a", "o", i)
+		q.Push("b", "o", i)
+	}
+	most, seen := 0, 0
+	for i := range 600 {
+		tenant := fmt.Sprint("t", i)
+		q.Push(tenant, "o", i)
+		for range 3 { // the item of the tenant, and one of a and of b
+			if _, ok := q.Pop(nil); !ok {
+				t.Fatal("no item, although some wait")
+			}
+		}
+		most = max(most, len(q.lines))
+		if len(q.lines) < 68 {
+			seen++
+		}
+	}
+	if most != 68 || seen < 500 {
+		t.Errorf("there were up to %d lines, and %d times fewer than 68", most, seen)
+	}
+	if l := q.lines["dear"]; l == nil || l.start != 2000 || q.Waiting("dear", "o") != 0 || q.now >= 2000 {
+		t.Errorf("the tenant with the most service: %+v at %d", l, q.now)
+	}
+	if q.Waiting("a", "o") == 0 || q.Waiting("b", "o") == 0 || q.Only("a") {
+		t.Error("a tenant with items is removed")
 	}
 }

@@ -48,3 +48,33 @@ func TestDecode(t *testing.T) {
 		t.Errorf("what is not JSON: %v", err)
 	}
 }
+
+type Base struct {
+	ID string `json:"id"`
+}
+
+type composed struct {
+	Base
+	N      int `json:"n"`
+	hidden int
+}
+
+// TestEmbedded shows that the members of an embedded struct are members of the document, and
+// that the struct itself and unexported fields are none.
+func TestEmbedded(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"id":"x","n":1}`: "",
+		`{"Base":{}}`:      "/Base: unknown member; known are id, n",
+		`{"":{}}`:          "/: unknown member; known are id, n",
+		`{"hidden":1}`:     "/hidden: unknown member; known are id, n",
+	} {
+		var v composed
+		got := ""
+		if err := Decode([]byte(doc), &v); err != nil {
+			got = err.Error()
+		}
+		if got != want || v.hidden != 0 {
+			t.Errorf("%s: got %q, want %q", doc, got, want)
+		}
+	}
+}
