@@ -324,22 +324,22 @@ func TestCheckTip(t *testing.T) {
 		"fewer events":                {func(_ *TipProof, d *derived, _ *translog.Checkpoint) { d.events = d.events[1:] }, "3 events and 2 receipts below the checkpoint; the pack holds 2 and 2"},
 		"fewer receipts":              {func(_ *TipProof, d *derived, _ *translog.Checkpoint) { d.receipts = d.receipts[1:] }, "3 events and 2 receipts below the checkpoint; the pack holds 3 and 1"},
 		"another end":                 {func(_ *TipProof, d *derived, _ *translog.Checkpoint) { d.tip = receipt.Genesis("t", "s-b") }, "or ends in another receipt"},
-		"other events in the proof":   {func(p *TipProof, d *derived, _ *translog.Checkpoint) { p.Events, d.events = 2, d.events[1:] }, "does not hold this"},
-		"other receipts in the proof": {func(p *TipProof, d *derived, _ *translog.Checkpoint) { p.Receipts, d.receipts = 1, d.receipts[1:] }, "does not hold this"},
+		"other events in the proof":   {func(p *TipProof, d *derived, _ *translog.Checkpoint) { p.Events, d.events = 2, d.events[1:] }, "does not contain this tip"},
+		"other receipts in the proof": {func(p *TipProof, d *derived, _ *translog.Checkpoint) { p.Receipts, d.receipts = 1, d.receipts[1:] }, "does not contain this tip"},
 		"negative events":             {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Events = -1 }, "not the tip of a session"},
 		"negative receipts":           {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Receipts = -1 }, "not the tip of a session"},
-		"no events":                   {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Events = 0 }, "does not hold this"},
-		"no receipts":                 {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Receipts = 0 }, "does not hold this"},
+		"no events":                   {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Events = 0 }, "does not contain this tip"},
+		"no receipts":                 {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Receipts = 0 }, "does not contain this tip"},
 		"a digest without its name":   {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = strings.TrimPrefix(p.Tip, "sha256:") }, "not the tip of a session"},
 		"a digest in capitals":        {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = "sha256:" + strings.ToUpper(p.Tip[7:]) }, "not the tip of a session"},
 		"a digest cut":                {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = p.Tip[:len(p.Tip)-2] }, "not the tip of a session"},
 		"a digest that is no hex":     {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Tip = p.Tip[:len(p.Tip)-1] + "x" }, "not the tip of a session"},
 		"a hash of the path cut":      {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Path = []string{"00"} }, "path is not"},
-		"a path too long":             {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Path = []string{strings.Repeat("0", 64)} }, "does not hold this"},
+		"a path too long":             {func(p *TipProof, _ *derived, _ *translog.Checkpoint) { p.Path = []string{strings.Repeat("0", 64)} }, "does not contain this tip"},
 		"a checkpoint without a map":  {func(_ *TipProof, _ *derived, c *translog.Checkpoint) { c.Extensions = nil }, "commits to no map"},
 		"a checkpoint of another map": {func(_ *TipProof, _ *derived, c *translog.Checkpoint) {
 			c.Extensions = []string{translog.TipsExtension(translog.Hash{1})}
-		}, "does not hold this"},
+		}, "does not contain this tip"},
 		"a checkpoint with two of them": {func(_ *TipProof, _ *derived, c *translog.Checkpoint) {
 			c.Extensions = append(c.Extensions, c.Extensions...)
 		}, "want at most one line"},
