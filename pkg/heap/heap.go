@@ -11,16 +11,15 @@ import (
 
 // Adapt sets the GC percentage and the memory limit every two seconds, until ctx is done.
 // The percentage is the one at which about garbage bytes of garbage cause a collection,
-// but at least large and at most 300. The memory limit is one and a half times the live
-// heap plus 128 MiB, but at least 480 MiB. If the program allocates little and holds much
-// more memory than its live heap, Adapt collects garbage and returns the free memory to
-// the operating system.
+// but at least large and at most 300. The memory limit is what limit returns. If the
+// program allocates little and holds much more memory than its live heap, Adapt collects
+// garbage and returns the free memory to the operating system.
 func Adapt(ctx context.Context, garbage int64, large int) {
 	var idle idle
 	for {
 		u := read()
 		debug.SetGCPercent(percent(u.live, garbage, large))
-		debug.SetMemoryLimit(max(480<<20, u.live*3/2+128<<20))
+		debug.SetMemoryLimit(limit(u.live, garbage, large))
 		if idle.over(u) {
 			debug.FreeOSMemory()
 		}
@@ -49,6 +48,13 @@ func read() usage {
 // about garbage bytes of garbage cause a collection, but at least large and at most
 // 300.
 func percent(live, garbage int64, large int) int { return min(max(int(100*garbage/live), large), 300) }
+
+// limit returns the memory limit for a live heap of live bytes: the size at which percent
+// causes a collection, plus 48 MiB, but at least 480 MiB. The runtime returns free memory
+// above the limit to the operating system, also while the program allocates much.
+func limit(live, garbage int64, large int) int64 {
+	return max(480<<20, live+live*int64(percent(live, garbage, large))/100+48<<20)
+}
 
 // idle decides when free memory is returned.
 type idle struct {

@@ -36,3 +36,19 @@ func TestPercent(t *testing.T) {
 		}
 	}
 }
+
+// TestLimit checks the memory limit beside live heaps of several sizes.
+func TestLimit(t *testing.T) {
+	const mib = 1 << 20
+	for _, k := range []struct {
+		live, garbage int64
+		large         int
+		want          int64
+	}{
+		{50, 96, 20, 480}, {300, 96, 20, 480}, {500, 96, 20, 648}, {1000, 96, 20, 1248}, {320, 160, 40, 528}, {1000, 160, 40, 1448},
+	} {
+		if got := limit(k.live*mib, k.garbage*mib, k.large) / mib; got != k.want {
+			t.Errorf("%d MiB, %d MiB, %d %%: %d MiB, want %d", k.live, k.garbage, k.large, got, k.want)
+		}
+	}
+}
