@@ -57,6 +57,7 @@ type Follower struct {
 	Restart func(context.Context) (uint64, error)
 
 	filters  []string    // subject filters that select the entries to apply
+	delivers []string    // subject filters of the consumer
 	covered  bool        // the consumer delivers other entries as well, which are dropped
 	ended    atomic.Bool // Run has returned
 	position atomic.Uint64
@@ -71,7 +72,11 @@ type Follower struct {
 // New returns a follower that reads with the consumer of the instance's reader r. apply
 // becomes Apply.
 func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) error) *Follower {
-	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), covered: r.Cover != "", Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
+	f := &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), covered: r.Cover != "", Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
+	if f.delivers = f.filters; f.covered {
+		f.delivers = []string{r.Cover}
+	}
+	return f
 }
 
 // Ready returns a channel that is closed when the follower has caught up for the first
@@ -169,14 +174,14 @@ func (f *Follower) settle(ctx context.Context) error {
 	return nil
 }
 
-// missed reports whether the stream has an entry that matches the reader's filters and
-// has a sequence greater than Position and less than before; math.MaxUint64 means no
-// upper limit. The consumer's state is not sufficient for that: an instance that was
+// missed reports whether the stream has an entry that the consumer selects and that has a
+// sequence greater than Position and less than before; math.MaxUint64 means no upper
+// limit. The consumer's state is not sufficient for that: an instance that was
 // suspended while another one acquired its slot may reset the consumer that both use.
 func (f *Follower) missed(ctx context.Context, before uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	for _, filter := range f.filters {
+	for _, filter := range f.delivers {
 		// The newest match is read first, because the server finds it in its index of
 		// subjects. If no match follows the position, First would make the server search
 		// every block of the stream.

@@ -44,9 +44,11 @@ func (f *Follower) Poll(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the sequence of the newest matching entry, or 0 if there is none.
+// newest returns the sequence of the newest entry that the consumer selects, or 0 if there
+// is none. For each of a reader's own filters, the server would visit every subject that
+// matches; for a cover that matches every entry, it returns the last one.
 func (f *Follower) newest(ctx context.Context) (last uint64, err error) {
-	for _, filter := range f.filters {
+	for _, filter := range f.delivers {
 		n, err := f.Conn.Last(ctx, f.Stream, filter)
 		if err != nil {
 			return 0, err

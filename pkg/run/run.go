@@ -146,15 +146,16 @@ func (v *Env) Report(f func(context.Context) Health) {
 func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error) {
 	v.starting.Follow(v.Instance, name, f)
 	v.Report(func(ctx context.Context) Health {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		_ = f.Poll(try) // on an error, the reported position is the last one applied
-		h := Health{Name: name, OK: true, Position: f.Position(), Lag: f.Pending()}
+		h := Health{Name: name, OK: true}
 		select {
 		case <-f.Ready():
+			try, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_ = f.Poll(try) // on an error, the reported position is the last one applied
 		default:
 			h.OK, h.Detail = false, "replaying"
 		}
+		h.Position, h.Lag = f.Position(), f.Pending()
 		if check == nil {
 			return h
 		}
