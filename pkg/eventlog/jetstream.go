@@ -183,8 +183,9 @@ func (l JetStream) Get(ctx context.Context, seq uint64) (Entry, error) {
 }
 
 // scanBatch is the number of entries that Scan requests at once, after a smaller first
-// batch.
-const scanBatch = 1024
+// batch. For each request the server may have to load and decompress a block of the
+// stream, so a batch is about as large as the limit of GetBatch allows.
+const scanBatch = 2048
 
 // Scan implements Log.
 func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error] {

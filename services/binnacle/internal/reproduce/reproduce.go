@@ -140,8 +140,7 @@ func (c *Checker) rebuild(ctx context.Context, to uint64) error {
 	if c.position >= to {
 		return nil
 	}
-	rate := cmp.Or(c.Rate, 2000)
-	began, n := time.Now(), 0
+	began, n, waited := time.Now(), 0, time.Duration(0)
 	for en, err := range c.Log.Scan(ctx, eventlog.Every, c.position+1) {
 		if err != nil {
 			return err
@@ -153,16 +152,30 @@ func (c *Checker) rebuild(ctx context.Context, to uint64) error {
 			return nil
 		}
 		if n++; n%100 == 0 {
-			if ahead := time.Duration(n)*time.Second/time.Duration(rate) - time.Since(began); ahead > 0 {
+			took := time.Since(began)
+			if pause := c.pause(n, took, took-waited); pause > 0 {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
-				case <-time.After(ahead):
+				case <-time.After(pause):
 				}
+				waited += time.Since(began) - took
 			}
 		}
 	}
 	return nil // the ledger is shorter; check reports that
+}
+
+// share is the part of the time that the reading of the ledger may take: one in share.
+const share = 10
+
+// pause returns the time to wait after n entries, so that at most Rate of them are read
+// per second, and the reading takes at most one share-th of the time. took is the time
+// since the first entry, in which work was the time without pauses. A server that is busy,
+// as while other views are rebuilt, is therefore read more slowly.
+func (c *Checker) pause(n int, took, work time.Duration) time.Duration {
+	rate := time.Duration(cmp.Or(c.Rate, 2000))
+	return max(time.Duration(n)*time.Second/rate, share*work) - took
 }
 
 // apply applies an entry to the key registry and to the views that read it.

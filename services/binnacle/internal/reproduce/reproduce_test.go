@@ -147,3 +147,26 @@ func TestAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestPause shows that the checker reads at most Rate entries per second, and that the
+// reading takes at most a tenth of the time.
+func TestPause(t *testing.T) {
+	const ms = time.Millisecond
+	for _, k := range []struct {
+		rate, n          int
+		took, work, want time.Duration
+	}{
+		{0, 100, 10 * ms, 2 * ms, 40 * ms},
+		{0, 200, 60 * ms, 2 * ms, 40 * ms},
+		{0, 200, 100 * ms, 2 * ms, 0},
+		{100, 100, 0, 0, time.Second},
+		{0, 100, 300 * ms, 300 * ms, 2700 * ms},
+		{0, 100, 3000 * ms, 300 * ms, 0},
+		{1_000_000, 100, 2 * ms, ms, 8 * ms},
+	} {
+		c := &Checker{Rate: k.rate}
+		if got := c.pause(k.n, k.took, k.work); got != k.want {
+			t.Errorf("%d entries, rate %d, took %v, work %v: pause %v, want %v", k.n, k.rate, k.took, k.work, got, k.want)
+		}
+	}
+}
