@@ -87,19 +87,19 @@ func folderSize(t testing.TB, dir string) (n int64) {
 
 // BenchmarkIndex measures the cost of the view on a ledger of calls: bytes in its folder
 // per call, CPU time per event, the time to open it again, and the time of look-ups. The
-// calls are those of 16 concurrent sessions of 100 calls each, and the view is flushed
-// as often as under 1,000 calls per second.
+// calls are those of 16 concurrent sessions of 100 calls each, or of one call each, and the
+// view is flushed as often as under 1,000 calls per second.
 func BenchmarkIndex(b *testing.B) {
-	for _, calls := range []int{6_400, 25_000, 100_000} {
-		b.Run(fmt.Sprint(calls, " calls"), func(b *testing.B) {
+	for _, k := range []struct{ calls, perSession int }{{6_400, 100}, {25_000, 100}, {100_000, 100}, {100_000, 1}, {400_000, 1}} {
+		b.Run(fmt.Sprintf("%d calls, %d per session", k.calls, k.perSession), func(b *testing.B) {
 			for b.Loop() {
-				measureIndex(b, calls)
+				measureIndex(b, k.calls, k.perSession)
 			}
 		})
 	}
 }
 
-func measureIndex(b *testing.B, calls int) {
+func measureIndex(b *testing.B, calls, perSession int) {
 	dir := b.TempDir()
 	v := open(b, dir)
 	cpu := func() time.Duration {
@@ -115,7 +115,7 @@ func measureIndex(b *testing.B, calls int) {
 	for n := 0; n < calls; {
 		var batch []eventlog.Entry
 		for range 500 {
-			if n%(16*100) == 0 {
+			if n%(16*perSession) == 0 {
 				sessions = sessions[:0]
 				for range 16 {
 					sessions = append(sessions, contract.IDSession+rand.Text())

@@ -110,12 +110,12 @@ func openOrRenew(path string) (*bbolt.DB, error) {
 // openDB opens or creates the database. If the database has another layout, openDB
 // empties it.
 func openDB(path string) (*bbolt.DB, error) {
-	// The view can be rebuilt, so it need not survive a power loss.
-	db, err := bbolt.Open(path, private.FileMode, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	// The view can be rebuilt, so it need not survive a power loss. Without NoGrowSync,
+	// bbolt would sync the file each time that it grows.
+	db, err := bbolt.Open(path, private.FileMode, &bbolt.Options{NoSync: true, NoGrowSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}
-	db.AllocSize = 1 << 20 // the file grows in steps of 1 MiB
 	if err := db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
 			return empty(tx) // the layout is that of another release; the entries are deleted, and the view is then rebuilt from the ledger
