@@ -88,6 +88,64 @@ func testVolumes(t *testing.T, every time.Duration) {
 	}
 }
 
+// TestVolumeLeaves shows that a ledger whose earlier volume has left the server still
+// returns, scans and follows the entries of the later one, and continues an aggregate
+// whose last entry was in the earlier one. Entries of the earlier one are not found.
+func TestVolumeLeaves(t *testing.T) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	b := meshtest.Start(t, []bus.Declaration{d})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c := b.Connect(t, "provision")
+	log := eventlog.JetStream{Conn: c}
+	const key = "evt.t.a.-.x.old"
+	for n := 1; n <= 100; n++ {
+		if _, err := log.Append(ctx, key, fmt.Sprint(n), fmt.Append(nil, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := seal(t, c, 101)
+	if err := c.JS.DeleteStream(ctx, bus.Events); err != nil {
+		t.Fatal(err)
+	}
+	c.Ledger = c.Ledger[1:]
+
+	if _, err := log.Last(ctx, key); !errors.Is(err, eventlog.ErrNotFound) {
+		t.Error("last of a filter whose matches have left:", err)
+	}
+	for n := 101; n <= 150; n++ {
+		if seq, err := log.AppendExpect(ctx, key, fmt.Sprint(n), fmt.Append(nil, n), key, uint64(n-1)); err != nil || seq != uint64(n) {
+			t.Fatal("append that expects the entry before:", seq, err)
+		}
+	}
+	if _, err := log.AppendExpect(ctx, key, "e-1", []byte("x"), key, 100); !errors.Is(err, eventlog.ErrConflict) {
+		t.Error("append that expects an entry that is no longer the last match:", err)
+	}
+	for seq, want := range map[uint64]error{1: eventlog.ErrNotFound, 100: eventlog.ErrNotFound, 101: nil, 150: nil} {
+		if en, err := log.Get(ctx, seq); !errors.Is(err, want) || err == nil && string(en.Data) != fmt.Sprint(seq) {
+			t.Errorf("entry %d: %+v %v", seq, en, err)
+		}
+	}
+	var scanned, got []uint64
+	for en, err := range log.Scan(ctx, bus.EveryEvent, 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		scanned = append(scanned, en.Seq)
+	}
+	f := follow.New(c, d.Instance(1), second, func(en eventlog.Entry) error { got = append(got, en.Seq); return nil })
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx, 1) }()
+	<-f.Ready()
+	cancel()
+	err := <-done
+	for what, seqs := range map[string][]uint64{"scanned": scanned, "followed": got} {
+		if err != nil || len(seqs) != 50 || seqs[0] != 101 || !slices.IsSorted(seqs) {
+			t.Errorf("%s: %v %v", what, seqs, err)
+		}
+	}
+}
+
 // seal adds a second volume to the ledger, whose first position is first: the stream EVENTS
 // accepts no more entries, and the stream VOLUME_2 accepts them. It returns the reader of
 // the second volume.
