@@ -79,7 +79,7 @@ simulate: ## SCHEDULES (a million) schedules of the simulator from SEED on; resu
 	go test -count=1 -timeout 0 -v ./services/binnacle/internal/sim -run 'TestSchedules$$' -seed $(SEED) -schedules $(SCHEDULES) -state $(CURDIR)/.cache/simulate-$(SEED).json
 
 soak: services ## the crash tests, TIMES (100) times over
-	go test -count=$(TIMES) -timeout 0 -failfast -v ./e2e -run 'TestCrash' -history 300000
+	go test -count=$(TIMES) -timeout 0 -failfast -v ./e2e -run 'TestCrash'
 
 e2e: services ## the same scripts on one process, on one process per service and on compose
 	go test -count=1 -timeout 30m ./e2e/...

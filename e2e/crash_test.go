@@ -21,14 +21,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// crashHistory is the number of events on the ledger when TestCrash begins.
-// TestCrashReplicated begins with a tenth of it unless the flag is set, because each
-// restart of a replicated server then takes minutes.
+// crashHistory is the number of events on the ledger when a crash test begins.
 var crashHistory = flag.Int("history", 300_000, "number of events on the ledger when a crash test begins")
 
-// behind returns the options of a mesh with a history of the given number of events in
-// 1,000 sessions. start starts the mesh on which the history is based.
-func behind(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh, events int) harness.Options {
+// behind returns the options of a mesh with a history of crashHistory events in 1,000
+// sessions. start starts the mesh on which the history is based.
+func behind(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) harness.Options {
 	o := harness.Options{Noop: true, Dir: t.TempDir(), Within: 3 * time.Minute}
 	m := start(t, o)
 	if out, err := m.CLI("call", "noop", `{"n":1}`, "--session", "s-pattern"); err != nil {
@@ -36,16 +34,16 @@ func behind(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh,
 	}
 	m.StopAll()
 	began := time.Now()
-	if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: events, Sessions: 1000}); err != nil {
+	if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: *crashHistory, Sessions: 1000}); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("wrote %d events in %v", events, time.Since(began).Round(time.Second))
+	t.Logf("wrote %d events in %v", *crashHistory, time.Since(began).Round(time.Second))
 	return o
 }
 
-// crashOn starts a mesh with a history of the given number of events for a crash test.
-func crashOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh, events int) *crash {
-	c := &crash{t: t, m: start(t, behind(t, start, events)), acked: map[string]string{}}
+// crashOn starts a mesh with a history of crashHistory events for a crash test.
+func crashOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) *crash {
+	c := &crash{t: t, m: start(t, behind(t, start)), acked: map[string]string{}}
 	l := c.ledger()
 	defer l.Conn.Close()
 	last, err := l.Last(t.Context(), "evt.>")
@@ -74,7 +72,7 @@ type crash struct {
 // afterwards no acknowledged call is missing, every call has exactly one outcome, and
 // the ledger verifies.
 func TestCrash(t *testing.T) {
-	c := crashOn(t, harness.Processes, *crashHistory)
+	c := crashOn(t, harness.Processes)
 	// A pack that uses a secret makes vault-broker part of its calls.
 	if r, err := c.m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"crash-test-secret"}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)

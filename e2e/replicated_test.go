@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -18,13 +17,7 @@ import (
 // acknowledged call is lost and that, while a new leader is elected, calls that have not
 // started fail with 503 and Retry-After within about two seconds.
 func TestCrashReplicated(t *testing.T) {
-	events := *crashHistory / 10
-	flag.Visit(func(f *flag.Flag) {
-		if f.Name == "history" {
-			events = *crashHistory
-		}
-	})
-	c := crashOn(t, harness.Cluster, events)
+	c := crashOn(t, harness.Cluster)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for w := range 8 {

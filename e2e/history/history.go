@@ -75,17 +75,20 @@ func Write(ctx context.Context, dir string, shape Shape) (events int, err error)
 		return 0, errors.Join(errors.New("history: a history was written to this ledger before"), err)
 	}
 	w.tips = make([]receipt.Tip, shape.Sessions)
-	for ; events < shape.Events; events += PerCall {
-		if err := w.call(shape.session(events / PerCall)); err != nil {
-			return events, fmt.Errorf("history: %w", err)
+	err = unreplicated(ctx, js, w.stream, func() error {
+		for ; events < shape.Events; events += PerCall {
+			if err := w.call(shape.session(events / PerCall)); err != nil {
+				return err
+			}
 		}
-	}
-	select {
-	case <-js.PublishAsyncComplete():
-	case <-ctx.Done():
-		return events, ctx.Err()
-	}
-	if err := w.check(ctx, uint64(events)); err != nil {
+		select {
+		case <-js.PublishAsyncComplete():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return w.check(ctx, uint64(events))
+	})
+	if err != nil {
 		return events, fmt.Errorf("history: %w", err)
 	}
 	return events, skip(ctx, w.stream)

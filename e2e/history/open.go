@@ -79,6 +79,62 @@ func readable(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
+// unreplicated calls write while the stream has one replica. A stream of a cluster then
+// gets its replicas back, and unreplicated returns when each has all messages. With three
+// replicas during write, each server would also store the messages in the log of the
+// stream's group, and read that log when it starts.
+func unreplicated(ctx context.Context, js jetstream.JetStream, s jetstream.Stream, write func() error) error {
+	c := s.CachedInfo().Config
+	if c.Replicas == 1 {
+		return write()
+	}
+	alone := c
+	alone.Replicas = 1
+	if _, err := js.UpdateStream(ctx, alone); err != nil {
+		return err
+	}
+	if err := current(ctx, js, 0); err != nil {
+		return err
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if _, err := js.UpdateStream(ctx, c); err != nil {
+		return err
+	}
+	return current(ctx, js, c.Replicas-1)
+}
+
+// current waits until the ledger's stream has a leader and n other members, which have all
+// of its messages. It fails if the number of messages that they lack does not change for
+// half a minute.
+func current(ctx context.Context, js jetstream.JetStream, n int) error {
+	var last uint64
+	for still := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		s, err := js.Stream(ctx, bus.Events)
+		if err == nil {
+			var lag uint64
+			info, good := s.CachedInfo().Cluster, 0
+			for _, r := range info.Replicas {
+				lag += r.Lag
+				if r.Current && r.Lag == 0 {
+					good++
+				}
+			}
+			if info.Leader != "" && len(info.Replicas) == n && good == n {
+				return nil
+			}
+			if lag != last {
+				last, still = lag, time.Now()
+			}
+			err = fmt.Errorf("%d of %d replicas have all messages", good, n)
+		}
+		if ctx.Err() != nil || time.Since(still) > 30*time.Second {
+			return fmt.Errorf("%s: %w", bus.Events, err)
+		}
+	}
+}
+
 // start starts the servers whose files are in dir. With an error, it returns those that
 // were started.
 func start(dir, secret string) (servers []*server.Server, err error) {
