@@ -46,11 +46,7 @@ var points []curve.Point
 // growth measures how starts, memory, stored bytes and the first calls into old sessions
 // depend on the length of the history and on the number of sessions.
 func growth(t *testing.T) {
-	load, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add(row{Name: "load average before the growth rows", Durability: "none", Value: strings.Join(strings.Fields(string(load))[:3], " ")})
+	add(row{Name: "load average before the growth rows", Durability: "none", Value: loadAverage(t)})
 	o := harness.Options{Noop: true, Dir: t.TempDir()}
 	harness.One(t, o).StopAll()
 	m, _, _ := launched(t, o, "start after a clean stop, empty", "")
@@ -111,7 +107,7 @@ func (p *past) start(t *testing.T, what, budget string, flags ...string) *harnes
 func (p *past) memory(t *testing.T, m *harness.Mesh, what, budget string) {
 	time.Sleep(10 * time.Second)
 	_, rss := used(t, m)
-	add(row{Name: p.name(what), Durability: "process", Value: fmt.Sprintf("%d MiB RSS, %d MiB at most", rss>>20, peak(t, m)>>20), Budget: budget})
+	add(row{Name: p.name(what), Durability: "process", Value: fmt.Sprintf("%d MiB RSS, %d MiB at most", rss>>20, peak(t, m.PID("binnacle"))>>20), Budget: budget})
 	p.point(what, "MiB", float64(rss>>20))
 }
 
@@ -141,7 +137,7 @@ func behind(t *testing.T, events, sessions int) {
 
 	m = p.start(t, "start after a clean stop", "<= 1 s more than empty with 1,000,000")
 	p.memory(t, m, "memory after a clean start", "<= 300 MiB with 422,000")
-	firstCalls(p.name("first call into an active session"), min(sessions, 500), noop)
+	firstCalls(p.name("first call into an active session"), min(sessions, 500), history.SessionName, noop)
 	m.Kill("binnacle")
 	m = p.start(t, "start after SIGKILL", "")
 	p.stored(t)
@@ -231,7 +227,7 @@ func ended(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	m.StopAll()
 	m = harness.One(t, o)
-	firstCalls(fmt.Sprintf("first call into an ended session, %d events, %d sessions", shape.Events, shape.Sessions), 500, noop)
+	firstCalls(fmt.Sprintf("first call into an ended session, %d events, %d sessions", shape.Events, shape.Sessions), 500, history.SessionName, noop)
 	m.StopAll()
 }
 
@@ -245,15 +241,16 @@ func noopTime(t *testing.T, m *harness.Mesh, session string) time.Duration {
 }
 
 // firstCalls measures the first calls into n old sessions after a start, alternating
-// with the first calls into new ones.
-func firstCalls(name string, n int, noop func(session string) time.Duration) {
+// with the first calls into new ones. session returns the name of an old session.
+func firstCalls(name string, n int, session func(int) string, noop func(session string) time.Duration) {
 	for range 200 { // warm up on a session of its own
 		noop("s-warm")
 	}
 	var old, young []time.Duration
+	began := time.Now().UnixNano() // sessions with this in their names are new at each call of firstCalls
 	for i := range n {
-		old = append(old, noop(history.SessionName(i)))
-		young = append(young, noop(fmt.Sprintf("s-new-%d", i)))
+		old = append(old, noop(session(i)))
+		young = append(young, noop(fmt.Sprintf("s-new-%d-%d", began, i)))
 	}
 	slices.Sort(old)
 	slices.Sort(young)
@@ -262,9 +259,9 @@ func firstCalls(name string, n int, noop func(session string) time.Duration) {
 		Value: fmt.Sprintf("%d sessions, p50 %.1f times a new one", n, us(old, .5)/us(young, .5)), Budget: "<= 1.5 times"})
 }
 
-// peak returns the greatest resident memory that the mesh's process has had, in bytes.
-func peak(t *testing.T, m *harness.Mesh) (n int64) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.PID("binnacle")))
+// peak returns the greatest resident memory that a process has had, in bytes.
+func peak(t *testing.T, pid int) (n int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
