@@ -144,7 +144,7 @@ func (bt *budgetTest) closed() (byOthers, byOwn int) {
 	return byOthers, byOwn
 }
 
-// verify checks that replay takes every decision equally again.
+// verify checks that replay computes the same decisions.
 func (bt *budgetTest) verify() {
 	bt.Helper()
 	if out, err := bt.mesh.CLI("replay"); err != nil {

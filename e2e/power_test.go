@@ -35,7 +35,8 @@ var losses = flag.Int("losses", 200, "number of losses of power that TestPowerLo
 // record of a file system. Whatever a disk keeps of the writes that were not synced, the
 // ledger of each loss has no gap, is a part of the ledger before the loss, and holds the
 // outcome of each call that was answered and the claim of each effect that was started,
-// with the content that they name. The mesh starts on it and raises no alarm.
+// with the content that they name. For some of the losses, the mesh is started with what
+// is on disk; it then answers a call and raises no alarm.
 func TestPowerLoss(t *testing.T) {
 	l := recordLoad(t, true)
 	n := 0
@@ -64,7 +65,7 @@ func TestPowerLossUnsynced(t *testing.T) {
 	}
 }
 
-// exit is a fact that has left the mesh, or an effect.
+// exit is the answer of a call, or the start of its effect.
 type exit struct {
 	at     int    // number of changes that were recorded before it
 	marker string // identifies the call
@@ -405,7 +406,8 @@ func messages(js jetstream.JetStream, name string) (out []jetstream.Msg, err err
 	return out, nil
 }
 
-// restart starts the mesh with the files after a loss of power, and makes a call.
+// restart starts the mesh with the files after a loss of power, makes a call, and checks
+// that no alarm is raised.
 func (l *loaded) restart(t *testing.T, dir string) {
 	t.Run("restart", func(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "nats", "boot.json"), []byte(`{"boot":"another","content":"of the loss"}`), 0o600); err != nil {

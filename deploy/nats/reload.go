@@ -30,7 +30,7 @@ func reload(s *server.Server, sync *syncer.Syncer, config string) {
 			continue
 		}
 		if err := reloadOnce(s, sync, config); err != nil { // for example, only one of the two files is written so far; retried after a second
-			fmt.Fprintln(os.Stderr, "nats-server: the certificate stays:", err)
+			fmt.Fprintln(os.Stderr, "nats-server: the certificate was not reloaded:", err)
 			continue
 		}
 		seen = now

@@ -79,7 +79,7 @@ type Options struct {
 	Power      bool
 	Containerd string
 	Packs      string        // folder of packs; empty = bin/packs or, on compose, the packs in the image
-	Webhook    string        // URL that is called for each call that waits for approval (One and Compose only)
+	Webhook    string        // URL that is called for each call that waits for approval (One, OneUnready and Compose only)
 	TLS        bool          // TLS with certificates of the test, for which Cert returns the authority; on Cluster for HTTP only
 	Dir        string        // state folder; empty = a temporary folder of the test
 	Flags      []string      // additional flags for `binnacle up` (One and OneUnready only)
@@ -515,7 +515,8 @@ func (m *Mesh) URL() string {
 	return "http://" + m.Addr
 }
 
-// client returns an HTTP client that trusts the mesh's current certificate.
+// client returns an HTTP client that trusts the mesh's current certificate, if it has
+// TLS.
 func (m *Mesh) client() *http.Client {
 	if !m.opts.TLS {
 		return http.DefaultClient

@@ -163,9 +163,9 @@ func start(dir, secret string) (servers []*server.Server, err error) {
 	return servers, nil
 }
 
-// routes returns the part of the configuration by which server i of n, from 0, joins the
-// others on loopback addresses that are free now. A server of a cluster starts its routes
-// only if it also listens for clients.
+// routes returns a function for the part of the configuration by which server i of n,
+// from 0, joins the others on loopback addresses that are free now. A server of a cluster
+// starts its routes only if it also listens for clients.
 func routes(n int) (func(i int) string, error) {
 	addrs, urls := make([]string, n), make([]string, n)
 	for i := range addrs {

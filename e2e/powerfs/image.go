@@ -38,9 +38,10 @@ type pendingOp struct {
 func (m *Images) Len() int { return len(m.log) }
 
 // Write writes to dir the files as they may be if the power is lost after n ops, where n
-// must not decrease from call to call. Each change that was not synced is on disk with the
-// probability kept: each write separately for each page, and each change of a folder
-// separately.
+// must not decrease from call to call. Each unsynced change of a folder is on disk with
+// the probability kept. For the size and for each page of a file, all unsynced writes and
+// truncations are on disk with the probability kept, and otherwise a random number of the
+// first ones.
 func (m *Images) Write(dir string, n int, kept float64, rnd *rand.Rand) error {
 	for ; m.at < n; m.at++ {
 		m.apply(pendingOp{m.log[m.at], m.at})
@@ -57,7 +58,8 @@ func (m *Images) Write(dir string, n int, kept float64, rnd *rand.Rand) error {
 	return m.write(dir, folders, root, kept, rnd)
 }
 
-// apply applies an op.
+// apply adds a change to those that are not synced. For a sync, it applies the changes
+// that the op syncs to the synced content or entries.
 func (m *Images) apply(p pendingOp) {
 	switch p.Kind {
 	case opWrite, opTruncate:
@@ -111,7 +113,7 @@ func (c *content) sync(upTo int) {
 	c.pending = append([]pendingOp(nil), c.pending[i:]...)
 }
 
-// change returns the content after a write or a truncation.
+// change returns the content b after a write or a truncation. It may change b.
 func change(b []byte, o *op) []byte {
 	end := o.Off + int64(len(o.Data))
 	if grow := end - int64(len(b)); grow > 0 {
@@ -151,7 +153,8 @@ func (c *content) lossy(kept float64, rnd *rand.Rand) []byte {
 	return out
 }
 
-// chosen returns how many of n unsynced ops are on disk.
+// chosen returns how many of n unsynced ops are on disk: all of them with the probability
+// kept, otherwise a random number.
 func chosen(n int, kept float64, rnd *rand.Rand) int {
 	if rnd.Float64() < kept {
 		return n

@@ -26,10 +26,10 @@ type Recorder struct {
 	out *bufio.Reader
 }
 
-// Mount mounts a file system at dir whose files are stored in the empty folder store. The
-// command recorder is the built program of the folder recorder. Each sync takes at least
-// the given time. record is a folder for the record. The error names /dev/fuse if the
-// system has no FUSE.
+// Mount mounts a file system at dir whose files are stored in the empty folder store.
+// recorder is the path of the built command recorder. Each sync takes at least the given
+// time. record is the folder in which Images stores the record. The error names /dev/fuse
+// if the system has no FUSE.
 func Mount(recorder, dir, store, record string, sync time.Duration) (*Recorder, error) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return nil, fmt.Errorf("losses of power are simulated by a FUSE file system, which needs /dev/fuse: %w", err)
@@ -74,7 +74,7 @@ func (r *Recorder) Now() (int, error) {
 	return strconv.Atoi(response)
 }
 
-// Images returns the images of the record so far.
+// Images returns an Images for the ops that were recorded so far.
 func (r *Recorder) Images() (*Images, error) {
 	path := filepath.Join(r.dir, "record")
 	if _, err := r.request(path); err != nil {
@@ -89,7 +89,7 @@ func (r *Recorder) Images() (*Images, error) {
 	return m, gob.NewDecoder(f).Decode(&m.log)
 }
 
-// Unmount unmounts the file system. No process may use it any more.
+// Unmount unmounts the file system. No process may use it after the call.
 func (r *Recorder) Unmount() error {
 	return errors.Join(r.in.Close(), r.cmd.Wait())
 }

@@ -46,7 +46,7 @@ type op struct {
 
 // recorder is the file system.
 type recorder struct {
-	sync time.Duration // what a sync takes
+	sync time.Duration // minimum duration of a sync
 
 	mu   sync.Mutex
 	log  []op
@@ -116,8 +116,8 @@ func (r *recorder) dump(path string) error {
 // add records an op. The caller holds mu.
 func (r *recorder) add(o op) { r.log = append(r.log, o) }
 
-// synced records a sync of a file or folder. The ops that are recorded while it takes
-// place may be left out of it.
+// synced records a sync of a file or folder. The sync does not include the ops that are
+// recorded while it takes place.
 func (r *recorder) synced(id int) {
 	upTo := r.now()
 	time.Sleep(r.sync)
@@ -141,7 +141,7 @@ func (n *node) id() int {
 	return n.r.ids[n.StableAttr().Ino]
 }
 
-// named gives a new file or folder its id. The caller holds mu.
+// named gives a new file or folder its id, and records its entry. The caller holds mu.
 func (n *node) named(child *fs.Inode, name string, folder bool) int {
 	id := n.r.next
 	n.r.next++
@@ -259,7 +259,7 @@ func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, 
 	return &folder{f.(entries), n}, fl, 0
 }
 
-// entries is what the handles of folders of a LoopbackNode implement.
+// entries is the interface of a LoopbackNode's handle of a folder.
 type entries interface {
 	fs.FileReaddirenter
 	fs.FileReleasedirer
@@ -286,7 +286,7 @@ func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	return 0
 }
 
-// handle is what the handles of a LoopbackNode implement.
+// handle is the interface of a LoopbackNode's handle of a file.
 type handle interface {
 	fs.FileReader
 	fs.FileWriter

@@ -25,7 +25,8 @@ type Mark struct {
 	Content string `json:"content"` // changes each time that writes may have been lost
 }
 
-// Known reports whether a folder has a mark, so that Open was called for it.
+// Known reports whether a folder has a mark, which is stored by Close and by the function
+// that Open returns.
 func Known(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, file))
 	return err == nil
@@ -59,8 +60,8 @@ func Close(dir string, m Mark) error {
 	return write(dir, m)
 }
 
-// Sync syncs all files and folders in a folder, and the folder itself. It skips files that
-// are removed meanwhile.
+// Sync syncs all regular files and folders in a folder, and the folder itself. It skips
+// those that do not exist or are removed meanwhile.
 func Sync(root string) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && (d.IsDir() || d.Type().IsRegular()) {
@@ -90,8 +91,8 @@ func write(dir string, m Mark) error {
 	return private.Write(filepath.Join(dir, file), b)
 }
 
-// process is used as the id of the boot on systems that have none: there, a folder that was
-// not closed counts as one that may have lost writes.
+// process is used as the id of the boot on systems that have none: there, a folder that
+// another process did not close counts as one that may have lost writes.
 var process = rand.Text()
 
 // current returns the id of the running boot.

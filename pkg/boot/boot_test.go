@@ -29,7 +29,7 @@ func TestOpen(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 2 { // without renew, the second call returns the same
+			for range 2 { // without renew, the second call returns the same value of lost
 				m, lost, _, err := Open(dir)
 				if err != nil || lost != c.lost || m.Content == "" || (m.Content == "old") == (lost || c.mark == "") {
 					t.Fatalf("%+v, lost %v, %v", m, lost, err)

@@ -83,10 +83,10 @@ func (f *Fence) pass(seq uint64) {
 	}
 }
 
-// Void waits until the entry at sequence seq, which allows a call, was applied, and reports
-// whether the allotment that the call draws from, according to the facts of its decision,
-// was closed before. It returns false at once if the call draws from none. It returns the
-// error of ctx.
+// Void waits until the entry at sequence seq, which allows a call, was applied, and
+// reports whether the allotment that the call draws from, according to the facts of its
+// decision, was closed before. It returns false at once if the call draws from none, and
+// the error of ctx if ctx ends first.
 func (f *Fence) Void(ctx context.Context, facts contract.Raw, seq uint64) (bool, error) {
 	id := allotmentOf(facts)
 	if id == "" {

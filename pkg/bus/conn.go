@@ -39,9 +39,10 @@ type Conn struct {
 	// Connect sets it to one volume: the stream EVENTS from position 1 on. It may be
 	// changed before the first use of the connection.
 	Ledger Ledger
-	// Fatal receives the errors after which the service must stop: permission
-	// violations. Further errors are dropped while one is waiting to be received. The
-	// request that caused the violation only times out.
+	// Fatal receives the errors after which the service must stop: permission violations,
+	// and those of Durable after the server has lost power. Further errors are dropped
+	// while one is waiting to be received. A request that violates a permission fails
+	// only after its time limit.
 	Fatal  chan error
 	prefix string
 
@@ -54,12 +55,12 @@ type Conn struct {
 	durability durability
 }
 
-// delays returns the delay of a connection before each attempt to reconnect: 100 to 150
-// ms, computed from its name and the time when it was made, so that connections spread
-// their attempts. A generator of random numbers that connections share would make runs of
-// the simulator differ. So would a delay that ends at the same time as a reader's pause,
-// which is a multiple of 50 ms; since delays are multiples of a microsecond, that is
-// unlikely.
+// delays returns a function for the delay of a connection before an attempt to reconnect:
+// 100 to 150 ms, computed from the connection's name, the time when it was made and the
+// number of the attempt, so that connections spread their attempts. A generator of random
+// numbers that connections share would make runs of the simulator differ. So would a
+// delay that ends at the same time as a reader's pause, which is a multiple of 50 ms;
+// since delays are multiples of a microsecond, that is unlikely.
 func delays(name string, made time.Time) func(attempt int) time.Duration {
 	return func(attempt int) time.Duration {
 		h := fnv.New32a()
@@ -120,7 +121,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	return c, err
 }
 
-// fail sends err to Fatal, or drops it while an earlier error waits there.
+// fail sends err to Fatal, or drops it if an earlier error was not received yet.
 func (c *Conn) fail(err error) {
 	select {
 	case c.Fatal <- err:
@@ -276,7 +277,7 @@ func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 }
 
 // ErrNotFound is returned if a stream has no message that matches a request.
-var ErrNotFound = errors.New("no such message")
+var ErrNotFound = errors.New("message not found")
 
 // Fresh is like Get, but the result reflects every message that was acknowledged before
 // the call. On a replicated stream it queries the leader, since a direct read may be
@@ -331,10 +332,10 @@ func LastBy(filter string) map[string]any {
 	return map[string]any{"last_by_subj": filter}
 }
 
-// Subjects returns the number of messages of each subject of a stream that matches filter,
-// and the stream's last sequence before they were counted. It returns nil if more than max
-// subjects match. On a replicated stream without a leader, a replica may respond that does
-// not have the newest messages yet.
+// Subjects returns the number of messages of each subject of a stream that matches
+// filter, and the stream's last sequence before they were counted. If more than max
+// subjects match, counts is nil and last is 0. On a replicated stream without a leader, a
+// replica may respond that does not have the newest messages yet.
 func (c *Conn) Subjects(ctx context.Context, stream, filter string, max int) (counts map[string]uint64, last uint64, err error) {
 	var info struct {
 		Total int `json:"total"`

@@ -47,7 +47,7 @@ type durability struct {
 // the mesh, calls it first. It returns nil at once on a server that is not named
 // GroupCommitServer: that server syncs before it acknowledges, or its durability mode
 // promises nothing about a loss of power. One request serves all calls that wait for it.
-// The error wraps ErrNotDurable. If the server has lost messages since the first call,
+// The error wraps ErrNotDurable. If the server has lost power since the first response,
 // Durable also sends an error to Fatal, because what this process has read may not be on
 // the ledger. A nil Conn is valid, and its Durable returns nil.
 func (c *Conn) Durable(ctx context.Context) error {
@@ -71,8 +71,8 @@ func (c *Conn) Durable(ctx context.Context) error {
 	}
 }
 
-// grouped reports whether the server commits in groups. While the connection is being
-// made again, it returns what holds for the last server.
+// grouped reports whether the server commits in groups. During a reconnect, it returns
+// the result for the last server.
 func (c *Conn) grouped() bool {
 	name := c.NC.ConnectedServerName()
 	c.durability.mu.Lock()
@@ -103,7 +103,8 @@ func (c *Conn) syncAll() {
 	}
 }
 
-// syncOnce sends one request to SyncSubject.
+// syncOnce sends one request to SyncSubject. It returns an error that wraps ErrNotDurable
+// unless the response reports success and has the same Store as the first one.
 func (c *Conn) syncOnce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), syncTimeout)
 	defer cancel()
@@ -118,7 +119,7 @@ func (c *Conn) syncOnce() error {
 	if s.Error != "" {
 		return fmt.Errorf("%w: %s", ErrNotDurable, s.Error)
 	}
-	if s.Store == "" { // such as a response of JetStream, which a request of another service can name this inbox for
+	if s.Store == "" { // for example, a response of JetStream to another service that gave this inbox as its reply subject
 		return fmt.Errorf("%w: the response names no store", ErrNotDurable)
 	}
 	d := &c.durability

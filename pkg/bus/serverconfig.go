@@ -68,7 +68,8 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 	return c.text.String(), nil
 }
 
-// complete returns an error if a declared service lacks a key.
+// complete returns an error if there are no keys of services, or if a declared service
+// lacks one.
 func (o *ServerOptions) complete(decls []Declaration) error {
 	if o.ServiceKeys == nil && o.ProcessKeys == nil {
 		return errors.New("no nkeys for services")
@@ -84,7 +85,7 @@ func (o *ServerOptions) complete(decls []Declaration) error {
 }
 
 // noSyncer is the permission of a user that may receive every subject of its account
-// except SyncSubject. Only the server's own identity responds to requests to it.
+// except SyncSubject. Only the identity of package syncer may receive the requests to it.
 const noSyncer = "permissions: { subscribe: { deny: [\"" + SyncSubject + "\"] } }"
 
 // config collects the text of a server configuration.

@@ -40,7 +40,7 @@ var (
 	// ErrIDConflict means that another event was stored under this message id first.
 	ErrIDConflict = errors.New("ledger: id_conflict: another event holds this message id")
 	// ErrNotFound means that no entry matches.
-	ErrNotFound = errors.New("ledger: no such event")
+	ErrNotFound = errors.New("ledger: event not found")
 	// ErrUnavailable means that every attempt failed, or that ctx ended before one
 	// succeeded, for example because the server did not respond. Another attempt may
 	// succeed later; see Retry.

@@ -25,20 +25,20 @@ const maxDeliver = 8
 // with errPoison and delays work that failed with errRunning.
 var (
 	errPoison  = errors.New("not a work item")
-	errRunning = errors.New("a second delivery of what runs already")
+	errRunning = errors.New("the call runs already")
 )
 
-// errNoTenant is the error with which Executor.one hands back work of a tenant that is not
-// known, because this instance has not read the ledger up to the work yet: the event that
-// creates the tenant may be among those that it has not read.
-var errNoTenant = errors.New("no such tenant in the part of the ledger that was read")
+// errNoTenant is the error of Executor.one for work of a tenant that is not known while
+// this instance has not read the ledger up to the work: the event that creates the tenant
+// may be among those that it has not read. The work is delivered again.
+var errNoTenant = errors.New("tenant not found in the part of the ledger that was read")
 
-// errLag is the error with which Executor.one hands back work that draws from a budget,
-// because this instance has not read the ledger up to the work yet.
-var errLag = errors.New("the ledger is not read up to the work")
+// errLag is the error of Executor.one for work that draws from a budget while this
+// instance has not read the ledger up to the work. The work is delivered again.
+var errLag = errors.New("the ledger has not been read up to the work yet")
 
-// tenantWait is how long Executor.one waits for the reader of the cell before it hands the
-// work back.
+// tenantWait is how long Executor.one waits until this instance has read the ledger up to
+// the work, before the work is returned for redelivery.
 const tenantWait = 2 * time.Second
 
 // process handles one delivery and responds to the server: Ack if the work is done, Nak
@@ -54,7 +54,7 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 		slog.Error("work refused for good", "subject", d.Subject, "err", err)
 		d.Term()
 	default:
-		slog.Warn("work handed back", "subject", d.Subject, "err", err)
+		slog.Warn("work returned for redelivery", "subject", d.Subject, "err", err)
 		delay := 250 * time.Millisecond
 		if errors.Is(err, errNoTenant) || errors.Is(err, errLag) {
 			delay = lagDelay(d.Tries)
@@ -63,8 +63,8 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 	}
 }
 
-// lagDelay returns the time until the next delivery of work that waits for the reader of
-// the cell: it grows, so that maxDeliver deliveries take about a minute, with tenantWait
+// lagDelay returns the time until the next delivery of work that failed with errNoTenant
+// or errLag: it grows, so that maxDeliver deliveries take about a minute, with tenantWait
 // more for each, and most intents expire before the work counts as delivered too often.
 func lagDelay(tries uint64) time.Duration {
 	return min(250*time.Millisecond<<min(tries, 6), 15*time.Second)
@@ -182,9 +182,10 @@ func (x *Executor) known(ctx context.Context, tenant string) error {
 	return fmt.Errorf("%w: tenant %s does not exist", errPoison, tenant)
 }
 
-// fence sets w.void if the amounts that the call draws from a budget are void. It waits
-// until this instance has read the ledger up to the work. If that takes longer than
-// tenantWait, the error is errLag, and the work is to be delivered again.
+// fence sets w.void if the amounts that the call draws from a budget are void. If the
+// call draws from one, fence waits until this instance has read the ledger up to the
+// work. If that takes longer than tenantWait, the error is errLag, and the work is to be
+// delivered again.
 func (w *item) fence(ctx context.Context, f *budgetfence.Fence) (err error) {
 	ctx, stop := context.WithTimeout(ctx, tenantWait)
 	defer stop()
@@ -262,7 +263,7 @@ func (x *Executor) start(ctx, runCtx context.Context, w *item, h outcome.History
 		} else if err != nil {
 			return nil, Result{}, err
 		} else if w.dead() {
-			return claim, Result{Status: contract.DeadLettered, ErrorCode: contract.CodeDeadLettered, ErrorMessage: "handed back too often"}, nil
+			return claim, Result{Status: contract.DeadLettered, ErrorCode: contract.CodeDeadLettered, ErrorMessage: "delivered too often"}, nil
 		} else {
 			return claim, x.run(runCtx, claim, w), nil
 		}

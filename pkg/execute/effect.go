@@ -14,8 +14,8 @@ import (
 )
 
 // run executes a claimed call: it prepares the Work, calls the handler and validates the
-// handler's output. It always returns a result: that of withheld if the call must not
-// start, and a failure if the handler panics, with error code internal unless ctx has
+// handler's output. It returns a result in every case, also if the call must not start.
+// If the handler panics, the result is a failure with error code internal, unless ctx has
 // ended.
 func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res Result) {
 	a := &d.a
@@ -93,7 +93,7 @@ func (x *Executor) withheld(tenant string, a *contract.Allowed) *Result {
 // cannot be.
 func (w *item) undurable(ctx context.Context, c *bus.Conn) *Result {
 	if w.body != nil {
-		_, _ = w.body(ctx) // the handler returns the error; here the body only has to be stored
+		_, _ = w.body(ctx) // the handler gets the error from Work.Body; here the body only has to be stored
 	}
 	if err := c.Durable(ctx); err != nil {
 		res := Fail(contract.CodeUnavailable, "the call was not started: %v", err)

@@ -137,7 +137,7 @@ type Executor struct {
 	schemas toolschema.Checker
 }
 
-// callKey identifies a running call. The id of a call says nothing about its tenant.
+// callKey identifies a running call. The id of a call does not name its tenant.
 type callKey struct{ tenant, call string }
 
 // running is a call that runs in this process.
@@ -158,8 +158,8 @@ var (
 // error code executor_stopped.
 const grace = 5 * time.Second
 
-// stop cancels, with a cause, the contexts of the running calls of the tenants for which
-// the function of returns true. It does not wait for the calls.
+// stop cancels, with a cause, the contexts of the running calls whose tenant satisfies
+// of. It does not wait for the calls.
 func (x *Executor) stop(cause error, of func(tenant string) bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -170,8 +170,9 @@ func (x *Executor) stop(cause error, of func(tenant string) bool) {
 	}
 }
 
-// watchSuspensions cancels the running calls of suspended tenants, until ctx ends. A call that
-// enters after the change does not start; see withheld.
+// watchSuspensions cancels the running calls of suspended tenants, until ctx ends, or
+// does nothing if Changed is nil. A call that enters after the change does not start; see
+// withheld.
 func (x *Executor) watchSuspensions(ctx context.Context) {
 	if x.Changed == nil {
 		return
@@ -224,13 +225,13 @@ func (x *Executor) Run(ctx context.Context) error {
 }
 
 // control processes an event of the control reader: a freeze, its end, a cancellation, or
-// an event that only x.fence processes. A cancellation counts only if the service that proposed the call
-// recorded it, because any service can append such an event. Invalid events, and
-// cancellations of calls that this process does not run, are ignored. The error is
-// always nil.
+// an event that only x.fence processes. A cancellation counts only if the service that
+// proposed the call recorded it, because any service can append such an event. Invalid
+// events, and cancellations of calls that this process does not run, are ignored. The
+// error is always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	x.fence.Apply(en)
-	if !bus.MatchAny(bus.Control.Filters, en.Subject) { // it is for the fence
+	if !bus.MatchAny(bus.Control.Filters, en.Subject) { // only the fence processes the event
 		return nil
 	}
 	e, err := eventlog.Open(en, bus.Control.Filters...)

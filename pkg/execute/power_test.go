@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestDurableFirst shows that a handler runs after a sync that began when the claim and
-// the body were stored, and that it does not run if that sync fails or nobody responds:
-// the call is then recorded as a failure that may be retried.
+// TestDurableFirst shows that a handler runs after a sync that began when the claim was
+// stored, and that it does not run if that sync fails or nobody responds: the call is
+// then recorded as failed with the error code unavailable.
 func TestDurableFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		response *bus.Synced // nil: nobody responds

@@ -44,7 +44,7 @@ func newTenantsTest(t *testing.T) *tenantsTest {
 		Keys: func(string, string, string, uint64) ([]byte, error) { return key.Public(), nil }, running: map[callKey]running{}}}
 }
 
-// deliver returns the work of the call in a tenant, as delivered for the given time.
+// deliver returns the work of the call in a tenant, in delivery number tries.
 func (tt *tenantsTest) deliver(tenant string, tries uint64) (*consumer.Delivery, *logtest.Message) {
 	tt.Helper()
 	return tt.deliverBody(tenant, tries, nil)
@@ -96,10 +96,10 @@ func (tt *tenantsTest) outcome(tenant string) (status, code string) {
 }
 
 // TestTenants shows that a call of a tenant that is not known is neither claimed nor run:
-// it is handed back, however often it was delivered, while the instance has not read the
-// ledger up to the call, and refused for good afterwards; that it runs if the tenant's
-// creation is read meanwhile; that a call of a suspended tenant is claimed and recorded as
-// cancelled; and that another tenant's call runs.
+// it is returned for redelivery, however often it was delivered, while the instance has
+// not read the ledger up to the call, and refused for good afterwards; that it runs if
+// the tenant's creation is read meanwhile; that a call of a suspended tenant is claimed
+// and recorded as cancelled; and that another tenant's call runs.
 func TestTenants(t *testing.T) {
 	for _, c := range []struct {
 		tenant, settled, status, code string

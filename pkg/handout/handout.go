@@ -59,7 +59,7 @@ var (
 
 	errFenced    = errors.New("the budget that the call was granted had been taken back before")
 	errSuspended = errors.New("the tenant is suspended")
-	errNoTenant  = errors.New("no such tenant")
+	errNoTenant  = errors.New("tenant not found")
 )
 
 // lent is the durable consumer of the allowed calls whose executor is their caller. Each
@@ -85,11 +85,13 @@ func (l *Lender) Withholds() error {
 
 // HandOut claims the call that e allows, so that its intent may be handed out to its
 // caller. If the error is nil, the event effect_started, with the caller as executor, is
-// stored in the ledger. HandOut returns ErrClaimed if a hand-out or an expiry has
-// claimed the call before, ErrFrozen, ErrStarting, an error of guard.CheckIntent or of
-// the ledger, or another error if the call's tenant does not exist or is suspended. If
-// the mesh is frozen after the claim, or the tenant is suspended, HandOut records the
-// call's outcome as cancelled.
+// stored in the ledger. HandOut returns ErrClaimed if a hand-out or an expiry has claimed
+// the call before, ErrFrozen, ErrStarting, an error of guard.CheckIntent or of the
+// ledger, the error of a context if the instance has not read the ledger up to e within
+// fenceWait, or another error if the call's tenant does not exist or is suspended, or if
+// the amounts that the call draws from a budget are void. If the amounts are void, the
+// tenant is suspended, or the mesh is frozen after the claim, HandOut records the call's
+// outcome as cancelled.
 func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, contract.CallerExecutor, l.Emit.Now(), l.Keys); err != nil {
 		return err
@@ -148,7 +150,9 @@ func (l *Lender) claim(ctx context.Context, e *contract.Event, a *contract.Allow
 // event that allows the call.
 const fenceWait = 2 * time.Second
 
-// void reports whether the amounts that a call draws from a budget are void.
+// void reports whether the amounts that a call draws from a budget are void. It returns
+// the error of a context if the instance has not read the ledger up to e within
+// fenceWait.
 func (l *Lender) void(ctx context.Context, e *contract.Event, a *contract.Allowed) (bool, error) {
 	if !budgetfence.Draws(a.Decision.Facts) {
 		return false, nil
@@ -231,7 +235,7 @@ func (l *Lender) overdue(a *contract.Allowed) bool {
 }
 
 // lose records the outcome unknown for a call that was not reported in time. It returns
-// nil if the call already has another outcome.
+// nil if the call already has an outcome.
 func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.Allowed) error {
 	eff := outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.Status, eff.ErrorCode = contract.Unknown, contract.CodeReportMissing
@@ -279,7 +283,7 @@ func (l *Lender) watch(ctx context.Context, d *consumer.Delivery) {
 	wait, err := l.due(ctx, d)
 	switch {
 	case err != nil:
-		slog.Warn("an intent that was handed out is looked at again", "subject", d.Subject, "err", err)
+		slog.Warn("intent that was handed out not checked, retrying", "subject", d.Subject, "err", err)
 		d.Nak(time.Second)
 	case wait > 0:
 		d.Nak(min(wait, lookAgain))

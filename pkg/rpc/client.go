@@ -84,7 +84,7 @@ func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r
 	defer st.Close()
 	f, err := st.Next(ctx)
 	if errors.Is(err, transient.ErrEnd) {
-		err = Errorf(contract.CodeInternal, "the response holds no document")
+		err = Errorf(contract.CodeInternal, "the response has no document")
 	}
 	if err == nil {
 		r.View = f.View
@@ -222,7 +222,7 @@ func wrap(q query.Info, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		code = contract.CodeTimeout
 	}
-	return &Error{Code: code, Message: fmt.Sprintf("%s does not answer %s: %v", q.Service, q.Verb, err), Cause: err}
+	return &Error{Code: code, Message: fmt.Sprintf("%s does not respond to %s: %v", q.Service, q.Verb, err), Cause: err}
 }
 
 // CodeOf returns the code of a query's error: "" for nil, and unavailable for an error

@@ -127,10 +127,10 @@ func TestDo(t *testing.T) {
 		{"the service's error", contract.CodeNotFound, "not found: no number 0", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{0}); return err }},
 		{"a fault", contract.CodeUnavailable, "the view is lost", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{1}); return err }},
 		{"a request of another type", contract.CodeInvalidInput, "the request of one: ", func() error { _, err := rpc.Do(t.Context(), c, text, "x"); return err }},
-		{"silence", contract.CodeTimeout, "b does not answer slow: context deadline exceeded", func() error { _, err := rpc.Do(t.Context(), c, slow, countRequest{}); return err }},
+		{"silence", contract.CodeTimeout, "b does not respond to slow: context deadline exceeded", func() error { _, err := rpc.Do(t.Context(), c, slow, countRequest{}); return err }},
 		{"a query for others", contract.CodeDenied, "alien is not for a", func() error { _, err := rpc.Do(t.Context(), c, alien, countRequest{}); return err }},
 		{"a query of a later release", contract.CodeQueryUnknown, "unknown question newer", func() error { _, err := rpc.Do(t.Context(), c, newer, countRequest{}); return err }},
-		{"no instance", contract.CodeUnavailable, "b does not answer one: none runs", func() error {
+		{"no instance", contract.CodeUnavailable, "b does not respond to one: none runs", func() error {
 			none := &rpc.Client{Box: c.Box, Live: func(context.Context, string) (string, error) { return "", errors.New("none runs") }}
 			_, err := rpc.Do(t.Context(), none, one, countRequest{})
 			return err

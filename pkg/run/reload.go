@@ -180,7 +180,7 @@ func (l *Live) follow(ctx context.Context, force bool) {
 func (l *Live) complete(ctx context.Context) bool {
 	r := l.started
 	if err := l.record(ctx, r); err != nil {
-		slog.Error("configuration not reloaded, will be tried again", "file", l.now.File, "err", err)
+		slog.Error("configuration not reloaded, retrying", "file", l.now.File, "err", err)
 		return false
 	}
 	l.started, l.tried = nil, r.raw

@@ -358,7 +358,7 @@ func InTenant(ctx context.Context, tenant string) context.Context {
 func (b *Box) answer(from, id string, raw []byte) {
 	var q Question
 	if json.Unmarshal(raw, &q) != nil || q.ID != id || !strings.HasPrefix(id, questionsOf(from)) || !contract.Token(q.From) {
-		slog.Warn("transient: dropped a question that is not its sender's own", "service", from)
+		slog.Warn("transient: dropped a query whose id is not its sender's", "service", from)
 		return
 	}
 	ctx, cancel := context.WithDeadline(context.WithValue(context.Background(), senderKey{}, sender{tenant: b.tenant, service: from, standing: b.standing}), q.Deadline)
@@ -408,7 +408,7 @@ func (b *Box) answer(from, id string, raw []byte) {
 		err = send(End, nil)
 	}
 	if err != nil {
-		slog.Warn("transient: answer lost", "verb", q.Verb, "err", err)
+		slog.Warn("transient: response lost", "verb", q.Verb, "err", err)
 	}
 }
 

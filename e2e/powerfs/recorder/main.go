@@ -1,5 +1,6 @@
 // Command recorder serves the file system of package powerfs. Its arguments are the folder
-// at which it is mounted, the folder in which the files are stored, and what a sync takes.
+// at which it is mounted, the folder in which the files are stored, and the minimum
+// duration of a sync.
 package main
 
 import (

@@ -35,7 +35,7 @@ type Event struct {
 	Version  int    // schema version, from 1; part of the type
 	Key      string // aggregate key or session id
 	Time     string // when the producer made the event (TimeFormat)
-	Tenant   string // the environment that the event belongs to
+	Tenant   string // id of the tenant that the event belongs to
 	Actor    string // verified caller; "-" if the mesh itself acts
 	Client   string // client that the actor used; "-" if none
 	Session  string // id of the session that the event belongs to; empty for aggregates

@@ -70,7 +70,7 @@ func ReadKept(path string) ([]byte, error) {
 		b = files[pathCheckpoint]
 	}
 	if _, _, err := unsignedHead(string(b)); err != nil {
-		return nil, fmt.Errorf("%s: holds no checkpoint", path)
+		return nil, fmt.Errorf("%s: has no checkpoint", path)
 	}
 	return b, nil
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// The mesh's own events are in the tenant of the first key that provision published
-// until cell_opened, and in contract.CellTenant after it. Before cell_opened, the view
-// rejects no other event because of its tenant. Like the rest of the view, the code in
+// The mesh's own events are in the tenant of the first key that provision published until
+// cell_opened, and in contract.CellTenant after it. Before cell_opened, the view rejects
+// only cell_opened itself because of its tenant. Like the rest of the view, the code in
 // this file verifies no signatures; verifiers of evidence packs do.
 
 // bKnown is empty until cell_opened.
@@ -154,7 +154,8 @@ func meshOnly(e *contract.Event) bool {
 	return false
 }
 
-// inWrongTenant returns the reason why e must not be in its tenant, or "".
+// inWrongTenant returns the reason why e must not be in its tenant, or must not be
+// recorded by its service, or "".
 func (w *writer) inWrongTenant(e *contract.Event) string {
 	if e.Name == contract.EventCellOpened {
 		return w.wrongOpening(e)

@@ -77,7 +77,7 @@ func (s *Service) enter(ctx context.Context) error {
 			return err
 		}
 	}
-	s.env.Log.Info("the log goes on in a new epoch", "epoch", l.Epoch, "reason", l.Reason)
+	s.env.Log.Info("the log continues in a new epoch", "epoch", l.Epoch, "reason", l.Reason)
 	return nil
 }
 

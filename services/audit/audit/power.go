@@ -13,7 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// viewFiles lists the files and folders of the view. None of them is synced.
+// viewFiles lists the files and folders of the view. None of them is synced while audit
+// runs.
 var viewFiles = []string{"view.db", "ids", "tree"}
 
 // surviving removes the view's files if the system lost power while they were in use, so

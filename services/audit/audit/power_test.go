@@ -38,8 +38,8 @@ func TestUndurable(t *testing.T) {
 	}
 }
 
-// TestSurviving shows that the files of the view are removed in durability mode "power" if
-// they were in use in another boot, and that the checkpoint always remains.
+// TestSurviving shows that the database of the view is removed only in durability mode
+// "power" and if it was in use in another boot, and that the checkpoint always remains.
 func TestSurviving(t *testing.T) {
 	for name, c := range map[string]struct {
 		durability, boot string

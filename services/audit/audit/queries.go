@@ -358,7 +358,7 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 
 // errNoEntry is returned for an entry that the ledger does not have, and for one that the
 // caller's tenant may not see.
-var errNoEntry = notFound("no such ledger entry")
+var errNoEntry = notFound("ledger entry")
 
 // visible returns errNoEntry unless the ledger has an entry at seq that the tenant may
 // see: an entry of the tenant or of the mesh's tenant, or any entry if the tenant is the

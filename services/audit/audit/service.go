@@ -165,7 +165,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 				continue
 			}
 			if err := s.checkpoint(ctx); err != nil {
-				env.Log.Warn("checkpoint not written, will be tried again", "err", err)
+				env.Log.Warn("checkpoint not written, retrying", "err", err)
 			}
 		}
 	})
@@ -208,7 +208,7 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			s.env.Log.Warn("checkpoints not read, will be tried again", "err", err)
+			s.env.Log.Warn("checkpoints not read, retrying", "err", err)
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
@@ -276,7 +276,7 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 		return nil // ctx is done, or the view is empty
 	}
 	if last < pos {
-		return fmt.Errorf("%w: the ledger ends at %d, audit has seen %d", errLost, last, pos)
+		return fmt.Errorf("%w: the ledger ends at %d, audit has read %d", errLost, last, pos)
 	}
 	return s.differs(ctx, pos)
 }
@@ -296,20 +296,20 @@ func (s *Service) differs(ctx context.Context, pos uint64) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: entry %d, which audit has seen, cannot be read: %w", errLost, pos, err)
+		return fmt.Errorf("%w: entry %d, which audit has read before, cannot be read: %w", errLost, pos, err)
 	}
 	leaf, err := s.view.Tree.Node(0, pos-1)
 	if err != nil {
 		return fmt.Errorf("the tree: %w", err)
 	}
 	if leaf != translog.LeafHash(en.Data) {
-		return fmt.Errorf("%w: entry %d is not the one that audit has seen", errLost, pos)
+		return fmt.Errorf("%w: entry %d is not the one that audit has read before", errLost, pos)
 	}
 	return nil
 }
 
-// alarm records on the ledger that entries are missing. From then on, policy denies
-// every call and audit signs no checkpoints.
+// alarm records on the ledger that entries are missing or replaced. From then on, policy
+// denies every call and audit signs no checkpoints.
 func (s *Service) alarm(ctx context.Context, why error) error {
 	s.env.Log.Error("ledger alarm", "err", why)
 	s.mu.Lock()

@@ -48,7 +48,7 @@ type View struct {
 }
 
 var (
-	bMeta     = []byte("meta")     // position, greatest Lamport time, layout, root of the map of tips, numbers of the runs
+	bMeta     = []byte("meta")     // position, greatest Lamport time, layout, root of the map of tips, numbers of the runs, kMesh and kOpened
 	bSessions = []byte("sessions") // tenant.session -> sequence of its first event, session document
 	bEvents   = []byte("events")   // list of a session's events (see posts); sequence of the session's first event -> 2 · sequence, plus 1 if the event records a receipt
 	bExecutor = []byte("executor") // sequence of an event that allows a call -> sequence of its session's first event, executor
@@ -253,7 +253,7 @@ func (v *View) write(w *writer, entries []eventlog.Entry) error {
 	from, leaves := pos, make([]translog.Hash, 0, len(entries))
 	for _, en := range entries {
 		if en.Seq != pos+1 {
-			return fmt.Errorf("ledger has a hole: %d follows %d", en.Seq, pos)
+			return fmt.Errorf("the ledger has a gap: %d follows %d", en.Seq, pos)
 		}
 		leaves = append(leaves, translog.LeafHash(en.Data))
 		pos = en.Seq
@@ -543,7 +543,7 @@ func (v *View) WriteDump(w io.Writer) error {
 }
 
 // ErrNoSession is returned for a session without events.
-var ErrNoSession = notFound("no such session")
+var ErrNoSession = notFound("session")
 
 // Lookup returns the view's record of a session, or ErrNoSession.
 func (v *View) Lookup(tenant, session string) (s *Session, err error) {

@@ -146,7 +146,7 @@ func (i *instance) consume(what string, delay time.Duration, take func(context.C
 			i.log.Error("not a "+what, "subject", d.Subject, "seq", d.Seq, "err", err)
 			d.Term()
 		default:
-			i.log.Warn(what+" handed back", "subject", d.Subject, "err", err)
+			i.log.Warn(what+" returned for redelivery", "subject", d.Subject, "err", err)
 			d.Nak(delay)
 		}
 	}

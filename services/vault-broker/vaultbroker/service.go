@@ -163,7 +163,7 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 	}
 	s.env.Emit.See(e.Lamport)
 	if err := s.release(ctx, e, d.Seq, &req); err != nil {
-		s.env.Log.Warn("secret request handed back", "subject", d.Subject, "err", err)
+		s.env.Log.Warn("secret request returned for redelivery", "subject", d.Subject, "err", err)
 		d.Nak(250 * time.Millisecond)
 		return
 	}

@@ -17,14 +17,14 @@ import (
 
 // repair makes the files of a server usable after a loss of power, in which every write
 // that was not synced may be lost, each independently of the others. The ledger, the
-// checkpoints and their mirrors are cut after their first messages without a gap; what
-// follows was not synced, so nobody has acted on it. A mirror is also cut to the length
-// of the stream that it copies, because messages that are appended now would differ from
+// checkpoints and their mirrors are cut at the first gap; what follows was not synced, so
+// nobody has acted on it. A mirror is also cut to the length of the stream that it
+// copies, if that has messages, because messages that are appended now would differ from
 // those that only the mirror has. The server rebuilds the states of streams from their
 // messages. The positions of consumers are removed, because they may be ahead of the
-// ledger; the provisioner restores them from it. Snapshots of views and cached content are
-// removed. repair moves each changed block to the folder "lost" and deletes no message of
-// these four streams.
+// ledger; the provisioner restores them from it. Snapshots of views and cached content
+// are removed. repair moves each changed block to the folder "lost" and deletes no
+// message of these four streams.
 func repair(store string) error {
 	aside := filepath.Join(store, "lost", time.Now().UTC().Format("20060102T150405.000000000"))
 	slog.Warn("the system was started again while the NATS server was running; its files are repaired", "store", store)
@@ -74,8 +74,8 @@ type cutter struct {
 	aside string // folder to which changed blocks are moved
 }
 
-// cut removes the messages after the first gap, and returns the last sequence that
-// remains, or 0 if there is none.
+// cut removes the messages after the first gap and those after limit. It returns the last
+// sequence that remains, or 0 if there is none.
 func (c *cutter) cut() (end uint64, err error) {
 	blocks, err := blocksOf(c.dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -56,8 +56,8 @@ func (x *stream) sync() error {
 			return x.sync()
 		}
 		if moved {
-			// The entries of new blocks. A block that the server has replaced may still be
-			// the old one on disk, which was perhaps not synced.
+			// The folder has entries of new blocks. An entry of a block that the server has
+			// replaced may still name the old block on disk, which may not be synced.
 			return boot.SyncPath(filepath.Join(x.dir, "msgs"))
 		}
 		return nil
@@ -131,7 +131,7 @@ func (x *stream) path(index int) string {
 
 func (x *stream) closeBlock() {
 	if x.block != nil {
-		_ = x.block.Close() // it was opened for reading
+		_ = x.block.Close() // opened for reading, so Close has nothing to write
 		x.block = nil
 	}
 }

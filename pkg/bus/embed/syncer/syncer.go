@@ -1,5 +1,5 @@
-// Package syncer runs a NATS server in durability mode "power" with group commit. The
-// server acknowledges messages before they are synced to disk; at a request to
+// Package syncer implements group commit for a NATS server in durability mode "power".
+// The server acknowledges messages before they are synced to disk; at a request to
 // bus.SyncSubject the Syncer syncs all messages that were stored before. Services wait
 // for that before they act on events or make them known (bus.Conn.Durable). After a loss
 // of power, Prepare repairs the files of the server before it starts.
@@ -46,9 +46,9 @@ const account = "MESH"
 // Prepare repairs the files of a server that lost power in durability mode "power", if o
 // names its folder. If o configures that mode on a single server (sync_interval: always,
 // without a cluster), Prepare changes o to group commit and returns a Syncer; the caller
-// calls Run when the server was started, and Close when it was shut down. Otherwise the
-// Syncer is nil, on which both do nothing, or Run does nothing and Close marks the files as
-// synced.
+// calls Run when the server was started, and Close when it was shut down. Otherwise Run
+// does nothing, and Close only syncs the files and marks them as closed, or does nothing
+// if the Syncer is nil.
 func Prepare(o *server.Options) (*Syncer, error) {
 	if o.StoreDir == "" {
 		return nil, nil
@@ -166,8 +166,9 @@ func (s *Syncer) serve(requests <-chan *nats.Msg) {
 }
 
 // inbox reports whether the subject reply belongs to no stream: it is an inbox, or a
-// subject of the server for a response to another account. Otherwise a service in the
-// server's process could have the response stored as an event of another service.
+// subject of the server for a response to another account. A response to another subject
+// could be stored in a stream, for example as an event of a service other than the one
+// that sent the request.
 func inbox(reply string) bool {
 	return strings.HasPrefix(reply, nats.InboxPrefix) || strings.HasPrefix(reply, "_R_.")
 }
@@ -188,9 +189,9 @@ func (s *Syncer) round() error {
 	return nil
 }
 
-// Close stops serving requests. If the server has ended, Close syncs all of its files, so
-// that the next start needs no repair; it must not be called before. Another call returns
-// the same result.
+// Close stops serving requests and syncs all files of the server, so that the next start
+// needs no repair. The server must have ended. If a round has failed, Close syncs nothing
+// and returns the error of that round. Another call returns the same result.
 func (s *Syncer) Close() error {
 	if s == nil {
 		return nil

@@ -46,7 +46,7 @@ func power(t *testing.T, store string) (jetstream.JetStream, func()) {
 
 // TestRepair damages the files of a ledger of several blocks as a loss of power may, and
 // shows that after the next start in another boot the ledger ends before the damage, has
-// no gap, and takes further events; and that a start in the same boot changes nothing.
+// no gap, and takes further events; and that a start after Close changes nothing.
 func TestRepair(t *testing.T) {
 	const size, events = 100 << 10, 250 // about three blocks
 	made := t.TempDir()
@@ -200,8 +200,9 @@ func TestNoSyncer(t *testing.T) {
 	}
 }
 
-// TestForeign shows that the configuration of durability mode power makes a NATS server
-// without a syncer sync each message, and that nothing waits for a sync on it.
+// TestForeign shows that the configuration of durability mode power configures a NATS
+// server without a syncer to sync each message, and gives it another name than that of a
+// server that commits in groups.
 func TestForeign(t *testing.T) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -225,8 +226,8 @@ func TestForeign(t *testing.T) {
 }
 
 // TestResponses shows that Durable fails if the server reports a failed sync, if the
-// response is not one of a syncer, and, with an error sent to Fatal, if the server has lost
-// power since the first call.
+// response is not one of a syncer, and, with an error sent to Fatal, if the server has
+// lost power since its first response.
 func TestResponses(t *testing.T) {
 	var response bus.Synced
 	c := meshtest.Grouped(t, func() bus.Synced { return response })

@@ -57,7 +57,7 @@ func (x *Eraser) Run(ctx context.Context) {
 		case <-time.After(cmp.Or(x.Pause, 10*time.Second)):
 		}
 		if err := x.pass(ctx); err != nil && ctx.Err() == nil {
-			slog.Warn("snapshots not searched for erased content, will be tried again", "err", err)
+			slog.Warn("snapshots not searched for erased content, retrying", "err", err)
 		}
 	}
 }

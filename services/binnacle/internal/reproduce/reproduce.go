@@ -63,7 +63,7 @@ func (c *Checker) Run(ctx context.Context) {
 		if err := c.pass(ctx); err != nil && ctx.Err() == nil {
 			c.failed++
 			pause = min(pause<<min(c.failed, 10), maxPause)
-			slog.Warn("snapshots not compared with the ledger, will be tried again", "err", err, "after", pause)
+			slog.Warn("snapshots not compared with the ledger, retrying", "err", err, "after", pause)
 			c.reset() // the states may be wrong
 			continue
 		}

@@ -47,7 +47,7 @@ var defects = []defect{
 		old: "		d.Nak(5 * time.Second)", new: "		if planted(\"running-acknowledged\") {\n			d.Ack()\n			return\n		}\n		d.Nak(5 * time.Second)",
 		says: "calls open"},
 	{name: "failure-acknowledged", why: "work whose outcome could not be recorded is acknowledged", dir: "pkg/execute",
-		old: "		slog.Warn(\"work handed back\"", new: "		if planted(\"failure-acknowledged\") {\n			d.Ack()\n			return\n		}\n		slog.Warn(\"work handed back\"",
+		old: "		slog.Warn(\"work returned for redelivery\"", new: "		if planted(\"failure-acknowledged\") {\n			d.Ack()\n			return\n		}\n		slog.Warn(\"work returned for redelivery\"",
 		says: "calls open"},
 	{name: "chain-without-expectation", why: "receipts are appended without the expected sequence", dir: "pkg/outcome",
 		old: "			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)\n", new: "			if planted(\"chain-without-expectation\") {\n				return r.Emit.Log.Append(ctx, e.Subject(), id, b)\n			}\n			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)\n",

@@ -185,7 +185,7 @@ func respond(log func() *slog.Logger, err error, c echo.Context) {
 	case errors.As(err, &he):
 		e = &Error{Status: he.Code, Type: "invalid_request_error", Code: contract.CodeHttpError, Message: http.StatusText(he.Code)}
 		if he.Code == http.StatusNotFound {
-			e.Code, e.Message = contract.CodeNotFound, "no such path: "+c.Request().Method+" "+c.Request().URL.Path
+			e.Code, e.Message = contract.CodeNotFound, "path not found: "+c.Request().Method+" "+c.Request().URL.Path
 		}
 	case errors.Is(err, context.Canceled):
 		return // the client has disconnected and reads no response

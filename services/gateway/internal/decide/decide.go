@@ -117,7 +117,7 @@ func (q *DecideRequest) check(c echo.Context) error {
 	}
 	q.Tool, q.Args = call.Tool, call.Args
 	if q.ReportWithin < 1 || q.ReportWithin > guard.MaxReportWithin.Milliseconds() {
-		return apierr.BadRequest("/report_within_ms", "say when the outcome will be reported, in milliseconds from 1 to 86400000")
+		return apierr.BadRequest("/report_within_ms", "set the time until the outcome is reported, in milliseconds from 1 to 86400000")
 	}
 	return nil
 }

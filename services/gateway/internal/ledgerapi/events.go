@@ -250,7 +250,7 @@ func (s *API) Content(c echo.Context) error {
 		return apierr.Unavailable(err.Error())
 	}
 	if object == nil {
-		return apierr.NotFound("no such content, or it was erased")
+		return apierr.NotFound("content not found or erased")
 	}
 	return c.Blob(http.StatusOK, "application/octet-stream", object)
 }

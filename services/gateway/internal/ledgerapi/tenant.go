@@ -84,7 +84,7 @@ func (s *API) exporter(c echo.Context, tenant string) (*auth.Caller, error) {
 	if err = errors.Join(err, s.Gate.OfMesh(who)); err == nil && s.tenantExists(c.Request().Context(), tenant) {
 		return who, nil
 	}
-	return nil, apierr.NotFound("no such tenant")
+	return nil, apierr.NotFound("tenant not found")
 }
 
 // tenantExists reports whether a tenant exists, or is the cell's. It waits for at most a

@@ -37,7 +37,7 @@ func (s *API) View(c echo.Context) error {
 	own := s.Queries.In(who.Tenant)
 	path := c.Param("service")
 	if !contract.Token(path) {
-		return apierr.BadRequest("service", "no such service")
+		return apierr.BadRequest("service", "service not found")
 	}
 	v, service, ok := services.ViewAt(path)
 	switch {

@@ -84,7 +84,7 @@ func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func
 	if id != "" {
 		x := t.byID[id]
 		if x == nil || x.raw != raw {
-			return nil, apierr.NotFound("no such MCP session; initialize a new one")
+			return nil, apierr.NotFound("MCP session not found; initialize a new one")
 		}
 		x.busy++
 		return x, nil

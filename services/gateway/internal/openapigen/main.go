@@ -225,7 +225,7 @@ func failures(s *schemas) object {
 		"Invalid":         "The request is wrong; param names what, in a JSON body by its JSON pointer.",
 		"Unauthenticated": "There is no valid credential.",
 		"Forbidden":       "The credential lacks the scope, or policy denied the call: reason_code and receipt_id say more.",
-		"Missing":         "There is no such thing, or the caller may not read it.",
+		"Missing":         "Not found, or the caller may not read it.",
 		"Unavailable":     "The mesh cannot answer now; Retry-After says when to send the request again.",
 		"Refused":         "The request is refused otherwise: the body is too large (413), the output was erased or not stored (410), a limit is reached (429), another report or outcome is recorded (409), or the call was cancelled (499).",
 		"Failed":          "The effect failed, or its outcome is not known yet (504).",
