@@ -92,7 +92,7 @@ func TestSpan(t *testing.T) {
 		at      bool
 	}{
 		{span{from: 3}, 2, "", false}, {span{from: 3}, 3, "", true}, {span{from: 3, to: 5}, 4, "", true}, {span{from: 3, to: 5}, 5, "", false},
-		{span{from: 3, expires: "b"}, 3, "", true}, {span{from: 3, expires: "b"}, 3, "a", true}, {span{from: 3, expires: "b"}, 3, "b", false}, {span{from: 3, to: 5, expires: "b"}, 6, "a", false},
+		{span{from: 3}, 3, "a", true}, {span{from: 3, expires: "b"}, 3, "", true}, {span{from: 3, expires: "b"}, 3, "a", true}, {span{from: 3, expires: "b"}, 3, "b", false}, {span{from: 3, to: 5, expires: "b"}, 6, "a", false},
 	} {
 		if got := c.x.at(c.lamport, c.now); got != c.at {
 			t.Errorf("%+v at %d, %q: %v", c.x, c.lamport, c.now, got)

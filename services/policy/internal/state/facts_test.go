@@ -74,8 +74,8 @@ func TestOperatorFact(t *testing.T) {
 	}
 }
 
-// TestDelegationFacts shows that a call with a principal that it acts for, or with a
-// delegation, needs both, and that a suspension of another principal does not concern it.
+// TestDelegationFacts shows that a call that names a delegation or another principal must
+// name both, and that the delegation must exist.
 func TestDelegationFacts(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: at(time.Hour), ID: "g-1", Kinds: []string{"tool.*"}, Scopes: []string{"tools:call"}})
