@@ -47,6 +47,12 @@ func opened(most int) (*pool, *fakes) {
 	return p, f
 }
 
+// settle waits for d and until no goroutine can go on.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 var a, b = profile{program: "a"}, profile{program: "b"}
 
 // TestPoolDemand checks that the pool prepares as many containers as runs found none, that
@@ -58,7 +64,7 @@ func TestPoolDemand(t *testing.T) {
 		if p.take(a, nil) != nil || p.take(a, nil) != nil {
 			t.Error("a new pool is not empty")
 		}
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		if f.live != 2 {
 			t.Errorf("%d containers after two runs found none, want 2", f.live)
 		}
@@ -66,7 +72,7 @@ func TestPoolDemand(t *testing.T) {
 		if one == nil || two == nil || one == two || p.take(a, nil) != nil {
 			t.Error("the containers were not handed out once each")
 		}
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		if f.made[a] != 5 { // two were used, and the third run raised the demand to three
 			t.Errorf("%d containers were made, want 5", f.made[a])
 		}
@@ -74,12 +80,12 @@ func TestPoolDemand(t *testing.T) {
 		if c := p.take(a, nil); c == nil || !c.alive() {
 			t.Error("an ended container was handed out")
 		}
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		p.trim(time.Now().Add(-idleTime))
 		if len(p.shelves[a].ready) != 3 {
 			t.Errorf("%d containers are ready, want 3", len(p.shelves[a].ready))
 		}
-		time.Sleep(idleTime)
+		settle(idleTime)
 		p.trim(time.Now().Add(-idleTime))
 		if p.held != 0 || len(p.shelves) != 0 || f.live != 3 { // the three that were handed out belong to runs
 			t.Errorf("after the idle time %d are held, %d live", p.held, f.live)
@@ -95,9 +101,9 @@ func TestPoolFull(t *testing.T) {
 		for range 5 {
 			p.take(a, nil)
 		}
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		p.take(b, nil)
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		if f.most > 2 || f.live != 2 || len(p.shelves[a].ready) != 1 || len(p.shelves[b].ready) != 1 {
 			t.Errorf("at most %d, now %d: %d of a, %d of b", f.most, f.live, len(p.shelves[a].ready), len(p.shelves[b].ready))
 		}
@@ -115,7 +121,7 @@ func TestPoolFails(t *testing.T) {
 		p, f := opened(2)
 		f.fail = errors.New("no containerd")
 		p.take(a, nil)
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		if p.held != 0 {
 			t.Errorf("%d are held", p.held)
 		}
@@ -123,7 +129,7 @@ func TestPoolFails(t *testing.T) {
 		f.fail = nil
 		f.mu.Unlock()
 		p.take(a, nil)
-		time.Sleep(time.Second / 2)
+		settle(time.Second / 2)
 		p.close()
 		if f.made[a] != 1 || f.live != 0 || p.held != 0 {
 			t.Errorf("made %d, left %d, held %d", f.made[a], f.live, p.held)
@@ -137,7 +143,7 @@ func TestPoolOff(t *testing.T) {
 		p, f := opened(0)
 		defer p.close()
 		p.take(a, nil)
-		time.Sleep(10 * time.Second)
+		settle(10 * time.Second)
 		if len(f.made) != 0 {
 			t.Error("a container was prepared")
 		}
