@@ -178,7 +178,7 @@ func TestWitnessRetries(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	cancel()
 	_ = cmd.Wait()
-	if !strings.Contains(out.String(), "cosigned") || !strings.Contains(errOut.String(), "waiting, next try in 100ms: the cosignature of") || !strings.Contains(errOut.String(), "answers again") {
+	if !strings.Contains(out.String(), "cosigned") || !strings.Contains(errOut.String(), "waiting, next try in 100ms: the cosignature of") || !strings.Contains(errOut.String(), "responds again") {
 		t.Fatalf("%s\n%s", out.String(), errOut.String())
 	}
 }

@@ -8,7 +8,7 @@ const (
 	CodeApprovalRequired    = "approval_required"     // A tool call that the model requested needs approval before it may run.
 	CodeArgsDigestMismatch  = "args_digest_mismatch"  // An outcome reports arguments other than those that were decided.
 	CodeArgsUnavailable     = "args_unavailable"      // The call's arguments cannot be read.
-	CodeBodyBudgetExceeded  = "body_budget_exceeded"  // The bodies in flight take the room that the caller, or all callers, may use.
+	CodeBodyBudgetExceeded  = "body_budget_exceeded"  // The bodies of requests in progress exceed the memory that the caller, or all callers, may use.
 	CodeBodyTooLarge        = "body_too_large"        // The body is above the limit of its route.
 	CodeBodyTooSlow         = "body_too_slow"         // The body arrived slower than a body must.
 	CodeBudgetFenced        = "budget_fenced"         // The call did not start, because the part of the budget that it was granted had been taken back before.
@@ -35,7 +35,7 @@ const (
 	CodeInvalidArgs         = "invalid_args"          // The program of the pack refused its arguments.
 	CodeInvalidInput        = "invalid_input"         // The request is malformed; param names the wrong member.
 	CodeInvalidOutput       = "invalid_output"        // The output does not fit the tool's schema, or cannot be redacted.
-	CodeJudgeUnavailable    = "judge_unavailable"     // The model that is to judge did not answer.
+	CodeJudgeUnavailable    = "judge_unavailable"     // The judging model did not respond.
 	CodeLedgerUnavailable   = "ledger_unavailable"    // The ledger does not accept events at present.
 	CodeMcpSessionsExceeded = "mcp_sessions_exceeded" // The caller has as many MCP sessions as it may have.
 	CodeMeshUnavailable     = "mesh_unavailable"      // The proxy does not reach the mesh.
@@ -43,7 +43,7 @@ const (
 	CodeNotFound            = "not_found"             // What the request names does not exist.
 	CodeObligationUnknown   = "obligation_unknown"    // The decision demands something that the executor cannot do.
 	CodeOutcomeConflict     = "outcome_conflict"      // Another outcome of the call was reported before.
-	CodeOutcomePending      = "outcome_pending"       // The call has not ended within the time that the caller waits; it goes on.
+	CodeOutcomePending      = "outcome_pending"       // The call has not ended within the time that the caller waits; the call continues.
 	CodeOutputNotStored     = "output_not_stored"     // The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off.
 	CodePrincipalSuspended  = "principal_suspended"   // The caller is suspended.
 	CodeProviderUnavailable = "provider_unavailable"  // The provider is left alone for a while after it failed, or what is stored of it cannot be read.
@@ -59,23 +59,23 @@ const (
 	CodeSecretsUnsupported  = "secrets_unsupported"   // The executor cannot receive secrets.
 	CodeSessionNotFound     = "session_not_found"     // No such session is on the ledger.
 	CodeSigningKeyMissing   = "signing_key_missing"   // The gateway cannot sign a decision without a key of its own.
-	CodeStreamBroken        = "stream_broken"         // Frames of a live stream were lost; the call itself goes on.
+	CodeStreamBroken        = "stream_broken"         // Frames of a live stream were lost; the call itself continues.
 	CodeSystemFrozen        = "system_frozen"         // The mesh was frozen before the effect started.
 	CodeTenantSuspended     = "tenant_suspended"      // The caller's tenant is suspended.
 	CodeTimeout             = "timeout"               // The program or the query exceeded its time.
 	CodeTokenInvalid        = "token_invalid"         // The bearer token or virtual key is not valid, or was revoked.
 	CodeTokenMissing        = "token_missing"         // The request has no bearer token.
 	CodeToolDrift           = "tool_drift"            // The decision is on another document of the tool than the executor has; call again.
-	CodeUnavailable         = "unavailable"           // A part of the mesh does not answer now.
-	CodeUnknownPack         = "unknown_pack"          // The executor has no such pack.
+	CodeUnavailable         = "unavailable"           // A part of the mesh does not respond now.
+	CodeUnknownPack         = "unknown_pack"          // The executor does not have this pack.
 	CodeUnsupported         = "unsupported"           // The provider does not offer what is requested.
 	CodeUpstreamCut         = "upstream_cut"          // The provider ended its response before the end.
 	CodeUpstreamError       = "upstream_error"        // The provider answered with an error of its own.
 	CodeUpstreamMalformed   = "upstream_malformed"    // The provider's response cannot be read.
 	CodeUpstreamRefused     = "upstream_refused"      // The provider refused the request.
-	CodeUpstreamTimeout     = "upstream_timeout"      // The provider did not answer in time.
+	CodeUpstreamTimeout     = "upstream_timeout"      // The provider did not respond in time.
 	CodeUpstreamUnreachable = "upstream_unreachable"  // The provider cannot be reached.
-	CodeValueMalformed      = "value_malformed"       // The sealed value does not open for this call.
+	CodeValueMalformed      = "value_malformed"       // The sealed value cannot be opened for this call.
 	CodeValueMissing        = "value_missing"         // The gateway no longer holds the value to be stored; store it again.
 	CodeVerifierBusy        = "verifier_busy"         // Other evidence packs are being verified.
 )
@@ -93,7 +93,7 @@ var Codes = map[string]CodeInfo{
 	CodeApprovalRequired:    {403, false, "A tool call that the model requested needs approval before it may run."},
 	CodeArgsDigestMismatch:  {409, false, "An outcome reports arguments other than those that were decided."},
 	CodeArgsUnavailable:     {502, false, "The call's arguments cannot be read."},
-	CodeBodyBudgetExceeded:  {429, true, "The bodies in flight take the room that the caller, or all callers, may use."},
+	CodeBodyBudgetExceeded:  {429, true, "The bodies of requests in progress exceed the memory that the caller, or all callers, may use."},
 	CodeBodyTooLarge:        {413, false, "The body is above the limit of its route."},
 	CodeBodyTooSlow:         {408, true, "The body arrived slower than a body must."},
 	CodeBudgetFenced:        {503, true, "The call did not start, because the part of the budget that it was granted had been taken back before."},
@@ -120,7 +120,7 @@ var Codes = map[string]CodeInfo{
 	CodeInvalidArgs:         {502, false, "The program of the pack refused its arguments."},
 	CodeInvalidInput:        {400, false, "The request is malformed; param names the wrong member."},
 	CodeInvalidOutput:       {502, false, "The output does not fit the tool's schema, or cannot be redacted."},
-	CodeJudgeUnavailable:    {502, true, "The model that is to judge did not answer."},
+	CodeJudgeUnavailable:    {502, true, "The judging model did not respond."},
 	CodeLedgerUnavailable:   {503, true, "The ledger does not accept events at present."},
 	CodeMcpSessionsExceeded: {429, true, "The caller has as many MCP sessions as it may have."},
 	CodeMeshUnavailable:     {503, true, "The proxy does not reach the mesh."},
@@ -128,7 +128,7 @@ var Codes = map[string]CodeInfo{
 	CodeNotFound:            {404, false, "What the request names does not exist."},
 	CodeObligationUnknown:   {502, false, "The decision demands something that the executor cannot do."},
 	CodeOutcomeConflict:     {409, false, "Another outcome of the call was reported before."},
-	CodeOutcomePending:      {504, false, "The call has not ended within the time that the caller waits; it goes on."},
+	CodeOutcomePending:      {504, false, "The call has not ended within the time that the caller waits; the call continues."},
 	CodeOutputNotStored:     {410, false, "The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off."},
 	CodePrincipalSuspended:  {403, false, "The caller is suspended."},
 	CodeProviderUnavailable: {502, true, "The provider is left alone for a while after it failed, or what is stored of it cannot be read."},
@@ -144,23 +144,23 @@ var Codes = map[string]CodeInfo{
 	CodeSecretsUnsupported:  {502, false, "The executor cannot receive secrets."},
 	CodeSessionNotFound:     {404, false, "No such session is on the ledger."},
 	CodeSigningKeyMissing:   {503, true, "The gateway cannot sign a decision without a key of its own."},
-	CodeStreamBroken:        {502, false, "Frames of a live stream were lost; the call itself goes on."},
+	CodeStreamBroken:        {502, false, "Frames of a live stream were lost; the call itself continues."},
 	CodeSystemFrozen:        {503, true, "The mesh was frozen before the effect started."},
 	CodeTenantSuspended:     {403, false, "The caller's tenant is suspended."},
 	CodeTimeout:             {504, true, "The program or the query exceeded its time."},
 	CodeTokenInvalid:        {401, false, "The bearer token or virtual key is not valid, or was revoked."},
 	CodeTokenMissing:        {401, false, "The request has no bearer token."},
 	CodeToolDrift:           {502, true, "The decision is on another document of the tool than the executor has; call again."},
-	CodeUnavailable:         {503, true, "A part of the mesh does not answer now."},
-	CodeUnknownPack:         {400, false, "The executor has no such pack."},
+	CodeUnavailable:         {503, true, "A part of the mesh does not respond now."},
+	CodeUnknownPack:         {400, false, "The executor does not have this pack."},
 	CodeUnsupported:         {502, false, "The provider does not offer what is requested."},
 	CodeUpstreamCut:         {502, true, "The provider ended its response before the end."},
 	CodeUpstreamError:       {502, true, "The provider answered with an error of its own."},
 	CodeUpstreamMalformed:   {502, false, "The provider's response cannot be read."},
 	CodeUpstreamRefused:     {502, false, "The provider refused the request."},
-	CodeUpstreamTimeout:     {502, true, "The provider did not answer in time."},
+	CodeUpstreamTimeout:     {502, true, "The provider did not respond in time."},
 	CodeUpstreamUnreachable: {502, true, "The provider cannot be reached."},
-	CodeValueMalformed:      {502, false, "The sealed value does not open for this call."},
+	CodeValueMalformed:      {502, false, "The sealed value cannot be opened for this call."},
 	CodeValueMissing:        {502, false, "The gateway no longer holds the value to be stored; store it again."},
 	CodeVerifierBusy:        {429, true, "Other evidence packs are being verified."},
 }

@@ -259,7 +259,7 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 	}
 	for _, dir := range append(slices.Collect(maps.Values(f.State)), f.Keys) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s exists: a backup is restored beside nothing else", dir)
+			return nil, fmt.Errorf("%s exists: name folders that do not exist", dir)
 		}
 	}
 	z, err := gzip.NewReader(r)

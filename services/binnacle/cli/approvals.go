@@ -21,7 +21,7 @@ import (
 func newApprovalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "approvals COMMAND",
-		Short:   "List calls that wait for people, grant and deny them",
+		Short:   "List calls that wait for approval, and grant or deny them",
 		Example: "  binnacle approvals list\n  binnacle approvals grant c-0123456789 --reason 'seen with the owner'",
 	},
 		&cobra.Command{

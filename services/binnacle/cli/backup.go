@@ -137,7 +137,7 @@ func runBackup(ctx context.Context, c *env, o *backupOptions) error {
 		return err
 	}
 	return c.print(r, func() {
-		fmt.Fprintf(c.out, "%s: %d events, %d contents, %d checkpoints, the newest over %d events\nIt holds private keys; keep it as you keep them.\n", o.out, r.Events, r.Blobs, r.Checkpoints, r.Size)
+		fmt.Fprintf(c.out, "%s: %d events, %d contents, %d checkpoints, the newest over %d events\nIt holds private keys; protect it like the keys of the mesh.\n", o.out, r.Events, r.Blobs, r.Checkpoints, r.Size)
 	})
 }
 

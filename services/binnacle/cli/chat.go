@@ -63,7 +63,7 @@ func runChat(ctx context.Context, c *env, o *chatOptions, pos []string) error {
 		} `json:"choices"`
 	}
 	if err := json.Unmarshal(raw, &doc); !c.structured() && (err != nil || len(doc.Choices) == 0) {
-		return fail(exitFailed, "the answer holds no choice: %s", raw)
+		return fail(exitFailed, "the response has no choice: %s", raw)
 	}
 	return c.printRaw(append(raw, '\n'), func() { fmt.Fprintln(c.out, doc.Choices[0].Message.Content) })
 }

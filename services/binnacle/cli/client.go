@@ -60,7 +60,7 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", c.mesh().addr, errors.Unwrap(err))
+		return nil, fail(exitNoMesh, "no mesh responds at %s (%v); `binnacle up` runs one", c.mesh().addr, errors.Unwrap(err))
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil

@@ -148,7 +148,7 @@ func runConfigCheck(c *env, file string) error {
 			return fail(exitUsage, "%s: %v", file, err)
 		}
 	}
-	return c.print(map[string]string{"file": file, "digest": digest}, func() { fmt.Fprintf(c.out, "%s fits; its digest is %s\n", file, digest) })
+	return c.print(map[string]string{"file": file, "digest": digest}, func() { fmt.Fprintf(c.out, "%s is valid; its digest is %s\n", file, digest) })
 }
 
 // settingRow is one member of the effective configuration, as 'config show' prints it.

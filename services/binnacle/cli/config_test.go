@@ -26,7 +26,7 @@ func TestConfigCheck(t *testing.T) {
 		code  int
 		words []string
 	}{
-		"good.yaml":   {exitOK, []string{"good.yaml fits; its digest is sha256:"}},
+		"good.yaml":   {exitOK, []string{"good.yaml is valid; its digest is sha256:"}},
 		"bad.yaml":    {exitUsage, []string{`bad.yaml:2: /gateway/capture: "all": want one of plain`, "bad.yaml:3: /gateway/lissten: unknown member; known here are listen"}},
 		"inline.yaml": {exitUsage, []string{"/llm-router/document/providers/0/nam: unknown member; known are"}},
 		"named.yaml":  {exitUsage, []string{"bad.json: /surplus: unknown member"}},

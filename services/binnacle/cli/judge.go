@@ -18,7 +18,7 @@ func newJudgeCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "judge --session SESSION --rubric FILE",
 		Short:             "Score a recorded session against a rubric",
-		Long:              "Let a model score a recorded session against a rubric. The judgement is recorded, and\ncites the events that it rests on; one that cites others is invalid and fails.",
+		Long:              "Let a model score a recorded session against a rubric. The judgement is recorded, and\ncites the events on which it is based; a judgement that cites other events is invalid, and\nthe command fails.",
 		Example:           "  binnacle judge --session s-tour --rubric rubric.yaml",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -152,7 +152,7 @@ func listVirtualKeys(ctx context.Context, c *env, now time.Time) error {
 	}
 	return c.table(keys, []output.Column{{Heading: "ID", Min: 19}, {Heading: "ACTOR", Min: 19}, {Heading: "STATE"}}, func(g *output.Grid) {
 		for _, k := range keys {
-			state := "stands"
+			state := "active"
 			if e, ok := k["expires"].(string); ok && e != "" && e <= contract.Time(now) {
 				state = "expired"
 			}

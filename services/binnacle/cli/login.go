@@ -125,7 +125,7 @@ func readToken(c *env, addr string) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fail(exitAuth, "standard input holds no token: want one line")
+		return "", fail(exitAuth, "standard input contains no token: want one line")
 	}
 	return token, nil
 }

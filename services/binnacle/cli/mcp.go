@@ -53,7 +53,7 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	upstream, err := mcp.NewClient(own, nil).Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint: c.base() + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{t, token, session}}, DisableStandaloneSSE: true}, nil)
 	if err != nil {
-		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
+		return fail(exitNoMesh, "no mesh responds at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
 	}
 	defer upstream.Close()
 	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}}

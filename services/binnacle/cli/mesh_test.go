@@ -277,7 +277,7 @@ func TestContexts(t *testing.T) {
 	must("logged in to "+addr+"; context default is in use", exitOK, "good\n", "login", "--addr", addr)
 	must("cmd.upper", exitOK, "", "tools")
 	must("context other is stored", exitOK, "", "context", "set", "other", "--addr", "127.0.0.1:1", "--ca", "")
-	must("no mesh answers at 127.0.0.1:1", exitNoMesh, "", "tools", "--context", "other", "--token", "x")
+	must("no mesh responds at 127.0.0.1:1", exitNoMesh, "", "tools", "--context", "other", "--token", "x")
 	must(`context "other" has no token`, exitAuth, "", "tools", "--context", "other")
 	must(`did you mean other?`, exitUsage, "", "tools", "--context", "ohter")
 	must(`did you mean other?`, exitUsage, "", "context", "use", "othr")
@@ -288,10 +288,10 @@ func TestContexts(t *testing.T) {
 	must("*       other             127.0.0.1:1               none\n", exitOK, "", "context", "list", "-o", "table")
 	must("the token is not accepted", exitAuth, "bad", "login", "--context", "default")
 	must("cmd.upper", exitOK, "", "tools", "--context", "default") // the rejected login has not changed the stored contexts
-	must("standard input holds no token", exitAuth, " \n", "login")
-	must("standard input holds no token", exitAuth, "a b", "login")
+	must("standard input contains no token", exitAuth, " \n", "login")
+	must("standard input contains no token", exitAuth, "a b", "login")
 	must("login reads the token from standard input", exitUsage, "good", "login", "--token", "x")
-	must("no mesh answers", exitNoMesh, "good", "login", "--context", "third", "--addr", "127.0.0.1:1")
+	must("no mesh responds", exitNoMesh, "good", "login", "--context", "third", "--addr", "127.0.0.1:1")
 	must("context set requires", exitUsage, "", "context", "set", "third") // the command line names no address
 	must("context default is removed", exitOK, "", "context", "remove", "default")
 	must("does not exist", exitUsage, "", "context", "remove", "default")

@@ -59,7 +59,7 @@ func TestOfflinePolicy(t *testing.T) {
 		{"policy validate nosuch", exitFailed, `^$`, "nosuch"},
 		{"policy test good", exitOK, `^ok   .*p_test.rego.* test_x`, ""},
 		{"policy test wrong", exitFailed, `^FAIL .* test_x`, "1 of 1 tests failed"},
-		{"policy test other", exitFailed, `^$`, "holds no test_… rule"},
+		{"policy test other", exitFailed, `^$`, "contains no test_… rule"},
 		{"policy diff good other", exitOK, `(?m)^- .*tool.noop(.|\n)*^\+ .*tool.spin`, ""},
 		{"policy diff good good", exitOK, `^$`, ""},
 		{"policy diff good other --json", exitOK, `^\{"added":\[.*tool.spin.*\],"removed":\[.*tool.noop.*\]\}\n$`, ""},

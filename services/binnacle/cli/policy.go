@@ -11,9 +11,9 @@ import (
 func newPolicyCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy COMMAND",
-		Short: "Look at policies, put them in force, take them back",
-		Long: `Look at policies, put them in force and take them back. validate, test, build and a
-diff of two files work offline; the others at the mesh.`,
+		Short: "Show, activate and roll back policies",
+		Long: `Show, activate and roll back policies. validate, test, build and a diff of two
+files work offline; the other commands require a mesh.`,
 		Example: "  binnacle policy validate policies/*.json\n  binnacle policy activate overlay.json\n  binnacle policy rollback p1 default",
 	},
 		policyFiles("validate PATH…", "Check documents as one stack, offline", "  binnacle policy validate bundle/ overlay.json", -1,

@@ -80,7 +80,7 @@ func testPolicy(ctx context.Context, c *env, dir string) error {
 	}
 	switch {
 	case len(results) == 0:
-		return fail(exitFailed, "%s holds no test_… rule", dir)
+		return fail(exitFailed, "%s contains no test_… rule", dir)
 	case failed > 0:
 		return fail(exitFailed, "%d of %d tests failed", failed, len(results))
 	}

@@ -183,7 +183,7 @@ func (c *env) transport() (*http.Transport, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fail(exitUsage, "certificate authority of the mesh: %s holds no certificate", file)
+		return nil, fail(exitUsage, "certificate authority of the mesh: %s contains no certificate", file)
 	}
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 	return t, nil

@@ -62,7 +62,7 @@ func asItWas(ctx context.Context, c *env, until string) error {
 	lines := func(b []byte) []string { return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n") }
 	snap.Policy, snap.Budget, snap.Keys = lines(r.state.Dump()), lines(spent), r.trust.Keys()
 	return c.print(snap, func() {
-		fmt.Fprintf(c.out, "as it was behind %d, %s\n", snap.Seq, snap.Time)
+		fmt.Fprintf(c.out, "after %d, %s\n", snap.Seq, snap.Time)
 		for _, l := range append(snap.Policy, snap.Budget...) {
 			fmt.Fprintln(c.out, " ", l)
 		}

@@ -161,7 +161,7 @@ func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note 
 		}
 	}
 	if note == "" {
-		return "", 0, errors.New("the mirror holds no checkpoint yet")
+		return "", 0, errors.New("the mirror contains no checkpoint yet")
 	}
 	return note, size, nil
 }

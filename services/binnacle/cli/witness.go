@@ -100,7 +100,7 @@ func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) e
 			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", every, waiting)
 		case err == nil && waiting != "":
 			waiting = ""
-			fmt.Fprintln(c.errOut, "binnacle: the log answers again")
+			fmt.Fprintln(c.errOut, "binnacle: the log responds again")
 		}
 		if every == 0 {
 			return nil

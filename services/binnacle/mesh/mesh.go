@@ -49,7 +49,7 @@ type Config struct {
 	Containerd  string   // path of containerd's socket; empty = tier "container" is not available
 	Warm        int      // maximum number of containers that are prepared ahead of calls; 0 = none
 	Policies    []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
-	Power       bool     // lose nothing that was acted on or answered if the power fails
+	Power       bool     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
 	Noop        bool     // offer tool.noop, for benchmarks and tests
 	VaultKEK    []byte   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
 	Mirror      bool     // maintain a mirror of the ledger in a separate NATS account

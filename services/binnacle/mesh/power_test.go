@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestForgedSync shows that no identity except that of the syncer receives a request for a
-// sync, in its own account or in the account MESH, and that no service therefore takes
-// anything for durable after the syncer has stopped, whatever the others send.
+// TestForgedSync shows that only the syncer receives requests for a sync: other
+// identities may not subscribe to them, in their own account or in the account MESH.
+// After the syncer has stopped, no service takes its events for durable.
 func TestForgedSync(t *testing.T) {
 	b := meshtest.StartMode(t, Declarations(), true)
 	var received atomic.Int64

@@ -105,7 +105,7 @@ func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
 	req.Header.Set("Authorization", r.Header.Get("Authorization"))
 	resp, err := p.Mesh.Client.Do(req)
 	if err != nil {
-		refuse(w, &problem{http.StatusServiceUnavailable, "server_error", contract.CodeMeshUnavailable, "no mesh answers"})
+		refuse(w, &problem{http.StatusServiceUnavailable, "server_error", contract.CodeMeshUnavailable, "no mesh responds"})
 		return
 	}
 	defer resp.Body.Close()

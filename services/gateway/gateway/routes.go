@@ -136,8 +136,8 @@ func (s *Service) routes() *echo.Echo {
 }
 
 // withheld returns a handler that calls handle and withholds its response until the
-// ledger is durable. Responses of open routes hold nothing of the ledger, and are given
-// also while it cannot be synced.
+// ledger is durable. For open routes it returns handle: their responses contain nothing
+// from the ledger, and are also sent while it cannot be synced.
 func (s *Service) withheld(need auth.Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	if !need.Caller {
 		return handle

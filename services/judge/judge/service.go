@@ -92,7 +92,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	turns, err := rpc.Do(ctx, s.env.Queries.In(w.Event.Tenant), audit.TranscriptQuery, audit.TranscriptRequest{Session: args.Session})
 	if err != nil {
-		return execute.Fail(contract.CodeSessionNotFound, "the transcript cannot be had: %v", err)
+		return execute.Fail(contract.CodeSessionNotFound, "the transcript cannot be read: %v", err)
 	}
 	transcript, err := transient.Encode(turns.Value)
 	if err != nil {
@@ -151,7 +151,7 @@ func words(completion []byte) (string, error) {
 		} `json:"choices"`
 	}
 	if err := json.Unmarshal(completion, &c); err != nil || len(c.Choices) == 0 {
-		return "", errors.New("the judging model's answer holds no choice")
+		return "", errors.New("the model's response has no choice")
 	}
 	return c.Choices[0].Message.Content, nil
 }
@@ -186,7 +186,7 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 		return "", err
 	}
 	if out.Recorded.Effect.Status != contract.Succeeded || out.Recorded.Output == nil {
-		return "", errors.New("the judging model gave no answer: " + out.Recorded.Receipt.ReasonCode + " " + out.Recorded.Effect.ErrorCode)
+		return "", errors.New("the call to the judging model did not succeed: " + out.Recorded.Receipt.ReasonCode + " " + out.Recorded.Effect.ErrorCode)
 	}
 	body, err := s.env.Blobs.In(w.Event.Tenant).Open(ctx, out.Recorded.Output)
 	if err != nil {

@@ -87,7 +87,7 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 }
 
 var (
-	errNotStored = errors.New("no such response is stored")
+	errNotStored = errors.New("response not found")
 	// errUnread is the error for a response that may be stored, but cannot be read
 	// because a part of the mesh does not respond.
 	errUnread = errors.New("the stored responses cannot be read now")

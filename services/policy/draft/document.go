@@ -108,7 +108,7 @@ func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 		return nil
 	})
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s holds no .rego file", path)
+		err = fmt.Errorf("%s contains no .rego file", path)
 	}
 	return files, err
 }

@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		{"bad.json", "", "", "bad.json"},
 		{"odd.json", "", "", "overlay"},
 		{"list.json", "", "", "list.json"},
-		{"empty", "", "", "holds no .rego file"},
+		{"empty", "", "", "contains no .rego file"},
 	} {
 		d, err := Read(filepath.Join(dir, c.path))
 		switch {

@@ -318,8 +318,8 @@ func TestActivations(t *testing.T) {
 		stranger := sha256.Sum256([]byte("stranger"))
 		root := sha256.Sum256([]byte("root"))
 		for _, c := range []struct{ kind, args, want string }{
-			{kindRetire, `{"layer":"p2","name":"o"}`, "name: no such document"},
-			{kindRollback, `{"layer":"p2","name":"o"}`, "name: there is nothing to go back to"},
+			{kindRetire, `{"layer":"p2","name":"o"}`, "name: no document with this name"},
+			{kindRollback, `{"layer":"p2","name":"o"}`, "name: there is no earlier version"},
 			{kindActivate, overlay("DENY_A"), `"changed":true`},
 			{kindActivate, overlay("DENY_A"), `"changed":false`},
 			{kindActivate, overlay("DENY_B"), `"changed":true`},

@@ -237,7 +237,7 @@ func TestTenantCannotWiden(t *testing.T) {
 		}
 		u.want("its retirement", u.do(ctx, "t", kindRetire, `{"layer":"p1","name":"default"}`), `"retired":true`)
 		reason("after the retirement", "tool.echo", "DENY_CELL")
-		u.want("a second retirement", u.do(ctx, "t", kindRetire, `{"layer":"p1","name":"default"}`), "no such document")
+		u.want("a second retirement", u.do(ctx, "t", kindRetire, `{"layer":"p1","name":"default"}`), "no document with this name")
 		reason("what the cell permits", "tool.pay", "")
 		u.want("one that narrows", u.do(ctx, "t", kindActivate, signedRules(t, "a", 1, `answer := {"verdict": "DENY", "reason_code": "DENY_OWN"} if input.kind == "tool.pay"`)), `"changed":true`)
 		reason("what the tenant denies", "tool.pay", "DENY_OWN")
@@ -327,8 +327,8 @@ func TestBundlesOverOpening(t *testing.T) {
 			}
 		}
 		readable()
-		u.want("a retirement in the cell", u.do(ctx, contract.CellTenant, kindRetire, `{"layer":"p1","name":"mine"}`), "no such document")
-		u.want("a configured bundle rolled back by the tenant", u.do(ctx, "t", kindRollback, `{"layer":"p1","name":"default"}`), "there is nothing to go back to")
+		u.want("a retirement in the cell", u.do(ctx, contract.CellTenant, kindRetire, `{"layer":"p1","name":"mine"}`), "no document with this name")
+		u.want("a configured bundle rolled back by the tenant", u.do(ctx, "t", kindRollback, `{"layer":"p1","name":"default"}`), "there is no earlier version")
 
 		u.want("a rollback", u.do(ctx, "t", kindRollback, `{"layer":"p1","name":"mine"}`), `"changed":true`)
 		reasons("DENY_ONE", "")
@@ -346,7 +346,7 @@ func TestBundlesOverOpening(t *testing.T) {
 			t.Errorf("the changed configuration is activated %d times", n)
 		}
 		reasons("DENY_ALL", "DENY_ALL")
-		u.want("a tenant's own", u.do(ctx, tenantA, kindRollback, `{"layer":"p1","name":"default"}`), "there is nothing to go back to")
+		u.want("a tenant's own", u.do(ctx, tenantA, kindRollback, `{"layer":"p1","name":"default"}`), "there is no earlier version")
 		readable()
 	})
 }

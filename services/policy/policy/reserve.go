@@ -17,13 +17,12 @@ const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
 // result to the facts. The returned function returns errMoved if the allotment that the
-// amounts are drawn from was closed meanwhile.
-// If the reservation fails, reserve returns the error or, after maxBudgetTries earlier
-// deliveries of the proposal, refuses the call with BUDGET_ERROR. It refuses a request
-// to a model without a known price with PRICE_UNKNOWN if a limit in money applies,
-// unless approvers have permitted the call to exceed limits. Nothing is reserved for
-// governing calls, since otherwise an exhausted account would prevent changes to its
-// limit.
+// amounts are drawn from was closed meanwhile. If the reservation fails, reserve returns
+// the error or, after maxBudgetTries earlier deliveries of the proposal, refuses the call
+// with BUDGET_ERROR. It refuses a request to a model without a known price with
+// PRICE_UNKNOWN if a limit in money applies, unless approvers have permitted the call to
+// exceed limits. Nothing is reserved for governing calls, since otherwise an exhausted
+// account would prevent changes to its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {
@@ -79,5 +78,5 @@ func priced(limits []guard.Limit, f *guard.Facts) []string {
 	return nil
 }
 
-// certain is the function that reserve returns if there is no reservation to wait for.
+// certain is the function that reserve returns if there is no reservation to check.
 func certain() error { return nil }

@@ -205,21 +205,21 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 		if guard.TierSatisfies(own, want.Tier) {
 			return s.wasi, execute.Result{}
 		}
-		return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is demanded, and a WebAssembly program runs in tier wasi only: build it for this host", want.Tier)
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, and a WebAssembly program runs in tier wasi only: build it for this host", want.Tier)
 	}
 	for _, r := range s.runners {
 		if !guard.TierSatisfies(r.Tier(), want.Tier) {
 			continue
 		}
 		if want.UID == contract.OwnUID && !r.OwnUID() {
-			return nil, execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is demanded, and runs of tier %s share a user id here: run the session-runner as root, or configure a containerd socket", r.Tier())
+			return nil, execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is required, and runs of tier %s share a user id here: run the session-runner as root, or configure a containerd socket", r.Tier())
 		}
 		return r, execute.Result{}
 	}
 	if s.broken != nil {
 		return nil, execute.Fail(contract.CodeSandboxUnavailable, "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
 	}
-	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
+	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, which this host does not support: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
 // secretsMember is the member of a pack's input that contains the granted secrets. It is

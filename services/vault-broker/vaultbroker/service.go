@@ -129,12 +129,12 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	sealed, err := rpc.Do(ctx, s.env.Queries.In(w.Event.Tenant).To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
 	if err != nil {
-		s.env.Log.Warn("a value to be stored cannot be had", "call", w.Call.ID, "err", err)
-		return execute.Fail(contract.CodeValueMissing, "the gateway holds no value for this call any more; store the secret again")
+		s.env.Log.Warn("the value to be stored cannot be fetched", "call", w.Call.ID, "err", err)
+		return execute.Fail(contract.CodeValueMissing, "the gateway no longer has a value for this call; store the secret again")
 	}
 	value, err := s.key.Open(secret.PutInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
 	if err != nil {
-		return execute.Fail(contract.CodeValueMalformed, "the sealed value does not open for this call")
+		return execute.Fail(contract.CodeValueMalformed, "the sealed value cannot be opened for this call")
 	}
 	name := named(w.Event.Tenant, args.Name)
 	fp, err := s.store.Fingerprint(name, value)
@@ -163,7 +163,7 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 	}
 	s.env.Emit.See(e.Lamport)
 	if err := s.release(ctx, e, d.Seq, &req); err != nil {
-		s.env.Log.Warn("secret request returned for redelivery", "subject", d.Subject, "err", err)
+		s.env.Log.Warn("secret request will be redelivered", "subject", d.Subject, "err", err)
 		d.Nak(250 * time.Millisecond)
 		return
 	}

@@ -66,7 +66,7 @@ func (r *Ring) PutNATSCA(file string) error {
 		return err
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(b) {
-		return fmt.Errorf("%s holds no certificate; name a PEM file", file)
+		return fmt.Errorf("%s contains no certificate; name a PEM file", file)
 	}
 	return r.write("nats.ca", b)
 }

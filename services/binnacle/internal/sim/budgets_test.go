@@ -72,7 +72,7 @@ func (c *checker) giveBack(ev *events.AllotmentReturned) error {
 	part := c.parts[ev.Allotment]
 	for _, b := range ev.Blocks {
 		if part == nil {
-			return nil // it is closed
+			return nil // the allotment is closed
 		}
 		at := b.Account + " " + b.Window
 		if part[at] -= b.Amount; part[at] < 0 {
@@ -108,15 +108,16 @@ func (c *checker) draw(f *fate, e *contract.Event, a *contract.Allowed) error {
 		}
 		limit, _, _ := strings.Cut(d.Account, "/")
 		if c.used[at] > limitOf[limit] {
-			return fmt.Errorf("account %s stands at %d of %d", d.Account, c.used[at], limitOf[limit])
+			return fmt.Errorf("account %s has %d of %d used and held", d.Account, c.used[at], limitOf[limit])
 		}
 	}
 	c.drawn[e.CallID] = facts.Budget.Allotment
 	return nil
 }
 
-// spent applies the outcome of an allowed call: what it does not use returns to its
-// allotment.
+// spent applies the outcome of an allowed call: what the call does not use returns to its
+// allotment, if that is open. It returns an error if the call has an effect although its
+// draws are void.
 func (c *checker) spent(e *contract.Event, eff *contract.Effect) error {
 	if c.void[e.CallID] && len(c.w.effects[e.CallID]) > 0 {
 		return fmt.Errorf("call %s has an effect although its draws are void", e.CallID)

@@ -24,7 +24,7 @@ type checker struct {
 	clock map[string]int64  // Lamport times, by event id
 	calls map[string]*fate
 	tips  map[string]receipt.Tip // tips of the receipt chains, by tenant and session
-	used  map[string]int64       // reserved and spent amounts, by account and window
+	used  map[string]int64       // amounts that calls hold or have used, by account and window
 	held  map[string][]events.Charge
 	parts map[string]map[string]int64 // unused amounts of the open allotments, by id, and by account and window
 	drawn map[string]string           // allotment that a call with held amounts draws from

@@ -238,7 +238,7 @@ func (d *defect) find(t *testing.T, top string, overlay map[string]string) (path
 		raw, err := os.ReadFile(at)
 		if err == nil && strings.Contains(string(raw), d.old) {
 			if path != "" || strings.Count(string(raw), d.old) > 1 {
-				t.Fatalf("%s: what it replaces stands more than once below %s", d.name, d.dir)
+				t.Fatalf("%s: the text to replace occurs more than once below %s", d.name, d.dir)
 			}
 			path, text = p, string(raw)
 		}

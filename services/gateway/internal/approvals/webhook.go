@@ -99,7 +99,7 @@ func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escal
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("it returned %s", resp.Status)
+		return fmt.Errorf("the webhook returned %s", resp.Status)
 	}
 	return nil
 }

@@ -13,10 +13,10 @@ import (
 )
 
 // Handler returns a handler that calls next, and whose response waits for wait: before
-// the status and the headers, and before each later write unless Known was called for it.
-// wait returns nil when all that this process has read or stored is durable. If it returns
-// an error, the response is 503 or, if it has begun, the connection is aborted, so that the
-// response is not mistaken for a complete one.
+// the status and the headers, and, once data was sent or flushed, before each write
+// unless Known was called for it. wait returns nil when all that this process has read or
+// stored is durable. If it returns an error, the response is 503 or, if it has begun, the
+// connection is aborted, so that the response is not mistaken for a complete one.
 func Handler(wait func(context.Context) error, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		resp := c.Response()
@@ -32,9 +32,9 @@ func Handler(wait func(context.Context) error, next echo.HandlerFunc) echo.Handl
 	}
 }
 
-// Known states that the next write of the response needs no wait: it contains only output
-// of an effect that runs, which the executor started after its claim was durable, or
-// entries that were stored before the headers were written.
+// Known makes the next write of the response not wait. The caller must ensure that this
+// write contains only output of an effect that runs, which the executor started after its
+// claim was durable, or entries that were stored before the headers were written.
 func Known(c echo.Context) {
 	if w, ok := c.Response().Writer.(*writer); ok {
 		w.known = true
@@ -46,7 +46,7 @@ type writer struct {
 	http.ResponseWriter
 	wait    func() error
 	begun   bool // wait was called before the headers
-	later   bool // the next write must wait: data was sent since the last wait
+	later   bool // data was sent or flushed, so each further write must wait
 	known   bool // Known was called for the next write
 	refused bool // the response is 503; the handler's writes are dropped
 }

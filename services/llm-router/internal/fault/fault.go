@@ -123,7 +123,7 @@ var Table = []Row{
 	{Malformed, Always, Continue, route.Error, Failing, Edge{As: 502}, Billed, contract.Failed, false, "the answer cannot be read, or is larger than the limits"},
 	{Upstream, Always, Continue, route.Error, Failing, Edge{As: 502, Own: overloaded, Into: 503}, IfTaken, contract.Failed, false, "the provider answered with a status from 500 or one that has no meaning here"},
 	{Refused, Never, Continue, route.Error, Healthy, Edge{As: 502, Own: clientError}, IfTaken, contract.Failed, false, "the provider refused the request itself"},
-	{ModelNotFound, Never, Continue, route.Error, Healthy, Edge{As: 404}, IfTaken, contract.Failed, false, "no provider of that name, or the provider has no such model"},
+	{ModelNotFound, Never, Continue, route.Error, Healthy, Edge{As: 404}, IfTaken, contract.Failed, false, "no provider of that name, or the provider does not have this model"},
 	{CredentialInvalid, IfUnverified, Continue, route.Error, Rejected, Edge{As: 502}, IfTaken, contract.Failed, true, "the provider refused the key"},
 	{CredentialMissing, Never, Continue, route.Error, Unknown, Edge{As: 502}, Free, contract.Failed, false, "the vault did not release the key"},
 	{ProviderUnavailable, Never, Continue, route.Error, Unknown, Edge{As: 503}, Free, contract.Failed, false, "every key's breaker is open, or too many requests wait"},

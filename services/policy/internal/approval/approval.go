@@ -73,7 +73,7 @@ func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now tim
 func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error {
 	switch {
 	case v.Reason == "":
-		return errors.New("reason: say why")
+		return errors.New("reason: is required")
 	case v.Approver == esc.Decision.Actor || v.Approver == esc.Call.OnBehalfOf:
 		return errors.New("approver: an actor cannot decide on a call of their own")
 	case slices.ContainsFunc(before, func(b contract.Approval) bool { return b.Approver == v.Approver }):

@@ -22,7 +22,7 @@ import (
 type book struct {
 	by    map[string]*limit.State // by the tenant of the budget ledger
 	of    map[string]string       // tenant of the budget ledger, by the id of an open allotment
-	calls map[limit.Call]string   // tenant of the budget ledger, by the call, with its tenant, that has drawn amounts
+	calls map[limit.Call]string   // tenant of the budget ledger, by a call with drawn amounts, whose Tenant is never empty
 }
 
 // in returns the state of the budget ledger in a tenant, which it makes if there is none.
@@ -48,16 +48,16 @@ func local(home, tenant, id string) limit.Call {
 
 // change is the effect of an event on a book.
 type change struct {
-	ledger string                    // tenant of the budget ledger, or "" if the event changes nothing
-	legacy *events.BudgetChanged     // nil for other events
-	recall *events.AllotmentRecalled // nil for other events
+	ledger string                    // tenant of the budget ledger that the event belongs to or changes; "" = none
+	legacy *events.BudgetChanged     // data of budget_changed; nil for other events
+	recall *events.AllotmentRecalled // data of allotment_recalled; nil for other events
 	own    string                    // id of the allotment that the event names
 	id     string                    // id of the event
 	name   string                    // name of the event
 }
 
-// wants reports whether apply may process the entry with a subject and data. It reads a
-// part of the event only.
+// wants returns false if apply would ignore the entry with this subject and data. It does
+// not decode the data as a whole.
 func (k *book) wants(subject string, data []byte) bool {
 	switch name := eventOf(subject); {
 	case name == contract.EventEffectRecorded:
@@ -78,9 +78,9 @@ func eventOf(subject string) string {
 	return parts[4]
 }
 
-// apply applies the next event. An error means that the data of an event of policy cannot
-// be decoded. It ignores events by which other services could forge permissions or
-// settlements.
+// apply applies the next event. It ignores outcomes that neither policy nor the executor
+// of the call recorded, and other events of services other than policy. An error means
+// that the data of an event of policy cannot be decoded.
 func (k *book) apply(e *contract.Event) (c change, err error) {
 	c.id, c.name = e.ID, e.Name
 	switch {
@@ -133,7 +133,8 @@ func (k *book) ledger(e *contract.Event, c *change) error {
 	return err
 }
 
-// draw applies an event that allows a call.
+// draw applies an event that allows a call. It ignores an event without draws, and one
+// with draws from an allotment that is not open.
 func (k *book) draw(e *contract.Event, c *change) error {
 	if !bytes.Contains(e.Data, []byte(`"allotment":"`)) {
 		return nil

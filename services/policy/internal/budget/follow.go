@@ -22,11 +22,11 @@ type place struct {
 	mu       sync.Mutex
 	position uint64        // sequence of the last entry that was applied
 	applied  bool          // whether Follow was called
-	moved    chan struct{} // closed when position changes; nil if no caller waits
+	moved    chan struct{} // closed by the next call of Apply or Follow; nil if no caller waits
 }
 
-// Wanted returns a channel that is closed when Apply must be called for the entries that
-// Filters select, from the sequence that From returns on.
+// Wanted returns a channel that is closed when Apply must be called, from then on, for
+// the entries that Filters select, beginning with the sequence that From returns.
 func (x *place) Wanted() <-chan struct{} { return x.wanted }
 
 // Want closes the channel that Wanted returns.
@@ -42,9 +42,9 @@ func (x *Ledgers) Discover(ctx context.Context) error {
 	return err
 }
 
-// From returns the sequence from which Apply must be called: that after the last entry
+// From returns the sequence from which Apply must be called: the one after the last entry
 // applied or, if none was, that of the first event of a budget ledger, because earlier
-// entries change nothing. It returns the error of the log.
+// entries change nothing, or 1 if there is none. It returns the error of the log.
 func (x *Ledgers) From(ctx context.Context) (uint64, error) {
 	x.mu.Lock()
 	from := x.position + 1
@@ -112,8 +112,9 @@ func (x *Ledgers) Apply(en eventlog.Entry) error {
 	return nil
 }
 
-// decided removes the grant of a call about which an entry has a decision of policy: if the
-// call is allowed, the book contains what it has drawn. The caller holds x.mu.
+// decided removes the instance's grant for a call if the entry is an event of policy
+// about that call. If the event allows the call, Apply then adds to the book what the
+// call has drawn. The caller holds x.mu.
 func (x *Ledgers) decided(en eventlog.Entry) {
 	tenant := tenantOf(en.Subject)
 	_, rest, _ := strings.Cut(en.Subject, "."+tenant+".")
@@ -132,26 +133,28 @@ func (x *Ledgers) decided(en eventlog.Entry) {
 	}
 }
 
-// await waits until the entry at a sequence is applied. It returns the error of ctx.
+// await waits until the entry at a sequence is applied. It returns the error of ctx, or
+// errLag.
 func (x *place) await(ctx context.Context, seq uint64) error {
 	return x.until(ctx, func() bool { return x.position >= seq })
 }
 
-// following waits until Follow was called. It returns the error of ctx.
+// following calls Want and waits until Follow was called. It returns the error of ctx, or
+// errLag.
 func (x *place) following(ctx context.Context) error {
 	x.Want()
 	return x.until(ctx, func() bool { return x.applied })
 }
 
-// patience is how long until waits: a process that is being stopped may receive no more
-// entries.
+// patience is the maximum time that until waits: a process that is being stopped may
+// receive no more entries.
 const patience = 5 * time.Second
 
 // errLag is returned if this instance has not read the ledger far enough within patience.
 var errLag = errors.New("the budget ledger is not read to its end")
 
-// until waits until a condition holds, which it checks with x.mu held after each entry. It
-// returns the error of ctx, or errLag.
+// until waits until a condition holds, which it checks with x.mu held, at once and after
+// each call of Apply or Follow. It returns the error of ctx, or errLag after patience.
 func (x *place) until(ctx context.Context, cond func() bool) error {
 	late := time.NewTimer(patience)
 	defer late.Stop()

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// lease is how long an instance has to return what another one recalls. After it, its
-	// allotment is closed.
+	// lease is the time within which an instance must return what another one recalls.
+	// Otherwise the other one closes its allotment.
 	lease = 2 * time.Second
 	// maxRecalls is how often unused amounts are recalled for one request, if each time
 	// other instances take them first.
@@ -36,7 +36,8 @@ type share struct {
 }
 
 // draw grants a request from the instance's allotment. ok is false if the allotment does
-// not suffice, or if a limit refuses the request.
+// not suffice, if a limit refuses the request, if the request is forced, or if a grant of
+// the call is not ready yet.
 func (b *share) draw(r limit.Request) (fact guard.BudgetFact, ok bool) {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
@@ -81,7 +82,8 @@ func (b *share) ready(g *limit.Grants, rs []limit.Request) {
 	}
 }
 
-// valid reports whether a fact still describes amounts that the instance holds.
+// valid reports whether the instance still holds the allotment that a fact names. It
+// returns true for a fact that names none.
 func (b *share) valid(f *guard.BudgetFact) bool {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
@@ -89,8 +91,8 @@ func (b *share) valid(f *guard.BudgetFact) bool {
 }
 
 // grant answers requests. It takes what the instance's allotment lacks, and recalls what
-// other instances do not use before it refuses a request for want of room. It returns the
-// error that the requests without an answer receive.
+// other instances do not use before it refuses a request because of a limit. It returns
+// the error that the requests without another answer receive.
 func (b *share) grant(ctx context.Context, rs []request) error {
 	err := b.x.following(ctx)
 	for recalls := 0; err == nil && len(rs) > 0; recalls++ {
@@ -130,7 +132,7 @@ func (b *share) grant(ctx context.Context, rs []request) error {
 }
 
 // take decides about requests, and appends what the instance's allotment lacks. The facts
-// of granted requests are valid if the allotment is not closed.
+// of granted requests are valid until the allotment is closed.
 func (b *share) take(ctx context.Context, rs []request) (limit.Grants, error) {
 	reqs := make([]limit.Request, len(rs))
 	for i := range rs {
@@ -171,8 +173,8 @@ func (b *share) take(ctx context.Context, rs []request) (limit.Grants, error) {
 }
 
 // recall makes other instances return what they do not use of the accounts of blocks. It
-// closes the allotments of instances that do not respond within lease, and those of earlier
-// runs of this instance. more is false if there was nothing to recall.
+// closes the allotments of instances that return nothing within lease, and those of
+// earlier runs of this instance. more is false if there was nothing to recall.
 func (b *share) recall(ctx context.Context, blocks []events.Block) (more bool, err error) {
 	own, others := b.unused(blocks, 0)
 	for _, id := range own {
@@ -255,8 +257,8 @@ func (b *share) close(ctx context.Context, id string) error {
 	})
 }
 
-// answer returns what other instances have recalled and this one does not use. Until the
-// return is applied, it counts as granted.
+// answer returns to their accounts the amounts that other instances have recalled and
+// this one does not use. Until the return is applied, these amounts count as granted.
 func (b *share) answer(ctx context.Context) error {
 	for {
 		b.x.mu.Lock()
@@ -272,7 +274,7 @@ func (b *share) answer(ctx context.Context) error {
 		n := len(b.recalled)
 		b.x.mu.Unlock()
 		seq, err := b.append(ctx, id, events.AllotmentReturnedName, &ev, last)
-		for err != nil && !errors.Is(err, eventlog.ErrConflict) { // it may be stored; it is repeated until that is known
+		for err != nil && !errors.Is(err, eventlog.ErrConflict) { // the event may be stored, so the append is repeated with the same id until that is known
 			select {
 			case <-ctx.Done():
 				return ctx.Err()

@@ -1,8 +1,9 @@
-// Package budget stores the amounts that calls have reserved and used under every limit:
-// the budget ledger. Reservations and settlements are events of one aggregate. Package
-// limit, which is pure, computes these events; this package appends them with the
-// expected sequence of the last change, so that an event that was computed from an
-// outdated state is rejected and computed again.
+// Package budget computes the budget ledgers: the amounts that calls hold and have used
+// under every limit. An instance of policy takes a part of what remains under the limits,
+// its allotment, and grants amounts to calls from it. Package limit, which is pure,
+// decides; this package appends the events of a budget ledger with the expected sequence
+// of the last one, so that an event that was computed from an outdated state is rejected
+// and computed again.
 package budget
 
 import (
@@ -27,16 +28,15 @@ import (
 
 const (
 	aggregate = "budget"
-	// maxBatch is the greatest number of reservations and settlements in one
-	// append.
+	// maxBatch is the greatest number of requests and outcomes that are processed
+	// together.
 	maxBatch = 256
-	// linger is the longest time that a settlement waits for a reservation, so that both
-	// are written in one append. Meanwhile the whole reserved amount still counts
-	// against the limits.
+	// linger is the longest time that an outcome waits for a request. Outcomes that
+	// arrive meanwhile are settled with it in one append. Until then the whole reserved
+	// amount counts against the limits.
 	linger = 5 * time.Millisecond
-	// takeOver is how long a reservation may stay open before every instance searches
-	// for the outcome of its call. Before that, instances other than the one that made
-	// the reservation process only outcomes that policy recorded.
+	// takeOver is how long a reservation that a release before 0.6 made may stay open
+	// before Sweep searches for the outcome of its call.
 	takeOver = 3 * time.Second
 	// lookBack is how many entries before the reservation the search for the outcome of
 	// a call begins. If a proposal is delivered twice, the second delivery may reserve
@@ -44,12 +44,12 @@ const (
 	lookBack = 1 << 18
 )
 
-// Ledger is one instance's access to one budget ledger. An instance holds at most one
-// allotment of it, from which Reserve grants amounts without an append. If the allotment
-// does not suffice, the pending requests, at most maxBatch, take what they lack in one
-// append with the expected sequence; the losing writer reads the ledger and decides again.
-// Concurrent callers and instances therefore never take the same remaining amount. Methods
-// may be called concurrently.
+// Ledger is one instance's access to one budget ledger. A run of an instance holds at
+// most one allotment of it, from which Reserve grants amounts without an append. If the
+// allotment does not suffice, the pending requests, at most maxBatch, take what they lack
+// in one append with the expected sequence; the losing writer reads the ledger and
+// decides again. Concurrent callers and instances therefore never take the same remaining
+// amount. Methods may be called concurrently.
 type Ledger struct {
 	x      *Ledgers
 	emit   *emit.Emitter
@@ -58,12 +58,12 @@ type Ledger struct {
 	limits limit.Limits
 
 	requests chan request
-	outcomes chan limit.Outcome // of reservations that releases before 0.6 made; made before run is called
+	outcomes chan limit.Outcome // of reservations that releases before 0.6 made; made before serve is called
 
 	begin func() (done func()) // starts the ledger if it is not running, and prevents it from ending when idle until done is called
-	idle  time.Duration        // time after which run returns if nothing happens; 0 = never
+	idle  time.Duration        // time after which serve returns if nothing happens; 0 = never
 
-	active bool                     // whether run was started by Ledgers.start and has not returned
+	active bool                     // whether Ledgers.wake has started serve and serve has not returned
 	users  int                      // number of callers that may still send requests or outcomes
 	last   uint64                   // sequence of the last event of the ledger that was applied; 0 = none
 	since  map[limit.Call]openSince // reservations that releases before 0.6 made and that are open
@@ -97,7 +97,7 @@ type request struct {
 	answer chan answered
 }
 
-// answered is the result of a request: its fact, or the error of write.
+// answered is the result of a request: its fact, or the error of grant.
 type answered struct {
 	fact guard.BudgetFact
 	err  error
@@ -119,7 +119,7 @@ func tenantOf(subject string) string {
 // filter returns the filter for the events of the budget ledger.
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.tenant, "policy", aggregate) }
 
-// reserve passes a request to serve, and returns its result.
+// reserve passes a request to serve, and returns its result or the error of ctx.
 func (b *Ledger) reserve(ctx context.Context, r limit.Request) (guard.BudgetFact, error) {
 	q := request{r, make(chan answered, 1)}
 	select {
@@ -136,9 +136,9 @@ func (b *Ledger) reserve(ctx context.Context, r limit.Request) (guard.BudgetFact
 }
 
 // serve answers requests and appends settlements of reservations until ctx is done or, if
-// b.idle is not zero, until there was no request, outcome or user for that time. If the
-// ledger cannot be read or written, the callers of Reserve receive the error, so that no
-// caller waits until the log is available again.
+// b.idle is not zero, until that time passes without a request or an outcome and the
+// ledger has no user. If the ledger cannot be read or written, the callers of Reserve
+// receive the error, so that no caller waits until the log is available again.
 func (b *Ledger) serve(ctx context.Context) {
 	for {
 		rs, os := b.collect(ctx)
@@ -174,7 +174,7 @@ func (b *Ledger) retire() bool {
 }
 
 // collect waits for a request or an outcome, and returns the pending ones, at most
-// maxBatch. It returns none when ctx is done or, if b.idle is not zero, after that time.
+// maxBatch. It returns none when ctx is done or, if b.idle is not zero, after b.idle.
 func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome) {
 	var late <-chan time.Time
 	if b.idle > 0 {
@@ -258,7 +258,7 @@ func (b *Ledger) append(ctx context.Context, id, name string, data canon.Documen
 }
 
 // reach waits until the events of the ledger, and the outcomes of calls, that are stored
-// now are applied. It returns the error of the log or of ctx.
+// now are applied. It returns the error of the log or of ctx, or errLag.
 func (b *Ledger) reach(ctx context.Context) error {
 	var last uint64
 	for _, f := range []string{b.filter(), outcomes} {
@@ -281,7 +281,8 @@ func (b *Ledger) fold(seq uint64, by string, c *change) {
 	b.share.fold(seq, by, c)
 }
 
-// foldLegacy updates the times of reservations that releases before 0.6 made.
+// foldLegacy adds the reservations of a budget_changed event to since, and removes those
+// that it settles.
 func (b *Ledger) foldLegacy(seq uint64, ev *events.BudgetChanged) {
 	for _, r := range ev.Reserved {
 		b.since[limit.Call{Tenant: r.Tenant, ID: r.CallID}] = openSince{seq, seq - min(seq-1, lookBack), time.Now()}
@@ -310,7 +311,7 @@ func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 	return c.Executor
 }
 
-// ended passes the outcome of a call to run if policy or the service executor recorded
+// ended passes the outcome of a call to serve if policy or the service executor recorded
 // it, and ignores it otherwise. If executor is empty, it passes the outcome only if
 // policy recorded it.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {

@@ -283,9 +283,9 @@ func TestUnusedIsRecalled(t *testing.T) {
 	})
 }
 
-// TestStoppedHolder shows that the allotment of an instance that is stopped is closed when
-// another one needs what it holds, that calls that the stopped instance has granted and
-// that are allowed after that are void, and that the instance continues with a new
+// TestStoppedHolder shows that the allotment of an instance that is stopped is closed
+// when another one needs what it holds, that the draws of a call from this allotment are
+// void if the call is allowed after that, and that the instance continues with a new
 // allotment.
 func TestStoppedHolder(t *testing.T) {
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 100, Window: "total"}}

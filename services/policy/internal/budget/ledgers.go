@@ -48,7 +48,7 @@ type Ledgers struct {
 	log     *slog.Logger
 	tenants Tenants
 	home    *Ledger
-	running atomic.Pointer[context.Context] // context of Run
+	running atomic.Pointer[context.Context] // context of Run; nil before Run
 
 	recalling chan struct{} // receives a value when a ledger has amounts to return
 
@@ -154,11 +154,11 @@ func (x *Ledgers) wake(b *Ledger) {
 func nothing() {}
 
 // Reserve grants the amounts that a call may use. The tenant of the call is that of its
-// facts. fact.Refused is the reason code of a refusal, or "". The granted amounts are held
-// for the call until an event that decides the call is applied, whatever the decision: a
-// decision whose append has failed may still be stored. Valid reports whether a fact is
-// still true. Run must be running. Reserve returns the error of
-// ctx when it is done, and the error of the log if it prevents the result.
+// facts. fact.Refused is the reason code of a refusal, or "". The granted amounts are
+// held for the call until an event of policy about the call is applied: a decision whose
+// append has failed may still be stored. Valid reports whether a fact is still true. Run
+// must be running. Reserve returns the error of ctx when it is done, and the error that
+// prevents the result if the ledger cannot be read or written.
 func (x *Ledgers) Reserve(ctx context.Context, r limit.Request) (guard.BudgetFact, error) {
 	b := x.of(r.Facts.Tenant)
 	r.Call = b.call(r.Facts.Tenant, r.ID)
@@ -169,12 +169,13 @@ func (x *Ledgers) Reserve(ctx context.Context, r limit.Request) (guard.BudgetFac
 	return b.reserve(ctx, r)
 }
 
-// Valid reports whether a fact that Reserve returned for a call of a tenant is still true:
-// the allotment that it names is not closed, as far as this instance has read the ledger.
+// Valid reports whether a fact that Reserve returned for a call of a tenant is still
+// true: the allotment that it names, if any, is not closed, as far as this instance has
+// read the ledger.
 func (x *Ledgers) Valid(tenant string, f *guard.BudgetFact) bool { return x.of(tenant).share.valid(f) }
 
-// Run answers the callers of Reserve until ctx is done, and then closes the allotments of
-// this instance and returns.
+// Run answers the callers of Reserve and returns recalled amounts until ctx is done. Then
+// it closes the allotments of this instance and returns.
 func (x *Ledgers) Run(ctx context.Context) {
 	x.running.Store(&ctx)
 	for _, b := range x.made()[1:] {
@@ -198,8 +199,8 @@ func (x *Ledgers) Run(ctx context.Context) {
 	x.end(context.WithoutCancel(ctx))
 }
 
-// ending is how long end tries to close allotments. If it fails, another instance closes
-// them when it needs what they hold.
+// ending is the maximum time that end spends on closing allotments. If end fails, another
+// instance closes them when it needs what they hold.
 const ending = time.Second
 
 // end closes the allotments of this instance.
@@ -228,7 +229,7 @@ func (x *Ledgers) signal() {
 
 // Read waits until every event of a budget ledger, and every outcome, that is stored now
 // is applied. If there is no event of a budget ledger, it returns at once. It returns the
-// error of the log or of ctx.
+// error of the log or of ctx, or errLag.
 func (x *Ledgers) Read(ctx context.Context) error {
 	last, err := x.newest(ctx)
 	if err != nil || last == 0 {
@@ -262,7 +263,7 @@ func (x *Ledgers) newest(ctx context.Context) (last uint64, err error) {
 
 // Sweep searches the ledger once a second, until ctx is done, for the outcomes of calls
 // whose reservation of a release before 0.6 has been open for longer than takeOver, and
-// passes them to Run.
+// settles these reservations. Run must be running.
 func (x *Ledgers) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {

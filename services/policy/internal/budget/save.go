@@ -19,7 +19,7 @@ type saved struct {
 // savedLedger is the JSON form of a budget ledger in a snapshot.
 type savedLedger struct {
 	Tenant string          `json:"tenant"`
-	Last   uint64          `json:"last"` // sequence of the last change
+	Last   uint64          `json:"last"` // sequence of the last event of the ledger that was applied
 	Open   []savedOpen     `json:"open"`
 	State  json.RawMessage `json:"state"`
 }
@@ -107,5 +107,6 @@ func (v *View) Load(raw []byte) error {
 	return err
 }
 
-// Version is the version of the form of Save and of the folding code.
+// Version is the version of the result of Save and of the code that computes the states;
+// see snapshot.Source.
 const Version = limit.Version

@@ -184,7 +184,7 @@ func InPerson(kind string) bool { return slices.Contains(inPerson, kind) }
 // or blank.
 func explained(reason, name string, data canon.Document) (Fact, error) {
 	if strings.TrimSpace(reason) == "" {
-		return none, errors.New("reason: say why")
+		return none, errors.New("reason: is required")
 	}
 	return Fact{name, data}, nil
 }

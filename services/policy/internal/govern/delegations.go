@@ -95,7 +95,7 @@ type revokeDelegationArgs struct {
 // delegator, so an administrator can end any delegation.
 func revokeDelegation(s *State, c *Caller, a *revokeDelegationArgs) (Fact, error) {
 	if d := s.Delegations.given[a.ID]; d == nil || !d.holds(c.now()) {
-		return none, errors.New("id: no such delegation is in force")
+		return none, errors.New("id: delegation not found or ended")
 	}
 	return Fact{events.DelegationRevokedName, &events.DelegationRevoked{ID: a.ID}}, nil
 }

@@ -156,7 +156,7 @@ func reviewBreakGlass(s *State, c *Caller, a *reviewArgs) (Fact, error) {
 	g := s.Emergencies.grants[a.ID]
 	switch {
 	case g == nil || g.reviewed != nil:
-		return none, errors.New("id: no such break-glass grant waits for review")
+		return none, errors.New("id: no break-glass grant with this id waits for review")
 	case g.Actor == c.Actor:
 		return none, errors.New("reviewer: a grant cannot be reviewed by its holder")
 	case c.View.MayVote(c.Actor) != nil:

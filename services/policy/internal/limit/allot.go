@@ -52,7 +52,7 @@ func (s *State) Take(ev *events.AllotmentTaken) {
 }
 
 // Return applies an allotment_returned event: the returned amounts are removed from the
-// allotment. It does nothing if the allotment is not open.
+// allotment. No amount changes if the allotment is not open.
 func (s *State) Return(ev *events.AllotmentReturned) {
 	s.changed(ev.Now)
 	if a := s.allotments[ev.Allotment]; a != nil {
@@ -63,7 +63,8 @@ func (s *State) Return(ev *events.AllotmentReturned) {
 }
 
 // Close applies an allotment_closed event: the unused amounts of the allotment return to
-// their accounts, and later draws from it are void.
+// their accounts, and later draws from it are void. No amount changes if the allotment is
+// not open.
 func (s *State) Close(ev *events.AllotmentClosed) {
 	s.changed(ev.Now)
 	a := s.allotments[ev.Allotment]
@@ -101,10 +102,10 @@ func (s *State) Draw(call Call, executor string, f *guard.BudgetFact) bool {
 }
 
 // Settle applies the outcome of a call that has drawn amounts: what it has used remains
-// charged, and the rest returns to its allotment, or to the accounts if that is closed.
-// by is the service that recorded the outcome. Settle returns false, and changes nothing,
-// if the call holds no drawn amounts, or if neither policy nor its executor recorded the
-// outcome.
+// charged, except under a limit on concurrency, and the rest returns to its allotment, or
+// to the accounts if the allotment is closed. by is the service that recorded the
+// outcome. Settle returns false, and changes nothing, if the call holds no drawn amounts,
+// or if neither policy nor the call's executor recorded the outcome.
 func (s *State) Settle(o Outcome, by string) bool {
 	d, ok := s.drawn[o.Call]
 	if !ok || by != d.executor && by != policy {
@@ -136,8 +137,8 @@ const policy = "policy"
 // concurrent is the window of limits on amounts that are reserved at the same time.
 const concurrent = "concurrent"
 
-// add changes the rest of a block by n, but not below 0, and the account with it. It does
-// nothing if the allotment has no such block.
+// add changes the rest of a block, and the unused amount of its account, by n. The rest
+// does not become negative. add does nothing if the allotment has no such block.
 func (s *State) add(a *allotment, k key, n int64) {
 	b := a.blocks[k]
 	if b == nil {
@@ -232,11 +233,11 @@ func NewHolding(id string) *Holding {
 	return &Holding{ID: id, grants: map[string]grant{}, busy: map[key]int64{}}
 }
 
-// Key returns the key of a call's grant.
+// Key returns the key of a call's grant in a Holding.
 func (c Call) Key() string { return c.Tenant + "." + c.ID }
 
-// Add adds the grant with a key, unless it has one. The grant is not ready until Ready is
-// called.
+// Add adds a grant under a key, unless there is one under it. The grant is not ready
+// until Ready is called.
 func (h *Holding) Add(id string, fact guard.BudgetFact, blocks []events.Block) {
 	if _, again := h.grants[id]; again {
 		return
@@ -297,9 +298,9 @@ func (h *Holding) rest(s *State, k key) int64 {
 	return n
 }
 
-// Part of the room of an account that is taken in addition to the amount that calls
-// need: one share-th of it, and not more than ahead times that amount. Near the limit
-// nothing is taken in addition.
+// An append takes more than the requests lack, for later calls: the amount that remains
+// under the limit divided by share, but at most ahead times what the first request needs.
+// If less than share remains, it takes nothing more.
 const (
 	share = 4
 	ahead = 256
@@ -312,14 +313,16 @@ type Grants struct {
 	Taken events.AllotmentTaken
 	Facts []guard.BudgetFact // by request
 	// Blocks has the granted amounts by request; nil if the request was refused, if no
-	// limit applies, or if the call holds amounts already.
+	// limit applies, if the call holds amounts already, or if an earlier request is of
+	// the same call.
 	Blocks [][]events.Block
 	Short  []events.Block // accounts of refused requests, which other allotments may have unused amounts of
 }
 
-// Plan decides about the requests in order. It changes neither s nor h. A request of a
-// call that holds amounts already, or a grant, receives the fact of that grant, or a fact
-// without draws.
+// Plan decides about the requests in order. It changes neither s nor h. If the call of a
+// request has a grant, the fact is that of the grant; if the call holds amounts already,
+// the fact has no draws; if an earlier request of the same call is granted, the fact is
+// the same.
 func Plan(s *State, h *Holding, limits Limits, now time.Time, requests []Request) Grants {
 	p := plan{s: s, h: h, now: max(contract.Time(now), s.now), drawn: map[key]int64{}, at: map[key]int{}, planned: map[Call]int{}}
 	t, _ := contract.ParseTime(p.now)
@@ -370,10 +373,12 @@ type plan struct {
 	planned map[Call]int // index of the request that is granted, by call
 }
 
-// terms is what bounds the enlargement of a block that is taken.
+// terms are what bounds the enlargement of a block that is taken: the maximum of the
+// limit, and what the first request needs.
 type terms struct{ most, need int64 }
 
-// again returns the fact of an earlier grant for the same call, if there is one.
+// again returns the fact of a call that has a grant, an open reservation or drawn
+// amounts. ok is false for other calls.
 func (p *plan) again(r *Request) (guard.BudgetFact, bool) {
 	if g, ok := p.h.grants[r.Call.Key()]; ok {
 		return g.fact, true
@@ -462,7 +467,7 @@ func (p *plan) grant(b events.Block, most int64) {
 	p.terms[i].most = min(p.terms[i].most, most)
 }
 
-// enlarge adds to each block that is taken what further calls may use.
+// enlarge adds to each block that is taken the amount for later calls; see share.
 func (p *plan) enlarge() {
 	for i := range p.taken {
 		b := &p.taken[i]

@@ -60,7 +60,7 @@ func TestPlan(t *testing.T) {
 		do   func() string
 		want string
 	}{
-		{func() string { return l.request("a", "c-1", 10, false) }, "32"}, // and a quarter of 90
+		{func() string { return l.request("a", "c-1", 10, false) }, "32"}, // 10, and a quarter of the remaining 90
 		{func() string { return l.request("a", "c-2", 20, false) }, ""},
 		{func() string { return l.request("a", "c-2", 20, false) }, ""}, // a second delivery
 		{func() string { return l.request("a", "c-3", 10, false) }, "23"},
@@ -87,7 +87,7 @@ func TestPlan(t *testing.T) {
 				l.held[instance] = nil
 			}
 			return l.request("a", "c-11", 1, false)
-		}, "11"}, // and a quarter of 41
+		}, "11"}, // 1, and a quarter of the remaining 41
 		{func() string { l.limits[0].Max = 50; return l.request("a", "c-12", 1, false) }, refused}, // a lower limit applies at once
 		{func() string {
 			l.limits[0].Max = 100
@@ -111,7 +111,8 @@ func TestPlan(t *testing.T) {
 }
 
 // TestVoidDraws shows that a draw from a closed allotment changes nothing, that a draw is
-// settled once, by the executor or by policy, and that a return removes what was unused.
+// settled once, by the executor or by policy, and that a return removes the returned
+// amounts from the allotment.
 func TestVoidDraws(t *testing.T) {
 	var s State
 	take := events.AllotmentTaken{Allotment: "al-1", Holder: "p", Now: "x", Blocks: []events.Block{{Account: "l/agent:alice", Amount: 5, Measure: "calls", Window: "total"}}}

@@ -1,10 +1,10 @@
-// Package limit decides about budgets, rate limits and limits on concurrency. It
-// is pure: Decide returns the event to record, and Evolve applies a recorded
-// event. The caller appends the event with the expected sequence of the last one,
-// so that two reservations cannot use the same remaining amount.
+// Package limit decides about budgets, rate limits and limits on concurrency. It is pure:
+// Plan and Decide return what to record, and methods of State and Evolve apply recorded
+// events. The caller appends the event with the expected sequence of the last one, so
+// that two instances cannot take the same remaining amount.
 //
-// Amounts are integers in the unit of the measure; money is in millionths of a US
-// dollar, or in cents. Windows are calendar windows in UTC, "total" or "concurrent".
+// Amounts are integers in the unit of the measure; money is in millionths of a US dollar,
+// or in cents. Windows are calendar windows in UTC, "total" or "concurrent".
 package limit
 
 import (
@@ -20,8 +20,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State holds every account and every open reservation. The zero value is the
-// empty state. A State is not safe for concurrent use.
+// State holds every account, the open reservations and allotments, and the calls with
+// drawn amounts. The zero value is the empty state. A State is not safe for concurrent
+// use.
 type State struct {
 	now      string // the latest recorded time; it never decreases, so that a clock that is set back opens no earlier window again
 	accounts map[key]*account
@@ -63,7 +64,7 @@ type Request struct {
 	Force   bool // approvers have permitted the call to exceed limits
 }
 
-// Outcome is the end of a call that may have a reservation. Status, Usage and Attested
+// Outcome is the end of a call that may hold amounts. Status, Usage and Attested
 // determine the amounts that are finally charged.
 type Outcome struct {
 	Call
@@ -351,9 +352,9 @@ func Evolve(s *State, ev *events.BudgetChanged) {
 // removed.
 const pruneEvery = 1024
 
-// prune removes the accounts of windows that have ended, and those of
-// "concurrent" limits without reservations, and the blocks of allotments in ended windows.
-// Accounts with a reservation stay until it is settled.
+// prune removes the blocks of allotments in ended windows. It also removes the accounts
+// in ended windows, and those of "concurrent" limits, unless they have reserved or unused
+// amounts.
 func (s *State) prune() {
 	for _, a := range s.allotments {
 		for k := range a.blocks {
@@ -370,7 +371,8 @@ func (s *State) prune() {
 	}
 }
 
-// over reports whether a calendar window has ended.
+// over reports whether a calendar window has ended at the latest recorded time. "total"
+// and "concurrent" never end.
 func (s *State) over(window string) bool {
 	unit, from, timed := strings.Cut(window, ":")
 	start, err := contract.ParseTime(from)
@@ -427,8 +429,8 @@ func (s *State) Rows() []Row {
 	return out
 }
 
-// Dump returns the canonical form of the state: sorted lines of JSON for the
-// accounts and for the open reservations.
+// Dump returns the canonical form of the state: sorted lines of JSON for the accounts,
+// the open reservations, the allotments and the drawn amounts.
 func (s *State) Dump() []byte {
 	var b []byte
 	for _, r := range s.Rows() {

@@ -8,7 +8,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Version is the version of Evolve and of the form of Save; see snapshot.Source.
+// Version is the version of the code that applies events, and of the result of Save; see
+// snapshot.Source.
 const Version = 3
 
 // saved is the JSON form of a State in a snapshot.

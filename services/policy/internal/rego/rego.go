@@ -66,7 +66,7 @@ func read(doc []byte) (bundle.Bundle, error) {
 		return b, fmt.Errorf("bundle: %w", err)
 	}
 	if len(b.Modules) == 0 {
-		return b, errors.New("bundle: holds no Rego module")
+		return b, errors.New("bundle: contains no Rego module")
 	}
 	return b, nil
 }

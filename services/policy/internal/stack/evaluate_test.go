@@ -267,9 +267,9 @@ func TestHistory(t *testing.T) {
 		{"something else of the configuration's", contract.Activated{Layer: "p2", Name: "o", Digest: "4", Source: "config"}, false, true, "4"},
 		{"rolled back", contract.Activated{Layer: "p2", Name: "o"}, true, true, "1"},
 		{"rolled back to what was retired", contract.Activated{Layer: "p2", Name: "gone"}, true, true, "3"},
-		{"nothing to roll back to", contract.Activated{Layer: "p2", Name: "new"}, true, false, "nothing to go back to"},
+		{"nothing to roll back to", contract.Activated{Layer: "p2", Name: "new"}, true, false, "no earlier version"},
 		{"retired", contract.Activated{Layer: "p2", Name: "o", Retired: true}, false, true, "2"},
-		{"nothing to retire", contract.Activated{Layer: "p2", Name: "gone", Retired: true}, false, false, "no such document"},
+		{"nothing to retire", contract.Activated{Layer: "p2", Name: "gone", Retired: true}, false, false, "no document with this name"},
 	} {
 		changes, err := h.Resolve(&c.a, c.rollback)
 		got := c.a.Digest

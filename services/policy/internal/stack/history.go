@@ -120,11 +120,11 @@ func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, er
 	now, before := h.InForce(a.Layer, a.Name)
 	switch {
 	case rollback && before == nil:
-		return false, errors.New("name: there is nothing to go back to")
+		return false, errors.New("name: there is no earlier version")
 	case rollback:
 		a.Bundle, a.Digest, a.Precedence, a.Source = before.Bundle, before.Digest, before.Precedence, "rollback"
 	case a.Retired && now == nil:
-		return false, errors.New("name: no such document is in force")
+		return false, errors.New("name: no document with this name is in force")
 	case a.Retired:
 		a.Bundle, a.Digest, a.Precedence = now.Bundle, now.Digest, now.Precedence
 	case a.Source == "config" && h.configured(a):

@@ -231,7 +231,7 @@ func change(args []byte, name string, wrong func(*history) string) (*Command, er
 			return "", nil, refuse("tenant", "%s %s", a.Tenant, why)
 		}
 		if strings.TrimSpace(a.Reason) == "" {
-			return "", nil, refuse("reason", "say why")
+			return "", nil, refuse("reason", "is required")
 		}
 		return name, &contract.TenantState{Reason: a.Reason, Tenant: a.Tenant}, nil
 	})

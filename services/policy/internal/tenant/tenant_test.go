@@ -106,7 +106,7 @@ func TestDecide(t *testing.T) {
 		{KindCreate, `{"organisation":"a"}`, `json: unknown field "organisation"`},
 
 		{KindResume, `{"tenant":"acme_web_prod","reason":"x"}`, "tenant: acme_web_prod is not suspended"},
-		{KindSuspend, `{"tenant":"acme_web_prod","reason":" "}`, "reason: say why"},
+		{KindSuspend, `{"tenant":"acme_web_prod","reason":" "}`, "reason: is required"},
 		{KindSuspend, `{"tenant":"acme_web_prod","reason":"unpaid"}`, `tenant_suspended {"reason":"unpaid","tenant":"acme_web_prod"}`},
 		{KindSuspend, `{"tenant":"acme_web_prod","reason":"unpaid"}`, "tenant: acme_web_prod is suspended already"},
 		{KindSetQuota, `{"tenant":"acme_web_prod","quota":{"calls_per_second":5}}`, `tenant_quota_set {"quota":{"calls_per_second":5},"tenant":"acme_web_prod"}`},

@@ -45,7 +45,8 @@ func (p *pool) open() {
 }
 
 // take returns a prepared container, which then belongs to the caller, or nil if there is
-// none. It remembers the demand.
+// none. If the profile has none, take raises the number that the pool is to hold for it
+// by one.
 func (p *pool) take(of profile, prog *program.Program) *prepared {
 	if p.max == 0 {
 		return nil
@@ -108,9 +109,10 @@ func (p *pool) fill() {
 }
 
 // next returns the shelf for which a container is to be prepared: of those that lack one,
-// that with the most recent use. It counts the container as held. old is a container that
-// makes room for it. s is nil if no shelf lacks one, or only such as were used before all
-// others.
+// that with the most recent use. It counts the container as held. old, if not nil, is a
+// container that the caller must discard to make room. s is nil if the pool is closed, if
+// no shelf lacks a container, or if the pool is full and has no ready container of a
+// profile that was used earlier.
 func (p *pool) next() (of profile, s *shelf, old *prepared) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -37,7 +37,8 @@ func (r *Runner) sweeps(ctx context.Context) {
 
 // sweep removes every container, task and temporary snapshot in the namespace that no run
 // or prepared container of this process has, and control groups that a killed shim left.
-// It does not touch other namespaces. It goes on after an error, and returns all of them.
+// It does not touch other namespaces. It continues after an error, unless it cannot list
+// the containers, and returns all errors.
 func (r *Runner) sweep(ctx context.Context) error {
 	list, err := r.client.Containers(ctx)
 	if err != nil {
