@@ -115,10 +115,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return x.Run(ctx)
 }
 
-// openRunners sets the isolation tier for native programs: tier "container" if a
-// containerd socket is configured, or else tier "process" if the host supports it. If
-// the host does not, openRunners sets s.broken and returns nil. It returns an error if
-// containerd.Open fails, or if the folder of sandboxes cannot be emptied or created.
+// openRunners adds the runner for native programs: that of tier "container" if a
+// containerd socket is configured, or else that of tier "process" if the host supports
+// it. If the host does not, openRunners sets s.broken and returns nil. It returns an
+// error if containerd.Open fails, or if the folder of sandboxes cannot be emptied or
+// created.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir

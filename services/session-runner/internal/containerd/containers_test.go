@@ -114,7 +114,7 @@ func probe(t testing.TB) *program.Program {
 
 const testNamespace = "binnacle-test"
 
-// open opens a runner with warm prepared containers at most.
+// open opens a runner that prepares at most warm containers.
 func (d *daemon) open(t testing.TB, warm int) *Runner {
 	t.Helper()
 	return d.openAs(t, testNamespace, warm)
@@ -303,9 +303,9 @@ func TestRestart(t *testing.T) {
 }
 
 // TestLeaks runs 500 programs that end, are cancelled, exceed their time or leave
-// processes, while shims are killed at random and the process of the runner is killed
-// several times. Nothing must be left afterwards, and a sweep must not touch what belongs
-// to another namespace.
+// processes, while shims are killed at random, after processes with runners were killed
+// in the middle of their runs. Nothing must be left afterwards, and a sweep must not
+// touch what belongs to another namespace.
 func TestLeaks(t *testing.T) {
 	if dir := os.Getenv("CONTAINERD_TEST_DIR"); dir != "" {
 		crash(t, dir)

@@ -55,8 +55,9 @@ func settle(d time.Duration) {
 
 var a, b = profile{program: "a"}, profile{program: "b"}
 
-// TestPoolDemand checks that the pool prepares as many containers as runs found none, that
-// each is handed out once, that an ended one is not, and that unused ones are removed.
+// TestPoolDemand checks that the pool prepares a container for each run that found none,
+// that each container is handed out once, that an ended one is not, and that those of an
+// unused profile are removed.
 func TestPoolDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := opened(4)

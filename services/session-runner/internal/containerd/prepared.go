@@ -41,7 +41,7 @@ type prepared struct {
 	stdout  *later
 	stderr  *later
 	run     func() error // starts the task of a container without a stub
-	remove  func()       // kills the container's processes and removes all that belongs to it; called once
+	remove  func()       // kills the container's processes and removes all that belongs to it; must be called once
 }
 
 // prepare creates a container, and starts the stub in it. argv and env are needed only on
@@ -134,7 +134,7 @@ func (c *prepared) alive() bool {
 }
 
 // start starts the program with the given input. Its output is written to stdout and
-// stderr until output is called.
+// stderr until execute sets other destinations in c.stdout and c.stderr.
 func (c *prepared) start(argv, env []string, input []byte, stdout, stderr *sandbox.Capped) error {
 	c.stdout.set(stdout)
 	c.stderr.set(stderr)
@@ -165,7 +165,7 @@ type ending struct {
 const lostTime = 30 * time.Second
 
 // watch returns the end of a task. If containerd restarts meanwhile, it waits again,
-// because the task goes on running.
+// because the task continues to run.
 func watch(ctx context.Context, task containerd.Task) (*ending, error) {
 	exited, err := task.Wait(ctx)
 	if err != nil {
