@@ -36,7 +36,7 @@ type Syncer struct {
 	done    chan struct{} // closed when serve has returned; nil before Run
 	ended   sync.Once
 	end     error // result of Close
-	failed  error // first error of a round; every later round fails with it
+	failed  error // first error of Run or of a round; every later round fails with it
 	streams []*stream
 }
 
@@ -122,11 +122,13 @@ func (s *Syncer) Run(srv nats.InProcessConnProvider) error {
 		return fmt.Errorf("syncer: %w", err)
 	}
 	requests := make(chan *nats.Msg, 4096)
-	if _, err := s.nc.ChanSubscribe(bus.SyncSubject, requests); err != nil {
-		return errors.Join(err, s.Close())
+	_, err = s.nc.ChanSubscribe(bus.SyncSubject, requests)
+	if err == nil {
+		err = s.nc.FlushTimeout(5 * time.Second)
 	}
-	if err := s.nc.FlushTimeout(5 * time.Second); err != nil {
-		return errors.Join(err, s.Close())
+	if err != nil {
+		s.failed = fmt.Errorf("syncer: %w", err) // the server still runs, so Close must not mark its files as closed
+		return s.Close()
 	}
 	s.done = make(chan struct{})
 	go s.serve(requests)
