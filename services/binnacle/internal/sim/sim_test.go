@@ -13,6 +13,8 @@ import (
 	"testing/cryptotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 func TestMain(m *testing.M) {
@@ -115,9 +117,24 @@ func (w *world) play() {
 }
 
 // quiet reports whether all instances are ready and no call, reservation or work is
-// pending.
+// pending. A proposal that a connection has not released yet is pending: its client may
+// have received a response before.
 func (w *world) quiet() bool {
-	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0
+	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0 && !w.proposing()
+}
+
+// proposing reports whether an operation that proposes a call was not released yet.
+func (w *world) proposing() bool {
+	w.bus.mu.Lock()
+	defer w.bus.mu.Unlock()
+	for _, l := range w.bus.links {
+		for _, o := range slices.Concat(l.arrived, l.in) {
+			if strings.Contains(o.subject, "."+contract.EventCallProposed+".") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // work returns the names of the work consumers that have unacknowledged or undelivered
