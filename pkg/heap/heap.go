@@ -19,7 +19,7 @@ func Adapt(ctx context.Context, garbage int64, large int) {
 	for {
 		u := read()
 		debug.SetGCPercent(percent(u.live, garbage, large))
-		debug.SetMemoryLimit(limit(u.live, garbage, large))
+		debug.SetMemoryLimit(limit(u.live, large))
 		if idle.over(u) {
 			debug.FreeOSMemory()
 		}
@@ -49,11 +49,11 @@ func read() usage {
 // 300.
 func percent(live, garbage int64, large int) int { return min(max(int(100*garbage/live), large), 300) }
 
-// limit returns the memory limit for a live heap of live bytes: the size at which percent
-// causes a collection, plus 48 MiB, but at least 480 MiB. The runtime returns free memory
+// limit returns the memory limit for a live heap of live bytes: the live heap, large plus
+// five percent of it, and 80 MiB, but at least 480 MiB. The runtime returns free memory
 // above the limit to the operating system, also while the program allocates much.
-func limit(live, garbage int64, large int) int64 {
-	return max(480<<20, live+live*int64(percent(live, garbage, large))/100+48<<20)
+func limit(live int64, large int) int64 {
+	return max(480<<20, live+live*int64(large+5)/100+80<<20)
 }
 
 // idle decides when free memory is returned.

@@ -37,7 +37,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// TestLimit checks the memory limit beside live heaps of several sizes.
+// TestLimit checks the memory limit beside live heaps of several sizes, and that it leaves
+// room for the garbage that percent allows.
 func TestLimit(t *testing.T) {
 	const mib = 1 << 20
 	for _, k := range []struct {
@@ -45,10 +46,14 @@ func TestLimit(t *testing.T) {
 		large         int
 		want          int64
 	}{
-		{50, 96, 20, 480}, {300, 96, 20, 480}, {500, 96, 20, 648}, {1000, 96, 20, 1248}, {320, 160, 40, 528}, {1000, 160, 40, 1448},
+		{50, 96, 20, 480}, {300, 96, 20, 480}, {480, 96, 20, 680}, {1000, 96, 20, 1330}, {300, 160, 40, 515}, {1000, 160, 40, 1530},
 	} {
-		if got := limit(k.live*mib, k.garbage*mib, k.large) / mib; got != k.want {
-			t.Errorf("%d MiB, %d MiB, %d %%: %d MiB, want %d", k.live, k.garbage, k.large, got, k.want)
+		got := limit(k.live*mib, k.large)
+		if got != k.want*mib {
+			t.Errorf("%d MiB, %d %%: %d MiB, want %d", k.live, k.large, got/mib, k.want)
+		}
+		if heap := k.live * mib * int64(100+percent(k.live*mib, k.garbage*mib, k.large)) / 100; got < heap+20*mib {
+			t.Errorf("%d MiB, %d %%: the limit %d MiB leaves no room for a heap of %d", k.live, k.large, got/mib, heap/mib)
 		}
 	}
 }
