@@ -45,20 +45,14 @@ func startDaemon(t testing.TB) *daemon {
 			t.Fatalf("%s is missing: install the Debian packages containerd and runc", p)
 		}
 	}
-	dir, err := os.MkdirTemp("/run", "bt-") // short: the path of a unix socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	d := &daemon{dir: dir, socket: filepath.Join(dir, "c.sock")}
 	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n", t.TempDir(), filepath.Join(dir, "state"), d.socket)
 	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d.start(t)
-	t.Cleanup(func() {
-		d.stop()
-		_ = os.RemoveAll(dir)
-	})
+	t.Cleanup(d.stop)
 	return d
 }
 
