@@ -1,7 +1,9 @@
 // Package reproduce checks in the background that the stored snapshots of views agree
 // with the ledger: it rebuilds the views from the ledger's first entry, at a limited
-// rate, and compares them with each snapshot at its position. A valid signature does not
-// show that a snapshot agrees with the ledger, since the signer may be compromised or
+// rate, and compares each snapshot with the views at the snapshot's position. It skips a
+// snapshot whose position the rebuilt views have already passed, one that is incomplete
+// or was replaced, and one of another version of the view's code. A valid signature does
+// not show that a snapshot agrees with the ledger, since the signer may be compromised or
 // have a defect.
 package reproduce
 

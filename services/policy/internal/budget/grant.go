@@ -131,8 +131,11 @@ func (b *share) grant(ctx context.Context, rs []request) error {
 	return err
 }
 
-// take decides about requests, and appends what the instance's allotment lacks. The facts
-// of granted requests are valid until the allotment is closed.
+// take decides which requests are granted. If the instance's allotment has too little of
+// an account for them, take appends an event that adds the missing amounts to the
+// allotment, and waits until the event is applied; if another event was appended first,
+// it decides again. If the error is not nil, nothing is granted. The facts of granted
+// requests are valid until the allotment is closed.
 func (b *share) take(ctx context.Context, rs []request) (limit.Grants, error) {
 	reqs := make([]limit.Request, len(rs))
 	for i := range rs {
