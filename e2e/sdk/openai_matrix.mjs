@@ -89,7 +89,7 @@ for (const p of providers) {
     assert.ok(read.choices[0].message.content.startsWith('You said: read'))
     // what an answer would lack is refused, and what newer models do not take is left out
     if (p === 'anthropic' || p === 'bedrock') {
-      await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), n: 2 }), (e) => e.status === 400 && /^400 \/n: .*this provider gives one answer/.test(e.message))
+      await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), n: 2 }), (e) => e.status === 400 && /^400 \/n: .*this provider returns only one answer/.test(e.message))
       await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), logprobs: true }), (e) => e.status === 400 && /logprobs/.test(e.message))
       const now = await client.chat.completions.create({ model: at('claude-opus-5-5-think'), messages: say('why'), temperature: 0.3, top_p: 0.9, reasoning_effort: 'high', safety_identifier: 'u', service_tier: 'flex' })
       assert.equal(now.choices[0].message.reasoning_content, 'Let me think about it.')
