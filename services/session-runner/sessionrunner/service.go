@@ -126,7 +126,7 @@ func (s *Service) openRunners(ctx context.Context) error {
 		if fifo == "" {
 			fifo = filepath.Join(s.StateDir, "fifo")
 		}
-		r, err := containerd.Open(ctx, s.Containerd, "binnacle-"+s.env.Instance, fifo, s.Warm)
+		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, s.env.Instance), fifo, s.Warm)
 		if err != nil {
 			return err
 		}
@@ -154,6 +154,13 @@ func (s *Service) openRunners(ctx context.Context) error {
 	}
 	s.runners = append(s.runners, p)
 	return nil
+}
+
+// namespace returns the containerd namespace of an instance. It differs between meshes
+// that share a daemon, because a runner removes what it finds in its namespace.
+func namespace(rootKID, instance string) string {
+	mesh := strings.TrimPrefix(rootKID, contract.IDKey)
+	return "binnacle-" + mesh[:min(len(mesh), 16)] + "-" + instance
 }
 
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",

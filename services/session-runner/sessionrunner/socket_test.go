@@ -22,3 +22,16 @@ func TestSocket(t *testing.T) {
 		t.Errorf("auto: %q, want %q", got, want)
 	}
 }
+
+// TestNamespace checks that instances and meshes have different containerd namespaces,
+// whose names containerd accepts (at most 76 letters, digits, dots, hyphens and
+// underscores).
+func TestNamespace(t *testing.T) {
+	const one, two = "k-61d54284795f7804c3077d83b2f13dfd", "k-8ef3b6528dd49b53550bd0f971a16000"
+	if got := namespace(one, "session-runner-1"); got != "binnacle-61d54284795f7804-session-runner-1" {
+		t.Error(got)
+	}
+	if namespace(one, "session-runner-1") == namespace(two, "session-runner-1") || namespace(one, "session-runner-1") == namespace(one, "session-runner-2") {
+		t.Error("two namespaces are equal")
+	}
+}
