@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
 // TestComposeConfigured shows that the services on compose apply the llm document, the
 // capture mode, the policy and the OpenTelemetry settings with which they are
-// configured.
+// configured, and that the NATS server commits in groups in durability mode power.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -34,7 +35,10 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 `), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := harness.Compose(t, harness.Options{LLM: doc, Capture: "hashed", Policies: []string{rego}, Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}})
+	m := harness.Compose(t, harness.Options{LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}})
+	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
+		t.Errorf("the NATS server is named %s", name)
+	}
 	if out, err := m.CLI("chat", "--model", "fixture/good", "--session", "s-conf", "a phrase of this test alone"); err != nil || !strings.Contains(out, "You said: a phrase of this test alone") {
 		t.Errorf("chat with a provider of the llm document: %q, %v", out, err)
 	}
