@@ -8,3 +8,11 @@ func (s *Store) Take(ctx context.Context) {
 		s.take(ctx, k)
 	}
 }
+
+// Renew takes a snapshot of each view for which renew does when the ledger has tail
+// entries.
+func (s *Store) Renew(ctx context.Context, tail uint64) {
+	for _, k := range s.sources() {
+		s.renew(ctx, k, tail)
+	}
+}
