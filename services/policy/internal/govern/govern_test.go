@@ -268,7 +268,7 @@ func TestBreakGlass(t *testing.T) {
 		t.Error("the review is not overdue")
 	}
 	d.refused(d.do("dana", 0, "review", call{ID: "b-c-1", Reason: "x", Verdict: "justified"}), "by its holder")
-	d.refused(d.do("bob", 0, "review", call{ID: "b-c-9", Reason: "x", Verdict: "justified"}), "no such")
+	d.refused(d.do("bob", 0, "review", call{ID: "b-c-9", Reason: "x", Verdict: "justified"}), "no break-glass grant with this id")
 	d.refused(d.do("bob", 0, "review", call{ID: "b-c-1", Reason: "x", Verdict: "misused"}), "only registered persons")
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "bob", Type: Person}))
 	d.ok(d.do("bob", 0, "review", call{ID: "b-c-1", Reason: "x", Verdict: "misused"}))
