@@ -11,11 +11,11 @@ import (
 )
 
 // TestDurableFirst shows that a handler runs after a sync that began when the claim was
-// stored, and that it does not run if that sync fails or nobody responds: the call is
+// stored, and that it does not run if that sync fails or gets no response: the call is
 // then recorded as failed with the error code unavailable.
 func TestDurableFirst(t *testing.T) {
 	for name, c := range map[string]struct {
-		response *bus.Synced // nil: nobody responds
+		response *bus.Synced // nil: no response
 		status   string
 		code     string
 	}{

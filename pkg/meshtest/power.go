@@ -33,7 +33,7 @@ func (b *Bus) StopSyncer(t testing.TB) { StopSyncer(t, b.Server, b.config) }
 
 // Grouped connects to a server without streams that is named bus.GroupCommitServer, as a
 // service named "a". respond returns the response to each request for a sync; if it is
-// nil, nobody responds. The server and the connection end with the test.
+// nil, no response is sent. The server and the connection end with the test.
 func Grouped(t testing.TB, respond func() bus.Synced) *bus.Conn {
 	t.Helper()
 	b := &Bus{seeds: map[string][]byte{}}

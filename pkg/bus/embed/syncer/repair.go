@@ -18,7 +18,7 @@ import (
 // repair makes the files of a server usable after a loss of power, in which every write
 // that was not synced may be lost, each independently of the others. The ledger, the
 // checkpoints and their mirrors are cut at the first gap; what follows was not synced, so
-// nobody has acted on it. A mirror is also cut to the length of the stream that it
+// no process has acted on it. A mirror is also cut to the length of the stream that it
 // copies, if that has messages, because messages that are appended now would differ from
 // those that only the mirror has. The server rebuilds the states of streams from their
 // messages. The positions of consumers are removed, because they may be ahead of the

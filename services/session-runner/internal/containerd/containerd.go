@@ -76,7 +76,7 @@ func Open(ctx context.Context, socket, ns, fifoDir string, warm int) (*Runner, e
 		_ = client.Close()
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	if stubCode == nil {
+	if launcherCode == nil {
 		warm = 0
 	}
 	r.pool = pool{max: warm, discard: func(c *prepared) { c.remove() },

@@ -197,7 +197,7 @@ func (d *daemon) left(t testing.TB) []string {
 		b, _ := os.ReadFile(f)
 		if s := strings.ReplaceAll(string(b), "\x00", " "); strings.Contains(s, "containerd-shim") && strings.Contains(s, "-address "+d.socket) {
 			add("shim", f)
-		} else if strings.HasPrefix(s, stubPath) || strings.HasPrefix(s, "/pack/main") {
+		} else if strings.HasPrefix(s, launcherPath) || strings.HasPrefix(s, "/pack/main") {
 			add("process", f, s)
 		}
 	}

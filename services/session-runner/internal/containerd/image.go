@@ -30,7 +30,7 @@ import (
 // layer read-only.
 type image struct {
 	snapshot string
-	stub     bool     // the layer contains the stub
+	launcher bool     // the layer contains the launcher
 	facts    []string // entries of attestations: how the program was verified, and the digest of a script's interpreter
 }
 
@@ -76,7 +76,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if !bytes.Equal(stored, layer) {
 		return nil, errors.New("containerd's content store has other content for the layer of the program")
 	}
-	out := &image{snapshot: desc.Digest.String(), stub: stubCode != nil, facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
+	out := &image{snapshot: desc.Digest.String(), launcher: launcherCode != nil, facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
 	switch err := r.checkMounted(ctx, out.snapshot, p); {
 	case err == nil:
 		out.facts = []string{"program:hashed_after_mounting"}
@@ -131,7 +131,7 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 }
 
 // layerOf returns the root file system of a program as a tar archive: the mount points,
-// the stub, the program and, for a script, its interpreter.
+// the launcher, the program and, for a script, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
@@ -152,8 +152,8 @@ func layerOf(p *program.Program) ([]byte, error) {
 		}
 	}
 	bodies := map[string][]byte{}
-	if stub := stubELF(); stub != nil {
-		bodies[strings.TrimPrefix(stubPath, "/")] = stub
+	if launcher := launcherELF(); launcher != nil {
+		bodies[strings.TrimPrefix(launcherPath, "/")] = launcher
 	}
 	for name, p := range files {
 		var err error

@@ -28,24 +28,24 @@ type profile struct {
 	pids      int64
 }
 
-// prepared is a container for one run. Its first process is the stub, which waits for the
-// run's start message; on an architecture without a stub it is the program itself, which
+// prepared is a container for one run. Its first process is the launcher, which waits for the
+// run's start message; on an architecture without a launcher it is the program itself, which
 // is started with the run.
 type prepared struct {
-	image   *image
-	uidFact string // entry of the attestation for the user id
-	task    containerd.Task
-	stub    bool
-	ended   *ending
-	stdin   *io.PipeWriter
-	stdout  *later
-	stderr  *later
-	run     func() error // starts the task of a container without a stub
-	remove  func()       // kills the container's processes and removes all that belongs to it; must be called once
+	image    *image
+	uidFact  string // entry of the attestation for the user id
+	task     containerd.Task
+	launcher bool
+	ended    *ending
+	stdin    *io.PipeWriter
+	stdout   *later
+	stderr   *later
+	run      func() error // starts the task of a container without a launcher
+	remove   func()       // kills the container's processes and removes all that belongs to it; must be called once
 }
 
-// prepare creates a container, and starts the stub in it. argv and env are needed only on
-// an architecture without a stub. The caller must call remove on the result.
+// prepare creates a container, and starts the launcher in it. argv and env are needed only on
+// an architecture without a launcher. The caller must call remove on the result.
 func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *prepared, err error) {
 	rpc := r.ctx(context.Background())
 	img, err := r.image(rpc, prog)
@@ -68,10 +68,10 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 			remove()
 		}
 	}()
-	c := &prepared{image: img, uidFact: fact, stub: img.stub, stdout: &later{}, stderr: &later{}, remove: remove}
+	c := &prepared{image: img, uidFact: fact, launcher: img.launcher, stdout: &later{}, stderr: &later{}, remove: remove}
 	argv := prog.Argv()
-	if c.stub {
-		argv, env = []string{stubPath}, nil
+	if c.launcher {
+		argv, env = []string{launcherPath}, nil
 	}
 	sn := r.client.SnapshotService(snapshotter)
 	if _, err := sn.View(rpc, id, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
@@ -110,7 +110,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 		}()
 		return nil
 	}
-	if c.stub {
+	if c.launcher {
 		return c, c.run()
 	}
 	return c, nil
@@ -138,7 +138,7 @@ func (c *prepared) alive() bool {
 func (c *prepared) start(argv, env []string, input []byte, stdout, stderr *sandbox.Capped) error {
 	c.stdout.set(stdout)
 	c.stderr.set(stderr)
-	if c.stub {
+	if c.launcher {
 		message, err := startMessage(argv, env)
 		if err != nil {
 			return err

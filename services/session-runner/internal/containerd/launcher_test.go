@@ -8,12 +8,12 @@ import (
 )
 
 // TestStartMessage checks which command lines startMessage refuses, and that a message is
-// what the stub's comment says.
+// what the launcher's comment says.
 func TestStartMessage(t *testing.T) {
 	if _, err := startMessage([]string{"/a", "b\x00c"}, nil); err == nil {
 		t.Error("a zero byte was accepted")
 	}
-	if _, err := startMessage([]string{"/a"}, []string{strings.Repeat("x", stubMax)}); err == nil {
+	if _, err := startMessage([]string{"/a"}, []string{strings.Repeat("x", launcherMax)}); err == nil {
 		t.Error("a message larger than the memory was accepted")
 	}
 	got, err := startMessage([]string{"/a", "b"}, []string{"C=d"})

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// stubFile writes the stub to a file and returns its path.
-func stubFile(t *testing.T) string {
+// launcherFile writes the launcher to a file and returns its path.
+func launcherFile(t *testing.T) string {
 	t.Helper()
-	body := stubELF()
-	path := filepath.Join(t.TempDir(), "stub")
+	body := launcherELF()
+	path := filepath.Join(t.TempDir(), "launcher")
 	if err := os.WriteFile(path, body, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -29,11 +29,11 @@ type slow struct {
 
 func (s slow) Read(p []byte) (int, error) { return s.r.Read(p[:min(len(p), s.n)]) }
 
-// TestStub runs the stub as a process. It checks that the program that the message names
+// TestLauncher runs the launcher as a process. It checks that the program that the message names
 // receives its arguments, environment and exactly the input after the message, and which
-// exit code the stub has if it cannot start a program.
-func TestStub(t *testing.T) {
-	stub := stubFile(t)
+// exit code the launcher has if it cannot start a program.
+func TestLauncher(t *testing.T) {
+	launcher := launcherFile(t)
 	message := func(argv, env []string) string {
 		b, err := startMessage(argv, env)
 		if err != nil {
@@ -52,15 +52,15 @@ func TestStub(t *testing.T) {
 		"arguments, environment and input": {message([]string{"/bin/sh", "-c", script, "sh", "one", "", "two words"}, []string{"A=1", "B="}) + "the input", 1 << 20, 0, "one||two words|1||the input"},
 		"one byte at a time":               {message([]string{"/bin/sh", "-c", script, "sh"}, []string{"A=2"}) + "in", 1, 0, "|2||in"},
 		"a long argument":                  {message([]string{"/bin/sh", "-c", script, "sh", long}, nil) + "in", 4000, 0, long + "|||in"},
-		"no program":                       {message([]string{"/no/such/program"}, nil), 1 << 20, stubNoProgram, ""},
-		"no input":                         {"", 1, stubFailed, ""},
-		"half a header":                    {message([]string{"/bin/true"}, nil)[:20], 5, stubFailed, ""},
-		"half a message":                   {message([]string{"/bin/true"}, nil)[:40], 64, stubFailed, ""},
-		"size of the header only":          {"\x18" + strings.Repeat("\x00", 23), 64, stubFailed, ""},
-		"size beyond the memory":           {"\x01\x00\x10" + strings.Repeat("\x00", 21), 64, stubFailed, ""},
+		"no program":                       {message([]string{"/no/such/program"}, nil), 1 << 20, launcherNoProgram, ""},
+		"no input":                         {"", 1, launcherFailed, ""},
+		"half a header":                    {message([]string{"/bin/true"}, nil)[:20], 5, launcherFailed, ""},
+		"half a message":                   {message([]string{"/bin/true"}, nil)[:40], 64, launcherFailed, ""},
+		"size of the header only":          {"\x18" + strings.Repeat("\x00", 23), 64, launcherFailed, ""},
+		"size beyond the memory":           {"\x01\x00\x10" + strings.Repeat("\x00", 21), 64, launcherFailed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(stub)
+			cmd := exec.Command(launcher)
 			cmd.Stdin = slow{strings.NewReader(c.in), c.n}
 			out, err := cmd.Output()
 			exit := 0
