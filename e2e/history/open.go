@@ -50,7 +50,8 @@ func open(ctx context.Context, dir string) (stop func(), js jetstream.JetStream,
 		nc, err = nats.Connect("", nats.InProcessServer(servers[0]), nats.UserInfo("history", secret))
 	}
 	if err == nil {
-		js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4096))
+		// The default timeout of 5 s is too short for a busy disk.
+		js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4096), jetstream.WithDefaultTimeout(20*time.Second))
 	}
 	if err == nil {
 		err = readable(ctx, js)
@@ -62,9 +63,9 @@ func open(ctx context.Context, dir string) (stop func(), js jetstream.JetStream,
 	return stop, js, nil
 }
 
-// readable waits until the ledger's stream has a leader, for at most half a minute.
+// readable waits until the ledger's stream has a leader, for at most two minutes.
 func readable(ctx context.Context, js jetstream.JetStream) error {
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		s, err := js.Stream(ctx, bus.Events)
 		if err == nil {
 			info := s.CachedInfo()
@@ -90,7 +91,7 @@ func unreplicated(ctx context.Context, js jetstream.JetStream, s jetstream.Strea
 	}
 	alone := c
 	alone.Replicas = 1
-	if _, err := js.UpdateStream(ctx, alone); err != nil {
+	if err := update(ctx, js, alone); err != nil {
 		return err
 	}
 	if err := current(ctx, js, 0); err != nil {
@@ -99,15 +100,29 @@ func unreplicated(ctx context.Context, js jetstream.JetStream, s jetstream.Strea
 	if err := write(); err != nil {
 		return err
 	}
-	if _, err := js.UpdateStream(ctx, c); err != nil {
+	if err := update(ctx, js, c); err != nil {
 		return err
 	}
 	return current(ctx, js, c.Replicas-1)
 }
 
+// update updates the ledger's stream. It repeats the request for at most two minutes: the
+// servers of a cluster drop requests while they elect a leader.
+func update(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		_, err := js.UpdateStream(ctx, c)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("update %s to %d replicas: %w", bus.Events, c.Replicas, err)
+		}
+	}
+}
+
 // current waits until the ledger's stream has a leader and n other members, which have all
 // of its messages. It fails if the number of messages that they lack does not change for
-// half a minute.
+// two minutes.
 func current(ctx context.Context, js jetstream.JetStream, n int) error {
 	var last uint64
 	for still := time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -129,7 +144,7 @@ func current(ctx context.Context, js jetstream.JetStream, n int) error {
 			}
 			err = fmt.Errorf("%d of %d replicas have all messages", good, n)
 		}
-		if ctx.Err() != nil || time.Since(still) > 30*time.Second {
+		if ctx.Err() != nil || time.Since(still) > 2*time.Minute {
 			return fmt.Errorf("%s: %w", bus.Events, err)
 		}
 	}
