@@ -10,6 +10,7 @@ require (
 	github.com/opencontainers/runtime-spec v1.2.0
 	github.com/tetratelabs/wazero v1.12.0
 	go.yaml.in/yaml/v3 v3.0.6
+	golang.org/x/arch v0.32.0
 	golang.org/x/sys v0.49.0
 )
 

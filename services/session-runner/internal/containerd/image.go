@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -152,7 +153,7 @@ func layerOf(p *program.Program) ([]byte, error) {
 		}
 	}
 	bodies := map[string][]byte{}
-	if launcher := launcherELF(); launcher != nil {
+	if launcher := launcherELF(runtime.GOARCH); launcher != nil {
 		bodies[strings.TrimPrefix(launcherPath, "/")] = launcher
 	}
 	for name, p := range files {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 )
 
 // A prepared container runs the launcher: a program of about 300 bytes that reads a start
@@ -22,14 +23,29 @@ const (
 	launcherCodeAt    = 0x400000
 	launcherMax       = 1 << 20 // maximum size of a message in bytes
 	launcherHeader    = 24
+	launcherPage      = 64 << 10 // largest page size of the architectures
 	launcherFailed    = 125
 	launcherNoProgram = 127
 )
 
-// launcherELF returns the launcher as a static ELF executable, or nil on an architecture that has
-// no launcher.
-func launcherELF() []byte {
-	if launcherCode == nil {
+// launchers holds, by GOARCH, the ELF machine number and the launcher's machine code.
+var launchers = map[string]struct {
+	machine uint16
+	code    []byte
+}{
+	"amd64": {62, launcherAMD64},
+	"arm64": {183, launcherARM64},
+}
+
+// launcherCode is the launcher's machine code for this architecture, or nil if there is none. A
+// container then runs the program itself as its first process.
+var launcherCode = launchers[runtime.GOARCH].code
+
+// launcherELF returns the launcher as a static ELF executable for the architecture, or nil if
+// there is no launcher for it.
+func launcherELF(goarch string) []byte {
+	machine, code := launchers[goarch].machine, launchers[goarch].code
+	if code == nil {
 		return nil
 	}
 	const header, segment = 64, 56
@@ -37,16 +53,16 @@ func launcherELF() []byte {
 		Type, Flags                              uint32
 		Off, VAddr, PAddr, FileSize, Size, Align uint64
 	}
-	size := uint64(header + 3*segment + len(launcherCode))
+	size := uint64(header + 3*segment + len(code))
 	var b bytes.Buffer
 	b.Write([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}) // 64 bits, little-endian
 	for _, v := range []any{
-		uint16(2), launcherMachine, uint32(1), uint64(launcherCodeAt + header + 3*segment), // static executable, version, entry
+		uint16(2), machine, uint32(1), uint64(launcherCodeAt + header + 3*segment), // static executable, version, entry
 		uint64(header), uint64(0), uint32(0), uint16(header), uint16(segment), uint16(3), uint16(0), uint16(0), uint16(0),
-		phdr{1, 5, 0, launcherCodeAt, launcherCodeAt, size, size, 4096},     // PT_LOAD, read and execute: this file
-		phdr{1, 6, 0, launcherMemory, launcherMemory, 0, launcherMax, 4096}, // PT_LOAD, read and write: the message
-		phdr{0x6474e551, 6, 0, 0, 0, 0, 0, 16},                              // PT_GNU_STACK without execute
-		launcherCode,
+		phdr{1, 5, 0, launcherCodeAt, launcherCodeAt, size, size, launcherPage},     // PT_LOAD, read and execute: this file
+		phdr{1, 6, 0, launcherMemory, launcherMemory, 0, launcherMax, launcherPage}, // PT_LOAD, read and write: the message
+		phdr{0x6474e551, 6, 0, 0, 0, 0, 0, 16},                                      // PT_GNU_STACK without execute
+		code,
 	} {
 		_ = binary.Write(&b, binary.LittleEndian, v) // a Buffer never fails
 	}

@@ -2,10 +2,34 @@ package containerd
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/arch/arm64/arm64asm"
 )
+
+// TestLauncherARM64 compares the launcher for arm64, instruction by instruction, with the
+// listing in testdata, so that the code is also checked on other machines.
+func TestLauncherARM64(t *testing.T) {
+	want, err := os.ReadFile("testdata/launcher_arm64.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for at := 0; at < len(launcherARM64); at += 4 {
+		inst, err := arm64asm.Decode(launcherARM64[at:])
+		if err != nil {
+			t.Fatalf("byte %d: %v", at, err)
+		}
+		fmt.Fprintf(&got, "%02x %s\n", at, arm64asm.GNUSyntax(inst))
+	}
+	if got.String() != string(want) {
+		t.Errorf("got:\n%s", &got)
+	}
+}
 
 // TestStartMessage checks which command lines startMessage refuses, and that a message is
 // what the launcher's comment says.

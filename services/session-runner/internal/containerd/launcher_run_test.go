@@ -2,18 +2,27 @@ package containerd
 
 import (
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+)
+
+// launcherArch and emulator make TestLauncher run the launcher of another architecture, for
+// example with -launcher arm64 -emulator qemu-aarch64-static.
+var (
+	launcherArch = flag.String("launcher", runtime.GOARCH, "architecture of the launcher that TestLauncher runs")
+	emulator     = flag.String("emulator", "", "program that runs programs of this architecture")
 )
 
 // launcherFile writes the launcher to a file and returns its path.
 func launcherFile(t *testing.T) string {
 	t.Helper()
-	body := launcherELF()
+	body := launcherELF(*launcherArch)
 	path := filepath.Join(t.TempDir(), "launcher")
 	if err := os.WriteFile(path, body, 0o755); err != nil {
 		t.Fatal(err)
@@ -61,6 +70,9 @@ func TestLauncher(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(launcher)
+			if *emulator != "" {
+				cmd = exec.Command(*emulator, launcher)
+			}
 			cmd.Stdin = slow{strings.NewReader(c.in), c.n}
 			out, err := cmd.Output()
 			exit := 0
