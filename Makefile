@@ -121,7 +121,7 @@ bench: services ## measure, each figure beside its floor
 	scripts/bench-rivals
 	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -count=1 -timeout 20m -run TestBenchDecision ./services/policy/policy
 	CGO_ENABLED=0 go test -tags 'bench containers' -v -count=1 -timeout 20m -run TestLatency ./services/session-runner/internal/containerd
-	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -v -count=1 -timeout 90m -run TestBench ./e2e/bench
+	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -v -count=1 -timeout 240m -run TestBench ./e2e/bench
 
 compose-up: services ## build images and run one container per service
 	scripts/compose up

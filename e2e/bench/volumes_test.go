@@ -36,8 +36,9 @@ func volumes(t *testing.T) {
 	s := startServer(t)
 	first := uint64(1)
 	write := func(v int) {
-		s.open(t, v, first)
-		s.fill(t, v, each)
+		c := config(v, first)
+		s.open(t, &c)
+		s.fill(t, v, each, func(session string) []byte { return []byte(session) })
 		s.seal(t, v)
 		first += uint64(each) * 4
 	}
@@ -104,12 +105,12 @@ func config(v int, first uint64) jetstream.StreamConfig {
 		AllowDirect: true, Compression: jetstream.S2Compression}
 }
 
-// open adds a volume, to which entries are appended from then on.
-func (s *ledgerServer) open(t *testing.T, v int, first uint64) {
+// open adds a volume with configuration c, to which entries are appended from then on.
+func (s *ledgerServer) open(t *testing.T, c *jetstream.StreamConfig) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		_, err := s.js.CreateStream(ctx, config(v, first))
+		_, err := s.js.CreateStream(ctx, *c)
 		if err == nil {
 			return
 		}
@@ -133,15 +134,18 @@ func (s *ledgerServer) seal(t *testing.T, v int) {
 	}
 }
 
-// fill appends the events of n sessions to a volume.
-func (s *ledgerServer) fill(t *testing.T, v, n int) {
+// sessionIn returns the name of session i of a volume.
+func sessionIn(v, i int) string { return fmt.Sprintf("s-%016x%010d", v, i) }
+
+// fill appends the events of n sessions to a volume. data returns the content of an event.
+func (s *ledgerServer) fill(t *testing.T, v, n int, data func(session string) []byte) {
 	for i := range n {
-		session := fmt.Sprintf("s-%016x%010d", v, i)
+		session := sessionIn(v, i)
 		for _, subject := range []string{
 			"evt.default.gateway.gw1.call_proposed." + session, "evt.default.policy.gw1.allowed_session-runner." + session,
 			"evt.default.session-runner.gw1.effect_started." + session, "evt.default.session-runner.gw1.effect_recorded." + session,
 		} {
-			if _, err := s.js.PublishAsync(subject, []byte(session), jetstream.WithStallWait(time.Minute)); err != nil {
+			if _, err := s.js.PublishAsync(subject, data(session), jetstream.WithStallWait(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 		}
