@@ -208,11 +208,11 @@ func (c *crash) ledger() eventlog.JetStream {
 }
 
 // await waits until the session with this name has an event with the given name on the
-// ledger. It fails the test after 20 seconds.
+// ledger. It fails the test after a minute.
 func (c *crash) await(session, event string) {
 	l := c.ledger()
 	defer l.Conn.Close()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+harness.SessionID("admin", session), c.from) {
 			if err != nil {
 				break
