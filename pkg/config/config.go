@@ -107,6 +107,11 @@ type SessionRunner struct {
 	Noop       bool   `json:"noop"`
 	State      string `json:"state"`
 	Warm       int    `json:"warm"`
+	Sandboxes  struct {
+		Images    string `json:"images"`
+		Max       int    `json:"max"`
+		PerTenant int    `json:"per_tenant"`
+	} `json:"sandboxes"`
 }
 
 // VaultBroker is the section of the vault-broker service.

@@ -40,6 +40,7 @@ require (
 	github.com/Microsoft/hcsshim v0.11.7 // indirect
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/containerd/cgroups v1.1.0 // indirect
 	github.com/containerd/containerd/api v1.8.0
 	github.com/containerd/continuity v0.4.4 // indirect
@@ -92,3 +93,5 @@ replace github.com/binnacle-mesh/binnacle/examples/packs => ../../examples/packs
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas

@@ -23,6 +23,7 @@ const (
 	IDOutcome    = "o-"           // the event that records a caller's report received after the outcome
 	IDProposal   = "p-"           // the event that proposes a call
 	IDReceipt    = "r-"           // a receipt, and the event that records it
+	IDSandbox    = "sb-"          // a held sandbox
 	IDSecretFact = "v-"           // the event that records whether a requested secret was released
 	IDSession    = "s-"           // a session
 	IDStart      = "s-"           // the event that claims a call, or records that it expired; only event ids have this meaning

@@ -53,6 +53,7 @@ const (
 	CodeReadsExceeded       = "reads_exceeded"        // The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again.
 	CodeReportMissing       = "report_missing"        // The caller who executed the call did not report its outcome in time.
 	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit.
+	CodeSandboxEnded        = "sandbox_ended"         // The held sandbox has ended.
 	CodeSandboxFailed       = "sandbox_failed"        // The sandbox could not be made.
 	CodeSandboxUnavailable  = "sandbox_unavailable"   // The host has no sandbox of the tier that is demanded.
 	CodeScopeMissing        = "scope_missing"         // The token lacks a scope.
@@ -65,6 +66,7 @@ const (
 	CodeTimeout             = "timeout"               // The program or the query exceeded its time.
 	CodeTokenInvalid        = "token_invalid"         // The bearer token or virtual key is not valid, or was revoked.
 	CodeTokenMissing        = "token_missing"         // The request has no bearer token.
+	CodeTooManySandboxes    = "too_many_sandboxes"    // There are too many held sandboxes, or too many commands run in one.
 	CodeToolDrift           = "tool_drift"            // The decision is on another document of the tool than the executor has; call again.
 	CodeUnavailable         = "unavailable"           // A part of the mesh does not respond now.
 	CodeUnknownPack         = "unknown_pack"          // The executor does not have this pack.
@@ -138,6 +140,7 @@ var Codes = map[string]CodeInfo{
 	CodeReadsExceeded:       {429, true, "The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again."},
 	CodeReportMissing:       {500, false, "The caller who executed the call did not report its outcome in time."},
 	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit."},
+	CodeSandboxEnded:        {410, false, "The held sandbox has ended."},
 	CodeSandboxFailed:       {502, true, "The sandbox could not be made."},
 	CodeSandboxUnavailable:  {503, false, "The host has no sandbox of the tier that is demanded."},
 	CodeScopeMissing:        {403, false, "The token lacks a scope."},
@@ -150,6 +153,7 @@ var Codes = map[string]CodeInfo{
 	CodeTimeout:             {504, true, "The program or the query exceeded its time."},
 	CodeTokenInvalid:        {401, false, "The bearer token or virtual key is not valid, or was revoked."},
 	CodeTokenMissing:        {401, false, "The request has no bearer token."},
+	CodeTooManySandboxes:    {429, true, "There are too many held sandboxes, or too many commands run in one."},
 	CodeToolDrift:           {502, true, "The decision is on another document of the tool than the executor has; call again."},
 	CodeUnavailable:         {503, true, "A part of the mesh does not respond now."},
 	CodeUnknownPack:         {400, false, "The executor does not have this pack."},

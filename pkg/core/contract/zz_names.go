@@ -77,6 +77,15 @@ const (
 	EventVirtualKeyCreated          = "virtual_key_created"
 	EventVirtualKeyRevoked          = "virtual_key_revoked"
 
+	// Schemas in schemas/events/session-runner.
+
+	EventSandboxAdopted     = "sandbox_adopted"
+	EventSandboxCreated     = "sandbox_created"
+	EventSandboxEnded       = "sandbox_ended"
+	EventSandboxExecEnded   = "sandbox_exec_ended"
+	EventSandboxExecStarted = "sandbox_exec_started"
+	EventSandboxRenewed     = "sandbox_renewed"
+
 	// Schemas in schemas/events/vault-broker.
 
 	EventSecretRefused  = "secret_refused"

@@ -31,6 +31,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
 // Version is the version of this program, as run.Version returns it.
@@ -42,19 +43,20 @@ const DefaultTenant = "default"
 // Config configures a mesh in one process. Dir is required; the zero value of every
 // other field is usable.
 type Config struct {
-	Dir         string   // folder of the mesh's state: keys, ledger, views
-	Addr        string   // listen address of the gateway; default 127.0.0.1:8080
-	Tenant      string   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
-	Packs       string   // folder of packs; empty = none
-	Containerd  string   // path of containerd's socket; empty = tier "container" is not available
-	Warm        int      // maximum number of containers that are prepared ahead of calls; 0 = none
-	Policies    []string // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
-	Power       bool     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
-	Noop        bool     // offer tool.noop, for benchmarks and tests
-	VaultKEK    []byte   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
-	Mirror      bool     // maintain a mirror of the ledger in a separate NATS account
-	NoSnapshots bool     // build every view from the ledger's first event, and store no snapshots
-	TLSCert     string   // PEM files with the gateway's certificate and key; empty = plain HTTP
+	Dir         string                   // folder of the mesh's state: keys, ledger, views
+	Addr        string                   // listen address of the gateway; default 127.0.0.1:8080
+	Tenant      string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
+	Packs       string                   // folder of packs; empty = none
+	Containerd  string                   // path of containerd's socket; empty = tier "container" is not available
+	Warm        int                      // maximum number of containers that are prepared ahead of calls; 0 = none
+	Sandboxes   sessionrunner.HeldConfig // held sandboxes of the session-runner
+	Policies    []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
+	Power       bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
+	Noop        bool                     // offer tool.noop, for benchmarks and tests
+	VaultKEK    []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
+	Mirror      bool                     // maintain a mirror of the ledger in a separate NATS account
+	NoSnapshots bool                     // build every view from the ledger's first event, and store no snapshots
+	TLSCert     string                   // PEM files with the gateway's certificate and key; empty = plain HTTP
 	TLSKey      string
 	NATSCert    string // PEM files with the NATS listener's certificate and key; empty = plain TCP
 	NATSKey     string

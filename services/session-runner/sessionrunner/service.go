@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
@@ -42,6 +43,7 @@ type Config struct {
 	Noop       bool   // register the built-in tool.noop, for benchmarks and tests
 	Warm       int    // maximum number of containers that are prepared ahead of calls; 0 means none
 	Limit      int    // maximum number of concurrent calls; 0 means 16
+	Held       HeldConfig
 }
 
 // Service implements run.Service. It executes packs. Several instances may run at a
@@ -54,14 +56,15 @@ type Service struct {
 	packs   map[string]pack.Pack // by tool name
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
+	held    *holder   // nil if no held sandboxes are offered
 	closer  io.Closer // of tier "container"; nil without it
 	broken  error     // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
 
 // Declaration implements run.Service. The service executes calls, and reads
-// cancellations and freezes.
+// cancellations, freezes and the events of held sandboxes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner")}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner"), heldReader}}
 }
 
 // Run implements run.Service. It reads and seals the packs once. An invalid pack is
@@ -101,6 +104,19 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			tools = append(tools, p.Tool)
 		}
 	}
+	if s.Held.Images != "" {
+		for _, t := range heldTools {
+			tools = append(tools, t.tool())
+		}
+		var holder *containerd.Holder
+		if r, ok := s.closer.(*containerd.Runner); ok {
+			if holder, err = r.Holder(namespace(env.RootKID, "held")); err != nil {
+				return err
+			}
+		}
+		s.held = newHolder(env, s.Held, holder)
+		s.held.serve()
+	}
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
 		return err
 	}
@@ -111,8 +127,42 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	x := execute.New(env, limit, tools, s.handle)
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = func(kind string) bool { return s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable }
+	if s.held == nil {
+		ready()
+		return x.Run(ctx)
+	}
+	return s.runHeld(ctx, x, ready)
+}
+
+// runHeld runs the executor while held sandboxes are tended. Calls are taken when the
+// containers of an earlier process have been adopted.
+func (s *Service) runHeld(ctx context.Context, x *execute.Executor, ready func()) error {
+	tending, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last call has ended
+	defer stop()
+	var tended sync.WaitGroup
+	defer tended.Wait()
+	adopted, failed := make(chan struct{}), make(chan error, 1)
+	tended.Go(func() { failed <- s.held.run(tending, func() { close(adopted) }) })
+	defer stop()
+	select {
+	case <-adopted:
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+	ended := make(chan error, 1)
+	executing, halt := context.WithCancel(ctx)
+	defer halt()
+	tended.Go(func() { ended <- x.Run(executing) })
 	ready()
-	return x.Run(ctx)
+	select {
+	case err := <-failed:
+		halt()
+		return errors.Join(err, <-ended)
+	case err := <-ended:
+		return err
+	}
 }
 
 // openRunners adds the runner for native programs: that of tier "container" if a
@@ -172,6 +222,9 @@ var noop = contract.Tool{Description: "Does nothing and returns its arguments. F
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}
+	}
+	if s.held != nil && strings.HasPrefix(w.Call.Kind, heldKinds) {
+		return s.held.handle(ctx, w)
 	}
 	p, ok := s.packs[w.Call.Tool]
 	if !ok {

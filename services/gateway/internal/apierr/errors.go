@@ -157,6 +157,10 @@ func statusOf(code string) int {
 		return http.StatusNotFound
 	case contract.CodeSandboxUnavailable, contract.CodeUnavailable:
 		return http.StatusServiceUnavailable
+	case contract.CodeSandboxEnded:
+		return http.StatusGone
+	case contract.CodeTooManySandboxes:
+		return http.StatusTooManyRequests
 	case contract.CodeInternal:
 		return http.StatusInternalServerError
 	}

@@ -46,6 +46,8 @@ type Runner struct {
 
 	mu     sync.Mutex
 	images map[string]*image // by digest of the program
+
+	keep func(id string) bool // other containers that a sweep leaves alone; nil if there are none
 }
 
 // maxDiscards is the maximum number of containers that are removed at a time while runs

@@ -149,14 +149,17 @@ func filled(t testing.TB, r *Runner, n int) {
 
 // left lists everything in the test's namespace that belongs to runs: containers, tasks,
 // temporary snapshots, leases, shims, mounts, control groups and FIFOs.
-func (d *daemon) left(t testing.TB) []string {
+func (d *daemon) left(t testing.TB) []string { return d.leftIn(t, testNamespace) }
+
+// leftIn is left for another namespace.
+func (d *daemon) leftIn(t testing.TB, ns string) []string {
 	t.Helper()
 	c, err := containerd.New(d.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx := namespaces.WithNamespace(context.Background(), testNamespace)
+	ctx := namespaces.WithNamespace(context.Background(), ns)
 	var out []string
 	add := func(kind string, names ...string) {
 		for _, n := range names {
@@ -197,7 +200,7 @@ func (d *daemon) left(t testing.TB) []string {
 		b, _ := os.ReadFile(f)
 		if s := strings.ReplaceAll(string(b), "\x00", " "); strings.Contains(s, "containerd-shim") && strings.Contains(s, "-address "+d.socket) {
 			add("shim", f)
-		} else if strings.HasPrefix(s, launcherPath) || strings.HasPrefix(s, "/pack/main") {
+		} else if ns == testNamespace && (strings.HasPrefix(s, launcherPath) || strings.HasPrefix(s, "/pack/main")) {
 			add("process", f, s)
 		}
 	}
@@ -210,8 +213,8 @@ func (d *daemon) left(t testing.TB) []string {
 			add("mount", line)
 		}
 	}
-	for _, pattern := range []string{"/sys/fs/cgroup/*/" + testNamespace + "/*/", "/sys/fs/cgroup/" + testNamespace + "/*/", filepath.Join(d.dir, "fifo", testNamespace, "*"),
-		filepath.Join(d.dir, "state/io.containerd.runtime.v2.task", testNamespace, "*"), "/run/containerd/runc/" + testNamespace + "/*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/*/" + ns + "/*/", "/sys/fs/cgroup/" + ns + "/*/", filepath.Join(d.dir, "fifo", ns, "*"),
+		filepath.Join(d.dir, "state/io.containerd.runtime.v2.task", ns, "*"), "/run/containerd/runc/" + ns + "/*"} {
 		names, _ := filepath.Glob(pattern)
 		add("file", names...)
 	}

@@ -148,7 +148,7 @@ func layerOf(p *program.Program) ([]byte, error) {
 		dirs = append(dirs, above...)
 	}
 	for _, d := range dirs {
-		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: dirMode(d)}); err != nil {
 			return nil, err
 		}
 	}
@@ -175,6 +175,15 @@ func layerOf(p *program.Program) ([]byte, error) {
 		return nil, err
 	}
 	return layer.Bytes(), nil
+}
+
+// dirMode returns the permissions of a mount point in a layer. The runtime gives them to
+// the file system that it mounts there, so that every user id can write to /tmp and /work.
+func dirMode(name string) int64 {
+	if name == "tmp" || name == "work" {
+		return 0o1777
+	}
+	return 0o755
 }
 
 // ociArchive returns an OCI image archive with one layer, and the descriptor of the

@@ -43,8 +43,11 @@ var launcherCode = launchers[runtime.GOARCH].code
 
 // launcherELF returns the launcher as a static ELF executable for the architecture, or nil if
 // there is no launcher for it.
-func launcherELF(goarch string) []byte {
-	machine, code := launchers[goarch].machine, launchers[goarch].code
+func launcherELF(goarch string) []byte { return elf(launchers[goarch].machine, launchers[goarch].code) }
+
+// elf returns a static ELF executable for the architecture with a machine number, of code
+// that can be anywhere in memory, or nil if code is nil.
+func elf(machine uint16, code []byte) []byte {
 	if code == nil {
 		return nil
 	}

@@ -154,7 +154,7 @@ func (c *prepared) start(argv, env []string, input []byte, stdout, stderr *sandb
 	return nil
 }
 
-// ending is the end of a task: exit and err are set when done is closed.
+// ending is the end of a process: exit and err are set when done is closed.
 type ending struct {
 	done chan struct{}
 	exit int
@@ -164,9 +164,9 @@ type ending struct {
 // lostTime is the maximum time to wait for containerd after the connection was lost.
 const lostTime = 30 * time.Second
 
-// watch returns the end of a task. If containerd restarts meanwhile, it waits again,
-// because the task continues to run.
-func watch(ctx context.Context, task containerd.Task) (*ending, error) {
+// watch returns the end of a task, or of another process of a container. If containerd
+// restarts meanwhile, it waits again, because the process continues to run.
+func watch(ctx context.Context, task containerd.Process) (*ending, error) {
 	exited, err := task.Wait(ctx)
 	if err != nil {
 		return nil, err
@@ -255,13 +255,18 @@ type owned struct {
 // begin returns a new id, and adds it to the set.
 func (o *owned) begin() string {
 	id := "sandbox-" + rand.Text()
+	o.add(id)
+	return id
+}
+
+// add adds an id to the set.
+func (o *owned) add(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ids == nil {
 		o.ids = map[string]bool{}
 	}
 	o.ids[id] = true
-	return id
 }
 
 func (o *owned) end(id string) {

@@ -51,7 +51,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 		}
 	}
 	for _, c := range list {
-		if r.own.has(c.ID()) {
+		if r.keeps(c.ID()) {
 			continue
 		}
 		if t, err := c.Task(ctx, nil); err == nil {
@@ -64,7 +64,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 	sn := r.client.SnapshotService(snapshotter)
 	var stale []string
 	ok(sn.Walk(ctx, func(_ context.Context, i snapshots.Info) error {
-		if i.Kind != snapshots.KindCommitted && !r.own.has(i.Name) && !strings.HasPrefix(i.Name, checkPrefix) {
+		if i.Kind != snapshots.KindCommitted && !r.keeps(i.Name) && !strings.HasPrefix(i.Name, checkPrefix) {
 			stale = append(stale, i.Name)
 		}
 		return nil
@@ -76,6 +76,9 @@ func (r *Runner) sweep(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
+// keeps reports whether a container belongs to this process, or must be left alone.
+func (r *Runner) keeps(id string) bool { return r.own.has(id) || r.keep != nil && r.keep(id) }
+
 // sweepTasks deletes tasks without a container record, which remain if the process was
 // killed between the removal of the one and of the other.
 func (r *Runner) sweepTasks(ctx context.Context) error {
@@ -85,7 +88,7 @@ func (r *Runner) sweepTasks(ctx context.Context) error {
 	}
 	var problems []error
 	for _, t := range all.Tasks {
-		if r.own.has(t.ID) {
+		if r.keeps(t.ID) {
 			continue
 		}
 		_, _ = r.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: t.ID, Signal: 9, All: true})
@@ -120,14 +123,14 @@ func (r *Runner) sweepGroups() {
 		groups, _ := filepath.Glob(pattern)
 		for _, g := range groups {
 			id := filepath.Base(g)
-			if r.own.has(id) || os.Remove(g) != nil && isDir(g) { // Remove fails if a process is in the group
+			if r.keeps(id) || os.Remove(g) != nil && isDir(g) { // Remove fails if a process is in the group
 				alive[id] = true
 			}
 		}
 	}
 	states, _ := filepath.Glob(runcStates + "/" + r.ns + "/*")
 	for _, s := range states {
-		if id := filepath.Base(s); !alive[id] && !r.own.has(id) {
+		if id := filepath.Base(s); !alive[id] && !r.keeps(id) {
 			_ = os.RemoveAll(s)
 		}
 	}

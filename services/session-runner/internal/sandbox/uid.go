@@ -79,17 +79,31 @@ func Mapped() bool {
 func (u *UIDs) Take() (int, func(), error) {
 	for range numUIDs {
 		id := firstUID + int(u.next.Add(1)%numUIDs)
-		f, err := os.OpenFile(filepath.Join(u.dir, fmt.Sprint(id)), os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			return 0, nil, err
+		release, err := u.TakeAgain(id)
+		if err == nil {
+			return id, release, nil
 		}
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return id, func() { f.Close() }, nil
-		}
-		f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return 0, nil, err
 		}
 	}
 	return 0, nil, fmt.Errorf("all %d user ids for runs are in use", numUIDs)
+}
+
+// TakeAgain allocates an id that Take returned to an earlier process, and returns a
+// function that releases it. The error wraps unix.EWOULDBLOCK if another run has the id;
+// it is another one if the lock cannot be opened or requested.
+func (u *UIDs) TakeAgain(id int) (func(), error) {
+	if id < firstUID || id >= firstUID+numUIDs {
+		return nil, fmt.Errorf("%d is not a user id for runs", id)
+	}
+	f, err := os.OpenFile(filepath.Join(u.dir, fmt.Sprint(id)), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
 }

@@ -1,0 +1,459 @@
+package containerd
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd"
+	"github.com/containerd/containerd/cio"
+	"github.com/containerd/containerd/content"
+	"github.com/containerd/containerd/errdefs"
+	"github.com/containerd/containerd/oci"
+	"github.com/containerd/containerd/snapshots"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// The container of a held sandbox outlives this process. Its first process is a program of
+// about 100 bytes of machine code, which is added to the image as a layer: it ignores
+// SIGCHLD, so that the kernel removes the ended processes of the sandbox, sleeps for the
+// number of seconds in its first argument, and exits, which ends the container. The life
+// of a held sandbox is thus limited while no session-runner runs.
+
+// initPath is the path of the first process's program in a held sandbox.
+const initPath = "/.binnacle/init"
+
+// ErrNoInit means that held sandboxes are not available on this architecture.
+var ErrNoInit = errors.New("held sandboxes need a host with the amd64 architecture")
+
+// ErrGone means that a held sandbox has no running container.
+var ErrGone = errors.New("the container does not run")
+
+// HeldSpec describes the container of a held sandbox.
+type HeldSpec struct {
+	ID      string // unique in the namespace
+	Image   string // name of an image that OpenImage returned
+	Limits  contract.Sandbox
+	DiskMiB int64 // size of /work
+	Life    time.Duration
+}
+
+// Held is the running container of a held sandbox. It is safe for concurrent use.
+type Held struct {
+	r       *Runner
+	id      string
+	ctr     containerd.Container
+	task    containerd.Task
+	ended   *ending
+	uidFact string
+	release func()
+
+	mu  sync.Mutex
+	cpu int64 // CPU time that Usage has returned, in milliseconds
+}
+
+// Image is an image that held sandboxes can be created from.
+type Image struct {
+	Digest   string // of its manifest
+	snapshot string
+	env      []string
+}
+
+// Holder creates and adopts the containers of held sandboxes. All instances that share a
+// daemon share the namespace of these containers, so that an instance can adopt those of
+// another one that has ended. It is safe for concurrent use.
+type Holder struct {
+	r    *Runner // for requests in the namespace
+	host string
+
+	mu     sync.Mutex
+	images map[string]*Image // by the path of the archive
+}
+
+// Holder returns a Holder for a namespace of the runner's daemon. It must not be used after
+// the runner was closed.
+func (r *Runner) Holder(ns string) (*Holder, error) {
+	server, err := r.client.Server(r.ctx(context.Background()))
+	if err != nil {
+		return nil, err
+	}
+	return &Holder{r: &Runner{client: r.client, ns: ns, fifoDir: r.fifoDir, uids: r.uids}, host: server.UUID, images: map[string]*Image{}}, nil
+}
+
+// Host returns the id of the daemon, which a restart does not change.
+func (h *Holder) Host() string { return h.host }
+
+// OwnUID reports whether concurrent sandboxes and runs never share a user id.
+func (h *Holder) OwnUID() bool { return h.r.OwnUID() }
+
+// Sweep removes every container in the namespace, and what is left of one, for whose id
+// open returns false. open is called after the container was found.
+func (h *Holder) Sweep(open func(id string) bool) error {
+	all := &Runner{client: h.r.client, ns: h.r.ns, keep: open}
+	return all.sweep(all.ctx(context.Background()))
+}
+
+// OpenImage imports an OCI archive, once per path and process, and adds the first
+// process's program. The archive must contain one image for this platform.
+func (h *Holder) OpenImage(path string) (*Image, error) {
+	r := h.r
+	if initCode == nil {
+		return nil, ErrNoInit
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if img := h.images[path]; img != nil {
+		return img, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	ctx, done, err := r.client.WithLease(r.ctx(context.Background()))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = done(ctx) }()
+	got, err := r.client.Import(ctx, f, containerd.WithDigestRef(func(d digest.Digest) string { return "binnacle.invalid/held:" + d.Encoded() }))
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	if len(got) == 0 {
+		return nil, errors.New("import: the archive has no image")
+	}
+	for _, g := range got {
+		if g.Target.Digest != got[0].Target.Digest {
+			return nil, errors.New("import: the archive has more than one image")
+		}
+	}
+	img := containerd.NewImage(r.client, got[0])
+	if err := img.Unpack(ctx, snapshotter); err != nil {
+		return nil, fmt.Errorf("unpack: %w", err)
+	}
+	layers, err := img.RootFS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.Spec(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &Image{Digest: img.Target().Digest.String(), env: config.Config.Env}
+	if out.snapshot, err = r.withInit(ctx, identity.ChainID(layers).String()); err != nil {
+		return nil, fmt.Errorf("first process: %w", err)
+	}
+	h.images[path] = out
+	return out, nil
+}
+
+// withInit returns the name of a committed snapshot that has the content of parent, the
+// program of the first process and the mount points of a held sandbox.
+func (r *Runner) withInit(ctx context.Context, parent string) (string, error) {
+	layer := initLayer()
+	desc := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(layer), Size: int64(len(layer))}
+	name := "held-" + digest.FromString(parent+" "+desc.Digest.String()).Encoded()
+	sn := r.client.SnapshotService(snapshotter)
+	if i, err := sn.Stat(ctx, name); err == nil && i.Kind == snapshots.KindCommitted {
+		return name, nil
+	}
+	if err := content.WriteBlob(ctx, r.client.ContentStore(), name, bytes.NewReader(layer), desc); err != nil {
+		return "", err
+	}
+	root := snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})
+	work := checkPrefix + rand.Text() // another instance may do the same
+	mounts, err := sn.Prepare(ctx, work, parent, root)
+	if err != nil {
+		return "", err
+	}
+	if _, err = r.client.DiffService().Apply(ctx, desc, mounts); err == nil {
+		err = sn.Commit(ctx, name, work, root)
+	}
+	if err != nil {
+		_ = sn.Remove(ctx, work)
+	}
+	if err != nil && !errdefs.IsAlreadyExists(err) {
+		return "", err
+	}
+	return name, nil
+}
+
+// initLayer returns the layer that withInit adds.
+func initLayer() []byte {
+	var layer bytes.Buffer
+	tw := tar.NewWriter(&layer)
+	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "work", ".binnacle"} {
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: dirMode(d)}) // a Buffer never fails
+	}
+	body := elf(launchers["amd64"].machine, initCode)
+	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(initPath, "/"), Mode: 0o755, Size: int64(len(body))})
+	_, _ = tw.Write(body)
+	_ = tw.Close()
+	return layer.Bytes()
+}
+
+// uidLabel is the label of a container with the user id of its processes.
+const uidLabel = "binnacle.uid"
+
+// Hold creates and starts the container of a held sandbox. It has a read-only root, no
+// network, and the limits of a run; /tmp and /work are in memory, and their content counts
+// against the memory limit. The caller must call Remove on the result, unless the
+// container is to outlive this process.
+func (h *Holder) Hold(img *Image, s HeldSpec) (_ *Held, err error) {
+	r := h.r
+	rpc := r.ctx(context.Background())
+	uid, fact, release, err := r.user()
+	if err != nil {
+		return nil, err
+	}
+	id := s.ID
+	undo := []func(){release}
+	defer func() {
+		for i := len(undo) - 1; err != nil && i >= 0; i-- {
+			undo[i]()
+		}
+	}()
+	sn := r.client.SnapshotService(snapshotter)
+	if _, err := sn.View(rpc, id, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
+	p := profile{memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids}
+	argv := []string{initPath, strconv.FormatInt(int64(s.Life/time.Second), 10)}
+	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
+		containerd.WithContainerLabels(map[string]string{uidLabel: strconv.Itoa(uid)}),
+		containerd.WithNewSpec(append(spec(p, argv, environment(img.env), uint32(uid)), workSize(s.DiskMiB))...))
+	if err != nil {
+		return nil, fmt.Errorf("container: %w", err)
+	}
+	undo = append(undo, func() { r.report("container", id, ctr.Delete(rpc)) })
+	task, err := ctr.NewTask(rpc, cio.NullIO)
+	if err != nil {
+		return nil, fmt.Errorf("task: %w", err)
+	}
+	undo = append(undo, func() { _, err := task.Delete(rpc, containerd.WithProcessKill); r.report("task", id, err) })
+	ended, err := watch(rpc, task)
+	if err != nil {
+		return nil, fmt.Errorf("wait: %w", err)
+	}
+	if err := task.Start(rpc); err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	return &Held{r: r, id: id, ctr: ctr, task: task, ended: ended, uidFact: fact, release: release}, nil
+}
+
+// workSize sets the size of /work, in which files may be executed.
+func workSize(mib int64) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
+		for i := range s.Mounts {
+			if s.Mounts[i].Destination == "/work" {
+				s.Mounts[i].Options = []string{"nosuid", "nodev", "size=" + strconv.FormatInt(mib, 10) + "m", "mode=1777"}
+			}
+		}
+		return nil
+	}
+}
+
+// Adopt returns the container of a held sandbox that another process created, which no
+// longer runs. It kills the named commands if they run, because their output goes to that
+// process. The error is ErrGone if the container does not run; it is then removed.
+func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
+	r := h.r
+	rpc := r.ctx(context.Background())
+	ctr, err := r.client.LoadContainer(rpc, id)
+	if errdefs.IsNotFound(err) {
+		return nil, ErrGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &Held{r: r, id: id, ctr: ctr, uidFact: "uid:shared", release: func() {}}
+	if labels, err := ctr.Labels(rpc); err == nil && r.uids != nil {
+		if uid, err := strconv.Atoi(labels[uidLabel]); err == nil {
+			if release, err := r.uids.TakeAgain(uid); err == nil {
+				c.release, c.uidFact = release, "uid:per_run"
+			}
+		}
+	}
+	if c.task, err = ctr.Task(rpc, nil); err == nil {
+		var status containerd.Status
+		if status, err = c.task.Status(rpc); err == nil && status.Status != containerd.Running {
+			err = ErrGone
+		}
+	}
+	if err == nil {
+		c.ended, err = watch(rpc, c.task)
+	}
+	if err != nil {
+		c.Remove()
+		if errdefs.IsNotFound(err) {
+			err = ErrGone
+		}
+		return nil, err
+	}
+	for _, id := range commands {
+		r.report("command", c.id, c.endCommand(rpc, id))
+	}
+	u, _ := usage(rpc, c.task)
+	c.cpu = u.CPUMillis // what an earlier process did not report is not reported
+	return c, nil
+}
+
+// endCommand kills and deletes a process that an earlier process of the session-runner
+// started. containerd.WithProcessKill has no effect on it, because the client does not
+// know its process id.
+func (h *Held) endCommand(ctx context.Context, id string) error {
+	proc, err := h.task.LoadProcess(ctx, id, nil)
+	if err != nil {
+		return err
+	}
+	ended, err := watch(ctx, proc)
+	if err != nil {
+		return err
+	}
+	if err := proc.Kill(ctx, 9); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	<-ended.done
+	_, err = proc.Delete(ctx)
+	return err
+}
+
+// Done returns a channel that is closed when the container has ended.
+func (h *Held) Done() <-chan struct{} { return h.ended.done }
+
+// Remove kills the processes of the sandbox and removes the container.
+func (h *Held) Remove() {
+	rpc := h.r.ctx(context.Background())
+	if h.task != nil {
+		_, err := h.task.Delete(rpc, containerd.WithProcessKill)
+		h.r.report("task", h.id, err)
+	}
+	h.r.report("container", h.id, h.ctr.Delete(rpc))
+	h.r.report("snapshot", h.id, h.r.client.SnapshotService(snapshotter).Remove(rpc, h.id))
+	h.release()
+}
+
+// Release gives up the container without removing it. Its user id may then be given to
+// another sandbox or run, unless the process that adopted it has it.
+func (h *Held) Release() { h.release() }
+
+// Command is one command in a held sandbox.
+type Command struct {
+	ID     string // unique in the container
+	Argv   []string
+	Env    []string
+	Dir    string // "" means /work
+	Stdin  []byte
+	Wall   time.Duration
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// Exec runs a command and waits until it has ended. The command is killed when ctx is
+// done or its time has passed; processes that it started and that are not killed with it
+// end with the sandbox. The writers are not used after Exec has returned.
+func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, err error) {
+	rpc := h.r.ctx(ctx)
+	full, err := h.ctr.Spec(rpc)
+	if err != nil {
+		return 0, false, err
+	}
+	p := *full.Process
+	p.Args, p.Terminal, p.Cwd = c.Argv, false, "/work"
+	if c.Dir != "" {
+		p.Cwd = c.Dir
+	}
+	p.Env = merged(p.Env, c.Env)
+	stdout, stderr := &later{to: c.Stdout}, &later{to: c.Stderr}
+	defer func() { stdout.set(nil); stderr.set(nil) }()
+	stdin := &closing{r: bytes.NewReader(c.Stdin), eof: make(chan struct{})}
+	proc, err := h.task.Exec(rpc, c.ID, &p, cio.NewCreator(cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(h.r.fifoDir)))
+	if err != nil {
+		return 0, false, fmt.Errorf("exec: %w", err)
+	}
+	defer func() {
+		_, err := proc.Delete(rpc, containerd.WithProcessKill)
+		h.r.report("command", h.id, err)
+	}()
+	ended, err := watch(rpc, proc)
+	if err != nil {
+		return 0, false, fmt.Errorf("wait: %w", err)
+	}
+	if err := proc.Start(rpc); err != nil {
+		return 0, false, fmt.Errorf("start: %w", err)
+	}
+	go func() {
+		<-stdin.eof
+		for proc.CloseIO(rpc, containerd.WithStdinCloser) != nil { // containerd may be restarting
+			select {
+			case <-ended.done:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	timedOut = await(ctx, ended.done, c.Wall, func() { _ = proc.Kill(rpc, 9) })
+	if ended.err != nil {
+		return 0, timedOut, fmt.Errorf("wait: %w", ended.err)
+	}
+	drained := make(chan struct{})
+	go func() { proc.IO().Wait(); close(drained) }()
+	select {
+	case <-drained:
+	case <-time.After(drainTime): // a process that the command started has its output open
+		proc.IO().Cancel()
+	}
+	return ended.exit, timedOut, nil
+}
+
+// merged returns base with the variables of more added or replaced.
+func merged(base, more []string) []string {
+	out := append([]string{}, base...)
+	for _, v := range more {
+		name, _, _ := strings.Cut(v, "=")
+		at := -1
+		for i, o := range out {
+			if strings.HasPrefix(o, name+"=") {
+				at = i
+			}
+		}
+		if at >= 0 {
+			out[at] = v
+		} else {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Usage returns the CPU time of the sandbox since the last call of Usage, and its peak
+// memory. Each millisecond is returned once.
+func (h *Held) Usage() contract.Usage {
+	u, _ := usage(h.r.ctx(context.Background()), h.task)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	total := u.CPUMillis
+	u.CPUMillis = max(0, total-h.cpu)
+	h.cpu = max(total, h.cpu)
+	return u
+}
+
+// Attestation returns what holds the processes of the sandbox.
+func (h *Held) Attestation(image string, limits contract.Sandbox) *contract.Attestation {
+	return &contract.Attestation{Tier: h.r.Tier(), ImageDigest: image, Limits: limits,
+		Enforced: []string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}
+}

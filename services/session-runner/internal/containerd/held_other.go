@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package containerd
+
+// initCode is nil: on this architecture there are no held sandboxes.
+var initCode []byte

@@ -1,0 +1,413 @@
+package sessionrunner
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
+)
+
+// heldCall is a claimed call for a held sandbox, on the instance that holds it.
+type heldCall struct {
+	tenant, actor, session, id, kind string
+	cause                            *contract.Event // nil on behalf of another instance
+	wall                             time.Duration   // greatest time for a command
+	args                             heldArgs
+	sandbox                          *held.Sandbox
+}
+
+// heldArgs are the arguments of the calls for held sandboxes.
+type heldArgs struct {
+	Sandbox   string   `json:"sandbox"`
+	Image     string   `json:"image"`
+	CPUMillis int64    `json:"cpu_millis"`
+	MemoryMiB int64    `json:"memory_mib"`
+	Pids      int64    `json:"pids"`
+	DiskMiB   int64    `json:"disk_mib"`
+	IdleMS    int64    `json:"idle_ms"`
+	LifeMS    int64    `json:"life_ms"`
+	Command   []string `json:"command"`
+	Detach    bool     `json:"detach"`
+	Dir       string   `json:"dir"`
+	Env       []string `json:"env"`
+	Stdin     string   `json:"stdin"`
+	TimeoutMS int64    `json:"timeout_ms"`
+	Exec      string   `json:"exec"`
+	Stream    string   `json:"stream"`
+	Cursor    int64    `json:"cursor"`
+	Limit     int64    `json:"limit"`
+	WaitMS    int64    `json:"wait_ms"`
+	Path      string   `json:"path"`
+	Content   string   `json:"content"`
+	Base64    bool     `json:"base64"`
+	Append    bool     `json:"append"`
+	Offset    int64    `json:"offset"`
+	Ended     bool     `json:"ended"`
+}
+
+// handle executes a call for held sandboxes. The view contains every event that was
+// stored before.
+func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
+	c := &heldCall{tenant: w.Event.Tenant, actor: w.Event.Actor, session: w.Event.Session, id: w.Call.ID, kind: w.Call.Kind, cause: w.Event, wall: maxExecMS * time.Millisecond}
+	if err := json.Unmarshal(w.Args, &c.args); err != nil {
+		return execute.Fail(contract.CodeInvalidInput, "arguments: %v", err)
+	}
+	if err := h.follower.Poll(ctx); err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the list of sandboxes cannot be read: %v", err)
+	}
+	switch c.kind {
+	case kindCreate:
+		return h.create(ctx, c, *w.Intent.Sandbox)
+	case kindList:
+		return h.list(c)
+	}
+	if res := h.find(c); res.ErrorCode != "" {
+		return res
+	}
+	if w.Intent.Sandbox != nil {
+		if c.wall = time.Duration(w.Intent.Sandbox.WallMS) * time.Millisecond; !permitted(&c.sandbox.Data, w.Intent.Sandbox) {
+			return execute.Fail(contract.CodeSandboxUnavailable, "policy now permits less than the limits of sandbox %s: create another one", c.sandbox.ID)
+		}
+	}
+	if c.sandbox.Holder != h.env.Instance {
+		return h.forward(ctx, c, w.Args)
+	}
+	return h.local(ctx, c)
+}
+
+// permitted reports whether no limit of a sandbox exceeds what an intent permits.
+func permitted(s *events.SandboxCreated, most *contract.Sandbox) bool {
+	return s.MemoryMib <= most.MemoryMiB && s.CpuMillis <= most.CPUMillis && s.Pids <= most.Pids && s.OutputBytes <= most.OutputBytes
+}
+
+// find sets c.sandbox to the sandbox that a call names, or to the newest open one of its
+// session. The sandbox of another tenant, principal or session is not found.
+func (h *holder) find(c *heldCall) execute.Result {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.args.Sandbox == "" {
+		if c.sandbox = h.view.Current(c.tenant, c.actor, c.session); c.sandbox == nil {
+			return execute.Fail(contract.CodeNotFound, "the session has no open sandbox: call sandbox.create first")
+		}
+		return execute.Result{}
+	}
+	c.sandbox = h.view.Get(c.tenant, c.args.Sandbox)
+	switch {
+	case !c.sandbox.May(c.tenant, c.actor, c.session):
+		return execute.Fail(contract.CodeNotFound, "sandbox %s not found in this session", c.args.Sandbox)
+	case c.sandbox.Ended != "":
+		return execute.Fail(contract.CodeSandboxEnded, "sandbox %s has ended: %s", c.sandbox.ID, c.sandbox.Ended)
+	}
+	return execute.Result{}
+}
+
+// local executes a call for an open sandbox of this instance.
+func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
+	h.mu.Lock()
+	b := h.boxes[c.sandbox.ID]
+	h.mu.Unlock()
+	if b == nil {
+		return execute.Fail(contract.CodeUnavailable, "the container of sandbox %s is not available yet: call again", c.sandbox.ID)
+	}
+	b.touch(h.env.Emit.Now())
+	defer func() { b.touch(h.env.Emit.Now()) }()
+	do := map[string]func(context.Context, *heldCall, *box) execute.Result{
+		kindExec: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate,
+	}[c.kind]
+	if do == nil {
+		return execute.Fail(contract.CodeInvalidInput, "%s is not a call for an open sandbox", c.kind)
+	}
+	res := do(ctx, c, b)
+	if c.kind != kindTerminate {
+		u := b.Usage()
+		res.Usage = &u
+	}
+	if res.ErrorCode == "" {
+		res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data))
+	}
+	return res
+}
+
+// limitsOf returns the limits of a sandbox.
+func limitsOf(s *events.SandboxCreated) contract.Sandbox {
+	return contract.Sandbox{CPUMillis: s.CpuMillis, MemoryMiB: s.MemoryMib, OutputBytes: s.OutputBytes, Pids: s.Pids, Tier: "container", WallMS: s.LifeMS}
+}
+
+// output returns a successful result with a document.
+func output(doc any) execute.Result {
+	raw, err := json.Marshal(doc)
+	if err == nil {
+		raw, err = canon.Transform(nil, raw)
+	}
+	if err != nil {
+		return execute.Fail(contract.CodeInternal, "%v", err)
+	}
+	return execute.Result{Output: raw}
+}
+
+// heldState describes a sandbox in outputs.
+type heldState struct {
+	Sandbox   string `json:"sandbox"`
+	Image     string `json:"image"`
+	Session   string `json:"session"`
+	Instance  string `json:"instance"`
+	Created   string `json:"created"`
+	Used      string `json:"used"`
+	Expires   string `json:"expires"`
+	IdleMS    int64  `json:"idle_ms"`
+	MemoryMiB int64  `json:"memory_mib"`
+	Running   int    `json:"running"`
+	Ended     string `json:"ended,omitempty"`
+}
+
+func stateOf(s *held.Sandbox) heldState {
+	return heldState{Sandbox: s.ID, Image: s.Data.Image, Session: s.Data.Session, Instance: s.Holder, Created: contract.Time(s.Created), Used: contract.Time(s.Used),
+		Expires: contract.Time(s.Expires()), IdleMS: s.Data.IdleMS, MemoryMiB: s.Data.MemoryMib, Running: len(s.Running), Ended: s.Ended}
+}
+
+// list returns the caller's sandboxes, of all its sessions.
+func (h *holder) list(c *heldCall) execute.Result {
+	h.mu.Lock()
+	all := h.view.List(func(s *held.Sandbox) bool {
+		return s.Tenant == c.tenant && s.Data.Actor == c.actor && (c.args.Ended || s.Ended == "")
+	})
+	h.mu.Unlock()
+	out := make([]heldState, 0, len(all))
+	for _, s := range all {
+		out = append(out, stateOf(s))
+	}
+	return output(map[string]any{"sandboxes": out})
+}
+
+// create creates a sandbox on this instance. sandbox_created is stored first, so that
+// instances which create sandboxes at a time agree on which ones exceed the limits.
+func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox) execute.Result {
+	if h.runner == nil {
+		return execute.Fail(contract.CodeSandboxUnavailable, "a held sandbox needs tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
+	}
+	if most.UID == contract.OwnUID && !h.runner.OwnUID() {
+		return execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is required, and containers share a user id here")
+	}
+	name, digest, pinned := strings.Cut(c.args.Image, "@")
+	img, err := h.runner.OpenImage(filepath.Join(h.Images, name+".tar"))
+	if err != nil {
+		return execute.Fail(contract.CodeSandboxFailed, "image %s cannot be used: %v", name, err)
+	}
+	if pinned && digest != img.Digest {
+		return execute.Fail(contract.CodeSandboxFailed, "image %s has digest %s, not %s", name, img.Digest, digest)
+	}
+	data := events.SandboxCreated{Actor: c.actor, CallID: c.id, Session: c.session, Instance: h.env.Instance, Host: h.runner.Host(), Image: img.Digest,
+		CpuMillis: least(c.args.CPUMillis, most.CPUMillis), MemoryMib: least(c.args.MemoryMiB, most.MemoryMiB), Pids: least(c.args.Pids, most.Pids),
+		OutputBytes: most.OutputBytes, DiskMib: c.args.DiskMiB, IdleMS: c.args.IdleMS, LifeMS: c.args.LifeMS}
+	id := emit.NewID(strings.TrimSuffix(contract.IDSandbox, "-"))
+	defer h.beginCreation(id)()
+	if err := h.change(ctx, c.tenant, id, 0, contract.EventSandboxCreated, c.cause, func(*held.Sandbox) (canon.Document, error) { return &data, nil }); err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the sandbox cannot be recorded: %v", err)
+	}
+	ctx = context.WithoutCancel(ctx) // from here on the end must be recorded
+	if err := h.follower.Poll(ctx); err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the list of sandboxes cannot be read: %v", err)
+	}
+	h.mu.Lock()
+	s := h.view.Get(c.tenant, id)
+	tooMany := s != nil && (h.view.Over(s, "", h.PerTenant) || h.view.Over(s, h.env.Instance, h.Max))
+	h.mu.Unlock()
+	if s == nil {
+		return execute.Fail(contract.CodeInternal, "sandbox %s is not in the list of sandboxes", id)
+	}
+	if tooMany {
+		_ = h.end(ctx, s, c.id, held.Refused)
+		return execute.Fail(contract.CodeTooManySandboxes, "the tenant has %d open sandboxes, or this instance %d: end one of them", h.PerTenant, h.Max)
+	}
+	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Life: time.Until(s.Expires()) + time.Second})
+	if err != nil {
+		_ = h.end(ctx, s, c.id, held.Failed)
+		return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
+	}
+	b := &box{Held: ctr, tenant: c.tenant, used: h.env.Emit.Now()}
+	h.mu.Lock()
+	h.boxes[id] = b
+	h.mu.Unlock()
+	res := output(stateOf(s))
+	res.Attestation = b.Attestation(img.Digest, limitsOf(&data))
+	return res
+}
+
+// beginCreation lets tend leave a sandbox alone until the returned function is called,
+// because a sandbox without a container would be recorded as lost.
+func (h *holder) beginCreation(id string) (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.creating[id] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.creating, id)
+	}
+}
+
+// least returns the smaller of a wanted amount and a maximum; a wanted amount of 0 is the
+// maximum.
+func least(want, most int64) int64 {
+	if want == 0 {
+		return most
+	}
+	return min(want, most)
+}
+
+// exec runs a command, and waits for its end unless the call detaches it.
+func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
+	s := c.sandbox
+	err := h.change(ctx, c.tenant, s.ID, s.Seq, contract.EventSandboxExecStarted, c.cause, func(now *held.Sandbox) (canon.Document, error) {
+		d, err := now.Start(c.id, c.id)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	})
+	switch {
+	case errors.Is(err, held.ErrEnded):
+		return execute.Fail(contract.CodeSandboxEnded, "sandbox %s has ended", s.ID)
+	case errors.Is(err, held.ErrBusy):
+		return execute.Fail(contract.CodeTooManySandboxes, "%d commands run in sandbox %s: wait for one of them", held.MaxRunning, s.ID)
+	case err != nil:
+		return execute.Fail(contract.CodeUnavailable, "the command cannot be recorded: %v", err)
+	}
+	wall := c.wall
+	base := ctx
+	if c.args.Detach {
+		base, wall = context.WithoutCancel(ctx), time.Until(s.Expires())
+	}
+	if c.args.TimeoutMS > 0 {
+		wall = min(wall, time.Duration(c.args.TimeoutMS)*time.Millisecond)
+	}
+	x := &execution{stdout: &held.Ring{Max: s.Data.OutputBytes}, stderr: &held.Ring{Max: s.Data.OutputBytes}, done: make(chan struct{})}
+	var running context.Context
+	running, x.cancel = context.WithCancel(base)
+	b.add(c.id, x)
+	go h.attend(running, c, b, x, wall)
+	if c.args.Detach {
+		return output(map[string]any{"exec": c.id, "sandbox": s.ID, "status": held.ExecRunning})
+	}
+	<-x.done
+	if x.failure != nil {
+		return execute.Fail(contract.CodeSandboxFailed, "the command could not be run: %v", x.failure)
+	}
+	half := int64(maxFile / 2)
+	out, _, skippedOut := x.stdout.Read(0, half)
+	errOut, _, skippedErr := x.stderr.Read(0, half)
+	return output(map[string]any{"exec": c.id, "sandbox": s.ID, "status": x.status, "exit_code": x.exit,
+		"stdout": strings.ToValidUTF8(string(out), "\uFFFD"), "stderr": strings.ToValidUTF8(string(errOut), "\uFFFD"),
+		"stdout_bytes": x.stdout.Written(), "stderr_bytes": x.stderr.Written(),
+		"truncated": skippedOut+skippedErr > 0 || x.stdout.Written() > half || x.stderr.Written() > half})
+}
+
+// attend runs a command to its end and records it.
+func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, wall time.Duration) {
+	defer x.cancel()
+	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: c.id, Argv: c.args.Command, Env: c.args.Env, Dir: c.args.Dir, Stdin: []byte(c.args.Stdin), Wall: wall, Stdout: x.stdout, Stderr: x.stderr})
+	x.failure = err
+	switch {
+	case err != nil:
+		x.status = held.ExecFailed
+	case timedOut:
+		x.status = held.ExecTimedOut
+	case ctx.Err() != nil:
+		x.status = held.ExecCancelled
+	default:
+		x.status, x.exit = held.ExecExited, exit
+	}
+	b.touch(h.env.Emit.Now())
+	recorded, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer stop()
+	h.stopped(recorded, c.sandbox, events.SandboxExecEnded{Exec: c.id, ExitCode: int64(x.exit), Status: x.status, StdoutBytes: x.stdout.Written(), StderrBytes: x.stderr.Written()})
+	close(x.done)
+}
+
+// logs returns output of a command from a cursor on. With wait_ms it waits until there is
+// some, or the command has ended.
+func logs(ctx context.Context, c *heldCall, b *box) execute.Result {
+	x := b.get(c.args.Exec)
+	if x == nil {
+		return execute.Fail(contract.CodeNotFound, "the output of command %s is not available: it never ran in sandbox %s, or a restart or later commands removed it", c.args.Exec, c.sandbox.ID)
+	}
+	ring := x.stdout
+	if c.args.Stream == "stderr" {
+		ring = x.stderr
+	}
+	wait := time.NewTimer(time.Duration(c.args.WaitMS) * time.Millisecond)
+	defer wait.Stop()
+	for over := c.args.WaitMS == 0; !over; {
+		more := ring.Wake()
+		if ring.Written() > c.args.Cursor {
+			break
+		}
+		select {
+		case <-more:
+		case <-x.done:
+			over = true
+		case <-wait.C:
+			over = true
+		case <-ctx.Done():
+			over = true
+		}
+	}
+	doc := map[string]any{"exec": c.args.Exec, "sandbox": c.sandbox.ID, "status": held.ExecRunning}
+	select {
+	case <-x.done: // before Read, so that the output of an ended command is complete
+		doc["status"], doc["exit_code"] = x.status, x.exit
+	default:
+	}
+	data, next, skipped := ring.Read(c.args.Cursor, c.args.Limit)
+	doc["cursor"], doc["skipped"], doc["end"] = next, skipped, ring.Written()
+	text(doc, data)
+	return output(doc)
+}
+
+// text adds bytes to a document: as the member text if they are UTF-8, else as base64.
+func text(doc map[string]any, data []byte) {
+	if utf8.Valid(data) {
+		doc["text"] = string(data)
+	} else {
+		doc["base64"] = base64.StdEncoding.EncodeToString(data)
+	}
+}
+
+// keepAlive starts the idle time again.
+func (h *holder) keepAlive(ctx context.Context, c *heldCall, _ *box) execute.Result {
+	err := h.change(ctx, c.tenant, c.sandbox.ID, c.sandbox.Seq, contract.EventSandboxRenewed, c.cause, func(now *held.Sandbox) (canon.Document, error) {
+		d, err := now.Renew(c.id)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	})
+	if errors.Is(err, held.ErrEnded) {
+		return execute.Fail(contract.CodeSandboxEnded, "sandbox %s has ended", c.sandbox.ID)
+	}
+	if err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the renewal cannot be recorded: %v", err)
+	}
+	return output(map[string]any{"sandbox": c.sandbox.ID, "expires": contract.Time(c.sandbox.Expires()), "idle_ms": c.sandbox.Data.IdleMS})
+}
+
+// terminate ends a sandbox. The end is stored before the container is removed.
+func (h *holder) terminate(ctx context.Context, c *heldCall, _ *box) execute.Result {
+	if err := h.end(ctx, c.sandbox, c.id, held.Terminated); err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the end of the sandbox cannot be recorded: %v", err)
+	}
+	h.drop(c.sandbox.ID, true)
+	return output(map[string]any{"sandbox": c.sandbox.ID, "ended": held.Terminated})
+}
