@@ -51,7 +51,7 @@ var _ = register("14 false snapshots", func(t *testing.T, m *harness.Mesh) {
 	}
 	own, other := harness.SigningKey(t, filepath.Join(m.Dir, "keys", services.Policy+".sign")), harness.SigningKey(t, filepath.Join(m.Dir, "keys", services.LLMRouter+".sign"))
 	state := []byte("{}")
-	base := contract.Snapshot{Tenant: contract.CellTenant, Service: services.Policy, View: services.ViewStarts, Code: 1, Root: strings.TrimSpace(string(root)), Position: 3,
+	base := contract.Snapshot{Tenant: contract.CellTenant, Service: services.Policy, View: services.ViewStarts, Code: 2, Root: strings.TrimSpace(string(root)), Position: 3,
 		Leaf: strings.Repeat("00", 32), Chunks: 1, Digest: sign.Digest(state), Time: contract.Time(time.Now()), Origin: origin, CheckpointSeq: 1, CheckpointSize: 1,
 		CheckpointRoot: strings.Repeat("00", 32)}
 	c := m.Connect(t, services.Policy)

@@ -127,7 +127,7 @@ func TestSnapshots(t *testing.T) {
 		case services.ViewState:
 			state = state[:1+bytes.LastIndexByte(bytes.TrimSpace(state), '\n')] // the false state lacks the last entry
 		case services.ViewStarts:
-			state = fmt.Appendf(nil, `{"at":%d,"calls":[{"call_id":"c-x","seq":3,"subject":"s","expired":false}]}`, h.Position)
+			state = fmt.Appendf(nil, `{"at":%d,"calls":[{"call_id":"c-x","seq":3,"subject":"evt.t.policy.gw1.allowed_judge.s-1","expired":false}]}`, h.Position)
 		case services.ViewBudget:
 			state = bytes.Replace(state, []byte(`"committed":260`), []byte(`"committed":1`), 1)
 		}

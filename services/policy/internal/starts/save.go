@@ -1,14 +1,18 @@
 package starts
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
-// Version is the version of Apply and of the form of Save; see snapshot.Source.
-const Version = 1
+// Version is the version of Apply and of the form of Save; see snapshot.Source. Version 1
+// identified a call by its id alone: of two tenants' calls with one id, it listed one.
+const Version = 2
 
 // saved is the JSON form of a View in a snapshot.
 type saved struct {
@@ -19,7 +23,7 @@ type saved struct {
 type savedCall struct {
 	CallID  string `json:"call_id"`
 	Seq     uint64 `json:"seq"`
-	Subject string `json:"subject"`
+	Subject string `json:"subject"` // names the tenant
 	Expired bool   `json:"expired"`
 }
 
@@ -34,12 +38,17 @@ func (v *View) Save() ([]byte, uint64, error) {
 		if expired {
 			calls = v.ending
 		}
-		for _, id := range slices.Sorted(maps.Keys(calls)) {
-			d.Calls = append(d.Calls, savedCall{id, calls[id].seq, calls[id].subject, expired})
+		for _, id := range slices.SortedFunc(maps.Keys(calls), order) {
+			d.Calls = append(d.Calls, savedCall{id.id, calls[id].seq, calls[id].subject, expired})
 		}
 	}
 	b, err := json.Marshal(&d)
 	return b, v.at, err
+}
+
+// order compares calls by tenant, then by id.
+func order(a, b call) int {
+	return cmp.Or(strings.Compare(a.tenant, b.tenant), strings.Compare(a.id, b.id))
 }
 
 // Load replaces the view with one that Save returned. After an error the view is
@@ -49,16 +58,20 @@ func (v *View) Load(b []byte) error {
 	if err := json.Unmarshal(b, &d); err != nil {
 		return err
 	}
+	calls, ending := map[call]held{}, map[call]held{}
+	for _, c := range d.Calls {
+		subject := strings.Split(c.Subject, ".")
+		if len(subject) != 6 {
+			return fmt.Errorf("call %s: malformed subject %q", c.CallID, c.Subject)
+		}
+		to := calls
+		if c.Expired {
+			to = ending
+		}
+		to[call{subject[1], c.CallID}] = held{seq: c.Seq, subject: c.Subject, since: time.Now()}
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.at, v.calls, v.ending = d.At, map[string]held{}, map[string]held{}
-	for _, c := range d.Calls {
-		h := held{seq: c.Seq, subject: c.Subject, since: time.Now()}
-		if c.Expired {
-			v.ending[c.CallID] = h
-		} else {
-			v.calls[c.CallID] = h
-		}
-	}
+	v.at, v.calls, v.ending = d.At, calls, ending
 	return nil
 }

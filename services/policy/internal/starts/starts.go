@@ -28,9 +28,22 @@ import (
 // some time. The zero value is the empty view. A View is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
-	calls  map[string]held // entries that allow calls that have not started, by call id
-	ending map[string]held // entries that allow expired calls without an outcome, by call id
-	at     uint64          // sequence of the last entry applied
+	calls  map[call]held // entries that allow calls that have not started
+	ending map[call]held // entries that allow expired calls without an outcome
+	at     uint64        // sequence of the last entry applied
+}
+
+// call identifies a call. Calls of two tenants may have the same id.
+type call struct{ tenant, id string }
+
+// callOf returns the call that an entry is about. ok is false if the entry's subject does
+// not have the six tokens of an event's subject, which are returned in subject.
+func callOf(en eventlog.Entry) (c call, subject []string, ok bool) {
+	subject = strings.Split(en.Subject, ".") // tokens: evt, tenant, service, origin, name with _target if there is one, key
+	if len(subject) != 6 {
+		return call{}, nil, false
+	}
+	return call{subject[1], contract.PeekCallID(en.Data)}, subject, true
 }
 
 // The intervals after which Expired returns the same call again. The interval is longer
@@ -64,15 +77,14 @@ func Reads(name string) bool {
 // selects, and does not retain en.Data. Entries of services that may not start or expire
 // the call are ignored. The error is always nil.
 func (v *View) Apply(en eventlog.Entry) error {
-	id := contract.PeekCallID(en.Data)
+	id, subject, ok := callOf(en)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.calls == nil {
-		v.calls, v.ending = map[string]held{}, map[string]held{}
+		v.calls, v.ending = map[call]held{}, map[call]held{}
 	}
 	v.at = en.Seq
-	subject := strings.Split(en.Subject, ".") // tokens: evt, tenant, service, origin, name with _target if there is one, key
-	if len(subject) != 6 {
+	if !ok {
 		return nil
 	}
 	service, name := subject[2], subject[4]
@@ -107,14 +119,15 @@ func (v *View) Dump() (at uint64, lines []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var out []string
-	for state, calls := range map[string]map[string]held{"": v.calls, "expired": v.ending} {
+	for state, calls := range map[string]map[call]held{"": v.calls, "expired": v.ending} {
 		for id, h := range calls {
 			w := canon.Object(nil)
-			w.Str("call_id", id)
+			w.Str("call_id", id.id)
 			w.Int("seq", int64(h.seq))
 			if state != "" {
 				w.Str("state", state)
 			}
+			w.Str("tenant", id.tenant)
 			out = append(out, string(w.End())+"\n")
 		}
 	}
@@ -142,7 +155,9 @@ func (v *View) Expired(now time.Time, get func(seq uint64) (eventlog.Entry, erro
 			continue
 		}
 		e, expires, err := readAllowed(en)
-		v.learn(contract.PeekCallID(en.Data), seq, expires, err != nil)
+		if id, _, ok := callOf(en); ok {
+			v.learn(id, seq, expires, err != nil)
+		}
 		if err == nil && now.After(expires) {
 			out = append(out, Call{seq, e})
 		}
@@ -158,7 +173,7 @@ func (v *View) waiting(now time.Time) []uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var seqs []uint64
-	for pause, calls := range map[time.Duration]map[string]held{callPause: v.calls, endingPause: v.ending} {
+	for pause, calls := range map[time.Duration]map[call]held{callPause: v.calls, endingPause: v.ending} {
 		for id, h := range calls {
 			if h.bad || time.Since(h.since) < pause || !h.expires.IsZero() && !now.After(h.expires) {
 				continue
@@ -174,10 +189,10 @@ func (v *View) waiting(now time.Time) []uint64 {
 
 // learn stores the end of a call's window, or that its entry is bad, if the call is
 // still listed with that entry.
-func (v *View) learn(id string, seq uint64, expires time.Time, bad bool) {
+func (v *View) learn(id call, seq uint64, expires time.Time, bad bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, calls := range []map[string]held{v.calls, v.ending} {
+	for _, calls := range []map[call]held{v.calls, v.ending} {
 		if h, ok := calls[id]; ok && h.seq == seq {
 			h.expires, h.bad = expires, bad
 			calls[id] = h

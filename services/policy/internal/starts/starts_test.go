@@ -11,10 +11,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// entry returns an event of a call in its stored form.
+// entry returns an event of a call of the tenant t in its stored form.
 func entry(t *testing.T, seq uint64, service, name, target, call string, data []byte) eventlog.Entry {
 	t.Helper()
-	e := contract.Event{ID: fmt.Sprint("e-", seq), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
+	return tenantEntry(t, "t", seq, service, name, target, call, data)
+}
+
+// tenantEntry returns an event of a call of a tenant in its stored form.
+func tenantEntry(t *testing.T, tenant string, seq uint64, service, name, target, call string, data []byte) eventlog.Entry {
+	t.Helper()
+	e := contract.Event{ID: fmt.Sprint("e-", seq), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: tenant,
 		Actor: "a", Client: "-", Session: "s-1", CallID: call, Origin: "-", Target: target, Time: contract.Time(time.Now()), Lamport: seq, Data: data}
 	b, err := e.Encode()
 	if err != nil {
@@ -24,8 +30,13 @@ func entry(t *testing.T, seq uint64, service, name, target, call string, data []
 }
 
 func allowed(t *testing.T, seq uint64, call string, until time.Time) eventlog.Entry {
+	return entry(t, seq, "policy", contract.EventAllowed, "judge", call, allowance(call, until))
+}
+
+// allowance returns the data of an event that allows a call.
+func allowance(call string, until time.Time) []byte {
 	d := contract.Decision{CallID: call, Facts: contract.Raw(`{}`), Verdict: contract.Allow, Intent: &contract.ExecutionIntent{CallID: call, Executor: "judge", Expires: contract.Time(until)}}
-	return entry(t, seq, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{Decision: d}))
+	return contract.Bytes(&contract.Allowed{Decision: d})
 }
 
 func ended(t *testing.T, seq uint64, service, name, call string) eventlog.Entry {
@@ -147,5 +158,53 @@ func TestExpired(t *testing.T) {
 		if got := expired(); got != "c-late" || reads != 1 {
 			t.Errorf("%q after %d reads, want one read for the only call that waits", got, reads)
 		}
+	})
+}
+
+// TestTenants shows that calls of two tenants with one id are two calls: each of the
+// events that start, expire and end a call changes the call of its own tenant only, and
+// both calls are returned after their windows.
+func TestTenants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var v View
+		ledger := map[uint64]eventlog.Entry{}
+		apply := func(seq uint64, tenant, service, name, target string, data []byte) {
+			ledger[seq] = tenantEntry(t, tenant, seq, service, name, target, "c-1", data)
+			if err := v.Apply(ledger[seq]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dump := func(want string) {
+			t.Helper()
+			_, got := v.Dump()
+			b, _, err := v.Save()
+			var again View
+			if err != nil || again.Load(b) != nil {
+				t.Fatalf("%v: %s", err, b)
+			}
+			if _, loaded := again.Dump(); string(got) != want || string(loaded) != want {
+				t.Errorf("got %s\nloaded %s\nwant %s", got, loaded, want)
+			}
+		}
+		const mine, other = `{"call_id":"c-1","seq":1,"tenant":"t"}` + "\n", `{"call_id":"c-1","seq":2,"tenant":"u"}` + "\n"
+		const expired = `{"call_id":"c-1","seq":2,"state":"expired","tenant":"u"}` + "\n"
+		until := time.Now().Add(time.Second)
+		apply(1, "t", "policy", contract.EventAllowed, "judge", allowance("c-1", until))
+		apply(2, "u", "policy", contract.EventAllowed, "judge", allowance("c-1", until))
+		dump(mine + other)
+		time.Sleep(2 * time.Second)
+		get := func(seq uint64) (eventlog.Entry, error) { return ledger[seq], nil }
+		if got := v.Expired(time.Now(), get); len(got) != 2 || got[0].Event.Tenant != "t" || got[1].Event.Tenant != "u" {
+			t.Errorf("got %v", got)
+		}
+		started := contract.Bytes(&contract.Started{CallID: "c-1"})
+		apply(3, "u", "policy", contract.EventStartExpired, "", started)
+		dump(mine + expired)
+		apply(4, "t", "policy", contract.EventEffectRecorded, "", started)
+		dump(mine + expired)
+		apply(5, "t", "judge", contract.EventEffectStarted, "", started)
+		dump(expired)
+		apply(6, "u", "policy", contract.EventEffectRecorded, "", started)
+		dump("")
 	})
 }
