@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -111,10 +113,18 @@ func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release
 	a, b, original := settle(t, m, shopProd, "ann"), settle(t, m, shopTest, "bea"), settle(t, m, "default", "admin")
 	others := map[string]*harness.Mesh{shopTest: b.m, "default": original.m}
 	a.checkOwn(t)
+	g := &inputGenerator{ids: a.ids, used: map[string]bool{}}
 	if m.NATS != "" {
-		foreignQueries(t, m, a, []string{shopTest, "default"})
+		foreignQueries(t, m, g, a, []string{shopTest, "default"})
 	}
-	foreignRoutes(t, m, a, others)
+	foreignRoutes(t, m, g, a, others)
+	slices.Sort(g.faults)
+	for _, fault := range slices.Compact(g.faults) {
+		t.Error(fault)
+	}
+	if unused := g.unused(); m.NATS != "" && len(unused) > 0 {
+		t.Errorf("no operation and no query has the inputs %q", unused)
+	}
 	a.checkOwn(t)
 	suspension(t, m, a, b, hold)
 
@@ -125,12 +135,10 @@ func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release
 		s.calls(t)
 		s.checkOwn(t)
 	}
-	for _, q := range []string{"getCall", "getResponse", "getEvidence", "listEvents"} {
+	for _, r := range g.requests(openDocument(t, m)) {
 		for who, other := range others {
-			for _, r := range routes[q] {
-				if r.kind != "" { // by now, events of the other tenants name ids of a
-					a.foreign(t, who, r, other)
-				}
+			if r.method == "GET" && r.kind != "" { // by now, events of the other tenants name ids of a
+				a.foreign(t, who, r, other)
 			}
 		}
 	}
@@ -260,11 +268,25 @@ func (s *settlement) labels() {
 	s.ids["secret call"] = r.Header.Get("X-Binnacle-Call-Id")
 }
 
+// keys makes a virtual key, a secret, a delegation and a call with an idempotency key, whose
+// names occur in no other tenant, and notes the id of the tenant's token.
 func (s *settlement) keys() {
+	s.ids["secret"], s.ids["idempotency key"], s.ids["principal"] = s.mark+"-secret", s.mark+"-once", s.who
+	s.must(200, "POST", "/api/v1/secrets", `{"name":"`+s.ids["secret"]+`","value":"`+s.mark+`-value"}`)
+	s.must(200, "POST", "/api/v1/packs/noop", `{}`, "Idempotency-Key", s.ids["idempotency key"])
+	delegate := map[bool]string{true: "ann", false: "bea"}[s.who == "bea"]
+	grant := s.must(200, "POST", "/api/v1/calls", `{"kind":"policy.delegate","args":{"delegate":"`+delegate+`","kinds":["tool.*","llm.*"],"ttl_ms":3600000}}`, "X-Binnacle-Session", "")
+	s.ids["delegation"] = "g-" + grant.Header.Get("X-Binnacle-Call-Id")
+	claims, err := base64.RawURLEncoding.DecodeString(strings.Split(s.m.Token, ".")[1])
+	var token struct{ JTI string }
+	if err != nil || json.Unmarshal(claims, &token) != nil {
+		s.t.Fatalf("%s: %v %s", s.tenant, err, claims)
+	}
+	s.ids["token"] = token.JTI
 	s.ids["key"] = s.mark + "-key"
 	r := s.must(200, "POST", "/api/v1/keys", `{"id":"`+s.ids["key"]+`","scopes":["llm:call"],"ttl_ms":3600000}`)
 	key := s.m.As(s.member(r, "key"))
-	r, err := key.Do(s.t.Context(), "POST", "/v1/chat/completions", "", `{"model":"demo/echo","messages":[{"role":"user","content":"by key"}]}`)
+	r, err = key.Do(s.t.Context(), "POST", "/v1/chat/completions", "", `{"model":"demo/echo","messages":[{"role":"user","content":"by key"}]}`)
 	if err != nil || r.Status != http.StatusOK {
 		s.t.Errorf("%s: a call with a virtual key: %v %d %s", s.tenant, err, r.Status, r.Body)
 	}
