@@ -40,6 +40,7 @@ type Gate struct {
 	Exceeded func(quota string)
 
 	metered       quota.Calls
+	denials       quota.Denials
 	verified      sync.Map // SHA-256 of a token -> *Caller
 	verifiedCount atomic.Int64
 }
@@ -174,8 +175,8 @@ const (
 // its whole body, and then calls handle. The body is limited in size, rate, total memory
 // and, unless n.Opaque is set, depth; handle reads it from memory (body.Raw). Requests
 // of a suspended tenant or principal are rejected (403) unless n.Recorded is set. If
-// n.Metered is set, requests that exceed a quota of calls of their tenant are rejected (429)
-// before their body is read. If n requires no credential, handle is called at once.
+// n.Metered is set, requests that Meter rejects are rejected before their body is read. If
+// n requires no credential, handle is called at once.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)

@@ -37,8 +37,9 @@ func (n Need) OfMesh() Need { n.Mesh = true; return n }
 
 // WithRecord returns n for a route whose handler proposes a call. Suspended principals,
 // and principals of suspended tenants, are admitted to it, so that the ledger holds the
-// attempt and policy's denial. A handler that responds from a call that was proposed
-// earlier must call Gate.Suspended. The request counts in the quotas of the tenant.
+// attempt and policy's denial, as long as Gate.Meter accepts the attempt. A handler that
+// responds from a call that was proposed earlier must call Gate.Suspended. The request
+// counts in the quotas of the tenant.
 func (n Need) WithRecord() Need { n.Recorded, n.Metered = true, true; return n }
 
 // WithReport returns n for a route whose handler records what a call has done. It admits

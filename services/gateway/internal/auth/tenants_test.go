@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth/authtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/quota"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -314,5 +316,47 @@ func TestRefusals(t *testing.T) {
 		if last != time.Second {
 			t.Errorf("the last refusal is answered after %s, want 1s", last)
 		}
+	})
+}
+
+// TestSuspendedCalls checks that calls of a suspended tenant, which policy denies, are
+// admitted quota.DenialsPerMinute times within a minute and then rejected as suspended
+// before their body is read, and that Exceeded is called for each of those. Reports, and
+// the calls of the tenant after its resumption, are not limited.
+func TestSuspendedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, mint := gate(t)
+		r := authtest.New("t", "u")
+		g.Tenants = r
+		var exceeded []string
+		g.Exceeded = func(name string) { exceeded = append(exceeded, name) }
+		raw, calling := mint("alice", "-", token.Tools), Calling.WithRecord()
+		admitted := func(what string, n Need, want bool) {
+			t.Helper()
+			called, err := enter(g, n, raw, map[bool]string{true: "{}", false: "not JSON, which is not read"}[want])
+			var e *apierr.Error
+			if called != want || !want && (!errors.As(err, &e) || e.Status != 403 || e.Code != contract.CodeTenantSuspended) {
+				t.Fatalf("%s: called %t, %v", what, called, err)
+			}
+		}
+		r.Suspend("t", true)
+		for range 2 {
+			for i := range quota.DenialsPerMinute {
+				admitted(fmt.Sprint("call ", i), calling, true)
+			}
+			exceeded = nil
+			admitted("one more", calling, false)
+			admitted("and one more", calling, false)
+			admitted("a report", Calling.WithReport(), true)
+			if !slices.Equal(exceeded, []string{quota.Suspended, quota.Suspended}) {
+				t.Errorf("exceeded %v", exceeded)
+			}
+			time.Sleep(time.Minute)
+		}
+		for i := range quota.DenialsPerMinute {
+			admitted(fmt.Sprint("call ", i), calling, true)
+		}
+		r.Suspend("t", false)
+		admitted("after the resumption", calling, true)
 	})
 }

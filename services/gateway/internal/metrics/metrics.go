@@ -51,7 +51,7 @@ func New() *Metrics {
 		latency:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_call_seconds", Help: "Proposal to outcome, as the gateway sees it.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
 		lag:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_lag_events", Help: "Events waiting, by instance and view or durable."}, []string{"instance", "part"}),
-		exceeded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_quota_exceeded_total", Help: "Requests refused because they exceed a quota of their tenant, by quota: in_flight, calls_per_second, body_bytes."}, []string{"quota"}),
+		exceeded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_quota_exceeded_total", Help: "Requests refused because they exceed a quota of their tenant, by quota: in_flight, calls_per_second, body_bytes, or suspended for calls of suspended callers that are not recorded."}, []string{"quota"}),
 	}
 	// These counters are read from a view of the ledger, so they continue after a
 	// restart.

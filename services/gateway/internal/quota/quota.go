@@ -15,7 +15,12 @@ const (
 	InFlight       = "in_flight"
 	CallsPerSecond = "calls_per_second"
 	BodyBytes      = "body_bytes"
+	Suspended      = "suspended" // of the calls of suspended callers; see Denials
 )
+
+// DenialsPerMinute is the number of calls of suspended callers that a tenant may propose at
+// a gateway within a minute. Policy denies each of them with events on the ledger.
+const DenialsPerMinute = 60
 
 // Calls counts the calls of the tenants that have a quota. The zero value is empty. It is
 // safe for concurrent use.
@@ -117,5 +122,40 @@ func (u *usage) spend(rate int64, now time.Time) bool {
 		return false
 	}
 	u.tokens--
+	return true
+}
+
+// Denials limits the calls of suspended callers, so that a suspended caller cannot make
+// the ledger grow without limit. The zero value has counted none. It is safe for
+// concurrent use.
+type Denials struct {
+	mu       sync.Mutex
+	byTenant map[string]*minute
+}
+
+// minute is the number of calls since a time.
+type minute struct {
+	since time.Time
+	calls int
+}
+
+// Take counts a call of a suspended caller of a tenant at now. It reports whether the call
+// may be proposed: at most DenialsPerMinute calls may within a minute from the first of
+// them.
+func (d *Denials) Take(tenant string, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byTenant == nil {
+		d.byTenant = map[string]*minute{}
+	}
+	m := d.byTenant[tenant]
+	if m == nil || now.Sub(m.since) >= time.Minute {
+		m = &minute{since: now}
+		d.byTenant[tenant] = m
+	}
+	if m.calls == DenialsPerMinute {
+		return false
+	}
+	m.calls++
 	return true
 }

@@ -111,3 +111,27 @@ func TestDelay(t *testing.T) {
 		}
 	}
 }
+
+// TestDenials checks that a tenant may propose DenialsPerMinute calls within a minute from
+// the first of them, and as many again after it, and that tenants do not affect each other.
+func TestDenials(t *testing.T) {
+	var d Denials
+	began := time.Unix(1000, 0)
+	many := func(tenant string, at time.Duration) (n int) {
+		for range 5 * DenialsPerMinute {
+			if d.Take(tenant, began.Add(at)) {
+				n++
+			}
+		}
+		return n
+	}
+	for _, x := range []struct {
+		tenant string
+		at     time.Duration
+		want   int
+	}{{"t", 0, DenialsPerMinute}, {"t", time.Minute - time.Nanosecond, 0}, {"u", time.Minute - time.Nanosecond, DenialsPerMinute}, {"t", time.Minute, DenialsPerMinute}, {"u", time.Minute, 0}} {
+		if n := many(x.tenant, x.at); n != x.want {
+			t.Errorf("tenant %s at %s: %d calls, want %d", x.tenant, x.at, n, x.want)
+		}
+	}
+}
