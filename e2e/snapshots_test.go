@@ -354,6 +354,75 @@ func TestSnapshotErased(t *testing.T) {
 	replays(t, m)
 }
 
+// snapshotErased is a message of the provisioner in the log output.
+const snapshotErased = "snapshot deleted: it holds content whose key was destroyed"
+
+// TestSnapshotOfErasedCall shows that the snapshots that hold the encrypted prompt of a
+// call which waits for approval are deleted after the prompt's content key is destroyed
+// by a governed call, and so are those that a stop stores again. The mesh then starts after
+// SIGKILL, and replay finds the views equal.
+func TestSnapshotOfErasedCall(t *testing.T) {
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			_, doc := harness.NewProviders(t, nil)
+			o := harness.Options{Noop: true, LLM: doc, Capture: "encrypted", Dir: t.TempDir()}
+			m := start(t, o)
+			for _, who := range [][]string{{"careful", "agent"}, {"keeper", "person"}} {
+				cli(t, m, append([]string{"principals", "register"}, who...)...)
+			}
+			cli(t, m, "roles", "grant", "keeper", "approver")
+			cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"careful","rules":[{"kinds":["llm.chat"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
+			careful := m.As(strings.TrimSpace(cli(t, m, "token", "create", "--actor", "careful", "--scope", "llm:call")))
+			r, err := careful.DoHeader(t.Context(), "POST", "/v1/chat/completions", `{"model":"anthropic/m-good","messages":[{"role":"user","content":"a prompt to be erased"}]}`,
+				map[string]string{"X-Binnacle-Timeout": "600", "Content-Type": "application/json"})
+			if err != nil || r.Status != 403 || !strings.Contains(string(r.Body), contract.CodeApprovalPending) {
+				t.Fatalf("%v %d %s", err, r.Status, r.Body)
+			}
+			cli(t, m, "secret", "rotate-content-key")
+			noops(t, m, 300)
+			signed(t, m)
+			m.StopAll()
+			if holding(t, o.Dir) == 0 {
+				t.Fatal("no snapshot holds the prompt")
+			}
+
+			m = start(t, o)
+			mark := len(m.Log())
+			if end := destroyKey(t, m, "tk-000001"); !strings.Contains(end, `"succeeded"`) {
+				t.Fatal(end)
+			}
+			for _, when := range []string{"after the erasure", "after a stop that stored the snapshots again"} {
+				eventually(t, "the snapshot is deleted "+when, 40*time.Second, func() bool { return strings.Contains(m.Log()[mark:], snapshotErased) })
+				killAll(m)
+				if n := holding(t, o.Dir); n > 0 {
+					t.Errorf("%s, %d messages hold the prompt", when, n)
+				}
+				m = start(t, o)
+				noops(t, m, 10)
+				replays(t, m)
+				m.StopAll()
+				mark = len(m.Log())
+				m = start(t, o)
+			}
+		})
+	}
+}
+
+// holding returns how many messages of the snapshots in a mesh's folder name the first
+// content key. The mesh must have stopped.
+func holding(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := history.Read(t.Context(), dir, bus.Snapshots, func(data []byte) {
+		if strings.Contains(string(data), `"key_id":"tk-000001"`) {
+			n++
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // contains reports whether data contains text as it is or in base64, in any alignment.
 func contains(data, text string) bool {
 	found := strings.Contains(data, text)

@@ -63,6 +63,31 @@ func open(ctx context.Context, dir string) (stop func(), js jetstream.JetStream,
 	return stop, js, nil
 }
 
+// Read calls f with the data of every message of a stream of the mesh whose folder is
+// dir. The mesh must have stopped.
+func Read(ctx context.Context, dir, stream string, f func(data []byte)) error {
+	stop, js, err := open(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return err
+	}
+	for seq := s.CachedInfo().State.FirstSeq; seq <= s.CachedInfo().State.LastSeq; seq++ {
+		m, err := s.GetMsg(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) { // deleted, or replaced by a newer one
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		f(m.Data)
+	}
+	return nil
+}
+
 // readable waits until the ledger's stream has a leader, for at most two minutes.
 func readable(ctx context.Context, js jetstream.JetStream) error {
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
