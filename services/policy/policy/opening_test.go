@@ -352,7 +352,8 @@ func TestBundlesOverOpening(t *testing.T) {
 }
 
 // TestUnnamedOverOpening shows that the bundle of release 0.1, which was in force before
-// cell_opened, is retired once, in the cell's own tenant.
+// cell_opened, is retired once, in the cell's own tenant, and is then in force for no
+// tenant. Release 0.1 recorded no source of a bundle.
 func TestUnnamedOverOpening(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)
@@ -364,7 +365,7 @@ func TestUnnamedOverOpening(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.in("t", "policy", contract.EventPolicyActivated, keyUnnamed, &contract.Activated{Bundle: c, Digest: "sha256:0", Layer: "p1", Source: "config"})
+		u.in("t", "policy", contract.EventPolicyActivated, keyUnnamed, &contract.Activated{Bundle: c, Digest: sign.Digest(b), Layer: "p1"})
 		u.opens()
 		for range 2 {
 			if err := u.m.activator.retireUnnamed(ctx); err != nil {
@@ -373,6 +374,14 @@ func TestUnnamedOverOpening(t *testing.T) {
 		}
 		if n := u.count(contract.EventPolicyActivated, contract.CellTenant); n != 1 {
 			t.Errorf("the unnamed bundle is retired %d times, want 1", n)
+		}
+		u.m.follow()
+		for _, tenant := range []string{"t", tenantA} {
+			for _, x := range u.m.states.Of(tenant).InForce() {
+				if x.Layer == "p1" && x.Name == "" {
+					t.Errorf("the unnamed bundle is in force for %s", tenant)
+				}
+			}
 		}
 	})
 }

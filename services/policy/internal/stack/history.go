@@ -38,7 +38,7 @@ func HistoryOf(events []*contract.Event) (History, error) {
 // of bundles by the configuration; see Stack.Split. h must be the history that the original
 // tenant recorded before the cell was opened.
 func (h History) OfCell() History {
-	return h.without(func(a *contract.Activated) bool { return a.Layer != "p0" && (a.Layer != "p1" || a.Source != "config") })
+	return h.without(func(a *contract.Activated) bool { return a.Layer != "p0" && (a.Layer != "p1" || !configured(a)) })
 }
 
 // Own returns the activations in h that belong to the original tenant: those of overlays,
@@ -49,7 +49,7 @@ func (h History) Own() History {
 	byConfig := map[string]bool{} // by name of a bundle: whether its last activation or retirement is by the configuration
 	for _, x := range h {
 		if x.Layer == "p1" {
-			byConfig[x.Name] = x.Source == "config"
+			byConfig[x.Name] = configured(x.Activated)
 		}
 	}
 	return h.without(func(a *contract.Activated) bool { return a.Layer == "p0" || a.Layer == "p1" && byConfig[a.Name] })

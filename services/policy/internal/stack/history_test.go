@@ -83,6 +83,28 @@ func TestDividedLayers(t *testing.T) {
 	}
 }
 
+// TestDividedUnnamed shows that the bundle of release 0.1, which has neither a name nor a
+// source, belongs to the cell, and that a retirement in the cell then leaves none in force.
+func TestDividedUnnamed(t *testing.T) {
+	a := &contract.Activated{Layer: "p1", Digest: "1"}
+	var s, base Stack
+	s, err := s.With(a, Erased{Layer: "p1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cell, own, err := s.Split(base, func(*contract.Activated) (any, error) { return Erased{Layer: "p1"}, nil })
+	if err != nil || len(cell.InForce()) != 1 || len(own.InForce()) != 0 {
+		t.Errorf("%v: the cell has %v, the tenant %v", err, cell.InForce(), own.InForce())
+	}
+	h := History{{a, 1, "t"}}
+	if digest(h.OfCell(), "p1", "") != "1" || len(h.Own()) != 0 {
+		t.Error(h.OfCell(), h.Own())
+	}
+	if cell, err = cell.With(&contract.Activated{Layer: "p1", Digest: "1", Source: "config", Retired: true}, nil); err != nil || len(cell.InForce()) != 0 {
+		t.Errorf("%v: after the retirement, the cell has %v", err, cell.InForce())
+	}
+}
+
 // TestHolder shows that the tenant that stores a document is that of the last activation
 // with the same content.
 func TestHolder(t *testing.T) {

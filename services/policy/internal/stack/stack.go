@@ -122,15 +122,15 @@ func (s *Stack) all() []bundle { return slices.Concat(s.bundles, s.own) }
 // remain the tenant's own. open returns the compiled document of an activation that is
 // not in force; its error is returned.
 func (s Stack) Split(base Stack, open func(*contract.Activated) (any, error)) (cell, own Stack, err error) {
-	latest, configured := map[string]*contract.Activated{}, map[string]*contract.Activated{}
+	latest, config := map[string]*contract.Activated{}, map[string]*contract.Activated{}
 	for _, a := range s.history {
-		if latest[a.Layer+a.Name] = a; a.Layer == "p1" && a.Source == "config" {
-			configured[a.Name] = a
+		if latest[a.Layer+a.Name] = a; a.Layer == "p1" && configured(a) {
+			config[a.Name] = a
 		}
 	}
 	cell = base
-	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		a := configured[name]
+	for _, name := range slices.Sorted(maps.Keys(config)) {
+		a := config[name]
 		if a.Retired {
 			continue
 		}
@@ -146,7 +146,7 @@ func (s Stack) Split(base Stack, open func(*contract.Activated) (any, error)) (c
 	}
 	for _, key := range slices.Sorted(maps.Keys(latest)) {
 		a := latest[key]
-		if a.Layer == "p1" && a == configured[a.Name] || a.Layer == "p2" && a.Retired {
+		if a.Layer == "p1" && a == config[a.Name] || a.Layer == "p2" && a.Retired {
 			continue
 		}
 		if own, err = own.With(a, s.compiled(a)); err != nil {
@@ -154,6 +154,13 @@ func (s Stack) Split(base Stack, open func(*contract.Activated) (any, error)) (c
 		}
 	}
 	return cell, own, nil
+}
+
+// configured reports whether an activation is by the configuration. The one bundle of
+// release 0.1 has neither a name nor a source, and counts as configured, because the
+// service retires it in the cell.
+func configured(a *contract.Activated) bool {
+	return a.Source == "config" || a.Layer == "p1" && a.Name == ""
 }
 
 // compiled returns the document of a bundle or overlay in force, or nil if the document of
