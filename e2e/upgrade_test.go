@@ -155,3 +155,64 @@ func TestReservedTenant(t *testing.T) {
 		t.Error("the log does not contain the reason")
 	}
 }
+
+// TestUpgradedTools shows that a call of a tool right after an upgrade succeeds or, if the
+// tool's document has changed since the release, is denied with TOOL_DRIFT and a hint that
+// contains the command which approves the new document. After that command the call
+// succeeds, in the original tenant, in a tenant that is created after the upgrade, and
+// after a restart.
+func TestUpgradedTools(t *testing.T) {
+	dir := filepath.Join(harness.Root(), "e2e/testdata/releases")
+	files, err := filepath.Glob(filepath.Join(dir, "rooted/*.backup"))
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	for _, f := range append(files, filepath.Join(dir, "0.5.0.backup")) {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".backup"), func(t *testing.T) {
+			o := harness.Options{Dir: restored(t, f), Packs: filepath.Join(harness.Root(), "bin/packs")}
+			m := harness.One(t, o)
+			eventually(t, "the mesh has an operator's token", 20*time.Second, func() bool {
+				m.WaitReady()
+				return m.OperatorToken != ""
+			})
+			cli(t, m, "tenant", "create", "acme/shop/prod", "--admin", "ann")
+			for _, user := range []*harness.Mesh{m, tenantMesh(t, m, shopProd, "ann")} {
+				upper := func() (*harness.Response, string) {
+					t.Helper()
+					r, err := user.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "", `{"text":"new"}`)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var doc struct {
+						Error struct {
+							Reason string `json:"reason_code"`
+							Hint   string
+						}
+					}
+					if r.Status != 200 {
+						r.JSON(t, &doc)
+					}
+					return r, doc.Error.Reason + " " + doc.Error.Hint
+				}
+				if r, why := upper(); r.Status != 200 {
+					if r.Status != 403 || !strings.HasPrefix(why, contract.ReasonToolDrift) || !strings.Contains(why, "binnacle policy approve-tool") {
+						t.Errorf("the first call: %d %s", r.Status, r.Body)
+					}
+					if _, err := user.CLI("call", "cmd.upper", `{"text":"new"}`); err == nil || !strings.Contains(err.Error(), "binnacle policy approve-tool") {
+						t.Errorf("the command's error does not name the command that approves the tool: %v", err)
+					}
+					cli(t, user, "policy", "approve-tool", "cmd.upper")
+				}
+				if r, _ := upper(); r.Status != 200 || !strings.Contains(string(r.Body), "NEW") {
+					t.Errorf("after the approval: %d %s", r.Status, r.Body)
+				}
+			}
+			redecides(t, m)
+			m.StopAll()
+			m = harness.One(t, o)
+			if out, err := m.CLI("call", "cmd.upper", `{"text":"new"}`); err != nil || !strings.Contains(out, "NEW") {
+				t.Errorf("after a restart: %v %s", err, out)
+			}
+		})
+	}
+}
