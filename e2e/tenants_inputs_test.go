@@ -97,8 +97,8 @@ var bodies = map[string]string{
 // wrapped lists the inputs whose value is not the id itself, with the value.
 var wrapped = map[string]string{"ids": `["ID"]`, "audit.evidence.disclose": `["ID"]`, "terms": `{"session":"ID"}`, "audit.proof.seq": `ID`}
 
-// together lists, for inputs that have an effect only with another one, that one: a line of
-// the header, or a parameter after "?".
+// together lists the inputs that have an effect only with another one, with that one: a
+// line of the header, or a parameter after "?".
 var together = map[string]string{
 	"X-Binnacle-Delegation": "X-Binnacle-On-Behalf-Of: ann",
 	"Idempotency-Key":       "X-Binnacle-Session: s-FRESH",
@@ -119,8 +119,8 @@ var (
 	filters = exception{200, "the input selects from a list, which is empty"}
 )
 
-// exceptions lists the requests, named as in naming, and the queries whose outcome is not
-// "not found" for an id of another tenant.
+// exceptions lists the inputs, named as in naming, with which an id of another tenant gets
+// another status than 404. The exceptions of queries are in found.
 var exceptions = map[string]exception{
 	"Idempotency-Key":         {0, "the key is one of the caller's session: the request is a new call, or fails as one does"},
 	"X-Binnacle-On-Behalf-Of": {0, "policy denies a call on behalf of another without a delegation, whether the principal exists or not"},
@@ -147,7 +147,7 @@ type request struct {
 	status int    // expected status of the response to another tenant; 0: any
 }
 
-// foreignRequest is a request that generate has made.
+// foreignRequest is a request that inputGenerator has made, or one of extra.
 type foreignRequest struct {
 	request
 	op, input string // id of the operation, and its input that names the id
@@ -160,7 +160,7 @@ type param struct {
 	Required bool
 }
 
-// operation is what generate reads of an operation of the OpenAPI document.
+// operation is what inputGenerator reads of an operation of the OpenAPI document.
 type operation struct {
 	OperationID string
 	Scope       string `json:"x-binnacle-scope"`
@@ -177,7 +177,7 @@ type objectSchema struct {
 	Required   []string
 }
 
-// document is what generate reads of the OpenAPI document.
+// document is what inputGenerator reads of the OpenAPI document.
 type document struct {
 	Paths      map[string]map[string]operation
 	Components struct {
@@ -205,7 +205,7 @@ func lookup[V any](g *inputGenerator, table map[string]V, op, input string) (V, 
 	return none, false
 }
 
-// requests returns the requests of a document in the order of the operations' ids: for each
+// requests returns the requests for a document in the order of the operations' ids: for each
 // operation, one request for each input that names an id and each kind of id, or, for an
 // operation without such an input, one request.
 func (g *inputGenerator) requests(doc *document) (out []foreignRequest) {
@@ -344,7 +344,7 @@ func (g *inputGenerator) request(path, method string, op operation, ps []param, 
 	return r
 }
 
-// asked is a query with the arguments that generate has made; see request.
+// asked holds the arguments of a query that inputGenerator has made; see request.
 type asked struct{ kind, args, input string }
 
 // queries returns the arguments of a query with the given request schema: one document for
