@@ -409,10 +409,11 @@ func parseOperators(src []byte) ([]token.Token, error) {
 	return ops, nil
 }
 
-// runFast runs the program of instrumenter.build in dir with a mutant, and returns 0 if they succeed
-// and otherwise 1.
+// runFast runs the program of instrumenter.build in dir with a mutant, and returns 0 if the
+// tests succeed and otherwise 1. It limits the memory of the program to memory bytes.
 func runFast(program, dir string, number int, timeout string) int {
-	cmd := exec.Command(program, "-test.short", "-test.failfast", "-test.paniconexit0", "-test.timeout="+timeout)
+	args := append(limited(), program, "-test.short", "-test.failfast", "-test.paniconexit0", "-test.timeout="+timeout)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), numVar+"="+strconv.Itoa(number))
 	return min(exitCode(cmd.Run()), 1)

@@ -18,6 +18,22 @@ const (
 	onlyVar = "MUTATE_ONLY"
 )
 
+// memory is the limit, in bytes, of the address space of a test program. A mutant that
+// allocates without end exceeds it, and its tests fail.
+const memory = 4 << 30
+
+// limited returns the beginning of a command line that runs a program with at most memory
+// bytes of address space. The path of the program and its arguments follow.
+func limited() []string {
+	return []string{"sh", "-c", fmt.Sprintf(`ulimit -v %d && exec "$@"`, memory/1024), "sh"}
+}
+
+// limit returns the option of go test that runs the test program as limited does.
+func limit() string {
+	l := limited()
+	return fmt.Sprintf("-exec=%s %s '%s' %s", l[0], l[1], l[2], l[3])
+}
+
 // shim replaces the go command that gremlins runs, and returns its exit code. It corrects
 // three results of gremlins:
 //
@@ -31,17 +47,19 @@ const (
 //
 // For a package main, gremlins runs the tests in the root of the module. shim runs those
 // in the folder that it is started in.
+//
+// shim also limits the memory of the tests (see memory). gremlins limits only their time.
 func shim(args []string) int {
 	real := os.Getenv(shimVar)
 	if len(args) == 0 || args[0] != "test" {
 		return pass(exec.Command(real, args...))
 	}
 	if i := slices.Index(args, "-coverprofile"); i > 0 && i+1 < len(args) {
-		args = slices.Insert(args, 1, "-count=1", "-short")
+		args = slices.Insert(args, 1, "-count=1", "-short", limit())
 		if code := pass(exec.Command(real, args...)); code != 0 {
 			return code
 		}
-		if err := coverAll(args[i+3]); err != nil {
+		if err := coverAll(args[i+4]); err != nil {
 			fmt.Fprintln(os.Stderr, "mutate:", err)
 			return 1
 		}
@@ -52,7 +70,7 @@ func shim(args []string) int {
 			return code
 		}
 	}
-	args = slices.Insert(args, 1, "-short")
+	args = slices.Insert(args, 1, "-short", limit())
 	args[len(args)-1] = "."
 	cmd := exec.Command(real, args...)
 	out, err := cmd.CombinedOutput()
