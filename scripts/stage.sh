@@ -102,8 +102,11 @@ reasons() {
 		}' "$2" | tail -60
 }
 
-# excerpt LOG: the part of a failed step's log that says why.
+# excerpt LOG: the part of a failed step's log that says why, without the notices of NATS
+# servers and services, of which a test prints many more than it has lines of its own.
 excerpt() {
-	grep -nE -B 25 -A 15 "${count}(FAIL|SKIP)|^panic:|WARNING: DATA RACE|\[build failed\]|\[setup failed\]" "$1" | head -300
-	grep -qE "${count}FAIL|^panic:" "$1" || tail -40 "$1"
+	local quiet=' \[(DBG|INF|WRN)\] |"level":"(DEBUG|INFO)"'
+	grep -vE "$quiet" "$1" |
+		grep -E -B 25 -A 15 "${count}(FAIL|SKIP)|^panic:|WARNING: DATA RACE|\[build failed\]|\[setup failed\]" | head -300
+	grep -qE "${count}FAIL|^panic:" "$1" || grep -vE "$quiet" "$1" | tail -40
 }
