@@ -18,7 +18,7 @@ HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up dev watch-test build man services packs test check heavy unit race simulator simulate soak e2e mutate lint deadcode vuln gen fix verify bench compose-up compose-down release print-services clean
+.PHONY: help up dev watch-test build man services packs test check heavy unit race simulator simulate soak e2e images images-test mutate lint deadcode vuln gen fix verify bench compose-up compose-down release print-services clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,12 @@ soak: services ## the crash tests, TIMES (100) times over
 
 e2e: services ## the same scripts on one process, on one process per service and on compose
 	go test -count=1 -timeout 30m ./e2e/...
+
+images: ## build the base images of deploy/images/images.lock in .cache/images (root)
+	deploy/images/base .cache/images $$(awk '$$1 == "image" {print $$2}' deploy/images/images.lock)
+
+images-test: services ## run headless Chromium in the image chromium (root, containerd)
+	go test -tags images -count=1 -v -timeout 20m -run TestScreenshot ./e2e
 
 mutate: ## change one operator at a time and count what tests detect: the trusted core, or PKG="FOLDER …" (docs/mutation.md)
 	scripts/mutate $(PKG)

@@ -46,6 +46,7 @@ var howtos = map[string]howto{
 	"develop.md":    {notRun: 0, setup: alone},
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
+	"images.md":     {notRun: 2, setup: alone},
 	"judge.md":      {notRun: 0, setup: withProvider},
 	"monitor.md":    {notRun: 1, setup: alone},
 	"llm.md":        {notRun: 0, setup: withProvider},

@@ -104,6 +104,7 @@ type SessionRunner struct {
 	Packs      string `json:"packs"`
 	Containerd string `json:"containerd"`
 	FIFO       string `json:"fifo"`
+	Images     string `json:"images"`
 	Noop       bool   `json:"noop"`
 	State      string `json:"state"`
 	Warm       int    `json:"warm"`

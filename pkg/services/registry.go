@@ -55,7 +55,7 @@ var all = []Service{
 	},
 	{
 		Name: SessionRunner, Executes: true, Slots: 8,
-		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}},
+		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}, {Prefix: "image", Scope: "cell:admin"}},
 		Uses:  []string{contract.UseReceipt},
 	},
 	{

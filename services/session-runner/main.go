@@ -22,7 +22,7 @@ const samples = "/packs"
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
-			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop,
+			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Images: c.SessionRunner.Images, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop,
 			Held: sessionrunner.HeldConfig(c.SessionRunner.Sandboxes)}
 		if cfg.PacksDir == "" {
 			if _, err := os.Stat(samples); err == nil {

@@ -73,8 +73,10 @@ func (x *Call) Contents() []Content {
 type Tool struct {
 	Class        string        `json:"class,omitempty"` // effect class, E0 (read-only) to E4 (irreversible); empty = E3
 	Description  string        `json:"description"`
+	DiskMiB      int64         `json:"disk_mib,omitempty"`     // size of each writable folder of the sandbox in MiB; 0 means 64
 	Egress       []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; policy compares them with the P0 ceilings
 	Executor     string        `json:"executor"`
+	Image        string        `json:"image_digest,omitempty"` // digest of the image in which the pack runs; empty if its sandbox has no other program
 	InputSchema  Raw           `json:"input_schema"`
 	Kind         string        `json:"kind"`
 	Labels       []string      `json:"labels,omitempty"` // data classes of the output, such as "web"
@@ -124,8 +126,10 @@ func (r Raw) MarshalJSON() ([]byte, error) {
 func (t *Tool) Canonical(c *canon.Codec) {
 	c.OptStr("class", &t.Class)
 	c.Str("description", &t.Description)
+	c.OptInt("disk_mib", &t.DiskMiB)
 	c.OptStrs("egress_hosts", &t.Egress)
 	c.Str("executor", &t.Executor)
+	c.OptStr("image_digest", &t.Image)
 	c.Raw("input_schema", (*[]byte)(&t.InputSchema))
 	c.Str("kind", &t.Kind)
 	c.OptStrs("labels", &t.Labels)

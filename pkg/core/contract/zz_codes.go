@@ -28,6 +28,7 @@ const (
 	CodeHandlerFailed       = "handler_failed"        // The program of the pack exited with an error.
 	CodeHttpError           = "http_error"            // An error of HTTP itself, such as a method that the path does not have; the status says which.
 	CodeIdempotencyConflict = "idempotency_conflict"  // The Idempotency-Key was used for another call.
+	CodeImageMissing        = "image_missing"         // The host does not have the image in which the pack runs.
 	CodeIntentExpired       = "intent_expired"        // The call was allowed and did not start in time.
 	CodeIntentUsed          = "intent_used"           // The intent was handed out already.
 	CodeInternal            = "internal"              // A fault of the mesh; the service's log says which.
@@ -115,6 +116,7 @@ var Codes = map[string]CodeInfo{
 	CodeHandlerFailed:       {502, false, "The program of the pack exited with an error."},
 	CodeHttpError:           {500, false, "An error of HTTP itself, such as a method that the path does not have; the status says which."},
 	CodeIdempotencyConflict: {409, false, "The Idempotency-Key was used for another call."},
+	CodeImageMissing:        {503, false, "The host does not have the image in which the pack runs."},
 	CodeIntentExpired:       {503, true, "The call was allowed and did not start in time."},
 	CodeIntentUsed:          {409, false, "The intent was handed out already."},
 	CodeInternal:            {500, false, "A fault of the mesh; the service's log says which."},

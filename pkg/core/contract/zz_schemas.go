@@ -69,46 +69,48 @@ var schemas = map[schemaID]schema{
 	{"mesh", "tool_registered", 2}:                 {&shape148, "1a41eaba9b8592cecabc420f968a5a149cc10b79a6faa6afb4418726faa844da"},
 	{"mesh", "tool_registered", 3}:                 {&shape149, "68080da8274dcdc484708728b6ed2046f72914f69996a89132dcd619ecd89001"},
 	{"mesh", "tool_registered", 4}:                 {&shape150, "5717f0a2d707470add20c3a5db6e2022978bf88d21e9034491b791681813a574"},
+	{"mesh", "tool_registered", 5}:                 {&shape151, "234fe116a18f53aead9c99a2815d70c02fd67e77aed2febba891e898b91e08ac"},
 	{"mesh", "tool_retired", 1}:                    {&shape146, "622dd34c157fd5a854f120f7fafae9edefdce71a76a9fd6018e134688f58b314"},
 	{"mesh", "tool_retired", 2}:                    {&shape148, "313d70988760d7f87e0225d8b7843e3a3a1dde31da8de8d20aeddff7f6f7c901"},
 	{"mesh", "tool_retired", 3}:                    {&shape149, "cee145831ce79c4c0974f53bebbcbe7fd86ce7fef86be21b3b807a41ff8d8ee3"},
 	{"mesh", "tool_retired", 4}:                    {&shape150, "2c2633faf78e3ec84fdd0ec56b613da43c9b6cec84a7bdf0f7c246c63df1f73f"},
-	{"policy", "allotment_closed", 1}:              {&shape151, "ed3df4d1ee6b3b662c4aa4d65ea127e602491d6b4ffb8a81509975a62f3c3937"},
-	{"policy", "allotment_recalled", 1}:            {&shape154, "7ddcaa93cd6b4d2d0bbddc50f515ae896137b63774f99fca03d000557c471c01"},
-	{"policy", "allotment_returned", 1}:            {&shape155, "52366a5063e3f6f9856eadbb8497c4dcd013f470c9ba21831479646dcbbf7097"},
-	{"policy", "allotment_taken", 1}:               {&shape156, "81b1c4fac1e20a49ef96c856cc9c8310472cde5704cdd50c0481821f534e4ecd"},
-	{"policy", "break_glass_opened", 1}:            {&shape157, "6e4bed215775aa1a25e35c08dd2a8e94fc6f5ce58a3aed04e386fd2ea2d690b7"},
-	{"policy", "break_glass_reviewed", 1}:          {&shape158, "11576c3d4bb4c62c75d758ad7562c1454544abf525b3ba1027d3cd447f73d8b5"},
-	{"policy", "budget_changed", 1}:                {&shape165, "012c5b02181fb4cdcf0dc8fdec9340ccd4898c41794af13ae7a16cd7e6af6358"},
-	{"policy", "budget_changed", 2}:                {&shape170, "49d3924bba3f497cb082ae5d298ee677e61698b91fab1e95ca8551b49d8bab25"},
-	{"policy", "delegation_granted", 1}:            {&shape171, "7f761f6a06fd2a7311c7648469681d6f93db125b6f3ae3f810213f1d085a2f9d"},
-	{"policy", "delegation_granted", 2}:            {&shape172, "9661d8a9826aea79121abede951521c5f1a147bc1e546cb5c281bc055af2ea05"},
-	{"policy", "delegation_revoked", 1}:            {&shape173, "3e7ea2aa07b4f006dff108712ff27a1cbfdf867140ce011a18b4bf3e331e180e"},
-	{"policy", "limits_set", 1}:                    {&shape174, "25e301f9ee0de423b984a0edb6e11804f2f3fd358cea86ab397ef9ced0abe921"},
-	{"policy", "mesh_frozen", 1}:                   {&shape175, "574007f62dc7f35cb1d899496192337d7712901fadc9c0f75228fa124aa76664"},
-	{"policy", "mesh_unfrozen", 1}:                 {&shape175, "3cdb2d3460ed381803f4b2402e637eaf37a58dd6d18a9ff2ef9f797bd038a823"},
-	{"policy", "principal_registered", 1}:          {&shape176, "3a038b36a5792d855623a957c5ebac069ca8e7e5f68522f0c2788a677747f164"},
-	{"policy", "principal_resumed", 1}:             {&shape177, "a68eb20e51cad7d5eb2f27123a17b90525c6b01fbac8a86b6ac69012bfa7d534"},
-	{"policy", "principal_suspended", 1}:           {&shape177, "ee639e2a9916f87b77cd8389db423ef848d0b915ca049500cd8f3487ca29bb25"},
-	{"policy", "role_granted", 1}:                  {&shape178, "28af6d27b57615717adede5190ccd159f91b4ca137110439d6e7a31f84b068b1"},
-	{"policy", "role_revoked", 1}:                  {&shape179, "31902b42b59a46c664b63526e1a1d147f6f234768302aa81cd3c1bec5e7dc86e"},
-	{"policy", "session_grant_revoked", 1}:         {&shape180, "d6c8905f82e0c4d7467f1d124f40b50bd399cc50fd1c6c48afe99f6b0b14efbc"},
-	{"policy", "session_granted", 1}:               {&shape181, "0bb51256fb4e4ef791695df6ad4f3bc615213c0a5e47b940b6590c31c6e9f57a"},
-	{"policy", "session_labelled", 1}:              {&shape182, "6ee884ff3158ac0b41cb316ed981443253340c4727db227e732cc393a61079f4"},
-	{"policy", "token_revoked", 1}:                 {&shape183, "f4919d740b03b5c9f5ee4511205fde836489c01d154ac1f7e2b13ba18b3e395c"},
-	{"policy", "virtual_key_consent_withdrawn", 1}: {&shape184, "9d49fd40dc7eea7b8d768d4d298e05a69e32789ab5a68de085e16d66c0280ccc"},
-	{"policy", "virtual_key_consented", 1}:         {&shape185, "646b86f871cfe228803394abe1d304c3810527d5ab17b3f50f7ebf417129062d"},
-	{"policy", "virtual_key_created", 1}:           {&shape186, "0ea6a6df0fbd04a1cee7002dafbc2cc2e14576e9ff64e15669bc3119aece8b89"},
-	{"policy", "virtual_key_created", 2}:           {&shape187, "095841d802b7358dd670de4aa639c4bb4f8934e2291f2ad363c3ca5776d878ec"},
-	{"policy", "virtual_key_revoked", 1}:           {&shape175, "aae4b0753002f75a735e5a7ce39ea57ae174361d87d462fe195a081f3f5b0270"},
-	{"session-runner", "sandbox_adopted", 1}:       {&shape188, "f0c3e52c7728c0181967ed45df096aec41172ab4216933d789288aa7114aa365"},
-	{"session-runner", "sandbox_created", 1}:       {&shape189, "dd19ac7ef15426cf30604b250f2c61326366cc154da3695050eabe0af84e7c4d"},
-	{"session-runner", "sandbox_ended", 1}:         {&shape190, "fa6e52a4a89917cc8849ce0266c3bc7038f237e424e98c2ea05fe1c5df2d2d7e"},
-	{"session-runner", "sandbox_exec_ended", 1}:    {&shape191, "3454646662f54253e4d28c3fef8e1fd05bdfbf8917068987bf0d8de9c8de988e"},
-	{"session-runner", "sandbox_exec_started", 1}:  {&shape192, "1040d16e529f18d2db6cc416c4967b82807a798a2bacb573d498c7c1f44b98b6"},
-	{"session-runner", "sandbox_renewed", 1}:       {&shape193, "07536c8de353a414236941736634695244b8e4db3afa0a43cd07dc643ba8668c"},
-	{"vault-broker", "secret_refused", 1}:          {&shape194, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
-	{"vault-broker", "secret_released", 1}:         {&shape195, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
+	{"mesh", "tool_retired", 5}:                    {&shape151, "56f9188d39879644cbef5f1cd6a82c315ca81c403b28b66fb9c74e3e8208505f"},
+	{"policy", "allotment_closed", 1}:              {&shape152, "ed3df4d1ee6b3b662c4aa4d65ea127e602491d6b4ffb8a81509975a62f3c3937"},
+	{"policy", "allotment_recalled", 1}:            {&shape155, "7ddcaa93cd6b4d2d0bbddc50f515ae896137b63774f99fca03d000557c471c01"},
+	{"policy", "allotment_returned", 1}:            {&shape156, "52366a5063e3f6f9856eadbb8497c4dcd013f470c9ba21831479646dcbbf7097"},
+	{"policy", "allotment_taken", 1}:               {&shape157, "81b1c4fac1e20a49ef96c856cc9c8310472cde5704cdd50c0481821f534e4ecd"},
+	{"policy", "break_glass_opened", 1}:            {&shape158, "6e4bed215775aa1a25e35c08dd2a8e94fc6f5ce58a3aed04e386fd2ea2d690b7"},
+	{"policy", "break_glass_reviewed", 1}:          {&shape159, "11576c3d4bb4c62c75d758ad7562c1454544abf525b3ba1027d3cd447f73d8b5"},
+	{"policy", "budget_changed", 1}:                {&shape166, "012c5b02181fb4cdcf0dc8fdec9340ccd4898c41794af13ae7a16cd7e6af6358"},
+	{"policy", "budget_changed", 2}:                {&shape171, "49d3924bba3f497cb082ae5d298ee677e61698b91fab1e95ca8551b49d8bab25"},
+	{"policy", "delegation_granted", 1}:            {&shape172, "7f761f6a06fd2a7311c7648469681d6f93db125b6f3ae3f810213f1d085a2f9d"},
+	{"policy", "delegation_granted", 2}:            {&shape173, "9661d8a9826aea79121abede951521c5f1a147bc1e546cb5c281bc055af2ea05"},
+	{"policy", "delegation_revoked", 1}:            {&shape174, "3e7ea2aa07b4f006dff108712ff27a1cbfdf867140ce011a18b4bf3e331e180e"},
+	{"policy", "limits_set", 1}:                    {&shape175, "25e301f9ee0de423b984a0edb6e11804f2f3fd358cea86ab397ef9ced0abe921"},
+	{"policy", "mesh_frozen", 1}:                   {&shape176, "574007f62dc7f35cb1d899496192337d7712901fadc9c0f75228fa124aa76664"},
+	{"policy", "mesh_unfrozen", 1}:                 {&shape176, "3cdb2d3460ed381803f4b2402e637eaf37a58dd6d18a9ff2ef9f797bd038a823"},
+	{"policy", "principal_registered", 1}:          {&shape177, "3a038b36a5792d855623a957c5ebac069ca8e7e5f68522f0c2788a677747f164"},
+	{"policy", "principal_resumed", 1}:             {&shape178, "a68eb20e51cad7d5eb2f27123a17b90525c6b01fbac8a86b6ac69012bfa7d534"},
+	{"policy", "principal_suspended", 1}:           {&shape178, "ee639e2a9916f87b77cd8389db423ef848d0b915ca049500cd8f3487ca29bb25"},
+	{"policy", "role_granted", 1}:                  {&shape179, "28af6d27b57615717adede5190ccd159f91b4ca137110439d6e7a31f84b068b1"},
+	{"policy", "role_revoked", 1}:                  {&shape180, "31902b42b59a46c664b63526e1a1d147f6f234768302aa81cd3c1bec5e7dc86e"},
+	{"policy", "session_grant_revoked", 1}:         {&shape181, "d6c8905f82e0c4d7467f1d124f40b50bd399cc50fd1c6c48afe99f6b0b14efbc"},
+	{"policy", "session_granted", 1}:               {&shape182, "0bb51256fb4e4ef791695df6ad4f3bc615213c0a5e47b940b6590c31c6e9f57a"},
+	{"policy", "session_labelled", 1}:              {&shape183, "6ee884ff3158ac0b41cb316ed981443253340c4727db227e732cc393a61079f4"},
+	{"policy", "token_revoked", 1}:                 {&shape184, "f4919d740b03b5c9f5ee4511205fde836489c01d154ac1f7e2b13ba18b3e395c"},
+	{"policy", "virtual_key_consent_withdrawn", 1}: {&shape185, "9d49fd40dc7eea7b8d768d4d298e05a69e32789ab5a68de085e16d66c0280ccc"},
+	{"policy", "virtual_key_consented", 1}:         {&shape186, "646b86f871cfe228803394abe1d304c3810527d5ab17b3f50f7ebf417129062d"},
+	{"policy", "virtual_key_created", 1}:           {&shape187, "0ea6a6df0fbd04a1cee7002dafbc2cc2e14576e9ff64e15669bc3119aece8b89"},
+	{"policy", "virtual_key_created", 2}:           {&shape188, "095841d802b7358dd670de4aa639c4bb4f8934e2291f2ad363c3ca5776d878ec"},
+	{"policy", "virtual_key_revoked", 1}:           {&shape176, "aae4b0753002f75a735e5a7ce39ea57ae174361d87d462fe195a081f3f5b0270"},
+	{"session-runner", "sandbox_adopted", 1}:       {&shape189, "f0c3e52c7728c0181967ed45df096aec41172ab4216933d789288aa7114aa365"},
+	{"session-runner", "sandbox_created", 1}:       {&shape190, "dd19ac7ef15426cf30604b250f2c61326366cc154da3695050eabe0af84e7c4d"},
+	{"session-runner", "sandbox_ended", 1}:         {&shape191, "fa6e52a4a89917cc8849ce0266c3bc7038f237e424e98c2ea05fe1c5df2d2d7e"},
+	{"session-runner", "sandbox_exec_ended", 1}:    {&shape192, "3454646662f54253e4d28c3fef8e1fd05bdfbf8917068987bf0d8de9c8de988e"},
+	{"session-runner", "sandbox_exec_started", 1}:  {&shape193, "1040d16e529f18d2db6cc416c4967b82807a798a2bacb573d498c7c1f44b98b6"},
+	{"session-runner", "sandbox_renewed", 1}:       {&shape194, "07536c8de353a414236941736634695244b8e4db3afa0a43cd07dc643ba8668c"},
+	{"vault-broker", "secret_refused", 1}:          {&shape195, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
+	{"vault-broker", "secret_released", 1}:         {&shape196, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
 }
 
 var (
@@ -263,49 +265,50 @@ var (
 	shape148 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "class", Required: false, Shape: &shape147}, {Name: "description", Required: true, Shape: &shape0}, {Name: "egress_hosts", Required: false, Shape: &shape11}, {Name: "executor", Required: true, Shape: &shape0}, {Name: "input_schema", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "labels", Required: false, Shape: &shape11}, {Name: "output_schema", Required: true, Shape: &shape3}, {Name: "pack_digest", Required: false, Shape: &shape25}, {Name: "rerunnable", Required: false, Shape: &shape9}, {Name: "reserve", Required: false, Shape: &shape45}, {Name: "sandbox", Required: false, Shape: &shape34}, {Name: "secrets", Required: false, Shape: &shape36}, {Name: "tool", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape0}}}
 	shape149 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "class", Required: false, Shape: &shape147}, {Name: "description", Required: true, Shape: &shape0}, {Name: "egress_hosts", Required: false, Shape: &shape11}, {Name: "executor", Required: true, Shape: &shape0}, {Name: "input_schema", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "labels", Required: false, Shape: &shape11}, {Name: "output_schema", Required: true, Shape: &shape3}, {Name: "pack_digest", Required: false, Shape: &shape25}, {Name: "rerunnable", Required: false, Shape: &shape9}, {Name: "reserve", Required: false, Shape: &shape45}, {Name: "sandbox", Required: false, Shape: &shape53}, {Name: "secrets", Required: false, Shape: &shape36}, {Name: "tool", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape0}}}
 	shape150 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "class", Required: false, Shape: &shape147}, {Name: "description", Required: true, Shape: &shape0}, {Name: "egress_hosts", Required: false, Shape: &shape11}, {Name: "executor", Required: true, Shape: &shape0}, {Name: "input_schema", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "labels", Required: false, Shape: &shape11}, {Name: "output_schema", Required: true, Shape: &shape3}, {Name: "pack_digest", Required: false, Shape: &shape25}, {Name: "rerunnable", Required: false, Shape: &shape9}, {Name: "reserve", Required: false, Shape: &shape60}, {Name: "sandbox", Required: false, Shape: &shape53}, {Name: "secrets", Required: false, Shape: &shape36}, {Name: "tool", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape0}}}
-	shape151 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allotment", Required: true, Shape: &shape0}, {Name: "now", Required: true, Shape: &shape0}}}
-	shape152 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "account", Required: true, Shape: &shape0}, {Name: "amount", Required: false, Shape: &shape7}, {Name: "measure", Required: false, Shape: &shape0}, {Name: "window", Required: false, Shape: &shape0}}}
-	shape153 = canon.Shape{Kind: canon.ArrayKind, Item: &shape152}
-	shape154 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "blocks", Required: true, Shape: &shape153}, {Name: "now", Required: true, Shape: &shape0}}}
-	shape155 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allotment", Required: true, Shape: &shape0}, {Name: "blocks", Required: false, Shape: &shape153}, {Name: "now", Required: true, Shape: &shape0}}}
-	shape156 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allotment", Required: true, Shape: &shape0}, {Name: "blocks", Required: true, Shape: &shape153}, {Name: "holder", Required: true, Shape: &shape0}, {Name: "now", Required: true, Shape: &shape0}}}
-	shape157 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape158 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "reviewer", Required: true, Shape: &shape0}, {Name: "verdict", Required: true, Shape: &shape0}}}
-	shape159 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "account", Required: true, Shape: &shape0}, {Name: "amount", Required: true, Shape: &shape7}, {Name: "window", Required: false, Shape: &shape0}}}
-	shape160 = canon.Shape{Kind: canon.ArrayKind, Item: &shape159}
-	shape161 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape160}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape162 = canon.Shape{Kind: canon.ArrayKind, Item: &shape161}
-	shape163 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape160}, {Name: "status", Required: true, Shape: &shape0}}}
-	shape164 = canon.Shape{Kind: canon.ArrayKind, Item: &shape163}
-	shape165 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "now", Required: true, Shape: &shape0}, {Name: "reserved", Required: false, Shape: &shape162}, {Name: "settled", Required: false, Shape: &shape164}}}
-	shape166 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape160}, {Name: "session", Required: true, Shape: &shape0}, {Name: "tenant", Required: false, Shape: &shape0}}}
-	shape167 = canon.Shape{Kind: canon.ArrayKind, Item: &shape166}
-	shape168 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape160}, {Name: "status", Required: true, Shape: &shape0}, {Name: "tenant", Required: false, Shape: &shape0}}}
-	shape169 = canon.Shape{Kind: canon.ArrayKind, Item: &shape168}
-	shape170 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "now", Required: true, Shape: &shape0}, {Name: "reserved", Required: false, Shape: &shape167}, {Name: "settled", Required: false, Shape: &shape169}}}
-	shape171 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "delegate", Required: true, Shape: &shape0}, {Name: "delegator", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "kinds", Required: true, Shape: &shape11}}}
-	shape172 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "delegate", Required: true, Shape: &shape0}, {Name: "delegator", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "kinds", Required: true, Shape: &shape11}, {Name: "scopes", Required: false, Shape: &shape11}}}
-	shape173 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}}}
-	shape174 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "limits", Required: true, Shape: &shape3}}}
-	shape175 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape176 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "type", Required: true, Shape: &shape0}}}
-	shape177 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape178 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: false, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
-	shape179 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
-	shape180 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape181 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "owner", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape182 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "labels", Required: true, Shape: &shape11}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape183 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "before", Required: false, Shape: &shape0}, {Name: "id", Required: false, Shape: &shape0}, {Name: "principal", Required: false, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape184 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}}}
-	shape185 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape11}}}
-	shape186 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape6}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape9}, {Name: "concurrent", Required: false, Shape: &shape6}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape11}, {Name: "rate_calls", Required: false, Shape: &shape6}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape11}, {Name: "tags", Required: false, Shape: &shape11}}}
-	shape187 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape6}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape9}, {Name: "concurrent", Required: false, Shape: &shape6}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: false, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape11}, {Name: "rate_calls", Required: false, Shape: &shape6}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape11}, {Name: "tags", Required: false, Shape: &shape11}}}
-	shape188 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "instance", Required: true, Shape: &shape0}}}
-	shape189 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "cpu_millis", Required: true, Shape: &shape7}, {Name: "disk_mib", Required: true, Shape: &shape7}, {Name: "host", Required: true, Shape: &shape0}, {Name: "idle_ms", Required: true, Shape: &shape7}, {Name: "image", Required: true, Shape: &shape0}, {Name: "instance", Required: true, Shape: &shape0}, {Name: "life_ms", Required: true, Shape: &shape7}, {Name: "memory_mib", Required: true, Shape: &shape7}, {Name: "output_bytes", Required: true, Shape: &shape7}, {Name: "pids", Required: true, Shape: &shape7}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape190 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape191 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "exec", Required: true, Shape: &shape0}, {Name: "exit_code", Required: true, Shape: &shape7}, {Name: "status", Required: true, Shape: &shape0}, {Name: "stderr_bytes", Required: true, Shape: &shape7}, {Name: "stdout_bytes", Required: true, Shape: &shape7}}}
-	shape192 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "exec", Required: true, Shape: &shape0}}}
-	shape193 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}}}
-	shape194 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape195 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape11}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape151 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "class", Required: false, Shape: &shape147}, {Name: "description", Required: true, Shape: &shape0}, {Name: "disk_mib", Required: false, Shape: &shape6}, {Name: "egress_hosts", Required: false, Shape: &shape11}, {Name: "executor", Required: true, Shape: &shape0}, {Name: "image_digest", Required: false, Shape: &shape25}, {Name: "input_schema", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "labels", Required: false, Shape: &shape11}, {Name: "output_schema", Required: true, Shape: &shape3}, {Name: "pack_digest", Required: false, Shape: &shape25}, {Name: "rerunnable", Required: false, Shape: &shape9}, {Name: "reserve", Required: false, Shape: &shape60}, {Name: "sandbox", Required: false, Shape: &shape53}, {Name: "secrets", Required: false, Shape: &shape36}, {Name: "tool", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape0}}}
+	shape152 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allotment", Required: true, Shape: &shape0}, {Name: "now", Required: true, Shape: &shape0}}}
+	shape153 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "account", Required: true, Shape: &shape0}, {Name: "amount", Required: false, Shape: &shape7}, {Name: "measure", Required: false, Shape: &shape0}, {Name: "window", Required: false, Shape: &shape0}}}
+	shape154 = canon.Shape{Kind: canon.ArrayKind, Item: &shape153}
+	shape155 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "blocks", Required: true, Shape: &shape154}, {Name: "now", Required: true, Shape: &shape0}}}
+	shape156 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allotment", Required: true, Shape: &shape0}, {Name: "blocks", Required: false, Shape: &shape154}, {Name: "now", Required: true, Shape: &shape0}}}
+	shape157 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allotment", Required: true, Shape: &shape0}, {Name: "blocks", Required: true, Shape: &shape154}, {Name: "holder", Required: true, Shape: &shape0}, {Name: "now", Required: true, Shape: &shape0}}}
+	shape158 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape159 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "reviewer", Required: true, Shape: &shape0}, {Name: "verdict", Required: true, Shape: &shape0}}}
+	shape160 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "account", Required: true, Shape: &shape0}, {Name: "amount", Required: true, Shape: &shape7}, {Name: "window", Required: false, Shape: &shape0}}}
+	shape161 = canon.Shape{Kind: canon.ArrayKind, Item: &shape160}
+	shape162 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape161}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape163 = canon.Shape{Kind: canon.ArrayKind, Item: &shape162}
+	shape164 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape161}, {Name: "status", Required: true, Shape: &shape0}}}
+	shape165 = canon.Shape{Kind: canon.ArrayKind, Item: &shape164}
+	shape166 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "now", Required: true, Shape: &shape0}, {Name: "reserved", Required: false, Shape: &shape163}, {Name: "settled", Required: false, Shape: &shape165}}}
+	shape167 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape161}, {Name: "session", Required: true, Shape: &shape0}, {Name: "tenant", Required: false, Shape: &shape0}}}
+	shape168 = canon.Shape{Kind: canon.ArrayKind, Item: &shape167}
+	shape169 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "charges", Required: false, Shape: &shape161}, {Name: "status", Required: true, Shape: &shape0}, {Name: "tenant", Required: false, Shape: &shape0}}}
+	shape170 = canon.Shape{Kind: canon.ArrayKind, Item: &shape169}
+	shape171 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "now", Required: true, Shape: &shape0}, {Name: "reserved", Required: false, Shape: &shape168}, {Name: "settled", Required: false, Shape: &shape170}}}
+	shape172 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "delegate", Required: true, Shape: &shape0}, {Name: "delegator", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "kinds", Required: true, Shape: &shape11}}}
+	shape173 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "delegate", Required: true, Shape: &shape0}, {Name: "delegator", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "kinds", Required: true, Shape: &shape11}, {Name: "scopes", Required: false, Shape: &shape11}}}
+	shape174 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}}}
+	shape175 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "limits", Required: true, Shape: &shape3}}}
+	shape176 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape177 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "type", Required: true, Shape: &shape0}}}
+	shape178 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape179 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: false, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
+	shape180 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
+	shape181 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape182 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "owner", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape183 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "labels", Required: true, Shape: &shape11}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape184 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "before", Required: false, Shape: &shape0}, {Name: "id", Required: false, Shape: &shape0}, {Name: "principal", Required: false, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape185 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}}}
+	shape186 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape11}}}
+	shape187 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape6}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape9}, {Name: "concurrent", Required: false, Shape: &shape6}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape11}, {Name: "rate_calls", Required: false, Shape: &shape6}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape11}, {Name: "tags", Required: false, Shape: &shape11}}}
+	shape188 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape6}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape9}, {Name: "concurrent", Required: false, Shape: &shape6}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: false, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape11}, {Name: "rate_calls", Required: false, Shape: &shape6}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape11}, {Name: "tags", Required: false, Shape: &shape11}}}
+	shape189 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "instance", Required: true, Shape: &shape0}}}
+	shape190 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "cpu_millis", Required: true, Shape: &shape7}, {Name: "disk_mib", Required: true, Shape: &shape7}, {Name: "host", Required: true, Shape: &shape0}, {Name: "idle_ms", Required: true, Shape: &shape7}, {Name: "image", Required: true, Shape: &shape0}, {Name: "instance", Required: true, Shape: &shape0}, {Name: "life_ms", Required: true, Shape: &shape7}, {Name: "memory_mib", Required: true, Shape: &shape7}, {Name: "output_bytes", Required: true, Shape: &shape7}, {Name: "pids", Required: true, Shape: &shape7}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape191 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape192 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "exec", Required: true, Shape: &shape0}, {Name: "exit_code", Required: true, Shape: &shape7}, {Name: "status", Required: true, Shape: &shape0}, {Name: "stderr_bytes", Required: true, Shape: &shape7}, {Name: "stdout_bytes", Required: true, Shape: &shape7}}}
+	shape193 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "exec", Required: true, Shape: &shape0}}}
+	shape194 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}}}
+	shape195 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape196 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape11}, {Name: "to", Required: true, Shape: &shape0}}}
 )

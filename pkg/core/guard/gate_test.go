@@ -145,7 +145,7 @@ func TestPatterns(t *testing.T) {
 // change tenants.
 func TestGovernsCell(t *testing.T) {
 	for kind, want := range map[string][2]bool{
-		"tenant.create": {true, true}, "tenant.": {true, true}, "policy.freeze": {true, false}, guard.KindUnfreeze: {true, false},
+		"tenant.create": {true, true}, "tenant.": {true, true}, "policy.freeze": {true, false}, "image.import": {true, false}, guard.KindUnfreeze: {true, false},
 		"tenant": {}, "tool.tenant.create": {}, "policy.freezer": {}, guard.KindReview: {}, "": {},
 	} {
 		if got := [2]bool{guard.GovernsCell(kind), guard.ChangesTenants(kind)}; got != want {

@@ -72,6 +72,7 @@ var invocations = []invocation{
 	{line: "config check DIR/rubric.yaml", code: exitUsage}, {line: "config show --power"}, {line: "config schema"}, {line: "config nosuch", code: exitUsage},
 	{line: "context list"}, {line: "context set json --addr 127.0.0.1:1"}, {line: "context set json", code: exitOK}, {line: "context use json"}, {line: "context use nosuch", code: exitUsage}, {line: "context remove json-%d", code: exitUsage},
 	{line: "login", in: "TOKEN"}, {line: "login", in: "bad", code: exitAuth}, {line: "login", code: exitAuth}, {line: "login --token x", in: "x", code: exitUsage},
+	{line: "image list", code: exitDenied}, {line: "image gc --dry-run", code: exitDenied}, {line: "image import none.tar", code: exitDenied}, {line: "image build x", code: exitUsage}, {line: "image nosuch", code: exitUsage},
 	{line: "completion bash"}, {line: "completion nosuch", code: exitUsage}, {line: "manual DIR/man-%d"}, {line: "manual", code: exitUsage},
 	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
 }

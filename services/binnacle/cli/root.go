@@ -15,7 +15,7 @@ var families = []struct {
 	verbs     []verb
 }{
 	{"run", "Run it", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
-	{"use", "Use it", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSandboxCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
+	{"use", "Use it", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSandboxCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
 		newTokenCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
 	{"govern", "Govern it", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},

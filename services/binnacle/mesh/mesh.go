@@ -48,6 +48,7 @@ type Config struct {
 	Tenant      string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
 	Packs       string                   // folder of packs; empty = none
 	Containerd  string                   // path of containerd's socket; empty = tier "container" is not available
+	Images      string                   // folder of image archives and images.lock; empty = none
 	Warm        int                      // maximum number of containers that are prepared ahead of calls; 0 = none
 	Sandboxes   sessionrunner.HeldConfig // held sandboxes of the session-runner
 	Policies    []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle

@@ -43,7 +43,7 @@ var parts = []part{
 	}),
 	of(func(b *setup, s *sessionrunner.Service) error {
 		s.Config = sessionrunner.Config{PacksDir: b.cfg.Packs, StateDir: filepath.Join(b.dir, "sandbox"),
-			Containerd: b.cfg.Containerd, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Limit: runnerLimit(b.cfg), Held: b.cfg.Sandboxes}
+			Containerd: b.cfg.Containerd, Images: b.cfg.Images, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Limit: runnerLimit(b.cfg), Held: b.cfg.Sandboxes}
 		return os.MkdirAll(s.Config.StateDir, 0o711)
 	}),
 	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),

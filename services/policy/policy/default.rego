@@ -6,6 +6,7 @@ import rego.v1
 # What a caller's token must hold, by kind.
 scope_of := {
 	"tool.": "tools:call",
+	"image.": "cell:admin",
 	"client.": "tools:call",
 	"llm.": "llm:call",
 	"vault.": "vault:write",

@@ -40,6 +40,7 @@ type Config struct {
 	StateDir   string // folder for temporary files of sandboxes
 	Containerd string // path of containerd's socket; empty means that tier "container" is not available
 	FIFODir    string // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
+	Images     string // folder of image archives, and of the file images.lock; empty means none
 	Noop       bool   // register the built-in tool.noop, for benchmarks and tests
 	Warm       int    // maximum number of containers that are prepared ahead of calls; 0 means none
 	Limit      int    // maximum number of concurrent calls; 0 means 16
@@ -57,8 +58,9 @@ type Service struct {
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
 	held    *holder   // nil if no held sandboxes are offered
-	closer  io.Closer // of tier "container"; nil without it
-	broken  error     // reason why tier "process" is not available; nil if it is, or if containerd is configured
+	images  *containerd.Store // nil without tier "container"
+	closer  io.Closer         // of tier "container"; nil without it
+	broken  error             // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
 
 // Declaration implements run.Service. The service executes calls, and reads
@@ -87,8 +89,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Noop {
 		tools = append(tools, noop)
 	}
+	if s.images != nil {
+		tools = append(tools, imageTools...)
+	}
 	if s.PacksDir != "" {
-		packs, problems := pack.Discover(s.PacksDir)
+		lock, err := pack.ReadLock(s.Images, s.PacksDir)
+		if err != nil {
+			return err
+		}
+		packs, problems := pack.Discover(s.PacksDir, lock)
 		for _, p := range problems {
 			env.Log.Error("pack left out", "err", p)
 		}
@@ -126,7 +135,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	x := execute.New(env, limit, tools, s.handle)
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
-	x.ReRunable = func(kind string) bool { return s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable }
+	x.ReRunable = s.rerunnable
 	if s.held == nil {
 		ready()
 		return x.Run(ctx)
@@ -176,11 +185,11 @@ func (s *Service) openRunners(ctx context.Context) error {
 		if fifo == "" {
 			fifo = filepath.Join(s.StateDir, "fifo")
 		}
-		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, s.env.Instance), fifo, s.Warm)
+		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, s.env.Instance), fifo, s.Images, s.Warm)
 		if err != nil {
 			return err
 		}
-		s.runners, s.closer = append(s.runners, r), r
+		s.runners, s.closer, s.images = append(s.runners, r), r, r.Store()
 		return nil
 	}
 	dir := filepath.Join(s.StateDir, "sandbox-"+s.env.Instance)
@@ -226,6 +235,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if s.held != nil && strings.HasPrefix(w.Call.Kind, heldKinds) {
 		return s.held.handle(ctx, w)
 	}
+	if isImageKind(w.Call.Kind) {
+		return s.manageImages(ctx, w)
+	}
 	p, ok := s.packs[w.Call.Tool]
 	if !ok {
 		return execute.Fail(contract.CodeUnknownPack, "this instance has no pack %s", w.Call.Tool)
@@ -235,6 +247,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if r == nil {
 		return res
 	}
+	if p.Tool.Image != "" && r.Tier() != "container" {
+		return execute.Fail(contract.CodeSandboxUnavailable, "images require tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
+	}
 	stdin, res := input(w)
 	if res.ErrorCode != "" {
 		return res
@@ -243,14 +258,14 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
-	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Env: p.Env, Stdin: stdin, Limits: limits,
+	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	var missing *program.MissingInterpreter
 	if errors.As(err, &missing) {
 		return execute.Fail(contract.CodeInterpreterMissing, "%s cannot run in tier %s: %v", p.Tool.Tool, r.Tier(), missing)
 	}
 	if err != nil {
-		return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
+		return unavailable(p.Tool.Tool, r.Tier(), err)
 	}
 	res = judge(w, out)
 	res.Attestation = &out.Attest
@@ -334,10 +349,12 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 		return execute.Result{Status: contract.TimedOut, ErrorCode: contract.CodeTimeout, ErrorMessage: fmt.Sprintf("stopped after %d ms", w.Intent.Sandbox.WallMS)}
 	case out.OOM:
 		return execute.Fail(contract.CodeResourceExhausted, "killed at its memory limit of %d MiB", w.Intent.Sandbox.MemoryMiB)
-	case out.Exit != 0:
-		return execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
+	case out.DiskFull:
+		return execute.Fail(contract.CodeResourceExhausted, "exit %d, and a writable folder was full: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
 	case out.Overflow:
 		return execute.Fail(contract.CodeInvalidOutput, "more than max_output_bytes (%d) on standard output", w.Intent.Sandbox.OutputBytes)
+	case out.Exit != 0:
+		return execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
 	case len(bytes.TrimSpace(out.Stdout)) == 0:
 		return execute.Fail(contract.CodeInvalidOutput, "nothing on standard output")
 	}

@@ -155,7 +155,7 @@ func statusOf(code string) int {
 		return http.StatusConflict
 	case contract.CodeModelNotFound, contract.CodeSessionNotFound, contract.CodeNotFound:
 		return http.StatusNotFound
-	case contract.CodeSandboxUnavailable, contract.CodeUnavailable:
+	case contract.CodeImageMissing, contract.CodeSandboxUnavailable, contract.CodeUnavailable:
 		return http.StatusServiceUnavailable
 	case contract.CodeSandboxEnded:
 		return http.StatusGone

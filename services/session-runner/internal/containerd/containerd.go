@@ -4,6 +4,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +44,18 @@ type Runner struct {
 	discards discards
 	stop     context.CancelFunc // ends the sweeps
 	swept    sync.WaitGroup
+	store    *Store
 
 	mu     sync.Mutex
-	images map[string]*image // by digest of the program
+	images map[imageID]*image
 
 	keep func(id string) bool // other containers that a sweep leaves alone; nil if there are none
+}
+
+// imageID identifies the image of a program.
+type imageID struct {
+	program string // digest
+	base    string // digest of the base image; "" means none
 }
 
 // maxDiscards is the maximum number of containers that are removed at a time while runs
@@ -56,8 +64,9 @@ const maxDiscards = 8
 
 // Open connects to the daemon and removes the containers and temporary snapshots that an
 // earlier process of the same instance did not remove. fifoDir must have the same path
-// for this process and for the daemon. warm is the maximum number of prepared containers.
-func Open(ctx context.Context, socket, ns, fifoDir string, warm int) (*Runner, error) {
+// for this process and for the daemon. archives is the folder of image archives, or "".
+// warm is the maximum number of prepared containers.
+func Open(ctx context.Context, socket, ns, fifoDir, archives string, warm int) (*Runner, error) {
 	uidDir := filepath.Join(fifoDir, "uids") // shared by the instances on a host
 	fifoDir = filepath.Join(fifoDir, ns)
 	if err := os.RemoveAll(fifoDir); err != nil { // FIFOs of an earlier process
@@ -70,7 +79,8 @@ func Open(ctx context.Context, socket, ns, fifoDir string, warm int) (*Runner, e
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[string]*image{}, discards: discards{slots: make(chan struct{}, maxDiscards)}}
+	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}, discards: discards{slots: make(chan struct{}, maxDiscards)}}
+	r.store = &Store{client: client, ns: ns, archives: archives, ran: r.ran}
 	if r.uids, err = sandbox.OpenUIDs(uidDir); err != nil {
 		slog.Warn("runs share a user id", "err", err)
 	}
@@ -89,6 +99,9 @@ func Open(ctx context.Context, socket, ns, fifoDir string, warm int) (*Runner, e
 	r.swept.Go(func() { r.sweeps(sweeping) })
 	return r, nil
 }
+
+// Store returns the store of the runner's images.
+func (r *Runner) Store() *Store { return r.store }
 
 // Close removes all containers and closes the connection to containerd. All runs must
 // have ended.
@@ -122,7 +135,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
 	}
-	p := profile{program: s.Program.Digest, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids}
+	p := profile{image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB)}
 	c := r.pool.take(p, s.Program)
 	if c == nil {
 		var err error
@@ -133,7 +146,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	defer r.discards.start(c.remove)
 	out, err := r.execute(ctx, c, s)
 	out.Attest = contract.Attestation{Tier: r.Tier(), ImageDigest: s.Program.Digest, Limits: s.Limits,
-		Enforced: append([]string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}, c.image.facts...)}
+		Enforced: append([]string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", fmt.Sprintf("disk:%d_mib", p.diskMiB), "wall_clock", "output_bytes"}, c.image.facts...)}
 	return out, err
 }
 
@@ -153,15 +166,17 @@ func (r *Runner) user() (uid int, fact string, release func(), err error) {
 const drainTime = 2 * time.Second
 
 // execute runs the program in a prepared container. The program is killed when ctx is
-// done or its time limit has passed. All processes of the container have ended when
+// done, its time limit has passed, or its output exceeds the limit. All processes of the container have ended when
 // execute returns without an error.
 func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out sandbox.Outcome, err error) {
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
-	if err := c.start(s.Program.Argv(), environment(s.Env), s.Stdin, stdout, stderr); err != nil {
+	rpc := r.ctx(ctx)
+	kill := func() { _ = c.task.Kill(rpc, 9, containerd.WithKillAll) }
+	cut := &cutter{to: stdout, over: func() { go kill() }}
+	if err := c.start(s.Program.Argv(), environment(c.image.env, s.Env), s.Stdin, cut, stderr); err != nil {
 		return out, err
 	}
-	rpc := r.ctx(ctx)
-	timedOut := await(ctx, c.ended.done, time.Duration(s.Limits.WallMS)*time.Millisecond, func() { _ = c.task.Kill(rpc, 9, containerd.WithKillAll) })
+	timedOut := await(ctx, c.ended.done, time.Duration(s.Limits.WallMS)*time.Millisecond, kill)
 	if err := c.ended.err; err != nil {
 		return out, fmt.Errorf("wait: %w", err)
 	}
@@ -176,8 +191,26 @@ func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out 
 	var oom bool
 	out.Usage, oom = usage(rpc, c.task)
 	out.Exit, out.TimedOut, out.OOM = c.ended.exit, timedOut, oom && c.ended.exit != 0 && !timedOut && ctx.Err() == nil
+	out.DiskFull = c.ended.exit != 0 && !timedOut && ctx.Err() == nil && c.folders.full()
 	out.Stdout, out.Stderr, out.Overflow = stdout.Buf, stderr.Buf, stdout.Over
 	return out, nil
+}
+
+// cutter passes what is written to a Capped and calls over once, at the first write that
+// exceeds the maximum.
+type cutter struct {
+	to   *sandbox.Capped
+	over func()
+	once sync.Once
+}
+
+// Write implements io.Writer. It never fails.
+func (c *cutter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	if c.to.Over {
+		c.once.Do(c.over)
+	}
+	return n, err
 }
 
 // await waits until ended is closed. It calls kill when the time limit has passed or ctx
@@ -199,10 +232,11 @@ func await(ctx context.Context, ended <-chan struct{}, most time.Duration, kill 
 }
 
 // environment returns the environment of a program: PATH, HOME and TMPDIR of the
-// sandbox, and those of the pack. Of variables with the same name the last one counts.
-func environment(pack []string) []string {
+// sandbox, and the variables of the base image and of the pack. Of variables with the
+// same name the last one counts, but an image does not change HOME and TMPDIR.
+func environment(image, pack []string) []string {
 	var names, env []string
-	for _, v := range append([]string{"PATH=/pack", "HOME=/work", "TMPDIR=/tmp"}, pack...) {
+	for _, v := range slices.Concat([]string{"PATH=/pack"}, image, []string{"HOME=/work", "TMPDIR=/tmp"}, pack) {
 		name, _, _ := strings.Cut(v, "=")
 		if i := slices.Index(names, name); i >= 0 {
 			env[i] = v
@@ -214,10 +248,11 @@ func environment(pack []string) []string {
 }
 
 // spec returns the options of the container, among others: no network, no capabilities,
-// a system call filter, a read-only root, two tmpfs mounts of 64 MiB, and the limits of
-// the run.
+// a system call filter, a read-only root, and the limits of the run. The two writable
+// folders are tmpfs mounts of the profile's size, whose pages count as memory of the run.
 func spec(p profile, argv, env []string, uid uint32) []oci.SpecOpts {
 	mem := uint64(p.memoryMiB) << 20
+	folder := []string{"nosuid", "nodev", "noexec", fmt.Sprintf("size=%dm", p.diskMiB), "mode=1777"}
 	return []oci.SpecOpts{
 		oci.WithDefaultSpec(), oci.WithDefaultUnixDevices, oci.WithProcessArgs(argv...), oci.WithProcessCwd("/work"),
 		withEnv(env),
@@ -225,8 +260,8 @@ func spec(p profile, argv, env []string, uid uint32) []oci.SpecOpts {
 		seccomp.WithDefaultProfile(), narrowed, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(p.pids),
 		oci.WithCPUCFS(p.cpuMillis*100, 100000),
 		oci.WithMounts([]specs.Mount{
-			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "size=64m", "mode=1777"}},
-			{Destination: "/work", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "size=64m", "mode=1777"}}}),
+			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: folder},
+			{Destination: "/work", Type: "tmpfs", Source: "tmpfs", Options: folder}}),
 		oci.WithMaskedPaths([]string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware", "/proc/scsi"}),
 		oci.WithHostname("sandbox"),
 	}

@@ -117,7 +117,7 @@ func (d *daemon) open(t testing.TB, warm int) *Runner {
 // openAs is open with another namespace.
 func (d *daemon) openAs(t testing.TB, ns string, warm int) *Runner {
 	t.Helper()
-	r, err := Open(t.Context(), d.socket, ns, filepath.Join(d.dir, "fifo"), warm)
+	r, err := Open(t.Context(), d.socket, ns, filepath.Join(d.dir, "fifo"), d.dir, warm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func (d *daemon) openAs(t testing.TB, ns string, warm int) *Runner {
 
 // run returns a run of the test program with the given input.
 func run(p *program.Program, in string, wall time.Duration) sandbox.Spec {
-	return sandbox.Spec{Program: p, Stdin: []byte(in), Env: []string{"COLOR=red", "HOME=/tmp"},
+	return sandbox.Spec{Program: p, DiskMiB: 8, Stdin: []byte(in), Env: []string{"COLOR=red", "HOME=/tmp"},
 		Limits: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1 << 20, Pids: 32, WallMS: wall.Milliseconds()}}
 }
 
@@ -240,6 +240,9 @@ func TestRun(t *testing.T) {
 			"memory":      {"memory", time.Minute, "", sandbox.Outcome{Exit: 137, OOM: true}},
 			"exit 137":    {"kill", time.Minute, "", sandbox.Outcome{Exit: 137}},
 			"orphan":      {"orphan", time.Minute, "<nil>", sandbox.Outcome{}},
+			"disk":        {"disk", time.Minute, "no space left on device", sandbox.Outcome{Exit: 1, DiskFull: true}},
+			"forks":       {"forks", time.Minute, "resource temporarily unavailable", sandbox.Outcome{}},
+			"no SIGTERM":  {"ignore", 300 * time.Millisecond, "", sandbox.Outcome{Exit: 137, TimedOut: true}},
 		} {
 			t.Run(fmt.Sprintf("warm %d/%s", warm, name), func(t *testing.T) {
 				if warm > 0 {
@@ -250,7 +253,7 @@ func TestRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if string(got.Stdout) != c.out || got.Exit != c.want.Exit || got.TimedOut != c.want.TimedOut || got.OOM != c.want.OOM {
+				if string(got.Stdout) != c.out || got.Overflow || got.Exit != c.want.Exit || got.TimedOut != c.want.TimedOut || got.OOM != c.want.OOM || got.DiskFull != c.want.DiskFull {
 					t.Errorf("%q, exit %d, timed out %v, out of memory %v; %s", got.Stdout, got.Exit, got.TimedOut, got.OOM, got.Stderr)
 				}
 			})
@@ -388,7 +391,7 @@ func crash(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(t.Context(), filepath.Join(dir, "c.sock"), testNamespace, filepath.Join(dir, "fifo"), 2)
+	r, err := Open(t.Context(), filepath.Join(dir, "c.sock"), testNamespace, filepath.Join(dir, "fifo"), "", 2)
 	if err != nil {
 		t.Fatal(err)
 	}

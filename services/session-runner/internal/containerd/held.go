@@ -25,6 +25,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
 // The container of a held sandbox outlives this process. Its first process is a program of
@@ -65,8 +66,8 @@ type Held struct {
 	cpu int64 // CPU time that Usage has returned, in milliseconds
 }
 
-// Image is an image that held sandboxes can be created from.
-type Image struct {
+// HeldImage is an image that held sandboxes can be created from.
+type HeldImage struct {
 	Digest   string // of its manifest
 	snapshot string
 	env      []string
@@ -80,7 +81,7 @@ type Holder struct {
 	host string
 
 	mu     sync.Mutex
-	images map[string]*Image // by the path of the archive
+	images map[string]*HeldImage // by the path of the archive
 }
 
 // Holder returns a Holder for a namespace of the runner's daemon. It must not be used after
@@ -90,7 +91,7 @@ func (r *Runner) Holder(ns string) (*Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Holder{r: &Runner{client: r.client, ns: ns, fifoDir: r.fifoDir, uids: r.uids}, host: server.UUID, images: map[string]*Image{}}, nil
+	return &Holder{r: &Runner{client: r.client, ns: ns, fifoDir: r.fifoDir, uids: r.uids}, host: server.UUID, images: map[string]*HeldImage{}}, nil
 }
 
 // Host returns the id of the daemon, which a restart does not change.
@@ -108,7 +109,7 @@ func (h *Holder) Sweep(open func(id string) bool) error {
 
 // OpenImage imports an OCI archive, once per path and process, and adds the first
 // process's program. The archive must contain one image for this platform.
-func (h *Holder) OpenImage(path string) (*Image, error) {
+func (h *Holder) OpenImage(path string) (*HeldImage, error) {
 	r := h.r
 	if initCode == nil {
 		return nil, ErrNoInit
@@ -152,7 +153,7 @@ func (h *Holder) OpenImage(path string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Image{Digest: img.Target().Digest.String(), env: config.Config.Env}
+	out := &HeldImage{Digest: img.Target().Digest.String(), env: config.Config.Env}
 	if out.snapshot, err = r.withInit(ctx, identity.ChainID(layers).String()); err != nil {
 		return nil, fmt.Errorf("first process: %w", err)
 	}
@@ -212,7 +213,7 @@ const uidLabel = "binnacle.uid"
 // network, and the limits of a run; /tmp and /work are in memory, and their content counts
 // against the memory limit. The caller must call Remove on the result, unless the
 // container is to outlive this process.
-func (h *Holder) Hold(img *Image, s HeldSpec) (_ *Held, err error) {
+func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	r := h.r
 	rpc := r.ctx(context.Background())
 	uid, fact, release, err := r.user()
@@ -231,11 +232,11 @@ func (h *Holder) Hold(img *Image, s HeldSpec) (_ *Held, err error) {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
-	p := profile{memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids}
+	p := profile{memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: sandbox.DefaultDiskMiB}
 	argv := []string{initPath, strconv.FormatInt(int64(s.Life/time.Second), 10)}
 	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
 		containerd.WithContainerLabels(map[string]string{uidLabel: strconv.Itoa(uid)}),
-		containerd.WithNewSpec(append(spec(p, argv, environment(img.env), uint32(uid)), workSize(s.DiskMiB))...))
+		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid)), workSize(s.DiskMiB))...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}

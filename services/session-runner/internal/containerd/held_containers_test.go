@@ -41,7 +41,7 @@ func shellImage(t testing.TB) string {
 		put(tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + name, Linkname: "busybox"}, nil)
 	}
 	_ = tw.Close()
-	archive, _, err := ociArchive("binnacle.invalid/shell:test", layer.Bytes())
+	archive, _, err := ociArchive("binnacle.invalid/shell:test", &base{}, layer.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/containerd/content"
 	"github.com/containerd/containerd/mount"
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -32,25 +33,59 @@ import (
 type image struct {
 	snapshot string
 	launcher bool     // the layer contains the launcher
+	env      []string // variables of the base image
 	facts    []string // entries of attestations: how the program was verified, and the digest of a script's interpreter
 }
 
-// image imports the program as an image with one layer, once per digest and process. The
+// image imports the program as a layer on the base image with the given digest, or as an
+// image with one layer if from is "", once per process. The
 // layer contains every mount point, because the snapshot is mounted read-only. To detect
 // a change during the import, image compares the stored layer with the imported one and,
 // if this process can mount the snapshot, verifies the digest of the program in the
-// mount.
-func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) {
+// mount. It returns a *program.MissingInterpreter if the base image does not have the
+// interpreter of a script.
+func (r *Runner) image(ctx context.Context, p *program.Program, from string) (*image, error) {
+	id := imageID{p.Digest, from}
+	if img := r.known(id); img != nil {
+		return img, nil
+	}
+	r.store.building.Lock()
+	defer r.store.building.Unlock()
+	if img := r.known(id); img != nil {
+		return img, nil
+	}
+	img, err := r.build(ctx, p, from)
+	if err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if img, ok := r.images[p.Digest]; ok {
-		return img, nil
+	r.images[id] = img
+	return img, nil
+}
+
+// known returns the image of a program if it was built, or nil.
+func (r *Runner) known(id imageID) *image {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.images[id]
+}
+
+// build is image for a program that was not imported. The caller must hold r.store.building.
+func (r *Runner) build(ctx context.Context, p *program.Program, from string) (*image, error) {
+	under, name := &base{}, packPrefix+p.Digest[len("sha256:"):]
+	if from != "" {
+		var err error
+		if under, err = r.store.base(ctx, from); err != nil {
+			return nil, err
+		}
+		name += "-" + strings.TrimPrefix(from, "sha256:")
 	}
 	layer, err := layerOf(p)
 	if err != nil {
 		return nil, err
 	}
-	archive, desc, err := ociArchive("binnacle.invalid/pack:"+p.Digest[len("sha256:"):], layer)
+	archive, desc, err := ociArchive(name, under, layer)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +112,8 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if !bytes.Equal(stored, layer) {
 		return nil, errors.New("containerd's content store has other content for the layer of the program")
 	}
-	out := &image{snapshot: desc.Digest.String(), launcher: launcherCode != nil, facts: []string{"program:content_addressed"}} // the name of the snapshot is the OCI ChainID, which for a single, uncompressed layer equals its digest
+	chain := identity.ChainID(append(slices.Clone(under.config.RootFS.DiffIDs), desc.Digest)) // the program's layer is not compressed, so its digest is its DiffID
+	out := &image{snapshot: chain.String(), launcher: launcherCode != nil, env: under.config.Config.Env, facts: []string{"program:content_addressed"}}
 	switch err := r.checkMounted(ctx, out.snapshot, p); {
 	case err == nil:
 		out.facts = []string{"program:hashed_after_mounting"}
@@ -87,7 +123,9 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if p.Interpreter != nil {
 		out.facts = append(out.facts, "interpreter:"+p.Interpreter.Digest)
 	}
-	r.images[p.Digest] = out
+	if from != "" {
+		out.facts = append(out.facts, "image:"+from)
+	}
 	return out, nil
 }
 
@@ -122,6 +160,9 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 		if err == nil && program.Digest(body) != p.Digest {
 			err = fmt.Errorf("drift: the mounted program has digest %s, not %s", program.Digest(body), p.Digest)
 		}
+		if err == nil {
+			err = interpreterIn(root, p)
+		}
 		hashed = err
 		return nil
 	})
@@ -129,6 +170,34 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 		return errors.Join(errMount, err)
 	}
 	return hashed
+}
+
+// interpreterIn returns a *program.MissingInterpreter if the root file system of an image
+// does not have the interpreter of a script, or not that of a script for env(1).
+func interpreterIn(root string, p *program.Program) error {
+	if p.InterpreterPath == "" || p.Interpreter != nil {
+		return nil
+	}
+	in, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	has := func(at string) bool {
+		_, err := in.Stat(strings.TrimPrefix(path.Clean(at), "/"))
+		return !errors.Is(err, os.ErrNotExist) // another error, such as for an absolute link, does not prove that it is missing
+	}
+	missing := func(at string) error {
+		return &program.MissingInterpreter{Path: at, Reason: "is not in the image: name another image in the manifest, or another interpreter in the script's first line"}
+	}
+	if !path.IsAbs(p.InterpreterPath) || !has(p.InterpreterPath) {
+		return missing(p.InterpreterPath)
+	}
+	command, _, _ := strings.Cut(p.InterpreterArg, " ")
+	if path.Base(p.InterpreterPath) == "env" && command != "" && !strings.HasPrefix(command, "-") && !slices.ContainsFunc([]string{"/usr/local/bin/", "/usr/bin/", "/bin/"}, func(d string) bool { return has(d + command) }) {
+		return missing(command)
+	}
+	return nil
 }
 
 // layerOf returns the root file system of a program as a tar archive: the mount points,
@@ -186,9 +255,9 @@ func dirMode(name string) int64 {
 	return 0o755
 }
 
-// ociArchive returns an OCI image archive with one layer, and the descriptor of the
-// layer.
-func ociArchive(name string, layer []byte) ([]byte, v1.Descriptor, error) {
+// ociArchive returns an OCI image archive of a layer on a base image, and the descriptor
+// of the layer. The archive does not contain the layers of the base image.
+func ociArchive(name string, under *base, layer []byte) ([]byte, v1.Descriptor, error) {
 	var out bytes.Buffer
 	ow := tar.NewWriter(&out)
 	put := func(path string, b []byte) {
@@ -201,12 +270,12 @@ func ociArchive(name string, layer []byte) ([]byte, v1.Descriptor, error) {
 		return v1.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(b))}
 	}
 	layerDesc := blob(v1.MediaTypeImageLayer, layer)
-	config, err := json.Marshal(v1.Image{Platform: v1.Platform{Architecture: goarch, OS: "linux"}, RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerDesc.Digest}}})
+	config, err := json.Marshal(v1.Image{Platform: v1.Platform{Architecture: goarch, OS: "linux"}, Config: v1.ImageConfig{Env: under.config.Config.Env}, RootFS: v1.RootFS{Type: "layers", DiffIDs: append(slices.Clone(under.config.RootFS.DiffIDs), layerDesc.Digest)}})
 	if err != nil {
 		return nil, v1.Descriptor{}, err
 	}
 	configDesc := blob(v1.MediaTypeImageConfig, config)
-	manifest, err := json.Marshal(v1.Manifest{Versioned: ocispec.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Config: configDesc, Layers: []v1.Descriptor{layerDesc}})
+	manifest, err := json.Marshal(v1.Manifest{Versioned: ocispec.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Config: configDesc, Layers: append(slices.Clone(under.manifest.Layers), layerDesc)})
 	if err != nil {
 		return nil, v1.Descriptor{}, err
 	}

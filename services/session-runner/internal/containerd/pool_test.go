@@ -53,7 +53,7 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-var a, b = profile{program: "a"}, profile{program: "b"}
+var a, b = profile{image: imageID{program: "a"}}, profile{image: imageID{program: "b"}}
 
 // TestPoolDemand checks that the pool prepares a container for each run that found none,
 // that each container is handed out once, that an ended one is not, and that those of an

@@ -17,15 +17,15 @@ import (
 	"github.com/containerd/containerd/snapshots"
 
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
-	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
 // profile identifies the containers that are equal before a run starts in them.
 type profile struct {
-	program   string // digest
+	image     imageID
 	memoryMiB int64
 	cpuMillis int64
 	pids      int64
+	diskMiB   int64 // size of each writable folder
 }
 
 // prepared is a container for one run. Its first process is the launcher, which waits for the
@@ -40,6 +40,7 @@ type prepared struct {
 	stdin    *io.PipeWriter
 	stdout   *later
 	stderr   *later
+	folders  folders
 	run      func() error // starts the task of a container without a launcher
 	remove   func()       // kills the container's processes and removes all that belongs to it; must be called once
 }
@@ -48,7 +49,7 @@ type prepared struct {
 // an architecture without a launcher. The caller must call remove on the result.
 func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *prepared, err error) {
 	rpc := r.ctx(context.Background())
-	img, err := r.image(rpc, prog)
+	img, err := r.image(rpc, prog, p.image.base)
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
@@ -79,7 +80,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
 	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithNewSpec(spec(p, argv, environment(env), uint32(uid))...))
+		containerd.WithNewSpec(spec(p, argv, environment(img.env, env), uint32(uid))...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}
@@ -87,7 +88,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	in, out := io.Pipe()
 	c.stdin = out
 	stdin := &closing{r: in, eof: make(chan struct{})}
-	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end() })
+	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end(); c.folders.close() })
 	if c.task, err = ctr.NewTask(rpc, cio.NewCreator(cio.WithStreams(stdin, c.stdout, c.stderr), cio.WithFIFODir(r.fifoDir))); err != nil {
 		return nil, fmt.Errorf("task: %w", err)
 	}
@@ -102,6 +103,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 		if err := c.task.Start(rpc); err != nil {
 			return fmt.Errorf("start: %w", err)
 		}
+		c.folders = openFolders(c.task.Pid(), id, p.diskMiB)
 		go func() {
 			<-stdin.eof
 			for c.task.CloseIO(rpc, containerd.WithStdinCloser) != nil && c.alive() { // containerd may be restarting
@@ -135,7 +137,7 @@ func (c *prepared) alive() bool {
 
 // start starts the program with the given input. Its output is written to stdout and
 // stderr until execute sets other destinations in c.stdout and c.stderr.
-func (c *prepared) start(argv, env []string, input []byte, stdout, stderr *sandbox.Capped) error {
+func (c *prepared) start(argv, env []string, input []byte, stdout, stderr io.Writer) error {
 	c.stdout.set(stdout)
 	c.stderr.set(stderr)
 	if c.launcher {

@@ -1,8 +1,9 @@
 // Package pack finds packs in a folder and reads their manifests. A pack is an
 // executable, a script or a WebAssembly module that reads one JSON document from
-// standard input and writes one to standard output. Its sandbox contains no other
-// program or library except the interpreter of a script, so executables and interpreters
-// must be statically linked.
+// standard input and writes one to standard output. It runs in the image that its
+// manifest names. Without an image, its sandbox contains no other program or library
+// except the interpreter of a script, so executables and interpreters must be statically
+// linked.
 package pack
 
 import (
@@ -48,6 +49,8 @@ type manifest struct {
 	CPUMillis      int64          `yaml:"cpu_millis"`
 	Pids           int64          `yaml:"pids"`
 	Tier           string         `yaml:"tier"`
+	Image          string         `yaml:"image"`    // image in which the program runs: NAME, NAME@DIGEST or DIGEST
+	DiskMiB        int64          `yaml:"disk_mib"` // size of each writable folder of the sandbox
 	Rerunnable     bool           `yaml:"rerunnable"`
 	Class          string         `yaml:"class"`        // class of the effect, from E0 (read-only) to E4 (irreversible)
 	Labels         []string       `yaml:"labels"`       // labels (data classes) of the output
@@ -90,13 +93,13 @@ var (
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
 
-// Discover reads every pack in dir and returns the packs sorted by name. It omits an
+// Discover reads every pack in dir, resolves the names of images with lock, and returns the packs sorted by name. It omits an
 // invalid pack and returns its error in problems, because the pack must not run with
 // weaker limits than its author intended. If several packs have the same name, it omits
 // all of them and adds an error to problems. It ignores manifests, files that are not
 // regular, and files that are neither executable nor named *.wasm. If dir cannot be
 // read, problems contains only that error.
-func Discover(dir string) (packs []Pack, problems []error) {
+func Discover(dir string, lock Lock) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, []error{fmt.Errorf("packs directory: %w", err)}
@@ -107,7 +110,7 @@ func Discover(dir string) (packs []Pack, problems []error) {
 		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 && !isWASM(en.Name()) || isManifest(en.Name()) {
 			continue
 		}
-		p, err := load(dir, en.Name())
+		p, err := load(dir, en.Name(), lock)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("pack %s: %w", en.Name(), err))
 			continue
@@ -158,7 +161,7 @@ func Name(file string) string {
 }
 
 // load reads one executable into sealed memory, and reads its manifest.
-func load(dir, file string) (p Pack, err error) {
+func load(dir, file string, lock Lock) (p Pack, err error) {
 	name := Name(file)
 	if name == "" {
 		return Pack{}, fmt.Errorf("the file name has no ASCII letter or digit, so the pack has no name")
@@ -167,7 +170,19 @@ func load(dir, file string) (p Pack, err error) {
 	if err != nil {
 		return Pack{}, err
 	}
-	sealed, err := program.Open(path)
+	m, err := readManifest(dir, file, strings.TrimPrefix(name, "cmd."))
+	if err != nil {
+		return Pack{}, err
+	}
+	image, err := lock.resolve(m.Image)
+	if err != nil {
+		return Pack{}, err
+	}
+	open := program.Open
+	if image != "" {
+		open = program.OpenInImage
+	}
+	sealed, err := open(path)
 	if err != nil {
 		return Pack{}, err
 	}
@@ -176,13 +191,9 @@ func load(dir, file string) (p Pack, err error) {
 			_ = sealed.Close()
 		}
 	}()
-	m, err := readManifest(dir, file, strings.TrimPrefix(name, "cmd."))
-	if err != nil {
-		return Pack{}, err
-	}
 	p = Pack{Path: path, Program: sealed, Env: m.Env}
 	p.Tool = contract.Tool{
-		Description: m.Description, Executor: "session-runner", Kind: "tool." + name, Pack: sealed.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
+		Description: m.Description, DiskMiB: m.DiskMiB, Executor: "session-runner", Image: image, Kind: "tool." + name, Pack: sealed.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
 	}
 	p.Tool.Class, p.Tool.Labels, p.Tool.Egress = m.Class, m.Labels, m.EgressHosts
@@ -257,7 +268,7 @@ func (m *manifest) fill(base string, wasm bool) error {
 		v         *int64
 		def, most int64
 	}{{"timeout_s", &m.TimeoutS, DefaultTimeoutS, maxTimeoutS}, {"max_output_bytes", &m.MaxOutputBytes, DefaultMaxOutputBytes, maxAmount},
-		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB, maxMemoryMiB}, {"cpu_millis", &m.CPUMillis, defaultCPUMillis, maxCPUMillis}, {"pids", &m.Pids, defaultPids, maxAmount}} {
+		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB, maxMemoryMiB}, {"cpu_millis", &m.CPUMillis, defaultCPUMillis, maxCPUMillis}, {"pids", &m.Pids, defaultPids, maxAmount}, {"disk_mib", &m.DiskMiB, 0, maxMemoryMiB}} {
 		if *d.v < 0 || *d.v > d.most {
 			return fmt.Errorf("%s: want 0 to %d", d.field, d.most)
 		}
@@ -266,8 +277,11 @@ func (m *manifest) fill(base string, wasm bool) error {
 	m.Version = cmp.Or(m.Version, "v1")
 	m.Description = cmp.Or(m.Description, "Runs "+base+".")
 	tier := tierProcess
-	if wasm {
+	switch {
+	case wasm:
 		tier = tierWASI
+	case m.Image != "":
+		tier = tierContainer
 	}
 	m.Tier = cmp.Or(m.Tier, tier)
 	return nil
@@ -297,6 +311,8 @@ func (m *manifest) check(file string) error {
 		return fmt.Errorf("reserve: must not be negative")
 	case !slices.Contains([]string{tierProcess, tierContainer, tierWASI}, m.Tier):
 		return fmt.Errorf("tier: %q is not process, wasi or container", m.Tier)
+	case m.Image != "" && m.Tier != tierContainer:
+		return fmt.Errorf("image: requires tier container, not %s", m.Tier)
 	case (m.Tier == tierWASI) != isWASM(file):
 		return fmt.Errorf("tier: %q cannot run %s: .wasm files require tier wasi, and other files another tier", m.Tier, file)
 	}

@@ -20,7 +20,7 @@ func TestDiscover(t *testing.T) {
 	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // a manifest is not a pack even if the file is executable
 	write(t, dir, "plain", "x", 0o755)
 	write(t, dir, "notexec", "x", 0o644)
-	packs, problems := Discover(dir)
+	packs, problems := Discover(dir, nil)
 	if len(packs) != 2 || len(problems) != 0 {
 		t.Fatal(packs, problems)
 	}
@@ -53,20 +53,20 @@ func TestProblems(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir, "p", "x", 0o755)
 		write(t, dir, "p.pack.yaml", manifest, 0o644)
-		if packs, problems := Discover(dir); len(packs) != 0 || len(problems) != 1 {
+		if packs, problems := Discover(dir, nil); len(packs) != 0 || len(problems) != 1 {
 			t.Errorf("%s: %v %v", name, packs, problems)
 		}
 	}
 	dir := t.TempDir()
 	write(t, dir, "upper", "x", 0o755)
 	write(t, dir, "upper.sh", "x", 0o755)
-	if packs, problems := Discover(dir); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "is used by") {
+	if packs, problems := Discover(dir, nil); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "is used by") {
 		t.Errorf("collision: %v %v", packs, problems)
 	}
 	write(t, dir, "one", "x", 0o755)
 	write(t, dir, "one.pack.yaml", "version: v1\n", 0o644)
 	write(t, dir, "one.helmdeck-pack.yaml", "version: v1\n", 0o644)
-	if _, problems := Discover(dir); len(problems) != 2 {
+	if _, problems := Discover(dir, nil); len(problems) != 2 {
 		t.Errorf("two manifests: %v", problems)
 	}
 }

@@ -24,7 +24,7 @@ type Program struct {
 
 	// For a script: the path of its interpreter, the argument that the first line passes
 	// to the interpreter (or ""), and the interpreter itself, which is nil if Problem
-	// returns an error.
+	// returns an error or the program was opened by OpenInImage.
 	InterpreterPath string
 	InterpreterArg  string
 	Interpreter     *Program
@@ -53,24 +53,51 @@ func (e *MissingInterpreter) Error() string {
 // used, Open returns no error, and Problem returns the reason why the program cannot
 // run. The caller must Close the program.
 func Open(path string) (*Program, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
-	}
-	body, err := io.ReadAll(f)
-	if err != nil {
-		return nil, err
-	}
-	p, err := seal(body)
+	p, body, err := read(path)
 	if err != nil {
 		return nil, err
 	}
 	p.interpret(body)
 	return p, nil
+}
+
+// OpenInImage is Open for a program that runs in an image. The image has its interpreter
+// and libraries, so those of this host are not read, and Problem returns nil.
+func OpenInImage(path string) (*Program, error) {
+	p, body, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.HasPrefix(body, []byte("#!")) {
+		p.InterpreterPath, p.InterpreterArg = firstLine(body)
+	}
+	return p, nil
+}
+
+// read copies the file at path into sealed memory. It also returns the bytes.
+func read(path string) (*Program, []byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+	}
+	body, err := io.ReadAll(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := seal(body)
+	return p, body, err
+}
+
+// firstLine returns the path of a script's interpreter and the argument for it from the
+// script's first line, of which the first 4 KiB count.
+func firstLine(body []byte) (path, arg string) {
+	line, _, _ := bytes.Cut(body[2:min(len(body), 4096)], []byte("\n"))
+	path, arg, _ = strings.Cut(strings.TrimSpace(string(line)), " ")
+	return path, strings.TrimSpace(arg)
 }
 
 // interpret sets the interpreter of a script. If the program needs an interpreter or
@@ -82,9 +109,8 @@ func (p *Program) interpret(body []byte) {
 		}
 		return
 	}
-	line, _, _ := bytes.Cut(body[2:min(len(body), 4096)], []byte("\n"))
-	path, arg, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-	p.InterpreterPath, p.InterpreterArg = path, strings.TrimSpace(arg)
+	path, arg := firstLine(body)
+	p.InterpreterPath, p.InterpreterArg = path, arg
 	missing := func(reason string) { p.problem = &MissingInterpreter{path, reason} }
 	if !strings.HasPrefix(path, "/") {
 		missing("is not an absolute path: name it in the script's first line")

@@ -21,6 +21,8 @@ import (
 type Spec struct {
 	ID      string // unique id of the run; names its cgroup and folder
 	Program *program.Program
+	Image   string // digest of the image in which the program runs; "" means none. Only tier container has images
+	DiskMiB int64  // size of each writable folder in MiB; 0 means DefaultDiskMiB
 	Env     []string
 	Stdin   []byte
 	Limits  contract.Sandbox
@@ -37,6 +39,7 @@ type Outcome struct {
 	Overflow bool // standard output exceeded OutputBytes, and the rest was discarded
 	TimedOut bool
 	OOM      bool
+	DiskFull bool           // the program failed, and a writable folder had no room left when it ended
 	Usage    contract.Usage // CPU time, memory and egress, and which of them were measured
 	Attest   contract.Attestation
 }
@@ -53,6 +56,10 @@ type Runner interface {
 	// and the Outcome describes the failure.
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }
+
+// DefaultDiskMiB is the size of each writable folder of a sandbox in MiB, unless the tool
+// has another.
+const DefaultDiskMiB = 64
 
 // StderrMax is the maximum number of bytes of a program's standard error in an Outcome.
 // It exceeds the number of bytes that are recorded, so that redaction finds a secret

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +32,11 @@ func main() {
 	case "mark": // leaves a file, and reports the files that were there
 		entries, _ := os.ReadDir("/tmp")
 		fmt.Print(len(entries))
-		_ = os.WriteFile("/tmp/mark", nil, 0o600)
+		for _, dir := range []string{"/tmp", "/work"} {
+			if err := os.WriteFile(dir+"/mark", nil, 0o600); err != nil {
+				fmt.Print(err)
+			}
+		}
 	case "sleep":
 		time.Sleep(time.Hour)
 	case "orphan": // leaves a process in a session of its own, which sleeps
@@ -49,6 +56,29 @@ func main() {
 			all = append(all, b)
 			_ = all
 		}
+	case "disk": // fills a writable folder until it is full
+		f, err := os.Create("/work/file")
+		for b := make([]byte, 1<<20); err == nil; {
+			_, err = f.Write(b)
+		}
+		fmt.Print(errors.Unwrap(err))
+		os.Exit(1)
+	case "forks": // starts processes, which start processes, until that fails
+		for {
+			cmd := exec.Command("/pack/main")
+			cmd.Stdin = strings.NewReader("sleep")
+			if err := cmd.Start(); err != nil {
+				fmt.Print(errors.Unwrap(err))
+				return
+			}
+		}
+	case "flood": // writes without end
+		for b := bytes.Repeat([]byte("x"), 1<<20); ; {
+			_, _ = os.Stdout.Write(b)
+		}
+	case "ignore": // ignores every signal that can be ignored
+		signal.Ignore()
+		time.Sleep(time.Hour)
 	case "kill": // ends as a program that the kernel killed would
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // ignored for the first process of a namespace
 		os.Exit(137)

@@ -1,0 +1,119 @@
+package sessionrunner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
+)
+
+// Kinds of the calls that manage images. Each concerns the instance that executes it.
+const (
+	kindImageGC     = "image.gc"
+	kindImageImport = "image.import"
+	kindImageList   = "image.list"
+)
+
+// imageOutput is the schema of the output of each kind of call.
+const imageOutput = `{"properties":{"images":{"items":{"properties":{"created":{"type":"string"},"digest":{"type":"string"},"name":{"type":"string"},"size":{"type":"integer"},"tools":{"items":{"type":"string"},"type":"array"}},"required":["created","digest","size","tools"],"type":"object"},"type":"array"},"instance":{"type":"string"}},"required":["images","instance"],"type":"object"}`
+
+// imageTools are registered where tier container is available.
+var imageTools = []contract.Tool{
+	{Description: "Removes the images that no pack of the session-runner uses from containerd's store. With dry_run it only lists them.", Class: "E2", Executor: "session-runner", Kind: kindImageGC, Tool: kindImageGC, Version: "v1", Rerunnable: true,
+		InputSchema: contract.Raw(`{"additionalProperties":false,"properties":{"dry_run":{"type":"boolean"}},"type":"object"}`), OutputSchema: contract.Raw(imageOutput)},
+	{Description: "Imports the images of an archive in the session-runner's folder of images into containerd's store.", Class: "E1", Executor: "session-runner", Kind: kindImageImport, Tool: kindImageImport, Version: "v1", Rerunnable: true,
+		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"archive":{"maxLength":255,"minLength":1,"type":"string"},"digest":{"pattern":"^sha256:[0-9a-f]{64}$","type":"string"}},"required":["archive"],"type":"object"}`),
+		OutputSchema: contract.Raw(imageOutput)},
+	{Description: "Lists the images in containerd's store and the packs that use them.", Class: "E0", Executor: "session-runner", Kind: kindImageList, Tool: kindImageList, Version: "v1", Rerunnable: true,
+		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(imageOutput)},
+}
+
+// imageArgs are the arguments of the calls that manage images.
+type imageArgs struct {
+	Archive string `json:"archive"`
+	Digest  string `json:"digest"`
+	DryRun  bool   `json:"dry_run"`
+}
+
+// listedImage is an image in the output of a call.
+type listedImage struct {
+	containerd.Image
+	Tools []string `json:"tools"` // packs of this instance that run in the image, sorted
+}
+
+// manageImages executes a call that manages images. Its output names the instance,
+// because each instance has a store of its own.
+func (s *Service) manageImages(ctx context.Context, w *execute.Work) execute.Result {
+	if s.images == nil {
+		return execute.Fail(contract.CodeSandboxUnavailable, "images require tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
+	}
+	var args imageArgs
+	if err := json.Unmarshal(w.Args, &args); err != nil {
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
+	}
+	var images []containerd.Image
+	var err error
+	switch w.Call.Kind {
+	case kindImageImport:
+		images, err = s.images.Import(ctx, args.Archive, args.Digest)
+	case kindImageGC:
+		images, err = s.images.GC(ctx, s.used(), args.DryRun)
+	default:
+		images, err = s.images.Images(ctx)
+	}
+	if err != nil {
+		return execute.Fail(contract.CodeHandlerFailed, "%s: %v", w.Call.Kind, err)
+	}
+	out := make([]listedImage, len(images))
+	for i, img := range images {
+		out[i] = listedImage{Image: img, Tools: s.users(img.Digest)}
+	}
+	body, err := json.Marshal(map[string]any{"images": out, "instance": w.Instance})
+	if err != nil {
+		return execute.Fail(contract.CodeInternal, "%v", err)
+	}
+	return execute.Result{Output: body}
+}
+
+// users returns the names of the packs that run in the image with the given digest.
+func (s *Service) users(digest string) []string {
+	out := []string{}
+	for name, p := range s.packs {
+		if p.Tool.Image == digest {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// used returns the digests of the packs' images and programs.
+func (s *Service) used() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range s.packs {
+		out[p.Tool.Image], out[p.Tool.Pack] = true, true
+	}
+	return out
+}
+
+// rerunnable reports whether a call of the kind may run again after a crash.
+func (s *Service) rerunnable(kind string) bool {
+	return isImageKind(kind) || s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable
+}
+
+func isImageKind(kind string) bool {
+	return slices.ContainsFunc(imageTools, func(t contract.Tool) bool { return t.Kind == kind })
+}
+
+// unavailable returns the result of a call whose sandbox could not be made or operated.
+func unavailable(tool, tier string, err error) execute.Result {
+	if missing := (*containerd.MissingImage)(nil); errors.As(err, &missing) {
+		return execute.Fail(contract.CodeImageMissing, "%s cannot run: %v", tool, missing)
+	}
+	return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made in tier %s: %v", tier, err)
+}
