@@ -81,6 +81,8 @@ replace github.com/binnacle-mesh/binnacle/services/audit => ../services/audit
 
 replace github.com/binnacle-mesh/binnacle/services/binnacle => ../services/binnacle
 
+replace github.com/binnacle-mesh/binnacle/services/egress-broker => ../services/egress-broker
+
 replace github.com/binnacle-mesh/binnacle/services/gateway => ../services/gateway
 
 replace github.com/binnacle-mesh/binnacle/services/judge => ../services/judge

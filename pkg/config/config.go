@@ -31,6 +31,7 @@ type Config struct {
 	Gateway       Gateway       `json:"gateway"`
 	LLMRouter     LLMRouter     `json:"llm-router"`
 	Policy        Policy        `json:"policy"`
+	EgressBroker  EgressBroker  `json:"egress-broker"`
 	SessionRunner SessionRunner `json:"session-runner"`
 	VaultBroker   VaultBroker   `json:"vault-broker"`
 }
@@ -97,6 +98,12 @@ type LLMRouter struct {
 // Policy is the section of the policy service.
 type Policy struct {
 	Bundles []string `json:"bundles"`
+}
+
+// EgressBroker is the section of the egress-broker service.
+type EgressBroker struct {
+	Sockets  string   `json:"sockets"`
+	Networks []string `json:"networks"`
 }
 
 // SessionRunner is the section of the session-runner service.

@@ -5,6 +5,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/contract"
 // Names of the services.
 const (
 	Audit         = "audit"
+	EgressBroker  = "egress-broker"
 	Gateway       = contract.CallerExecutor
 	Judge         = "judge"
 	LLMRouter     = "llm-router"
@@ -85,6 +86,7 @@ var all = []Service{
 			{Name: ViewBudget, Path: "policy-budget", Verb: "budget_view", Snapshot: ViewBudget},
 			{Name: ViewStarts, Path: "policy-starts", Verb: "starts_view", Snapshot: ViewStarts}},
 	},
+	{Name: EgressBroker, Slots: 4},
 	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
 	{Name: "work", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "work"}}},
 }

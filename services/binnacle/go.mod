@@ -44,6 +44,7 @@ require (
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/binnacle-mesh/binnacle/services/audit v0.0.0
+	github.com/binnacle-mesh/binnacle/services/egress-broker v0.0.0
 	github.com/binnacle-mesh/binnacle/services/gateway v0.0.0
 	github.com/binnacle-mesh/binnacle/services/judge v0.0.0
 	github.com/binnacle-mesh/binnacle/services/llm-router v0.0.0
@@ -152,6 +153,8 @@ replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
 replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas
 
 replace github.com/binnacle-mesh/binnacle/services/audit => ../audit
+
+replace github.com/binnacle-mesh/binnacle/services/egress-broker => ../egress-broker
 
 replace github.com/binnacle-mesh/binnacle/services/gateway => ../gateway
 

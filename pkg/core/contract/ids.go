@@ -15,6 +15,7 @@ const (
 	IDConform    = "cr-"          // a conformance report
 	IDDecision   = "d-"           // a decision
 	IDDelegation = "g-"           // a delegation
+	IDEgressFact = "n-"           // the event that records that the proxy of a call was closed by a restart
 	IDEscalation = "q-"           // an escalation, which waits for approval
 	IDFreeze     = "f-"           // a freeze of all executors
 	IDFreezeAck  = "k-"           // the event that acknowledges a freeze; only event ids have this meaning

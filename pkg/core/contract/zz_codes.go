@@ -22,6 +22,7 @@ const (
 	CodeCredentialMissing   = "credential_missing"    // The provider's key cannot be read.
 	CodeDeadLettered        = "dead_lettered"         // The call was delivered to an executor too often and never ended.
 	CodeDenied              = "denied"                // Policy denied the call, or the service may not send the query. A denied call names its reason_code.
+	CodeEgressRefused       = "egress_refused"        // The egress-broker refused the call's network, or did not respond.
 	CodeEncodingUnsupported = "encoding_unsupported"  // The body has a content encoding; send it without.
 	CodeExecutorLost        = "executor_lost"         // The executor ended during the effect, and its outcome is unknown.
 	CodeExecutorStopped     = "executor_stopped"      // The executor was stopped before the call had ended.
@@ -110,6 +111,7 @@ var Codes = map[string]CodeInfo{
 	CodeCredentialMissing:   {502, false, "The provider's key cannot be read."},
 	CodeDeadLettered:        {500, false, "The call was delivered to an executor too often and never ended."},
 	CodeDenied:              {403, false, "Policy denied the call, or the service may not send the query. A denied call names its reason_code."},
+	CodeEgressRefused:       {502, false, "The egress-broker refused the call's network, or did not respond."},
 	CodeEncodingUnsupported: {415, false, "The body has a content encoding; send it without."},
 	CodeExecutorLost:        {500, false, "The executor ended during the effect, and its outcome is unknown."},
 	CodeExecutorStopped:     {502, false, "The executor was stopped before the call had ended."},

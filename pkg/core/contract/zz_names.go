@@ -8,6 +8,14 @@ const (
 
 	EventLedgerTruncated = "ledger_truncated"
 
+	// Schemas in schemas/events/egress-broker.
+
+	EventEgressClosed  = "egress_closed"
+	EventEgressOpened  = "egress_opened"
+	EventEgressRefused = "egress_refused"
+	EventFlowDenied    = "flow_denied"
+	EventFlowEnded     = "flow_ended"
+
 	// Schemas in schemas/events/gateway.
 
 	EventOutcomeReported = "outcome_reported"
@@ -30,6 +38,7 @@ const (
 	EventConfigReloaded     = "config_reloaded"
 	EventEffectRecorded     = "effect_recorded"
 	EventEffectStarted      = "effect_started"
+	EventEgressRequested    = "egress_requested"
 	EventEscalated          = "escalated"
 	EventFreezeAcknowledged = "freeze_acknowledged"
 	EventKeyPublished       = "key_published"
@@ -103,6 +112,7 @@ var shared = map[string]bool{
 	EventConfigReloaded:     true,
 	EventEffectRecorded:     true,
 	EventEffectStarted:      true,
+	EventEgressRequested:    true,
 	EventEscalated:          true,
 	EventFreezeAcknowledged: true,
 	EventKeyPublished:       true,

@@ -43,31 +43,32 @@ const DefaultTenant = "default"
 // Config configures a mesh in one process. Dir is required; the zero value of every
 // other field is usable.
 type Config struct {
-	Dir         string                   // folder of the mesh's state: keys, ledger, views
-	Addr        string                   // listen address of the gateway; default 127.0.0.1:8080
-	Tenant      string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
-	Packs       string                   // folder of packs; empty = none
-	Containerd  string                   // path of containerd's socket; empty = tier "container" is not available
-	Images      string                   // folder of image archives and images.lock; empty = none
-	Warm        int                      // maximum number of containers that are prepared ahead of calls; 0 = none
-	Sandboxes   sessionrunner.HeldConfig // held sandboxes of the session-runner
-	Policies    []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
-	Power       bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
-	Noop        bool                     // offer tool.noop, for benchmarks and tests
-	VaultKEK    []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
-	Mirror      bool                     // maintain a mirror of the ledger in a separate NATS account
-	NoSnapshots bool                     // build every view from the ledger's first event, and store no snapshots
-	TLSCert     string                   // PEM files with the gateway's certificate and key; empty = plain HTTP
-	TLSKey      string
-	NATSCert    string // PEM files with the NATS listener's certificate and key; empty = plain TCP
-	NATSKey     string
-	MaxStore    int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
-	NATSListen  string       // also listen for NATS clients on host:port; empty = in process only
-	Webhook     string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
-	Capture     string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
-	Process     *run.Process // provides live configuration and metrics to the services; nil = neither
-	TracesTo    string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
-	LLM         llmrouter.Config
+	Dir            string                   // folder of the mesh's state: keys, ledger, views
+	Addr           string                   // listen address of the gateway; default 127.0.0.1:8080
+	Tenant         string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
+	Packs          string                   // folder of packs; empty = none
+	Containerd     string                   // path of containerd's socket; empty = tier "container" is not available
+	EgressNetworks []string                 // special-use networks that tools may reach, such as 10.0.0.0/8
+	Images         string                   // folder of image archives and images.lock; empty = none
+	Warm           int                      // maximum number of containers that are prepared ahead of calls; 0 = none
+	Sandboxes      sessionrunner.HeldConfig // held sandboxes of the session-runner
+	Policies       []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
+	Power          bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
+	Noop           bool                     // offer tool.noop, for benchmarks and tests
+	VaultKEK       []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
+	Mirror         bool                     // maintain a mirror of the ledger in a separate NATS account
+	NoSnapshots    bool                     // build every view from the ledger's first event, and store no snapshots
+	TLSCert        string                   // PEM files with the gateway's certificate and key; empty = plain HTTP
+	TLSKey         string
+	NATSCert       string // PEM files with the NATS listener's certificate and key; empty = plain TCP
+	NATSKey        string
+	MaxStore       int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
+	NATSListen     string       // also listen for NATS clients on host:port; empty = in process only
+	Webhook        string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
+	Capture        string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
+	Process        *run.Process // provides live configuration and metrics to the services; nil = neither
+	TracesTo       string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
+	LLM            llmrouter.Config
 }
 
 // Mesh is a running mesh. Its methods are safe for concurrent use.

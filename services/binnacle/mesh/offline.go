@@ -62,6 +62,9 @@ func Offline(dir, keys string) (c *bus.Conn, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := ring.Identities(); err != nil {
+		return nil, nil, err
+	}
 	nats, err := storeFolder(dir)
 	if err != nil {
 		return nil, nil, err

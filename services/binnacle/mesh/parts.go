@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
@@ -29,6 +30,10 @@ import (
 var parts = []part{
 	of(func(b *setup, s *audit.Service) error {
 		s.Config = audit.Config{Dir: b.state(services.Audit), Durability: b.durability()}
+		return nil
+	}),
+	of(func(b *setup, s *egressbroker.Service) error {
+		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Networks: b.cfg.EgressNetworks}
 		return nil
 	}),
 	of(func(b *setup, s *gateway.Service) error { return b.gateway(&s.Config) }),

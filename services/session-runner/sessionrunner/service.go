@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
@@ -57,7 +58,7 @@ type Service struct {
 	packs   map[string]pack.Pack // by tool name
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	held    *holder   // nil if no held sandboxes are offered
+	held    *holder           // nil if no held sandboxes are offered
 	images  *containerd.Store // nil without tier "container"
 	closer  io.Closer         // of tier "container"; nil without it
 	broken  error             // reason why tier "process" is not available; nil if it is, or if containerd is configured
@@ -258,7 +259,11 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
-	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits,
+	network, err := s.egress(ctx, w)
+	if err != nil {
+		return execute.Fail(contract.CodeEgressRefused, "%v", err)
+	}
+	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits, Egress: network,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	var missing *program.MissingInterpreter
 	if errors.As(err, &missing) {
@@ -271,6 +276,19 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	res.Attestation = &out.Attest
 	res.Usage = &out.Usage
 	return res
+}
+
+// egress obtains the proxy of a call whose intent permits hosts. It returns nil for any other
+// call, which has no network.
+func (s *Service) egress(ctx context.Context, w *execute.Work) (*sandbox.Egress, error) {
+	if len(w.Intent.Egress) == 0 {
+		return nil, nil
+	}
+	o, err := egress.Open(ctx, s.env.Emit, s.env.Box, s.env.Instance, w.Event)
+	if err != nil {
+		return nil, err
+	}
+	return &sandbox.Egress{Socket: o.Socket, CA: []byte(o.Authority)}, nil
 }
 
 // runner returns the runner for a program whose manifest names the tier own, if that

@@ -84,7 +84,7 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := identities(r); err != nil {
+	if err := r.Identities(); err != nil {
 		return nil, err
 	}
 	d := draft{r}
@@ -122,8 +122,9 @@ func Init(dir, tenant string) (*Ring, error) {
 	return r, r.write(rootKID, []byte(root.KID+"\n")) // written last, since its presence means that the ring is complete
 }
 
-// identities makes the missing NATS keys of provision and the services.
-func identities(r *Ring) error {
+// Identities makes the missing NATS keys of provision and the services. The ring of an
+// earlier release lacks those of services that were added since.
+func (r *Ring) Identities() error {
 	for _, name := range append([]string{services.Provision}, services.Names()...) {
 		if err := r.makeNKey(name); err != nil {
 			return err

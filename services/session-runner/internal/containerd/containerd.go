@@ -135,6 +135,10 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
 	}
+	if err := s.Egress.Check(); err != nil {
+		return sandbox.Outcome{}, err
+	}
+	s.Env = s.Egress.Environment(s.Env)
 	p := profile{image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB)}
 	c := r.pool.take(p, s.Program)
 	if c == nil {
@@ -146,7 +150,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	defer r.discards.start(c.remove)
 	out, err := r.execute(ctx, c, s)
 	out.Attest = contract.Attestation{Tier: r.Tier(), ImageDigest: s.Program.Digest, Limits: s.Limits,
-		Enforced: append([]string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", fmt.Sprintf("disk:%d_mib", p.diskMiB), "wall_clock", "output_bytes"}, c.image.facts...)}
+		Enforced: append([]string{"container", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", fmt.Sprintf("disk:%d_mib", p.diskMiB), "wall_clock", "output_bytes"}, c.image.facts...)}
 	return out, err
 }
 
@@ -170,6 +174,11 @@ const drainTime = 2 * time.Second
 // execute returns without an error.
 func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out sandbox.Outcome, err error) {
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
+	stop, err := c.egress(s.Egress)
+	if err != nil {
+		return out, err
+	}
+	defer stop()
 	rpc := r.ctx(ctx)
 	kill := func() { _ = c.task.Kill(rpc, 9, containerd.WithKillAll) }
 	cut := &cutter{to: stdout, over: func() { go kill() }}
@@ -190,6 +199,7 @@ func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out 
 	c.stderr.set(nil)
 	var oom bool
 	out.Usage, oom = usage(rpc, c.task)
+	out.Usage.EgressBytes = stop()
 	out.Exit, out.TimedOut, out.OOM = c.ended.exit, timedOut, oom && c.ended.exit != 0 && !timedOut && ctx.Err() == nil
 	out.DiskFull = c.ended.exit != 0 && !timedOut && ctx.Err() == nil && c.folders.full()
 	out.Stdout, out.Stderr, out.Overflow = stdout.Buf, stderr.Buf, stdout.Over
@@ -247,7 +257,8 @@ func environment(image, pack []string) []string {
 	return env
 }
 
-// spec returns the options of the container, among others: no network, no capabilities,
+// spec returns the options of the container, among others: a network
+// namespace with a loopback device only, no capabilities,
 // a system call filter, a read-only root, and the limits of the run. The two writable
 // folders are tmpfs mounts of the profile's size, whose pages count as memory of the run.
 func spec(p profile, argv, env []string, uid uint32) []oci.SpecOpts {

@@ -109,13 +109,21 @@ func buildRoot(s setup) error {
 	r := root{dir: s.Root}
 	r.step("private mounts", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") })
 	r.step("root", func() error {
-		return unix.Mount("tmpfs", s.Root, "tmpfs", unix.MS_NOSUID, fmt.Sprintf("size=%d,mode=755", rootSize+s.Script))
+		return unix.Mount("tmpfs", s.Root, "tmpfs", unix.MS_NOSUID, fmt.Sprintf("size=%d,mode=755", rootSize+s.Script+int64(len(s.CA))))
 	})
 	for _, d := range []string{"dev", "tmp", "work", "pack", "old"} {
 		r.step("folder", func() error { return os.Mkdir(r.path(d), 0o755) })
 	}
 	if s.Script > 0 { // the interpreter opens the script by its path
 		r.step("script", func() error { return copyScript(r.path("pack/main"), s.Script) })
+	}
+	if len(s.CA) > 0 {
+		r.step("certificate authority", func() error {
+			if err := os.Mkdir(r.path("run"), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(r.path(CAPath), s.CA, 0o444)
+		})
 	}
 	for _, d := range []string{"dev/null", "dev/zero", "dev/urandom"} {
 		r.bind("/"+d, d)
@@ -136,7 +144,8 @@ func buildRoot(s setup) error {
 	return r.err
 }
 
-// rootSize is the size of the root file system in bytes, not counting a script.
+// rootSize is the size of the root file system in bytes, not counting a script and a
+// certificate authority.
 const rootSize = 1 << 20
 
 // root is a root file system that is being built. After a step has failed, step skips

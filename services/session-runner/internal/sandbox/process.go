@@ -49,9 +49,10 @@ type setup struct {
 	Script     int64 // size of the script at scriptFD; 0 if the program is not a script
 	Env        []string
 	Limits     contract.Sandbox
-	Cgroup     bool // memory and processes are limited by a cgroup
-	UID        int  // user and group id to change to; 0 means no change
-	StopBefore bool // exit before the program starts; set by Probe
+	Cgroup     bool   // memory and processes are limited by a cgroup
+	UID        int    // user and group id to change to; 0 means no change
+	CA         []byte // contents of the file CAPath; empty if there is none
+	StopBefore bool   // exit before the program starts; set by Probe
 }
 
 // Descriptors of the child in addition to standard input, output and error.
@@ -69,7 +70,13 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return Outcome{}, err
 	}
-	doc := setup{Argv: s.Program.Argv(), Env: s.Env, Limits: s.Limits}
+	if err := s.Egress.Check(); err != nil {
+		return Outcome{}, err
+	}
+	doc := setup{Argv: s.Program.Argv(), Env: s.Egress.Environment(s.Env), Limits: s.Limits}
+	if s.Egress != nil {
+		doc.CA = s.Egress.CA
+	}
 	files := []*os.File{s.Program.File()}
 	if i := s.Program.Interpreter; i != nil {
 		doc.Script, files = s.Program.Size, []*os.File{i.File(), s.Program.File()}
@@ -119,12 +126,14 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 		return Outcome{}, fmt.Errorf("namespaces: %w", err)
 	}
 	statusEnd.Close() // so that reads from status end when the child has closed its copy
-	if err := begin(cmd, cg, write, doc); err != nil {
+	stop, err := begin(cmd, cg, write, doc, s.Egress)
+	if err != nil {
 		return Outcome{}, err
 	}
 	timedOut, werr := wait(ctx, cmd, time.Duration(s.Limits.WallMS)*time.Millisecond)
-	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState)}
-	out.Attest = contract.Attestation{Enforced: enforced(s.Program, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
+	sent := stop()
+	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState, sent)}
+	out.Attest = contract.Attestation{Enforced: enforced(s, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
 	return out, failure(status, werr)
 }
 
@@ -147,23 +156,32 @@ func (p Process) user(doc *setup) (fact string, release func(), err error) {
 	return "uid:mapped", func() {}, nil
 }
 
-// begin adds the child to its cgroup and then sends the setup. The child waits for the
-// setup, so no part of the program runs without limits. If either step fails, the child
-// is killed.
-func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
-	err := cg.add(cmd.Process.Pid)
-	if err == nil {
-		var b []byte
-		if b, err = json.Marshal(doc); err == nil {
-			_, err = to.Write(b)
+// begin adds the child to its cgroup, starts the forwarder of a run with egress, and then
+// sends the setup. The child waits for the setup, so no part of the program runs without
+// limits. begin returns the function that ends the forwarder (see Egress.Forward). If a
+// step fails, the forwarder is ended and the child is killed.
+func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, way *Egress) (stop func() int64, err error) {
+	defer func() {
+		to.Close()
+		if err != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
 		}
+	}()
+	if err := cg.add(cmd.Process.Pid); err != nil {
+		return nil, err
 	}
-	to.Close()
+	b, err := json.Marshal(doc)
 	if err != nil {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		return nil, err
 	}
-	return err
+	if stop, err = way.forwardChild(cmd.Process.Pid); err != nil {
+		return nil, err
+	}
+	if _, err = to.Write(b); err != nil {
+		stop()
+	}
+	return stop, err
 }
 
 // maxStatus is the maximum number of bytes that are read of a child's error.
@@ -225,12 +243,13 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 	return timedOut, err
 }
 
-// usageOf returns the amounts that a run used. If the cgroup does not report the CPU
+// usageOf returns the amounts that a run used, of which egress is the number of bytes
+// sent and received. If the cgroup does not report the CPU
 // time, it is that of the ended process and not listed as measured, because it does not
 // include children for which a program does not wait. If the cgroup does not report the
 // peak memory, it is the maximum resident set size of the ended process.
-func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
-	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // egress is 0, because the sandbox has no network
+func usageOf(cg *cgroup, state *os.ProcessState, egress int64) contract.Usage {
+	u := contract.Usage{EgressBytes: egress, Measured: []string{contract.MeasureEgress}}
 	cpu, memory, cpuKnown, memoryKnown := cg.usage()
 	if !cpuKnown {
 		cpu = state.UserTime() + state.SystemTime()
@@ -251,13 +270,13 @@ func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // enforced returns the entries of the attestation for the restrictions on a run.
-func enforced(p *program.Program, cg *cgroup, uid string) []string {
-	out := append([]string{"namespaces:mount,pid,net,ipc,uts", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:allow_list", "descriptors:closed", "no_keyring",
+func enforced(s Spec, cg *cgroup, uid string) []string {
+	out := append([]string{"namespaces:mount,pid,net,ipc,uts", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:allow_list", "descriptors:closed", "no_keyring",
 		"program:sealed", uid, "wall_clock", "output_bytes"}, cg.enforced()...)
 	if !privileged() {
 		out = append(out, "namespaces:user")
 	}
-	if p != nil && p.Interpreter != nil {
+	if p := s.Program; p != nil && p.Interpreter != nil {
 		out = append(out, "interpreter:"+p.Interpreter.Digest)
 	}
 	return out

@@ -1,7 +1,7 @@
 // Package sandbox declares Runner, the interface of the isolation tiers, and implements
 // tier "process". For each run, tier "process" starts the executable of this process
-// again in new namespaces, with a minimal read-only root and without a network; the new
-// process then becomes the program of the run. The program is limited by rlimits and, if
+// again in new namespaces, with a minimal read-only root and without a network, except for
+// the proxy of a run with Egress; the new process then becomes the program of the run. The program is limited by rlimits and, if
 // the host allows that, by a cgroup. When the program has ended, the kernel kills the
 // other processes of the run, and the sandbox is destroyed. Other packages implement
 // Runner for the other tiers.
@@ -26,6 +26,7 @@ type Spec struct {
 	Env     []string
 	Stdin   []byte
 	Limits  contract.Sandbox
+	Egress  *Egress   // nil if the run has no network
 	Time    time.Time // start of the validity of the intent; the clock of a deterministic tier starts at it
 	Seed    [32]byte  // seed of the random numbers of a deterministic tier, derived from the intent
 }

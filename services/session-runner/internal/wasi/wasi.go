@@ -91,8 +91,11 @@ func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.Compi
 
 // Run implements sandbox.Runner. The clock starts at s.Time and the random numbers are
 // derived from s.Seed, so that a run can be repeated. Run returns an error only if the
-// program cannot be read or compiled.
+// program cannot be read or compiled, or if s has egress (sandbox.ErrNoEgress).
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
+	if s.Egress != nil {
+		return sandbox.Outcome{}, sandbox.ErrNoEgress
+	}
 	module, err := r.compile(ctx, s.Program)
 	if err != nil {
 		return sandbox.Outcome{}, err

@@ -2,6 +2,7 @@ package wasi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -145,6 +146,9 @@ func TestModules(t *testing.T) {
 	big := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x05\x03\x01\x00\x64" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x04\x01\x02\x00\x0b"
 	if out, err := try([]byte(big), 1); err == nil && out.Exit == 0 && !out.OOM {
 		t.Errorf("a memory above the limit: %+v", out)
+	}
+	if _, err := r.Run(t.Context(), sandbox.Spec{Egress: &sandbox.Egress{}}); !errors.Is(err, sandbox.ErrNoEgress) {
+		t.Errorf("egress: %v", err)
 	}
 	// a module that imports a function that no host module provides
 	thief := head + "\x01\x04\x01\x60\x00\x00" + "\x02\x0c\x01\x03env\x04evil\x00\x00"

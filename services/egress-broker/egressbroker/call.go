@@ -1,0 +1,264 @@
+package egressbroker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// call is the proxy of one call.
+type call struct {
+	cause *contract.Event // the request
+	inbox string
+	out   egress.Opened
+	stop  context.CancelFunc
+	note  string        // path of the file that remembers the request
+	done  chan struct{} // closed when egress_closed was recorded
+
+	mu       sync.Mutex
+	reason   string // why it is closed; the first reason counts
+	listed   int    // flows with an event of their own
+	unlisted int64
+	written  chan struct{}        // closed when the events about flows were appended
+	facts    chan *contract.Event // events about flows, until egress_closed
+}
+
+const (
+	maxListed = 100         // flows of one call that have events of their own; the others are counted in egress_closed
+	beyond    = time.Minute // time after the deadline of a call after which its proxy is closed without an outcome
+	note      = ".json"     // extension of the file that remembers an open proxy
+	maxPath   = 107         // bytes of a unix socket's path (unix(7))
+)
+
+// opened opens the proxy of a call, after recording it. If the proxy is open already, it
+// returns that one for the same request, and otherwise the reason for a refusal.
+func (s *Service) opened(ctx context.Context, e *contract.Event, req *egress.Request, a *contract.Allowed) (out egress.Opened, refusal string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.open[e.CallID]; c != nil {
+		if c.inbox != req.Inbox {
+			return out, "the call has a proxy already", nil
+		}
+		return c.out, "", nil
+	}
+	rules, err := rulesOf(a.Decision.Intent.Egress)
+	if err != nil {
+		return out, err.Error(), nil
+	}
+	c := &call{cause: e, inbox: req.Inbox, done: make(chan struct{}), written: make(chan struct{}), facts: make(chan *contract.Event, maxListed)}
+	limits := proxy.Limits{Bytes: allowance(a)}
+	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Record: func(f proxy.Flow) { s.flow(c, f) }})
+	if err != nil {
+		return out, err.Error(), nil
+	}
+	name := sha256.Sum256([]byte(e.CallID))
+	path := filepath.Join(s.Dir, hex.EncodeToString(name[:8]))
+	if len(path) > maxPath {
+		return out, "the path of the call's socket, " + path + ", is too long: use a shorter folder for sockets", nil
+	}
+	c.note = path + note
+	if err := s.remember(c.note, e); err != nil {
+		return out, "", err
+	}
+	fact := s.fact(e, events.EgressOpenedName, contract.Bytes(&events.EgressOpened{Authority: digest(p.CA()), CallID: e.CallID, DecisionID: a.Decision.ID,
+		Hosts: a.Decision.Intent.Egress, LimitBytes: limits.Bytes, To: req.To}))
+	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
+		return out, "", err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return out, "", err
+	}
+	if err := os.Chmod(path, 0o666); err != nil { // the folder decides who reaches it
+		return out, "", err
+	}
+	c.out = egress.Opened{Socket: path, Authority: string(p.CA())}
+	var life context.Context
+	life, c.stop = context.WithDeadline(context.Background(), deadline(a, s.env.Emit.Now()))
+	s.open[e.CallID] = c
+	go s.write(c)
+	go s.serve(life, c, p, l)
+	return c.out, "", nil
+}
+
+// serve serves a call's proxy until the call or ctx ends. Then it records egress_closed, and
+// removes the proxy.
+func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.Listener) {
+	defer close(c.done)
+	if err := p.Serve(ctx, l); err != nil {
+		s.env.Log.Error("the proxy of a call failed", "call", c.cause.CallID, "err", err)
+	}
+	c.end("expired")
+	close(c.facts)
+	<-c.written
+	t := p.Totals()
+	c.mu.Lock()
+	data := events.EgressClosed{BytesIn: t.BytesIn, BytesOut: t.BytesOut, CallID: c.cause.CallID, Denied: t.Denied, Flows: t.Flows, Reason: c.reason, Unlisted: c.unlisted}
+	c.mu.Unlock()
+	s.append(s.fact(c.cause, events.EgressClosedName, contract.Bytes(&data)))
+	if err := os.Remove(c.note); err != nil {
+		s.env.Log.Warn("file of a closed proxy not removed", "err", err)
+	}
+	s.mu.Lock()
+	delete(s.open, c.cause.CallID)
+	s.mu.Unlock()
+}
+
+// end closes the proxy for a reason, unless it is being closed already. It does not wait.
+func (c *call) end(reason string) {
+	c.mu.Lock()
+	if c.reason == "" {
+		c.reason = reason
+	}
+	c.mu.Unlock()
+	c.stop()
+}
+
+// closeAll closes every proxy, and waits until that is recorded.
+func (s *Service) closeAll() {
+	s.mu.Lock()
+	calls := slices.Collect(maps.Values(s.open))
+	s.mu.Unlock()
+	for _, c := range calls {
+		c.end("stopped")
+		<-c.done
+	}
+}
+
+// flow makes the event of a flow or denial, or counts it if the call has had many.
+func (s *Service) flow(c *call, f proxy.Flow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listed == maxListed {
+		c.unlisted++
+		return
+	}
+	c.listed++
+	d := events.FlowEnded{BytesIn: f.BytesIn, BytesOut: f.BytesOut, CallID: c.cause.CallID, Host: f.Host, Method: f.Method, Mode: string(f.Mode),
+		MS: f.Duration.Milliseconds(), Path: f.Path, Port: int64(f.Port), QueryDigest: f.Query, Reason: string(f.Reason), Status: int64(f.Status)}
+	if f.Address.IsValid() {
+		d.Address = f.Address.String()
+	}
+	if f.Denied {
+		denied := events.FlowDenied(d)
+		c.facts <- s.fact(c.cause, events.FlowDeniedName, contract.Bytes(&denied))
+		return
+	}
+	c.facts <- s.fact(c.cause, events.FlowEndedName, contract.Bytes(&d))
+}
+
+// write appends the events of a call's flows until there are no more.
+func (s *Service) write(c *call) {
+	defer close(c.written)
+	for e := range c.facts {
+		s.append(e)
+	}
+}
+
+// append appends an event, and repeats that until it is stored, for at most a minute.
+func (s *Service) append(e *contract.Event) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		_, err := s.env.Emit.Append(ctx, e)
+		if err == nil {
+			return
+		}
+		s.env.Log.Warn("event not stored yet", "event", e.Name, "call", e.CallID, "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// remember writes the request of a call to a file beside its socket, from which the next
+// process of the instance learns that the proxy was open.
+func (s *Service) remember(path string, e *contract.Event) error {
+	b, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// abandoned records that a proxy of an earlier process is closed. The figures of its flows
+// are lost with that process.
+func (s *Service) abandoned(ctx context.Context, path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	e, err := contract.DecodeEvent(b)
+	if err != nil {
+		return nil // written in part: the proxy was never opened
+	}
+	fact := s.fact(e, events.EgressClosedName, contract.Bytes(&events.EgressClosed{CallID: e.CallID, Reason: "restarted"}))
+	fact.ID = contract.IDEgressFact + e.ID
+	_, err = s.env.Emit.Append(ctx, fact)
+	return err
+}
+
+// rulesOf returns the rules that the hosts of an intent stand for: plain HTTP and HTTPS to
+// each, on the ports 80 and 443 or on the port that follows the host.
+func rulesOf(hosts []string) (out []rule.Rule, err error) {
+	for _, h := range hosts {
+		name, port := h, ""
+		if host, p, err := net.SplitHostPort(h); err == nil {
+			name, port = host, p
+		}
+		web, tls := rule.Rule{Host: name, Mode: rule.HTTP}, rule.Rule{Host: name, Mode: rule.Terminate}
+		if port != "" {
+			n, err := strconv.Atoi(port)
+			if err != nil {
+				return nil, fmt.Errorf("host %q of the intent has no valid port", h)
+			}
+			web.Ports, tls.Ports = []int{n}, []int{n}
+		}
+		out = append(out, tls, web)
+	}
+	return out, nil
+}
+
+// allowance returns the number of bytes that the call's flows may have together, or 0 for no
+// limit: what was reserved for the call.
+func allowance(a *contract.Allowed) int64 {
+	if b := a.Decision.Intent.Budget; b != nil {
+		return b.Amounts.EgressBytes
+	}
+	return 0
+}
+
+// deadline returns the time at which a call's proxy is closed at the latest.
+func deadline(a *contract.Allowed, now time.Time) time.Time {
+	for _, t := range []string{a.Decision.Intent.Deadline, a.Call.Deadline} {
+		if at, err := contract.ParseTime(t); err == nil {
+			return at.Add(beyond)
+		}
+	}
+	return now.Add(beyond)
+}
+
+// digest returns the SHA-256 of a certificate in PEM, over its DER form.
+func digest(certificate []byte) string {
+	block, _ := pem.Decode(certificate)
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}

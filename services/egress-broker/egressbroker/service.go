@@ -1,0 +1,241 @@
+// Package egressbroker carries the network traffic of sandboxes. For each call whose
+// verified intent permits hosts it opens a proxy on a unix socket of its own, records each
+// flow, and closes the proxy with the call.
+package egressbroker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+)
+
+// Config is the egress-broker's configuration.
+type Config struct {
+	Dir      string   // folder of the sockets, which the session-runner must see under the same path
+	Networks []string // special-use networks that may be dialled, such as 10.0.0.0/8
+}
+
+// Service implements run.Service. Several instances may run at a time. The proxy of a call
+// belongs to one of them, and ends with it.
+type Service struct {
+	Config
+
+	env       *run.Env
+	addresses address.Policy
+
+	mu   sync.Mutex
+	open map[string]*call // by call id
+}
+
+// networks parses networks in CIDR notation.
+func networks(texts []string) (out []netip.Prefix, err error) {
+	for _, n := range texts {
+		p, err := netip.ParsePrefix(n)
+		if err != nil {
+			return nil, fmt.Errorf("egress-broker.networks: %q is not a network such as 10.0.0.0/8", n)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+var requests = bus.Work{Name: "requests", Filters: bus.Filters(services.SessionRunner, contract.EventEgressRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
+
+// outcomes is the reader of the outcomes of calls that may have a proxy.
+var outcomes = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.OutcomesOf(services.SessionRunner)}
+
+// Declaration implements run.Service.
+func (*Service) Declaration() bus.Declaration {
+	return bus.Declaration{Service: services.EgressBroker, Slots: 4, Work: []bus.Work{requests}, Readers: []bus.Reader{outcomes}}
+}
+
+// Run implements run.Service.
+func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
+	s.env, s.open = env, map[string]*call{}
+	s.Dir = filepath.Join(s.Dir, env.Instance)
+	var err error
+	if s.addresses.Allowed, err = networks(s.Networks); err != nil {
+		return err
+	}
+	if err := s.clear(ctx); err != nil {
+		return fmt.Errorf("egress: %w", err)
+	}
+	last, err := env.Emit.Log.Last(ctx, bus.EveryEvent)
+	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+		return err
+	}
+	env.ReportWork(requests.Consumer(services.EgressBroker))
+	ended := follow.New(env.Conn, env.Instance, outcomes, s.ended)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return ended.Run(ctx, last.Seq+1) })
+	g.Go(func() error {
+		select {
+		case <-ended.Ready():
+		case <-ctx.Done():
+			return nil
+		}
+		return consumer.Run(ctx, env.Conn, services.EgressBroker, requests, 16, s.request)
+	})
+	ready()
+	err = g.Wait()
+	s.closeAll()
+	return err
+}
+
+// clear creates the folder of the instance's sockets, and records that the proxies of an
+// earlier process are closed.
+func (s *Service) clear(ctx context.Context) error {
+	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+		return err
+	}
+	left, err := os.ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range left {
+		path := filepath.Join(s.Dir, f.Name())
+		if filepath.Ext(path) == note {
+			if err := s.abandoned(ctx, path); err != nil {
+				return err
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ended closes the proxy of the call whose outcome an entry records.
+func (s *Service) ended(en eventlog.Entry) error {
+	s.mu.Lock()
+	none := len(s.open) == 0
+	s.mu.Unlock()
+	if none {
+		return nil
+	}
+	e, err := eventlog.Open(en, outcomes.Filters...)
+	if err != nil {
+		return nil // not an outcome; audit raises the alarm
+	}
+	s.mu.Lock()
+	c := s.open[e.CallID]
+	s.mu.Unlock()
+	if c != nil && c.cause.Tenant == e.Tenant && c.cause.Session == e.Session {
+		c.end("call_ended")
+	}
+	return nil
+}
+
+// request handles one event egress_requested.
+func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
+	var req egress.Request
+	e, err := d.Open()
+	if err == nil {
+		err = contract.Decode(e.Data, &req)
+	}
+	if err != nil || req.CallID != e.CallID || !egress.ValidInbox(req.Inbox) {
+		s.env.Log.Error("not a request for egress", "subject", d.Subject, "err", err)
+		d.Term()
+		return
+	}
+	s.env.Emit.See(e.Lamport)
+	if err := s.answer(ctx, e, d.Seq, &req); err != nil {
+		s.env.Log.Warn("request for egress will be redelivered", "subject", d.Subject, "err", err)
+		d.Nak(250 * time.Millisecond)
+		return
+	}
+	d.Ack()
+}
+
+// answer opens the proxy of a call, or refuses it, and sends the response. It returns an error
+// if the request must be redelivered.
+func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request) error {
+	a, refusal, err := s.check(ctx, e, seq)
+	if err != nil {
+		return err
+	}
+	var out egress.Opened
+	if refusal == "" {
+		out, refusal, err = s.opened(ctx, e, req, a)
+	}
+	if refusal != "" {
+		out = egress.Opened{Refused: refusal}
+		_, err = s.env.Emit.Append(ctx, s.fact(e, events.EgressRefusedName, contract.Bytes(&events.EgressRefused{CallID: req.CallID, Reason: refusal, To: req.To})))
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.env.Conn.Durable(ctx); err != nil {
+		return err
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	return s.env.Box.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
+}
+
+// fact returns an event about a call, caused by its request.
+func (s *Service) fact(request *contract.Event, name string, data []byte) *contract.Event {
+	return s.env.Emit.New(name, request.Session, data, request)
+}
+
+// check returns the decision that allowed the call of the request in the event e at
+// sequence seq, or the reason for a refusal. Everything follows from the ledger, because the
+// request itself proves nothing: the call must be allowed with hosts, and run at the
+// requester.
+func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64) (a *contract.Allowed, refusal string, err error) {
+	c := outcome.CallOf(e, e.Service())
+	allowed, at, err := c.Allowed(ctx, s.env.Emit.Log, seq)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil, "no decision allows this call", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	a = new(contract.Allowed)
+	if contract.Decode(allowed.Data, a) != nil || a.Decision.Intent == nil {
+		return nil, "no decision allows this call", nil
+	}
+	if err := guard.CheckIntent(a, e.Tenant, e.Session, e.Service(), s.env.Emit.Now(), s.env.Trust.At); err != nil && !errors.Is(err, guard.ErrExpired) {
+		return nil, "the decision does not cover this request", nil
+	}
+	h, err := c.Look(ctx, s.env.Emit.Log, at)
+	if err != nil {
+		return nil, "", err
+	}
+	exists := s.env.Cell.Await(ctx, e.Tenant)
+	_, suspended := s.env.Cell.Check(e.Tenant)
+	switch {
+	case h.ClaimedBy() != e.Source || h.Recorded:
+		return nil, "the call is not running at the requester", nil
+	case !exists || suspended:
+		return nil, "the tenant does not exist or is suspended", nil
+	case len(a.Decision.Intent.Egress) == 0:
+		return nil, "the intent permits no host", nil
+	}
+	return a, "", nil
+}

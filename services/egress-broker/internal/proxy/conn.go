@@ -1,0 +1,148 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// clientConn is an HTTP/1 connection of the client, or the connection below TLS. The
+// server reads only bytes that framing accepts. Other bytes make reads fail, and the server
+// ends the connection, with status 400 if they are in its first request.
+type clientConn struct {
+	net.Conn
+	p      *Proxy
+	tunnel *tunnel // nil outside of tunnels
+	check  func(*head) rule.Reason
+
+	framing *framing
+	in      []byte // read and not yet accepted
+	ready   []byte // accepted and not yet passed on
+	bad     atomic.Pointer[failure]
+}
+
+// readSize is the number of bytes that are read for a head or for the size of a chunk.
+const readSize = 4 << 10
+
+// Read implements net.Conn. It is not for concurrent use.
+func (c *clientConn) Read(b []byte) (int, error) {
+	if c.framing == nil {
+		c.framing = &framing{maxHead: c.p.cfg.Limits.Head, check: c.check}
+		if c.check == nil {
+			c.framing.state = inTunnel
+		}
+	}
+	for {
+		if len(c.ready) > 0 {
+			n := copy(b, c.ready)
+			c.ready = c.ready[n:]
+			return n, nil
+		}
+		if bad := c.bad.Load(); bad != nil {
+			return 0, bad
+		}
+		if len(c.in) == 0 {
+			if left := c.framing.direct(); left > 0 {
+				n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
+				c.framing.passed(n)
+				return n, err
+			}
+		} else {
+			n, err := c.framing.accept(c.in)
+			if err != nil {
+				c.refuse(err)
+				continue
+			}
+			if n > 0 {
+				c.ready, c.in = c.in[:n:n], c.in[n:]
+				continue
+			}
+		}
+		var buf [readSize]byte
+		n, err := c.Conn.Read(buf[:])
+		c.in = append(c.in, buf[:n]...)
+		if err != nil && n == 0 {
+			return 0, err // a deadline may have passed: the next call continues
+		}
+	}
+}
+
+// refuse makes this and all later reads fail. It records the denial of a head; a body
+// belongs to an open flow, which is recorded at its end.
+func (c *clientConn) refuse(err error) {
+	bad, ok := errors.AsType[*failure](err)
+	if !ok {
+		bad = &failure{rule.RequestInvalid, err}
+	}
+	c.bad.Store(bad)
+	if c.framing.state != inHead {
+		return
+	}
+	rec := Flow{Reason: bad.reason}
+	if c.tunnel != nil {
+		rec.Host, rec.Port, rec.Mode = c.tunnel.host, c.tunnel.port, c.tunnel.mode
+	}
+	c.p.deny(rec)
+}
+
+// checkOuter checks a request outside of tunnels: an absolute URI of scheme http, or
+// CONNECT with a host and a port.
+func checkOuter(h *head) rule.Reason {
+	authority, fallback := h.target, 0
+	if h.method != "CONNECT" {
+		rest, ok := cutPrefixFold(h.target, "http://")
+		if !ok {
+			return rule.RequestInvalid
+		}
+		authority, fallback = rest, 80
+		if i := strings.IndexAny(rest, "/?"); i >= 0 {
+			authority = rest[:i]
+		}
+	}
+	host, _, port, err := address.ParseAuthority(authority, fallback)
+	if err != nil {
+		return rule.HostInvalid
+	}
+	if len(h.host) == 0 {
+		return ""
+	}
+	return sameAuthority(h.host[0], port, host, port)
+}
+
+// checkInner returns the check of a request in a tunnel: the path as the target, and the
+// host and port of the tunnel in the Host field.
+func checkInner(t *tunnel) func(*head) rule.Reason {
+	return func(h *head) rule.Reason {
+		if !strings.HasPrefix(h.target, "/") {
+			return rule.RequestInvalid
+		}
+		if len(h.host) == 0 {
+			return rule.AuthorityMismatch
+		}
+		return sameAuthority(h.host[0], defaultPort(t.mode), t.host, t.port)
+	}
+}
+
+// sameAuthority returns a reason unless an authority, with a default port, is the host
+// and the port.
+func sameAuthority(authority string, fallback int, host string, port int) rule.Reason {
+	got, _, gotPort, err := address.ParseAuthority(authority, fallback)
+	if err != nil {
+		return rule.HostInvalid
+	}
+	if got != host || gotPort != port {
+		return rule.AuthorityMismatch
+	}
+	return ""
+}
+
+func cutPrefixFold(s, prefix string) (string, bool) {
+	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
+		return s, false
+	}
+	return s[len(prefix):], true
+}

@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// failure is an error with the reason that a flow's record gets.
+type failure struct {
+	reason rule.Reason
+	err    error
+}
+
+func (f *failure) Error() string { return fmt.Sprintf("%s: %v", f.reason, f.err) }
+func (f *failure) Unwrap() error { return f.err }
+
+// dial opens a connection to a host and port. It resolves the host once, checks every
+// address, and dials the addresses that it has checked, so a later answer of the name
+// server changes nothing. One blocked address fails the dial.
+func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) {
+	host, literal, port, err := address.ParseAuthority(hostPort, 0)
+	if err != nil {
+		return nil, &failure{rule.HostInvalid, err}
+	}
+	addrs := []netip.Addr{literal}
+	if !literal.IsValid() {
+		if addrs, err = p.resolve(ctx, host); err != nil {
+			return nil, &failure{rule.ResolveFailed, err}
+		}
+	}
+	for _, a := range addrs {
+		if err := p.cfg.Addresses.Check(a); err != nil {
+			return nil, &failure{rule.AddressBlocked, err}
+		}
+	}
+	var errs []error
+	for _, a := range addrs {
+		c, err := p.dialAddr(ctx, netip.AddrPortFrom(a, uint16(port)))
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, &failure{rule.ConnectFailed, errors.Join(errs...)}
+}
+
+func (p *Proxy) dialAddr(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Limits.Connect)
+	defer cancel()
+	return p.cfg.Dial(ctx, "tcp", a.String())
+}
+
+// maxAddrs is the number of addresses of a name that dial tries.
+const maxAddrs = 8
+
+func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Limits.Connect)
+	defer cancel()
+	found, err := p.cfg.Resolve(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for _, a := range found {
+		if a = a.Unmap(); !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("no address")
+	}
+	return addrs[:min(len(addrs), maxAddrs)], nil
+}
+
+// authorityOf returns host and port as in a URL.
+func authorityOf(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// reasonOf returns the reason of an error of the transport.
+func reasonOf(err error) rule.Reason {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f.reason
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return rule.CertificateInvalid
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return rule.TimedOut
+	}
+	return rule.UpstreamFailed
+}

@@ -1,0 +1,200 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// Flow is the record of one flow that has ended, or of a denial.
+type Flow struct {
+	Host     string // in canonical form; empty if the request was not readable
+	Port     int
+	Method   string         // CONNECT for modes Passthrough and TCP
+	Path     string         // escaped path, without the query
+	Query    string         // SHA-256 of the query in hexadecimal; empty without a query
+	Mode     rule.Mode      // empty if no rule was found
+	Address  netip.AddrPort // the server's, invalid if none was dialled
+	Status   int            // of the response to the client; 0 if there was none
+	BytesOut int64          // to the server: head as in HTTP/1.1 and body, or the bytes of a tunnel
+	BytesIn  int64          // to the client, likewise
+	Duration time.Duration
+	Reason   rule.Reason // why it was denied or ended early; empty otherwise
+	Denied   bool        // nothing of the request was sent
+}
+
+// flow is an open flow. Its context ends when the flow fails.
+type flow struct {
+	p     *Proxy
+	ctx   context.Context
+	start time.Time
+	idle  *time.Timer
+	stop  func() // ends the context
+
+	out, in atomic.Int64
+
+	mu     sync.Mutex
+	rec    Flow
+	unlock func() // makes blocked reads and writes of the client's side return; nil if there are none
+	ended  bool
+}
+
+// lastWrite is the time for the response to a flow that has failed.
+const lastWrite = 2 * time.Second
+
+// begin opens a flow. The caller calls end, also if begin returns a reason, with which
+// the flow was denied.
+func (p *Proxy) begin(ctx context.Context, rec Flow) (*flow, rule.Reason) {
+	ctx, cancel := context.WithCancel(ctx)
+	f := &flow{p: p, start: time.Now(), rec: rec, stop: cancel}
+	if d := p.cfg.Limits.Total; d > 0 {
+		t := time.AfterFunc(d, func() { f.fail(rule.TimedOut) })
+		f.stop = func() { t.Stop(); cancel() }
+	}
+	f.ctx = context.WithValue(ctx, flowKey{}, f)
+	f.idle = time.AfterFunc(p.cfg.Limits.Idle, func() { f.fail(rule.TimedOut) })
+	switch {
+	case p.flows.Add(1) > int64(p.cfg.Limits.Flows):
+		return f, f.deny(rule.FlowsExceeded)
+	case p.exhausted.Load():
+		return f, f.deny(rule.BytesExceeded)
+	}
+	return f, ""
+}
+
+type flowKey struct{}
+
+func flowOf(ctx context.Context) *flow { f, _ := ctx.Value(flowKey{}).(*flow); return f }
+
+// deny marks the flow as denied, and returns the reason.
+func (f *flow) deny(r rule.Reason) rule.Reason {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rec.Reason, f.rec.Denied = r, true
+	return r
+}
+
+// fail ends the flow early. The first reason counts.
+func (f *flow) fail(r rule.Reason) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return
+	}
+	if f.rec.Reason == "" {
+		f.rec.Reason = r
+	}
+	f.stop()
+	if f.unlock != nil {
+		f.unlock()
+	}
+}
+
+// blame sets the reason if the flow has none: Cancelled if the call has ended, else r.
+func (f *flow) blame(r rule.Reason) rule.Reason {
+	if f.p.ctx.Err() != nil {
+		r = rule.Cancelled
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rec.Reason == "" {
+		f.rec.Reason = r
+	}
+	return f.rec.Reason
+}
+
+func (f *flow) set(change func(*Flow)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.rec)
+}
+
+// end closes the flow and records it.
+func (f *flow) end() {
+	f.mu.Lock()
+	if f.ended {
+		f.mu.Unlock()
+		return
+	}
+	f.ended = true
+	f.rec.BytesOut, f.rec.BytesIn, f.rec.Duration = f.out.Load(), f.in.Load(), time.Since(f.start)
+	rec := f.rec
+	f.mu.Unlock()
+	f.idle.Stop()
+	f.stop()
+	f.p.flows.Add(-1)
+	f.p.record(rec)
+}
+
+// deny records a denial that is no flow.
+func (p *Proxy) deny(rec Flow) {
+	rec.Denied = true
+	p.record(rec)
+}
+
+func (p *Proxy) record(rec Flow) {
+	if h := p.hidden.Load(); h != nil {
+		rec.Path = h.redactor.String(rec.Path)
+	}
+	p.mu.Lock()
+	p.totals.Flows++
+	if rec.Denied {
+		p.totals.Denied++
+	}
+	p.totals.BytesOut += rec.BytesOut
+	p.totals.BytesIn += rec.BytesIn
+	p.mu.Unlock()
+	if p.cfg.Record != nil {
+		p.cfg.Record(rec)
+	}
+}
+
+var errBytes = &failure{rule.BytesExceeded, errors.New("the byte allowance of the call is used up")}
+
+// take counts n bytes before they are passed on. If they exceed the allowance, it counts
+// nothing, ends the flow and returns errBytes; the call then gets no more bytes.
+func (f *flow) take(counter *atomic.Int64, n int) error {
+	f.idle.Reset(f.p.cfg.Limits.Idle)
+	if f.p.cfg.Limits.Bytes > 0 && (f.p.exhausted.Load() || f.p.left.Add(-int64(n)) < 0) {
+		f.p.exhausted.Store(true)
+		f.fail(rule.BytesExceeded)
+		return errBytes
+	}
+	counter.Add(int64(n))
+	return nil
+}
+
+// release sets what fail does to reads and writes of the client of an HTTP request: reads
+// fail at once, writes after lastWrite.
+func (f *flow) release(w http.ResponseWriter, r *http.Request) {
+	past, soon := time.Unix(1, 0), func() time.Time { return time.Now().Add(lastWrite) }
+	conn := connOf(r.Context())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unlock = func() {
+		if r.ProtoMajor == 2 {
+			c := http.NewResponseController(w)
+			_ = c.SetReadDeadline(past)
+			_ = c.SetWriteDeadline(soon())
+			return
+		}
+		_ = conn.SetReadDeadline(past)
+		_ = conn.SetWriteDeadline(soon())
+	}
+}
+
+// connAddr returns the remote address of a connection, invalid if it is not TCP.
+func connAddr(c net.Conn) netip.AddrPort {
+	if t, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		a := t.AddrPort()
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	}
+	return netip.AddrPort{}
+}

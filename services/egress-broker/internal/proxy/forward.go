@@ -1,0 +1,295 @@
+package proxy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"strings"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// serve handles every request of the client, in tunnels and outside of them.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	if !p.enter() {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer p.leave()
+	t := connOf(r.Context()).tunnel
+	if t == nil && r.Method == http.MethodConnect {
+		p.connect(w, r)
+		return
+	}
+	p.forward(w, r, t)
+}
+
+// forward decides one request and sends it to its server.
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t *tunnel) {
+	rec, why := target(r, t)
+	f, full := p.begin(r.Context(), rec)
+	defer f.end()
+	f.release(w, r)
+	var found rule.Rule
+	if why == "" {
+		why = full
+	}
+	if why == "" {
+		found, why = p.rules.Request(rec.Mode, rec.Host, rec.Port, rec.Method, rec.Path)
+	}
+	if why != "" {
+		f.refuse(w, why)
+		return
+	}
+	e := &exchange{p: p, f: f, w: w, host: rec.Host, port: rec.Port, mode: rec.Mode, rule: found, query: r.URL.RawQuery}
+	e.upgrade = r.ProtoMajor == 1 && websocket(r.Method, r.Header["Upgrade"], r.Header["Connection"])
+	if found.Credential != nil {
+		if err := e.authorize(rec.Path); err != nil {
+			f.refuse(w, rule.CredentialFailed)
+			return
+		}
+	}
+	defer func() {
+		if v := recover(); v != nil { // httputil aborts the response if it cannot be completed
+			f.blame(rule.ClientFailed)
+			panic(v)
+		}
+	}()
+	e.send(r)
+}
+
+// target returns the record of a request with its host, port, mode, method, path and
+// query, and a reason if they are invalid.
+func target(r *http.Request, t *tunnel) (Flow, rule.Reason) {
+	rec := Flow{Method: r.Method, Path: r.URL.EscapedPath(), Mode: rule.HTTP}
+	if rec.Path == "" {
+		rec.Path = "/"
+	}
+	if r.URL.RawQuery != "" {
+		sum := sha256.Sum256([]byte(r.URL.RawQuery))
+		rec.Query = hex.EncodeToString(sum[:])
+	}
+	if t != nil {
+		rec.Host, rec.Port, rec.Mode = t.host, t.port, t.mode
+		if r.URL.Host != "" || r.URL.Opaque != "" || !strings.HasPrefix(rec.Path, "/") {
+			return rec, rule.RequestInvalid
+		}
+		for _, h := range append(r.Header["Host"], r.Host) { // HTTP/2 may have a Host field beside :authority
+			if why := sameAuthority(h, defaultPort(t.mode), t.host, t.port); why != "" {
+				return rec, why
+			}
+		}
+		return rec, ""
+	}
+	if r.URL.Scheme != "http" || r.URL.Opaque != "" || r.URL.User != nil {
+		return rec, rule.RequestInvalid
+	}
+	var err error
+	if rec.Host, _, rec.Port, err = address.ParseAuthority(r.URL.Host, 80); err != nil {
+		return rec, rule.HostInvalid
+	}
+	return rec, ""
+}
+
+func defaultPort(m rule.Mode) int {
+	if m == rule.HTTP {
+		return 80
+	}
+	return 443
+}
+
+// exchange is one request that was allowed, and its response.
+type exchange struct {
+	p       *Proxy
+	f       *flow
+	w       http.ResponseWriter
+	host    string
+	port    int
+	mode    rule.Mode
+	rule    rule.Rule
+	query   string // raw
+	upgrade bool
+	header  string // name and value of the credential's field; empty without one
+	value   string
+}
+
+// authorize gets the secret of the rule.
+func (e *exchange) authorize(path string) error {
+	if e.p.cfg.Credential == nil {
+		return errors.New("no credentials")
+	}
+	secret, err := e.p.cfg.Credential(e.f.ctx, e.rule, e.host, e.f.rec.Method, path)
+	if err != nil {
+		return err
+	}
+	e.header, e.value = e.rule.Credential.Header, e.rule.Credential.Value(secret)
+	if strings.ContainsFunc(e.value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return errors.New("the secret has a character that a header field cannot have")
+	}
+	e.p.hideCredential(e.rule.Credential.Secret, secret, e.value)
+	return nil
+}
+
+func (e *exchange) send(r *http.Request) {
+	r = r.WithContext(e.f.ctx)
+	if !e.upgrade {
+		r.Header.Del("Upgrade") // to another protocol, in which requests could not be decided
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &requestBody{r.Body, e.f, func() http.Header { return r.Trailer }}
+	}
+	(&httputil.ReverseProxy{
+		Rewrite:        e.rewrite,
+		Transport:      carrier{e.p},
+		ModifyResponse: e.response,
+		ErrorHandler:   e.f.refuseError,
+		ErrorLog:       log.New(io.Discard, "", 0),
+		FlushInterval:  -1,
+		BufferPool:     buffers,
+	}).ServeHTTP(e.w, r)
+}
+
+// rewrite makes the request for the server.
+func (e *exchange) rewrite(r *httputil.ProxyRequest) {
+	u := r.Out.URL
+	u.Scheme, u.Host, u.RawQuery = "http", authorityOf(e.host, e.port), e.query
+	if e.mode == rule.Terminate {
+		u.Scheme = "https"
+	}
+	r.Out.Host = u.Host
+	if e.port == defaultPort(e.mode) {
+		r.Out.Host = strings.TrimSuffix(u.Host, fmt.Sprintf(":%d", e.port))
+	}
+	r.Out.Trailer = r.In.Trailer // the server fills it when it has read the body
+	r.Out.Header.Del("Host")
+	r.Out.Header.Del("Expect") // the server of this proxy has responded to it
+	if e.p.secrets {           // they must be readable in the response
+		r.Out.Header.Set("Accept-Encoding", "identity")
+		r.Out.Header.Del("Sec-Websocket-Extensions") // among them compression
+	}
+	if e.p.hidden.Load() != nil { // and must not be requested in parts
+		r.Out.Header.Del("Range")
+		r.Out.Header.Del("If-Range")
+	}
+	if e.header != "" {
+		for name := range r.Out.Header { // servers that follow CGI read "_" as "-"
+			if strings.EqualFold(strings.ReplaceAll(name, "_", "-"), strings.ReplaceAll(e.header, "_", "-")) {
+				delete(r.Out.Header, name)
+			}
+		}
+		r.Out.Header.Set(e.header, e.value)
+		r.Out.Trailer = nil // could repeat the field
+	}
+}
+
+// carrier sends requests, and counts their heads.
+type carrier struct{ p *Proxy }
+
+func (t carrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	f := flowOf(r.Context())
+	if err := f.take(&f.out, headSize(r.Header, r.Method+" "+r.URL.RequestURI()+" HTTP/1.1", "Host: "+r.Host)); err != nil {
+		return nil, err
+	}
+	ctx := httptrace.WithClientTrace(bare{r.Context()}, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		f.set(func(rec *Flow) { rec.Address = connAddr(i.Conn) })
+	}})
+	return t.p.transport.RoundTrip(r.WithContext(ctx))
+}
+
+// bare is a context without values. It hides the trace with which httputil would pass on
+// responses with a status of 1xx, whose fields are not searched for secrets.
+type bare struct{ context.Context }
+
+func (bare) Value(any) any { return nil }
+
+// headSize returns the size of the lines and header fields in HTTP/1.1.
+func headSize(h http.Header, lines ...string) int {
+	n := 2
+	for _, l := range lines {
+		n += len(l) + 2
+	}
+	for name, values := range h {
+		for _, v := range values {
+			n += len(name) + len(v) + 4
+		}
+	}
+	return n
+}
+
+// refuse responds to a request that was not sent.
+func (f *flow) refuse(w http.ResponseWriter, why rule.Reason) {
+	f.deny(why)
+	f.out.Store(0)
+	f.respond(w, why)
+}
+
+// refuseError responds to a request that failed before its response began.
+func (f *flow) refuseError(w http.ResponseWriter, r *http.Request, err error) {
+	why := reasonOf(err)
+	if r.Context().Err() != nil {
+		why = rule.ClientFailed
+		if bad := connOf(r.Context()).bad.Load(); bad != nil {
+			why = bad.reason
+		}
+	}
+	switch why = f.blame(why); why {
+	case rule.AddressBlocked, rule.HostInvalid:
+		f.refuse(w, why)
+		return
+	case rule.ResolveFailed, rule.ConnectFailed, rule.CertificateInvalid:
+		f.out.Store(0)
+	}
+	f.respond(w, why)
+}
+
+func (f *flow) respond(w http.ResponseWriter, why rule.Reason) {
+	var rec Flow
+	f.set(func(r *Flow) { r.Status = statusOf(why); rec = *r })
+	writeRefusal(w, why, rec)
+}
+
+// statusOf returns the status of the response to a request that failed.
+func statusOf(r rule.Reason) int {
+	switch r {
+	case rule.RequestInvalid, rule.HostInvalid, rule.AuthorityMismatch:
+		return http.StatusBadRequest
+	case rule.BytesExceeded, rule.FlowsExceeded:
+		return http.StatusTooManyRequests
+	case rule.ResolveFailed, rule.ConnectFailed, rule.CertificateInvalid, rule.UpstreamFailed, rule.EncodingUnknown, rule.CredentialEchoed:
+		return http.StatusBadGateway
+	case rule.CredentialFailed, rule.Cancelled:
+		return http.StatusServiceUnavailable
+	case rule.TimedOut:
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusForbidden
+}
+
+// writeRefusal writes a response with the reason in the Proxy-Status field (RFC 9209)
+// and in the body. The connection is closed afterwards.
+func writeRefusal(w http.ResponseWriter, why rule.Reason, rec Flow) {
+	h := w.Header()
+	clear(h)
+	h.Set("Proxy-Status", fmt.Sprintf("egress-broker; error=http_request_denied; details=%q", why))
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Connection", "close")
+	w.WriteHeader(statusOf(why))
+	_, _ = fmt.Fprintf(w, "egress: %s: %s %s\n", why, rec.Method, authorityOf(rec.Host, rec.Port))
+}
+
+// bufferPool is a pool of buffers for copies.
+type bufferPool struct{ pool sync.Pool }
+
+var buffers = &bufferPool{sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}}
+
+func (p *bufferPool) Get() []byte  { return *p.pool.Get().(*[]byte) }
+func (p *bufferPool) Put(b []byte) { p.pool.Put(&b) }

@@ -1,0 +1,214 @@
+// Package proxy carries the network flows of one call. It is a forward proxy for HTTP,
+// HTTPS and TCP that allows what the rules of the call name, dials only addresses that
+// it has checked, adds credentials, removes them from responses, and records each flow.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/redact"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// Config is what a Proxy is made from. Its functions are called concurrently.
+type Config struct {
+	Rules     []rule.Rule
+	Addresses address.Policy
+	Limits    Limits
+	// Credential returns the secret that r names, for a request to host. It is called
+	// once per request. A nil Credential fails every such request.
+	Credential func(ctx context.Context, r rule.Rule, host, method, path string) (secret string, err error)
+	// Record receives each flow when it has ended, and each denial. It may be nil.
+	Record func(Flow)
+	// Resolve returns the addresses of a name. The default is the system's resolver
+	// without its search domains.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Dial opens a connection to an address and port. The default is net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Roots are the authorities that may sign certificates of servers. The default is
+	// the system's.
+	Roots *x509.CertPool
+}
+
+// Limits of one call. A value of 0 means the default.
+type Limits struct {
+	Bytes   int64         // of all flows in both directions; default: no limit
+	Flows   int           // at a time, and connections of the client; default 64
+	Head    int           // bytes of a request's or response's head; default 64 KiB
+	Connect time.Duration // for the head of a request, a TLS handshake, and each connection attempt; default 10 s
+	Idle    time.Duration // of a flow without a byte in either direction; default 1 minute
+	Total   time.Duration // of one flow; default: no limit
+}
+
+// Proxy is the proxy of one call. Make one with New, then call Serve once.
+type Proxy struct {
+	cfg       Config
+	rules     *rule.Set
+	ca        *authority
+	server    *http.Server
+	transport *http.Transport
+	tunnels   *tunnelListener
+
+	ctx    context.Context // ends with the call
+	cancel context.CancelFunc
+
+	left      atomic.Int64 // bytes of the allowance; meaningless without a limit
+	exhausted atomic.Bool
+	secrets   bool                   // a rule has a credential
+	hidden    atomic.Pointer[hidden] // secrets that requests have carried; nil if there are none
+	flows     atomic.Int64           // open flows
+	conns     atomic.Int64           // open connections of the client
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // flows and tunnels
+	totals  Totals
+}
+
+// Totals are the figures of all ended flows of a call.
+type Totals struct {
+	Flows, Denied     int64
+	BytesOut, BytesIn int64
+}
+
+// New returns a proxy with a certificate authority of its own.
+func New(cfg Config) (*Proxy, error) {
+	set, err := rule.Compile(cfg.Rules)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := newAuthority()
+	if err != nil {
+		return nil, err
+	}
+	l := &cfg.Limits
+	setDefault(&l.Flows, 64)
+	setDefault(&l.Head, 64<<10)
+	setDefault(&l.Connect, 10*time.Second)
+	setDefault(&l.Idle, time.Minute)
+	if cfg.Resolve == nil {
+		cfg.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host+".") // the dot excludes search domains
+		}
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
+	}
+	p := &Proxy{cfg: cfg, rules: set, ca: ca, tunnels: newTunnelListener()}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.left.Store(l.Bytes)
+	p.secrets = slices.ContainsFunc(cfg.Rules, func(r rule.Rule) bool { return r.Credential != nil })
+	p.transport = &http.Transport{
+		DialContext:            p.dial,
+		TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    l.Connect,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    l.Flows,
+		IdleConnTimeout:        l.Idle,
+		MaxResponseHeaderBytes: int64(l.Head),
+	}
+	p.server = &http.Server{
+		Handler:                      http.HandlerFunc(p.serve),
+		DisableGeneralOptionsHandler: true,
+		TLSConfig:                    &tls.Config{NextProtos: []string{"h2", "http/1.1"}}, // makes the server accept HTTP/2
+		ReadHeaderTimeout:            l.Connect,
+		IdleTimeout:                  l.Idle,
+		MaxHeaderBytes:               l.Head,
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: l.Flows},
+		ErrorLog:                     log.New(io.Discard, "", 0),
+		BaseContext:                  func(net.Listener) context.Context { return p.ctx },
+		ConnContext:                  connContext,
+	}
+	return p, nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// CA returns the certificate that the clients of the proxy must trust, in PEM. Its key
+// is in the memory of p only.
+func (p *Proxy) CA() []byte { return p.ca.pem }
+
+// Totals returns the figures of the flows that have ended.
+func (p *Proxy) Totals() Totals {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.totals
+}
+
+// Serve accepts connections from l until ctx ends, then closes l and all connections. It
+// returns when all flows have ended and been recorded: nil, or the error of l if that is
+// why it ended.
+func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, p.close)
+	defer stop()
+	go func() { _ = p.server.Serve(p.tunnels) }()
+	err := p.server.Serve(&clientListener{l, p})
+	p.close()
+	p.running.Wait()
+	p.transport.CloseIdleConnections()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// close ends all flows and makes Serve return.
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel()
+	_ = p.server.Close()
+}
+
+// enter registers a flow or tunnel, which leave ends. It returns false once p is closed.
+func (p *Proxy) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.running.Add(1)
+	return true
+}
+
+func (p *Proxy) leave() { p.running.Done() }
+
+// hidden is the set of secrets that are removed from responses.
+type hidden struct {
+	values   []string
+	redactor *redact.Redactor
+}
+
+// hide adds a secret to the set.
+func (p *Proxy) hide(name, value string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.hidden.Load()
+	if h == nil {
+		h = &hidden{}
+	}
+	if r := h.redactor.With(name, value); r != h.redactor {
+		h = &hidden{append(append([]string(nil), h.values...), value), r}
+		p.hidden.Store(h)
+	}
+}

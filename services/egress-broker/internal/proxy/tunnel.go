@@ -1,0 +1,270 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// connect serves a CONNECT request.
+func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
+	rec := Flow{Method: http.MethodConnect}
+	host, _, port, err := address.ParseAuthority(r.RequestURI, 0)
+	if err != nil {
+		p.refuseTunnel(w, rec, rule.HostInvalid)
+		return
+	}
+	rec.Host, rec.Port = host, port
+	found, why := p.rules.Tunnel(host, port)
+	if why != "" {
+		p.refuseTunnel(w, rec, why)
+		return
+	}
+	rec.Mode = found.Mode
+	if found.Mode == rule.Passthrough || found.Mode == rule.TCP {
+		p.connectRaw(w, r, rec)
+		return
+	}
+	c, err := accept(w)
+	if err != nil {
+		return
+	}
+	t := &tunnel{host, port, found.Mode}
+	if t.mode == rule.Terminate {
+		if c, err = p.terminate(r.Context(), c, t); err != nil {
+			rec.Reason = rule.TLSInvalid
+			if f, ok := errors.AsType[*failure](err); ok {
+				rec.Reason = f.reason
+			}
+			p.deny(rec)
+			return
+		}
+	} else {
+		c = &clientConn{Conn: c, p: p, tunnel: t, check: checkInner(t)}
+	}
+	p.tunnels.add(c)
+}
+
+func (p *Proxy) refuseTunnel(w http.ResponseWriter, rec Flow, why rule.Reason) {
+	rec.Reason, rec.Status = why, statusOf(why)
+	writeRefusal(w, why, rec)
+	p.deny(rec)
+}
+
+// accept sends the response to a CONNECT request, and returns the connection.
+func accept(w http.ResponseWriter) (net.Conn, error) {
+	c, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, err
+	}
+	if n := buf.Reader.Buffered(); n > 0 {
+		early, _ := buf.Reader.Peek(n) // it has n bytes
+		c = &prefixed{c, io.MultiReader(bytes.NewReader(bytes.Clone(early)), c)}
+	}
+	if _, err := io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// prefixed is a connection of which some bytes have been read.
+type prefixed struct {
+	net.Conn
+	r io.Reader
+}
+
+func (c *prefixed) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// terminate completes the TLS handshake with the client, and returns the connection for
+// HTTP/2 or HTTP/1, as negotiated. It closes c if it fails.
+func (p *Proxy) terminate(ctx context.Context, c net.Conn, t *tunnel) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Limits.Connect)
+	defer cancel()
+	below := &clientConn{Conn: c, p: p, tunnel: t}
+	s := tls.Server(below, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if err := checkName(h.ServerName, t.host); err != nil {
+				return nil, err
+			}
+			return p.ca.leaf(t.host)
+		},
+	})
+	if err := s.HandshakeContext(ctx); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	if s.ConnectionState().NegotiatedProtocol == "h2" {
+		return s, nil
+	}
+	return &clientConn{Conn: s, p: p, tunnel: t, check: checkInner(t)}, nil
+}
+
+// checkName returns an error unless the server name of a ClientHello is the host. A
+// ClientHello for an address has no server name (RFC 6066, section 3).
+func checkName(name, host string) error {
+	canonical, addr, err := address.ParseHost(host)
+	if err == nil && addr.IsValid() && name == "" {
+		return nil
+	}
+	if name, _, err = address.ParseHost(name); err != nil || name != canonical {
+		return &failure{rule.SNIMismatch, errors.New("the server name differs from the host of the tunnel")}
+	}
+	return nil
+}
+
+// connectRaw serves a CONNECT request for a tunnel whose content the proxy does not read,
+// apart from the first message of TLS in mode Passthrough.
+func (p *Proxy) connectRaw(w http.ResponseWriter, r *http.Request, rec Flow) {
+	f, why := p.begin(r.Context(), rec)
+	defer f.end()
+	if why != "" {
+		f.refuse(w, why)
+		return
+	}
+	up, err := p.dial(f.ctx, "tcp", authorityOf(rec.Host, rec.Port))
+	if err != nil {
+		f.refuseError(w, r, err)
+		return
+	}
+	defer func() { _ = up.Close() }()
+	f.set(func(rec *Flow) { rec.Address, rec.Status = connAddr(up), http.StatusOK })
+	c, err := accept(w)
+	if err != nil {
+		f.blame(rule.ClientFailed)
+		return
+	}
+	defer func() { _ = c.Close() }()
+	f.mu.Lock()
+	f.unlock = func() { _ = c.Close(); _ = up.Close() }
+	f.mu.Unlock()
+	stop := context.AfterFunc(f.ctx, f.unlock) // the end of the call ends the context
+	defer stop()
+	if rec.Mode == rule.Passthrough {
+		if err := p.passHello(f, c, up); err != nil {
+			f.blame(reasonOf(err))
+			return
+		}
+	}
+	splice(f, c, up)
+}
+
+// passHello reads the client's first TLS message, checks its server name and sends it to
+// the server.
+func (p *Proxy) passHello(f *flow, c, up net.Conn) error {
+	_ = c.SetReadDeadline(time.Now().Add(p.cfg.Limits.Connect))
+	name, read, err := readHello(c)
+	_ = c.SetReadDeadline(time.Time{})
+	if err != nil {
+		return &failure{rule.TLSInvalid, err}
+	}
+	if err := checkName(name, f.rec.Host); err != nil {
+		f.deny(rule.SNIMismatch)
+		return err
+	}
+	if err := f.take(&f.out, len(read)); err != nil {
+		return err
+	}
+	_, err = up.Write(read)
+	return err
+}
+
+var errRead = errors.New("the message has been read")
+
+// readHello returns the server name of a ClientHello, and all bytes that were read.
+// crypto/tls reads it; nothing is sent.
+func readHello(c net.Conn) (name string, read []byte, err error) {
+	rec := &recorder{Conn: c}
+	got := false
+	err = tls.Server(rec, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, got = h.ServerName, true
+		return nil, errRead
+	}}).Handshake()
+	if !got {
+		return "", nil, err
+	}
+	return name, rec.read.Bytes(), nil
+}
+
+// recorder records what is read, and sends nothing.
+type recorder struct {
+	net.Conn
+	read bytes.Buffer
+}
+
+func (c *recorder) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.Write(b[:n])
+	return n, err
+}
+
+func (c *recorder) Write(b []byte) (int, error) { return len(b), nil }
+
+// splice copies between the client and the server until both directions have ended.
+func splice(f *flow, c, up net.Conn) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pipe(f, &f.out, up, c, rule.ClientFailed, rule.UpstreamFailed)
+	}()
+	pipe(f, &f.in, c, up, rule.UpstreamFailed, rule.ClientFailed)
+	<-done
+}
+
+// pipe copies from one connection to the other until the end, which it passes on. An
+// error ends the flow with the reason of the side that failed.
+func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing rule.Reason) {
+	buf := buffers.Get()
+	defer buffers.Put(buf)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if f.take(counter, n) != nil {
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				f.fail(f.blame(writing))
+				return
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			closeWrite(to)
+			return
+		}
+		if err != nil {
+			f.fail(f.blame(reading))
+			return
+		}
+	}
+}
+
+// closeWrite passes on the end of one direction, or closes a connection that cannot.
+func closeWrite(c net.Conn) {
+	for {
+		switch x := c.(type) {
+		case interface{ CloseWrite() error }:
+			_ = x.CloseWrite()
+			return
+		case *prefixed:
+			c = x.Conn
+		case *clientConn:
+			c = x.Conn
+		case *countedConn:
+			c = x.Conn
+		default:
+			_ = c.Close()
+			return
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package rule
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var credential = &Credential{Secret: "token", Header: "Authorization", Format: "Bearer {}"}
+
+func TestRequest(t *testing.T) {
+	set, err := Compile([]Rule{
+		{Host: "api.example.org", Mode: Terminate, Methods: []string{"GET"}, Paths: []string{"/v1/**", "/health"}, Credential: credential},
+		{Host: "*.example.org", Mode: Terminate, Ports: []int{443, 8443}},
+		{Host: "plain.test", Mode: HTTP, Paths: []string{"/*/x"}},
+		{Host: "1.2.3.4", Mode: HTTP},
+		{Host: "2606:4700::1111", Mode: TCP, Ports: []int{53}},
+		{Host: "tls.test", Mode: Passthrough},
+		{Host: "tls.test", Mode: Terminate},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []struct {
+		mode   Mode
+		host   string
+		port   int
+		method string
+		path   string
+		rule   int // index, or -1
+		reason Reason
+	}{
+		{Terminate, "api.example.org", 443, "GET", "/v1/a/b", 0, ""}, {Terminate, "api.example.org", 443, "GET", "/health", 0, ""}, {Terminate, "api.example.org", 443, "POST", "/v1/a", 1, ""},
+		{Terminate, "api.example.org", 443, "GET", "/v1/../x", 1, ""}, {Terminate, "api.example.org", 8443, "GET", "/v1/a", 1, ""}, {Terminate, "a.b.example.org", 443, "GET", "/", 1, ""},
+		{Terminate, "example.org", 443, "GET", "/", -1, HostDenied}, {Terminate, "evil-example.org", 443, "GET", "/", -1, HostDenied}, {Terminate, "api.example.org", 80, "GET", "/", -1, PortDenied},
+		{HTTP, "api.example.org", 443, "GET", "/", -1, ModeDenied}, {HTTP, "plain.test", 80, "GET", "/a/x", 2, ""}, {HTTP, "plain.test", 80, "GET", "/a/b/x", -1, PathDenied}, {HTTP, "plain.test", 80, "GET", "/%2e%2e/x", -1, PathAmbiguous},
+		{HTTP, "1.2.3.4", 80, "BREW", "/%2f..", 3, ""}, {HTTP, "1.2.3.4", 80, "CONNECT", "/", -1, MethodDenied}, {TCP, "2606:4700::1111", 53, "", "/", 4, ""}, {TCP, "2606:4700::1111", 54, "", "/", -1, PortDenied},
+	} {
+		got, reason := set.Request(d.mode, d.host, d.port, d.method, d.path)
+		if reason != d.reason || d.rule >= 0 && !equal(got, set.rules[d.rule].Rule) {
+			t.Errorf("%+v: %+v %q", d, got, reason)
+		}
+	}
+	if got, reason := set.Tunnel("tls.test", 443); got.Mode != Passthrough || reason != "" {
+		t.Errorf("%+v %q", got, reason)
+	}
+	if _, reason := set.Tunnel("tls.test", 80); reason != PortDenied {
+		t.Error(reason)
+	}
+	if _, reason := set.Tunnel("x.test", 443); reason != HostDenied {
+		t.Error(reason)
+	}
+}
+
+func TestCompileRefuses(t *testing.T) {
+	with := func(c Credential) Rule { return Rule{Host: "a.test", Mode: HTTP, Credential: &c} }
+	for _, r := range []Rule{
+		{}, {Host: "a.test"}, {Host: "a.test", Mode: "other"}, {Host: "", Mode: HTTP}, {Host: "*", Mode: HTTP}, {Host: "*.", Mode: HTTP}, {Host: "a.*.test", Mode: HTTP}, {Host: "A.test", Mode: HTTP}, {Host: "a.test.", Mode: HTTP}, {Host: "127.1", Mode: HTTP}, {Host: "[::1]", Mode: HTTP}, {Host: "*.1.2.3.4", Mode: HTTP}, {Host: "*.::1", Mode: HTTP},
+		{Host: "a.test", Mode: HTTP, Ports: []int{0}}, {Host: "a.test", Mode: HTTP, Ports: []int{65536}}, {Host: "a.test", Mode: TCP}, {Host: "a.test", Mode: TCP, Ports: []int{1}, Methods: []string{"GET"}}, {Host: "a.test", Mode: Passthrough, Paths: []string{"/"}}, {Host: "a.test", Mode: Passthrough, Credential: credential},
+		{Host: "a.test", Mode: HTTP, Methods: []string{"get"}}, {Host: "a.test", Mode: HTTP, Methods: []string{"CONNECT"}}, {Host: "a.test", Mode: HTTP, Methods: []string{"G T"}}, {Host: "a.test", Mode: HTTP, Methods: []string{""}},
+		{Host: "a.test", Mode: HTTP, Paths: []string{"a"}}, {Host: "a.test", Mode: HTTP, Paths: []string{""}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a/../b"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/%61"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a%2f"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a?b"}},
+		{Host: "a.test", Mode: HTTP, Paths: []string{"/***"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/" + strings.Repeat("a", maxPattern)}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a  /b"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"//a"}}, {Host: "a.test", Mode: HTTP, Paths: slices.Repeat([]string{"/"}, MaxMembers+1)},
+		with(Credential{Header: "A"}), with(Credential{Secret: "s"}), with(Credential{Secret: "s", Header: "Host"}), with(Credential{Secret: "s", Header: "transfer-encoding"}), with(Credential{Secret: "s", Header: "Proxy-Authorization"}), with(Credential{Secret: "s", Header: "A:"}), with(Credential{Secret: "s", Header: "A", Format: "x"}), with(Credential{Secret: "s", Header: "A", Format: "{}{}"}), with(Credential{Secret: "s", Header: "A", Format: "{}\r\nB: c"}),
+	} {
+		if _, err := Compile([]Rule{r}); err == nil {
+			t.Errorf("%+v was accepted", r)
+		}
+	}
+	if _, err := Compile(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules+1)); err == nil {
+		t.Error("too many rules were accepted")
+	}
+	if err := CheckCeiling([]Rule{{Host: "*"}, {Host: "*.test", Paths: []string{"/**"}, Methods: []string{"GET"}}, {Host: "a.test", Mode: TCP, Ports: []int{1}}}); err != nil {
+		t.Error(err)
+	}
+	for _, r := range []Rule{with(*credential), {Host: "**"}, {Host: "*", Paths: []string{"x"}}} {
+		if CheckCeiling([]Rule{r}) == nil {
+			t.Errorf("ceiling %+v was accepted", r)
+		}
+	}
+}
+
+func TestCanonicalPath(t *testing.T) {
+	for in, want := range map[string]string{"/": "/", "/a/b/": "/a/b/", "/%61%2D%7e": "/a-~", "/%c3%bc": "/%C3%BC", "/a%20b": "/a%20b", "/.a/..b/c..": "/.a/..b/c..", "/a;b=c": "/a;b=c", "/@s%3ax": "/@s%3Ax"} {
+		if got, ambiguous := canonicalPath(in); got != want || ambiguous {
+			t.Errorf("%q: %q %v", in, got, ambiguous)
+		}
+	}
+	for _, in := range []string{"", "a", "*", "/..", "/../a", "/a/.", "/a/./b", "/%2e%2E/a", "/.%2e", "/a//b", "//a", "/a%2fb", "/a%2Fb", "/a%5cb", "/a\\b", "/a%00", "/a%0a", "/a%7f", "/%252e", "/a%", "/a%2", "/a%zz", "/a b", "/\u00fc", "/..;/a", "/..;x=y/a", "/.;/a", "/..%3b/a", "/%2e%2e%3Ba/b"} {
+		if got, ambiguous := canonicalPath(in); !ambiguous {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
+func TestIntersect(t *testing.T) {
+	for _, d := range []struct{ a, b, want string }{
+		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"*"}]`, `[{"host":"a.test","mode":"http","ports":null}]`},
+		{`[{"host":"*.test","mode":"http"}]`, `[{"host":"a.test"},{"host":"*.b.test"},{"host":"test"}]`, `[{"host":"a.test","mode":"http"},{"host":"*.b.test","mode":"http"}]`},
+		{`[{"host":"*.b.test","mode":"http"}]`, `[{"host":"*.test"}]`, `[{"host":"*.b.test","mode":"http"}]`},
+		{`[{"host":"a.test","mode":"http"}]`, `[]`, `[]`},
+		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"a.test","mode":"terminate"}]`, `[]`},
+		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"a.test","ports":[8080]}]`, `[]`},
+		{`[{"host":"a.test","mode":"http","ports":[80,8080]}]`, `[{"host":"a.test","ports":[8080,90]}]`, `[{"host":"a.test","mode":"http","ports":[8080]}]`},
+		{`[{"host":"a.test","mode":"http","methods":["GET","PUT"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[{"host":"a.test","mode":"http","methods":["PUT"]}]`},
+		{`[{"host":"a.test","mode":"http","methods":["GET"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[]`},
+		{`[{"host":"a.test","mode":"http","paths":["/v1/**"]}]`, `[{"host":"*","paths":["/v1/*","/v2/**","/**"]}]`, `[{"host":"a.test","mode":"http","paths":["/v1/*","/v1/** /v2/**","/v1/**"]}]`},
+		{`[{"host":"a.test","mode":"passthrough"}]`, `[{"host":"*","paths":["/**"]}]`, `[]`},
+		{`[{"host":"a.test","mode":"tcp","ports":[1]}]`, `[{"host":"*","methods":["GET"]}]`, `[]`},
+		{`[{"host":"a.test","mode":"terminate","credential":{"secret":"s","header":"h"}}]`, `[{"host":"*","methods":["GET"]}]`, `[{"host":"a.test","mode":"terminate","methods":["GET"],"credential":{"secret":"s","header":"h"}}]`},
+	} {
+		var a, b, want []Rule
+		for _, x := range []struct {
+			text string
+			v    *[]Rule
+		}{{d.a, &a}, {d.b, &b}, {d.want, &want}} {
+			if err := json.Unmarshal([]byte(x.text), x.v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := Intersect(a, b); !slices.EqualFunc(got, want, equal) {
+			t.Errorf("%s with %s: %+v", d.a, d.b, got)
+		}
+	}
+}
+
+// TestIntersectDecides compares random requests: what the intersection allows is what
+// both lists allow, with the first rule's mode and credential.
+func TestIntersectDecides(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	pick := func(s ...string) string { return s[rnd.IntN(len(s))] }
+	some := func(s ...string) (out []string) {
+		for range rnd.IntN(3) {
+			out = append(out, pick(s...))
+		}
+		return out
+	}
+	random := func(ceiling bool) (out []Rule) {
+		for range 1 + rnd.IntN(3) {
+			r := Rule{Host: pick("a.test", "*.test", "*.a.test", "b.a.test"), Mode: Mode(pick("http", "terminate")), Methods: some("GET", "PUT"), Paths: some("/a/*", "/a/**", "/*/b", "/**/b", "/a/b", "/*b*")}
+			if ceiling && rnd.IntN(2) == 0 {
+				r.Mode = ""
+			}
+			if ceiling && rnd.IntN(3) == 0 {
+				r.Host = "*"
+			}
+			if rnd.IntN(2) == 0 {
+				r.Ports = []int{443, 80}
+			}
+			if !ceiling && rnd.IntN(2) == 0 {
+				r.Credential = credential
+			}
+			out = append(out, r)
+		}
+		return out
+	}
+	allowed, denied := 0, 0
+	for range 1000 {
+		a, b := random(false), random(true)
+		both, err := Compile(Intersect(a, b))
+		if err != nil {
+			t.Fatalf("%+v with %+v: %v", a, b, err)
+		}
+		one, err := Compile(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ceilings []Rule // one rule per mode instead of the empty mode
+		for _, r := range b {
+			for _, m := range []Mode{HTTP, Terminate} {
+				if c := r; c.Mode == "" || c.Mode == m {
+					if c.Mode == "" && len(c.Ports) == 0 {
+						c.Ports = []int{80, 443}
+					}
+					if c.Host == "*" {
+						c.Host = "*.test"
+					}
+					c.Mode = m
+					ceilings = append(ceilings, c)
+				}
+			}
+		}
+		two, err := Compile(ceilings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			mode, host, port, method, path := Mode(pick("http", "terminate")), pick("a.test", "b.a.test", "c.test"), 80+363*rnd.IntN(2), pick("GET", "PUT"), pick("/a/b", "/a/x", "/a/x/b", "/b", "/a/", "/c/b")
+			r1, no1 := one.Request(mode, host, port, method, path)
+			_, no2 := two.Request(mode, host, port, method, path)
+			got, no := both.Request(mode, host, port, method, path)
+			if (no == "") != (no1 == "" && no2 == "") || no == "" && got.Credential != r1.Credential {
+				t.Fatalf("%s %s:%d %s %s: %+v allows %q, %+v %q, both %q\n%+v", mode, host, port, method, path, a, no1, b, no2, no, both)
+			}
+			if no == "" {
+				allowed++
+			} else {
+				denied++
+			}
+		}
+	}
+	if allowed < 300 || denied < 300 {
+		t.Fatalf("%d allowed, %d denied", allowed, denied)
+	}
+}
+
+func TestValue(t *testing.T) {
+	if got := credential.Value("x{}"); got != "Bearer x{}" {
+		t.Error(got)
+	}
+	if got := (&Credential{}).Value("x"); got != "x" {
+		t.Error(got)
+	}
+}
+
+// FuzzRules reads rules as JSON and decides a request. The intersection of rules with
+// themselves must decide it equally, and a path that a rule with paths allows must not
+// climb out of the folder that the pattern names.
+func FuzzRules(f *testing.F) {
+	f.Add(`[{"host":"a.test","mode":"http","paths":["/v1/**"],"methods":["GET"]}]`, "a.test", "GET", "/v1/../x")
+	f.Add(`[{"host":"*.test","mode":"http","ports":[80],"credential":{"secret":"s","header":"h","format":"{}"}}]`, "a.b.test", "PUT", "/%2e")
+	f.Fuzz(func(t *testing.T, rules, host, method, path string) {
+		var list []Rule
+		if json.Unmarshal([]byte(rules), &list) != nil {
+			return
+		}
+		set, err := Compile(list)
+		if err != nil {
+			return
+		}
+		found, why := set.Request(HTTP, host, 80, method, path)
+		if (why == "") != (found.Host != "") {
+			t.Fatalf("rule %+v, reason %q", found, why)
+		}
+		if why == "" && len(found.Paths) > 0 && (strings.Contains(path, "/../") || strings.HasSuffix(path, "/..") || !strings.HasPrefix(path, "/")) {
+			t.Fatalf("path %q is allowed by %+v", path, found)
+		}
+		ceiling := slices.Clone(list)
+		for i := range ceiling {
+			ceiling[i].Credential = nil
+		}
+		if narrowed := Intersect(list, ceiling); len(narrowed) <= MaxRules {
+			set, err := Compile(narrowed)
+			if err != nil {
+				return // products of long lists exceed the limits
+			}
+			if again, whyAgain := set.Request(HTTP, host, 80, method, path); (whyAgain == "") != (why == "") || again.Credential != found.Credential {
+				t.Fatalf("%+v: %q, narrowed by itself %+v: %q", list, why, narrowed, whyAgain)
+			}
+		}
+	})
+}

@@ -1,0 +1,18 @@
+// Command egress-broker carries the network traffic of sandboxes.
+//
+// Package egressbroker implements the service, which can also run in the process of the
+// whole mesh; this file reads the configuration that docs/reference/configuration.md
+// describes, and starts the service.
+package main
+
+import (
+	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
+)
+
+func main() {
+	run.Main("egress-broker", func(_ run.Keys, c *config.Config) (run.Service, error) {
+		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Networks: c.EgressBroker.Networks}}, nil
+	})
+}
