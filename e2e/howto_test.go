@@ -44,6 +44,7 @@ var howtos = map[string]howto{
 	"client.md":     {notRun: 0, setup: withGenerators},
 	"compose.md":    {notRun: 0, setup: onCompose, compose: true},
 	"develop.md":    {notRun: 0, setup: alone},
+	"egress.md":     {notRun: 2, setup: alone},
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"images.md":     {notRun: 2, setup: alone},
@@ -52,6 +53,7 @@ var howtos = map[string]howto{
 	"llm.md":        {notRun: 0, setup: withProvider},
 	"processes.md":  {notRun: 0, setup: alone},
 	"replicated.md": {notRun: 0, setup: alone},
+	"sandboxes.md":  {notRun: 2, setup: alone},
 	"tenants.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 }

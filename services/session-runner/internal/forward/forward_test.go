@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain runs the tests in a new user namespace if this process is not root, because
-// they create network namespaces.
+// TestMain runs the tests in new user and network namespaces if this process is not root,
+// because they create network namespaces and return from them.
 func TestMain(m *testing.M) {
 	if os.Geteuid() == 0 {
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
 	if err := cmd.Run(); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
@@ -71,12 +71,7 @@ func namespace(t *testing.T) *os.File {
 // server returns a listener on a unix socket.
 func server(t *testing.T) (*net.UnixListener, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "forward")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "s")
+	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -176,6 +171,40 @@ func TestAbort(t *testing.T) {
 	}
 	if !errors.Is(err, unix.EPIPE) {
 		t.Errorf("write: %v", err)
+	}
+}
+
+// TestEarlyAnswer checks that an answer arrives even if the server no longer reads, and
+// the client still writes.
+func TestEarlyAnswer(t *testing.T) {
+	ns := namespace(t)
+	l, path := server(t)
+	f, err := Start(ns, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	client := dial(t, ns)
+	accepted, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	if err := accepted.CloseRead(); err != nil {
+		t.Fatal(err)
+	}
+	for range 64 { // more than the buffers of the sockets hold
+		if _, err := client.Write(make([]byte, 256<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _ = accepted.Write([]byte("answer"))
+	_ = accepted.CloseWrite()
+	if got, err := io.ReadAll(client); err != nil || string(got) != "answer" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if n := f.Bytes(); n != int64(len("answer")) {
+		t.Errorf("%d bytes were counted", n)
 	}
 }
 

@@ -43,12 +43,7 @@ func Start(t testing.TB, name string) *Proxy {
 	}
 	secure := httptest.NewTLSServer(http.HandlerFunc(answer))
 	t.Cleanup(secure.Close)
-	dir, err := os.MkdirTemp("", "proxy") // the path of a unix socket is limited to 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p.Socket, p.CA = filepath.Join(dir, "s"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	p.Socket, p.CA = filepath.Join(t.TempDir(), "s"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
 	l, err := net.Listen("unix", p.Socket)
 	if err != nil {
 		t.Fatal(err)
