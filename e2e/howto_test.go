@@ -173,6 +173,9 @@ func runPage(t *testing.T, path string, h howto) {
 	sh := startShell(t, work, env)
 	for _, s := range steps {
 		if s.file != "" {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(work, s.file)), 0o755); err != nil {
+				t.Fatal(err)
+			}
 			if err := os.WriteFile(filepath.Join(work, s.file), []byte(s.content), 0o644); err != nil {
 				t.Fatal(err)
 			}

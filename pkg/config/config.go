@@ -103,6 +103,7 @@ type Policy struct {
 // EgressBroker is the section of the egress-broker service.
 type EgressBroker struct {
 	Sockets  string   `json:"sockets"`
+	Hosts    []string `json:"hosts"`
 	Networks []string `json:"networks"`
 }
 

@@ -13,6 +13,6 @@ import (
 
 func main() {
 	run.Main("egress-broker", func(_ run.Keys, c *config.Config) (run.Service, error) {
-		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Networks: c.EgressBroker.Networks}}, nil
+		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Hosts: c.EgressBroker.Hosts, Networks: c.EgressBroker.Networks}}, nil
 	})
 }

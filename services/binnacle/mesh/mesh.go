@@ -48,6 +48,7 @@ type Config struct {
 	Tenant         string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
 	Packs          string                   // folder of packs; empty = none
 	Containerd     string                   // path of containerd's socket; empty = tier "container" is not available
+	EgressHosts    []string                 // hosts that tools may reach at most: exact, "*.suffix" or "*"; nil = every host that policy permits
 	EgressNetworks []string                 // special-use networks that tools may reach, such as 10.0.0.0/8
 	Images         string                   // folder of image archives and images.lock; empty = none
 	Warm           int                      // maximum number of containers that are prepared ahead of calls; 0 = none

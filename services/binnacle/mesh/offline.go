@@ -62,7 +62,7 @@ func Offline(dir, keys string) (c *bus.Conn, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := ring.Identities(); err != nil {
+	if err := keyring.Identities(ring); err != nil {
 		return nil, nil, err
 	}
 	nats, err := storeFolder(dir)

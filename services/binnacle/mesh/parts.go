@@ -33,7 +33,10 @@ var parts = []part{
 		return nil
 	}),
 	of(func(b *setup, s *egressbroker.Service) error {
-		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Networks: b.cfg.EgressNetworks}
+		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks}
+		if s.Hosts == nil {
+			s.Hosts = []string{"*"}
+		}
 		return nil
 	}),
 	of(func(b *setup, s *gateway.Service) error { return b.gateway(&s.Config) }),

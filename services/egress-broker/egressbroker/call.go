@@ -17,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
@@ -48,7 +49,7 @@ const (
 
 // opened opens the proxy of a call, after recording it. If the proxy is open already, it
 // returns that one for the same request, and otherwise the reason for a refusal.
-func (s *Service) opened(ctx context.Context, e *contract.Event, req *egress.Request, a *contract.Allowed) (out egress.Opened, refusal string, err error) {
+func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed) (out egress.Opened, refusal string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.open[e.CallID]; c != nil {
@@ -61,6 +62,7 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, req *egress.Req
 	if err != nil {
 		return out, err.Error(), nil
 	}
+	rules = rule.Intersect(rules, s.ceiling)
 	c := &call{cause: e, inbox: req.Inbox, done: make(chan struct{}), written: make(chan struct{}), facts: make(chan *contract.Event, maxListed)}
 	limits := proxy.Limits{Bytes: allowance(a)}
 	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Record: func(f proxy.Flow) { s.flow(c, f) }})
@@ -73,7 +75,7 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, req *egress.Req
 		return out, "the path of the call's socket, " + path + ", is too long: use a shorter folder for sockets", nil
 	}
 	c.note = path + note
-	if err := s.remember(c.note, e); err != nil {
+	if err := remember(c.note, seq); err != nil {
 		return out, "", err
 	}
 	fact := s.fact(e, events.EgressOpenedName, contract.Bytes(&events.EgressOpened{Authority: digest(p.CA()), CallID: e.CallID, DecisionID: a.Decision.ID,
@@ -189,14 +191,10 @@ func (s *Service) append(e *contract.Event) {
 	}
 }
 
-// remember writes the request of a call to a file beside its socket, from which the next
-// process of the instance learns that the proxy was open.
-func (s *Service) remember(path string, e *contract.Event) error {
-	b, err := e.Encode()
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, b, 0o600)
+// remember writes the sequence of a call's request to a file beside its socket, from which
+// the next process of the instance learns that the proxy was open.
+func remember(path string, request uint64) error {
+	return os.WriteFile(path, strconv.AppendUint(nil, request, 10), 0o600)
 }
 
 // abandoned records that a proxy of an earlier process is closed. The figures of its flows
@@ -206,9 +204,17 @@ func (s *Service) abandoned(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	e, err := contract.DecodeEvent(b)
+	seq, err := strconv.ParseUint(string(b), 10, 64)
 	if err != nil {
 		return nil // written in part: the proxy was never opened
+	}
+	en, err := s.env.Emit.Log.Get(ctx, seq)
+	if err != nil {
+		return err
+	}
+	e, err := eventlog.Open(en, requests.Filters...)
+	if err != nil {
+		return err
 	}
 	fact := s.fact(e, events.EgressClosedName, contract.Bytes(&events.EgressClosed{CallID: e.CallID, Reason: "restarted"}))
 	fact.ID = contract.IDEgressFact + e.ID

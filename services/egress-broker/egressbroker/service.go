@@ -29,11 +29,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // Config is the egress-broker's configuration.
 type Config struct {
 	Dir      string   // folder of the sockets, which the session-runner must see under the same path
+	Hosts    []string // hosts that the broker connects to at most: exact, "*.suffix" or "*"
 	Networks []string // special-use networks that may be dialled, such as 10.0.0.0/8
 }
 
@@ -44,6 +46,7 @@ type Service struct {
 
 	env       *run.Env
 	addresses address.Policy
+	ceiling   []rule.Rule // what the rules of every call are narrowed to
 
 	mu   sync.Mutex
 	open map[string]*call // by call id
@@ -78,6 +81,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	var err error
 	if s.addresses.Allowed, err = networks(s.Networks); err != nil {
 		return err
+	}
+	for _, h := range s.Hosts {
+		s.ceiling = append(s.ceiling, rule.Rule{Host: h})
+	}
+	if err := rule.CheckCeiling(s.ceiling); err != nil {
+		return fmt.Errorf("egress-broker.hosts: %w", err)
 	}
 	if err := s.clear(ctx); err != nil {
 		return fmt.Errorf("egress: %w", err)
@@ -179,7 +188,7 @@ func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req
 	}
 	var out egress.Opened
 	if refusal == "" {
-		out, refusal, err = s.opened(ctx, e, req, a)
+		out, refusal, err = s.opened(ctx, e, seq, req, a)
 	}
 	if refusal != "" {
 		out = egress.Opened{Refused: refusal}

@@ -84,7 +84,7 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.Identities(); err != nil {
+	if err := Identities(r); err != nil {
 		return nil, err
 	}
 	d := draft{r}
@@ -124,7 +124,7 @@ func Init(dir, tenant string) (*Ring, error) {
 
 // Identities makes the missing NATS keys of provision and the services. The ring of an
 // earlier release lacks those of services that were added since.
-func (r *Ring) Identities() error {
+func Identities(r *Ring) error {
 	for _, name := range append([]string{services.Provision}, services.Names()...) {
 		if err := r.makeNKey(name); err != nil {
 			return err

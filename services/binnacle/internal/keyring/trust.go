@@ -150,7 +150,7 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 // the ring was made, and new signing keys for services whose keys lack a use. Without
 // the root seed it makes no signing keys; Rotate can make them later.
 func complete(r *Ring) error {
-	if err := r.Identities(); err != nil {
+	if err := Identities(r); err != nil {
 		return err
 	}
 	if _, err := os.Stat(r.Path(rootSeed)); err != nil {
