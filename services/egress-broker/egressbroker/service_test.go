@@ -1,0 +1,215 @@
+package egressbroker
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+)
+
+// broker is a service on a log in memory, with the request of one call.
+type broker struct {
+	*Service
+	t       *testing.T
+	log     *memlog.Log
+	runner  *emit.Emitter
+	request *contract.Event
+	seq     uint64
+	allowed *contract.Allowed
+}
+
+func newBroker(t *testing.T, dir string, hosts ...string) *broker {
+	b := &broker{t: t, log: &memlog.Log{}}
+	by := func(source string) *emit.Emitter {
+		return &emit.Emitter{Log: b.log, Tenant: "t", Source: source, Now: time.Now}
+	}
+	b.Service = &Service{Config: Config{Dir: dir}, open: map[string]*call{}, ceiling: []rule.Rule{{Host: "*"}}}
+	b.env = &run.Env{Emit: by("egress-broker/egress-broker-1"), Log: slog.New(slog.DiscardHandler)}
+	var err error
+	if b.addresses.Allowed, err = networks([]string{"127.0.0.0/8"}); err != nil {
+		t.Fatal(err)
+	}
+	b.runner = by("session-runner/session-runner-1")
+	b.request, b.seq = b.put(contract.EventEgressRequested, contract.Bytes(&egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}))
+	b.allowed = &contract.Allowed{Decision: contract.Decision{ID: "d-c-1", Intent: &contract.ExecutionIntent{Egress: hosts}}}
+	t.Cleanup(b.closeAll)
+	return b
+}
+
+// put appends an event of the session-runner about the call.
+func (b *broker) put(name string, data []byte) (*contract.Event, uint64) {
+	b.t.Helper()
+	e := b.runner.New(name, "s-1", data, nil)
+	e.Session, e.CallID = "s-1", "c-1"
+	seq, _, err := eventlog.AppendEvent(b.t.Context(), b.log, e)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return e, seq
+}
+
+// events returns the names of the broker's events and, after a colon, their reasons.
+func (b *broker) events() (out []string) {
+	b.t.Helper()
+	for en, err := range b.log.Scan(b.t.Context(), "evt.t.egress-broker.>", 1) {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		e, err := eventlog.Open(en, eventlog.Every)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		name := e.Name
+		if _, reason, ok := strings.Cut(string(e.Data), `"reason":"`); ok {
+			name += ":" + reason[:strings.Index(reason, `"`)]
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// client returns an HTTP client that uses a proxy on a unix socket.
+func client(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		Proxy:       func(*http.Request) (*url.URL, error) { return url.Parse("http://proxy") },
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) },
+	}}
+}
+
+// TestCall shows what a call's proxy records, in the order of the ledger: that it is opened
+// before it can be used, its flow, its denial, and that it is closed with the outcome. The
+// same request gets the same proxy, and another one is refused.
+func TestCall(t *testing.T) {
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	defer site.Close()
+	b := newBroker(t, t.TempDir(), strings.TrimPrefix(site.URL, "http://"))
+	req := &egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}
+	out, refusal, err := b.opened(t.Context(), b.request, b.seq, req, b.allowed)
+	if err != nil || refusal != "" || !strings.Contains(out.Authority, "CERTIFICATE") {
+		t.Fatal(out, refusal, err)
+	}
+	if again, refusal, err := b.opened(t.Context(), b.request, b.seq, req, b.allowed); again != out || refusal != "" || err != nil {
+		t.Error(again, refusal, err)
+	}
+	if _, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-2"}, b.allowed); refusal == "" || err != nil {
+		t.Error("a second proxy was opened:", err)
+	}
+	for address, want := range map[string]int{site.URL: 200, "http://example.com/": 403} {
+		r, err := client(out.Socket).Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if r.StatusCode != want {
+			t.Errorf("%s: %d", address, r.StatusCode)
+		}
+	}
+	c := b.open["c-1"]
+	_, seq := b.put(contract.EventEffectRecorded, []byte(`{}`))
+	en, err := b.log.Get(t.Context(), seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ended(en); err != nil {
+		t.Fatal(err)
+	}
+	<-c.done
+	got := strings.Join(b.events(), " ")
+	if got != "egress_opened flow_ended flow_denied:host_denied egress_closed:call_ended" && got != "egress_opened flow_denied:host_denied flow_ended egress_closed:call_ended" {
+		t.Error(got)
+	}
+	if left, err := os.ReadDir(b.Dir); err != nil || len(left) != 0 {
+		t.Error(left, err)
+	}
+}
+
+// TestRestarted shows that the next process of an instance records that a proxy is closed,
+// once, and removes its files.
+func TestRestarted(t *testing.T) {
+	dir := t.TempDir()
+	b := newBroker(t, dir, "a.example")
+	if err := remember(filepath.Join(dir, "x"+note), b.seq); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x", "half" + note} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := b.clear(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(b.events(), " "); got != "egress_closed:restarted" {
+		t.Error(got)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Error(left, err)
+	}
+}
+
+// TestRefused shows that a proxy is refused for hosts that are no rule, and for a socket
+// whose path is too long, and that nothing is recorded or left then.
+func TestRefused(t *testing.T) {
+	for name, b := range map[string]*broker{"host": newBroker(t, t.TempDir(), "no host"), "path": newBroker(t, filepath.Join(t.TempDir(), strings.Repeat("x", 100)), "a.example")} {
+		_, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1"}, b.allowed)
+		if refusal == "" || err != nil || len(b.events()) != 0 || len(b.open) != 0 {
+			t.Error(name, refusal, err, b.events())
+		}
+	}
+}
+
+// TestRules shows which requests the hosts of an intent allow, narrowed by a ceiling.
+func TestRules(t *testing.T) {
+	rules, err := rulesOf([]string{"a.example", "b.example:8080", "*.c.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rule.Compile(rule.Intersect(rules, []rule.Rule{{Host: "*.example"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		mode rule.Mode
+		host string
+		port int
+		want rule.Reason
+	}{{rule.HTTP, "a.example", 80, ""}, {rule.Terminate, "a.example", 443, ""}, {rule.HTTP, "a.example", 81, rule.PortDenied}, {rule.HTTP, "b.example", 8080, ""},
+		{rule.Terminate, "b.example", 8080, ""}, {rule.HTTP, "b.example", 80, rule.PortDenied}, {rule.HTTP, "x.c.example", 80, ""}, {rule.HTTP, "c.example", 80, rule.HostDenied}, {rule.HTTP, "d.example", 80, rule.HostDenied}} {
+		if _, why := set.Request(c.mode, c.host, c.port, "GET", "/"); why != c.want {
+			t.Errorf("%s %s:%d: %q, want %q", c.mode, c.host, c.port, why, c.want)
+		}
+	}
+	if none := rule.Intersect(rules, []rule.Rule{{Host: "other.example"}}); len(none) != 0 {
+		t.Error("a ceiling without the hosts permits", none)
+	}
+}
+
+// TestNetworks shows that a network must be in CIDR notation, and that the error names the
+// setting.
+func TestNetworks(t *testing.T) {
+	if got, err := networks([]string{"10.1.2.3/8"}); err != nil || got[0].String() != "10.0.0.0/8" {
+		t.Error(got, err)
+	}
+	if _, err := networks([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "egress-broker.networks") {
+		t.Error(err)
+	}
+}
