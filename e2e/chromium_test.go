@@ -15,8 +15,9 @@ import (
 // screenshot has the page's color. The test is not a part of `make test`, because the
 // image takes minutes to build; `make images-test` runs it.
 func TestScreenshot(t *testing.T) {
-	archive, images := built(t, "chromium"), t.TempDir()
-	m := harness.One(t, harness.Options{Packs: imagePacks(t, "screenshot"), Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images}})
+	archive, lock := built(t, "chromium")
+	images := t.TempDir()
+	m := harness.One(t, harness.Options{Packs: imagePacks(t, lock, "screenshot"), Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images}})
 	cli(t, m, "image", "import", archive, "--images", images)
 	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.screenshot", "s-page", `{"html":"<body style='background:#0a0'><script>document.body.style.background='#00a'</script>"}`)
 	if err != nil || r.Status != 200 {

@@ -13,23 +13,39 @@ import (
 )
 
 // built builds an image with deploy/images/base in the folder .cache/images, unless it is
-// there, and returns the path of the archive. The build fails if the image does not have
-// the digest in deploy/images/images.lock.
-func built(t *testing.T, name string) string {
+// there, and returns the paths of the archive and of the lock file that names its digest.
+// That is deploy/images/images.lock, and the build fails if the digest differs from it;
+// but if the mirror no longer has the packages that it names, it is a new one, of the
+// newest packages.
+func built(t *testing.T, name string) (archive, lock string) {
 	t.Helper()
-	dir := filepath.Join(harness.Root(), ".cache/images")
-	if out, err := exec.Command(filepath.Join(harness.Root(), "deploy/images/base"), dir, name).CombinedOutput(); err != nil {
+	dir, base := filepath.Join(harness.Root(), ".cache/images"), filepath.Join(harness.Root(), "deploy/images/base")
+	archive, lock = filepath.Join(dir, name+".oci.tar"), filepath.Join(harness.Root(), "deploy/images/images.lock")
+	out, err := exec.Command(base, dir, name).CombinedOutput()
+	if err == nil {
+		return archive, lock
+	}
+	if !strings.Contains(string(out), "could not be downloaded") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return filepath.Join(dir, name+".oci.tar")
+	t.Logf("the mirror no longer has packages of images.lock: run deploy/images/base --lock %s\n%s", name, out)
+	lock = filepath.Join(t.TempDir(), "images.lock")
+	for _, args := range [][]string{{"--lock", name}, {dir, name}} {
+		cmd := exec.Command(base, args...)
+		cmd.Env = append(os.Environ(), "IMAGES_LOCK="+lock)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	return archive, lock
 }
 
 // imagePacks returns a folder with the packs of the given names from e2e/packs/images and
-// the lock file of the images.
-func imagePacks(t *testing.T, names ...string) string {
+// a lock file of the images.
+func imagePacks(t *testing.T, lock string, names ...string) string {
 	t.Helper()
 	dir, from := t.TempDir(), filepath.Join(harness.Root(), "e2e/packs/images")
-	files := map[string]string{filepath.Join(harness.Root(), "deploy/images/images.lock"): "images.lock"}
+	files := map[string]string{lock: "images.lock"}
 	for _, n := range names {
 		of, err := filepath.Glob(filepath.Join(from, n+".*"))
 		if err != nil || len(of) != 2 {
@@ -56,10 +72,10 @@ func imagePacks(t *testing.T, names ...string) string {
 // missing, that an import by one session-runner serves the other, and that a tenant cannot
 // manage images.
 func TestImages(t *testing.T) {
-	archive := built(t, "python")
+	archive, lock := built(t, "python")
 	for name, start := range map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes} {
 		t.Run(name, func(t *testing.T) {
-			images, packs := t.TempDir(), imagePacks(t, "words")
+			images, packs := t.TempDir(), imagePacks(t, lock, "words")
 			if err := os.WriteFile(filepath.Join(packs, "loose.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
