@@ -344,12 +344,12 @@ func (g *inputGenerator) request(path, method string, op operation, ps []param, 
 	return r
 }
 
-// asked holds the arguments of a query that inputGenerator has made; see request.
-type asked struct{ kind, args, input string }
+// queryArgs holds the arguments of a query that inputGenerator has made; see request.
+type queryArgs struct{ kind, args, input string }
 
 // queries returns the arguments of a query with the given request schema: one document for
 // each input that names an id and each kind of id, or, without such an input, one document.
-func (g *inputGenerator) queries(name string, s objectSchema) (out []asked) {
+func (g *inputGenerator) queries(name string, s objectSchema) (out []queryArgs) {
 	var ps []param
 	for _, m := range slices.Sorted(maps.Keys(s.Properties)) {
 		ps = append(ps, param{"", "body", m, slices.Contains(s.Required, m)})
@@ -388,11 +388,11 @@ func (g *inputGenerator) queries(name string, s objectSchema) (out []asked) {
 	for _, p := range ps {
 		kinds, _ := g.kinds(name, p)
 		for _, kind := range kinds {
-			out = append(out, asked{kind, doc(p), p.Name})
+			out = append(out, queryArgs{kind, doc(p), p.Name})
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, asked{"", doc(param{}), ""})
+		out = append(out, queryArgs{"", doc(param{}), ""})
 	}
 	return out
 }
@@ -441,7 +441,7 @@ func TestInputGenerator(t *testing.T) {
 			t.Errorf("no fault %q in %q", part, g.faults)
 		}
 	}
-	if got := g.queries("audit.call", objectSchema{Properties: map[string]json.RawMessage{"ids": nil, "limit": nil}, Required: []string{"limit"}}); len(got) != 1 || got[0] != (asked{"call", `{"ids":["ID"],"limit":10}`, "ids"}) {
+	if got := g.queries("audit.call", objectSchema{Properties: map[string]json.RawMessage{"ids": nil, "limit": nil}, Required: []string{"limit"}}); len(got) != 1 || got[0] != (queryArgs{"call", `{"ids":["ID"],"limit":10}`, "ids"}) {
 		t.Errorf("got %q", got)
 	}
 }

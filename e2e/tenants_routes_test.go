@@ -161,8 +161,8 @@ func (s *settlement) leaks(text, except string) string {
 	return ""
 }
 
-// asks maps each query that the gateway does not send to a service that does.
-var asks = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.body": "judge", "mesh.sealed_value": "vault-broker"}
+// sentBy maps each query that the gateway does not send to a service that does.
+var sentBy = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.body": "judge", "mesh.sealed_value": "vault-broker"}
 
 // answering maps each query that several services implement to the service that is
 // queried.
@@ -230,7 +230,7 @@ func foreignQueries(t *testing.T, m *harness.Mesh, g *inputGenerator, a *settlem
 	all, n := requestSchemas(t), 0
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		to, verb, _ := strings.Cut(name, ".")
-		q := foreignQuery{name, cmp.Or(asks[name], "gateway"), cmp.Or(answering[name], to), verb, all[name].Scope == "cell"}
+		q := foreignQuery{name, cmp.Or(sentBy[name], "gateway"), cmp.Or(answering[name], to), verb, all[name].Scope == "cell"}
 		for _, args := range g.queries(name, all[name].Properties.Request) {
 			n++
 			for _, tenant := range others {
@@ -249,7 +249,7 @@ type foreignQuery struct {
 
 // send sends the query for a tenant with an id of a and with an id that never existed, and
 // checks the responses; see foreignQueries.
-func (q foreignQuery) send(t *testing.T, querier *querier, a *settlement, tenant string, args asked) {
+func (q foreignQuery) send(t *testing.T, querier *querier, a *settlement, tenant string, args queryArgs) {
 	t.Helper()
 	what := fmt.Sprintf("%s %s for tenant %s with the id %s", q.name, args.args, tenant, args.kind)
 	send := func(id string) (string, string) {

@@ -263,7 +263,7 @@ func (f *framing) trailer(in []byte) (int, error) {
 	return n + 1, nil
 }
 
-// websocket reports whether a request asks for the WebSocket protocol (RFC 6455, 4.1).
+// websocket reports whether a request is one for the WebSocket protocol (RFC 6455, 4.1).
 func websocket(method string, upgrade, connection []string) bool {
 	if method != "GET" || len(upgrade) != 1 || !strings.EqualFold(upgrade[0], "websocket") {
 		return false
