@@ -107,7 +107,7 @@ func (w *world) play() {
 		w.kill(w.instances[w.rng.IntN(len(w.instances))], "at the end")
 		w.bus.mu.Unlock()
 	}
-	w.calm = true
+	w.calm, w.calmed = true, time.Now()
 	w.note("CALM")
 	if !w.until(3*time.Minute, w.quiet) {
 		w.violate("not quiet within three minutes: calls open %v, work open %v, reservations %d, ready %v", w.events.open(), w.work(), len(w.events.held), w.allReady())

@@ -37,6 +37,7 @@ type world struct {
 	draws     int               // number of appends of decisions with draws in the original tenant, while faults are enabled
 	opens     time.Time         // time at which the provisioner gets the ring that opens the cell; zero: never, or done already
 	calm      bool              // whether faults are disabled
+	calmed    time.Time         // when faults were last disabled; zero if they never were
 	booting   bool              // whether everything is released at once, without faults
 	slots     map[string]string // name of the last instance that acquired or renewed a slot, by the slot's subject
 	tampered  map[string]bool   // digests of the descriptions of snapshots that tamper stored
@@ -493,12 +494,14 @@ func (w *world) kill(in *instance, where string) {
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
 // revive restarts the instances that were killed or ended by themselves, once they are
-// due. While faults are disabled, it is a violation if an instance ends by itself.
+// due. While faults are disabled, it is a violation if an instance ends by itself, except
+// shortly after: a fault may have delayed the renewal of its slot, which another instance
+// has taken since, and it learns that at its next renewal.
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {
 		if in.ended.Load() && !in.dead.Load() { // the instance ended by itself; a supervisor would restart it
-			if w.calm {
+			if w.calm && now.Sub(w.calmed) > 2*bus.SlotTTL {
 				w.violate("%s ended without a fault: %v", in.name, in.err)
 			}
 			in.kill()
