@@ -48,12 +48,12 @@ man: build ## write a manual page for each command to bin/man
 
 packs: ## build the sample packs
 	@mkdir -p $(BIN)/packs
-	for p in $(PACKS); do go build -ldflags '-s -w' -o $(BIN)/packs/$$p ./examples/packs/$$p && cp examples/packs/$$p/*.yaml $(BIN)/packs/ || exit 1; done
-	GOOS=wasip1 GOARCH=wasm go build -ldflags '-s -w' -o $(BIN)/packs/spin-wasi.wasm ./examples/packs/spin
+	for p in $(PACKS); do go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/$$p ./examples/packs/$$p && cp examples/packs/$$p/*.yaml $(BIN)/packs/ || exit 1; done
+	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/spin-wasi.wasm ./examples/packs/spin
 	@mkdir -p $(BIN)/hostile-packs && cp -p $(BIN)/packs/* $(BIN)/hostile-packs/
-	for p in $(HOSTILE); do go build -ldflags '-s -w' -o $(BIN)/hostile-packs/$$p ./e2e/packs/$$p && cp e2e/packs/$$p/*.yaml $(BIN)/hostile-packs/ || exit 1; done
+	for p in $(HOSTILE); do go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/$$p ./e2e/packs/$$p && cp e2e/packs/$$p/*.yaml $(BIN)/hostile-packs/ || exit 1; done
 	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container
-	GOOS=wasip1 GOARCH=wasm go build -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
+	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
 
 test: ## install what the tests need, then run both stages of the tests
 	scripts/test

@@ -35,7 +35,7 @@ var newServicePlaces = []place{
 	},
 `))},
 	{"services/binnacle/mesh/parts.go", insert("services/binnacle/mesh/parts.go",
-		before("	of(func(b *setup, s *gateway.Service)", "	of[beacon.Service](nil),\n"),
+		before("	of(func(b *setup, s *egressbroker.Service)", "	of[beacon.Service](nil),\n"),
 		before("	\"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring\"", "	\"github.com/binnacle-mesh/binnacle/services/beacon/beacon\"\n"))},
 	{"docker-compose.yaml", insert("docker-compose.yaml",
 		before("    - \"keys-gateway:/keys/gateway\"", "    - \"keys-beacon:/keys/beacon\"\n"),
