@@ -54,6 +54,7 @@ var naming = map[string][]string{
 // if the input is required. SIZE is the size of the other tenant's content object, and
 // FRESH a name that occurs once.
 var plain = map[string]any{
+	"session-runner.sandbox_call.cancel": false, "session-runner.sandbox_call.wall_ms": 1000,
 	// how a call is made
 	"X-Binnacle-Timeout": nil, "Prefer": nil, "Anthropic-Version": nil, "kind": "tool.noop", "tool": nil, "args": map[string]any{}, "method": "noop", "params": map[string]any{},
 	"getPack.name": "noop", "runPack.name": "noop", "model": "demo/echo", "report_within_ms": nil, "unapproved": nil, "profile": nil, "runConformance.level": nil,
