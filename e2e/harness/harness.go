@@ -345,8 +345,6 @@ func (m *Mesh) StartService(name, service string) {
 		if m.opts.Noop {
 			env = append(env, "BINNACLE_NOOP=1")
 		}
-	case "egress-broker":
-		env = append(env, "BINNACLE_SOCKETS="+filepath.Join(m.Dir, "egress"))
 	case "llm-router":
 		env = append(env, "BINNACLE_LLM="+m.opts.LLM)
 	case "policy":

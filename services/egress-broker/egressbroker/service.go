@@ -77,8 +77,11 @@ func (*Service) Declaration() bus.Declaration {
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.open = env, map[string]*call{}
-	s.Dir = filepath.Join(s.Dir, env.Instance)
-	var err error
+	dir, err := filepath.Abs(filepath.Join(s.Dir, env.Instance)) // the session-runner may have another working folder
+	if err != nil {
+		return err
+	}
+	s.Dir = dir
 	if s.addresses.Allowed, err = networks(s.Networks); err != nil {
 		return err
 	}
