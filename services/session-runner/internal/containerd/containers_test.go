@@ -200,8 +200,11 @@ func (d *daemon) leftIn(t testing.TB, ns string) []string {
 		b, _ := os.ReadFile(f)
 		if s := strings.ReplaceAll(string(b), "\x00", " "); strings.Contains(s, "containerd-shim") && strings.Contains(s, "-address "+d.socket) {
 			add("shim", f)
-		} else if ns == testNamespace && (strings.HasPrefix(s, launcherPath) || strings.HasPrefix(s, "/pack/main")) {
-			add("process", f, s)
+		} else if strings.HasPrefix(s, launcherPath) || strings.HasPrefix(s, "/pack/main") {
+			group, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cgroup"))
+			if strings.Contains(string(group), "/"+ns+"/") { // other meshes of the host have theirs
+				add("process", f, s)
+			}
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
