@@ -11,7 +11,8 @@ func TestParseHost(t *testing.T) {
 	for in, want := range map[string]string{
 		"example.org": "example.org", "EXAMPLE.Org": "example.org", "example.org.": "example.org", "a_b.example.org": "a_b.example.org", "xn--bcher-kva.example": "xn--bcher-kva.example", "localhost": "localhost",
 		"1.2.3.4": "1.2.3.4", "1.2.3.4.": "1.2.3.4", "[2606:4700::1111]": "2606:4700::1111", "2606:4700:0:0::1111": "2606:4700::1111", "[2606:4700::ABCD]": "2606:4700::abcd", "1a.example": "1a.example", "127.0.0.1.example.org": "127.0.0.1.example.org",
-		strings.Repeat("a", 63) + ".org": strings.Repeat("a", 63) + ".org",
+		strings.Repeat("a", 63) + ".org": strings.Repeat("a", 63) + ".org", "az09.example": "az09.example",
+		strings.Repeat("a.", maxName/2) + "b": strings.Repeat("a.", maxName/2) + "b",
 	} {
 		name, addr, err := ParseHost(in)
 		if err != nil || name != want || addr.IsValid() != (strings.Contains(want, ":") || strings.Trim(want, "0123456789.") == "") {
@@ -39,7 +40,7 @@ func TestParseAuthority(t *testing.T) {
 		fallback int
 		host     string
 		port     int
-	}{{"Example.org:8080", 80, "example.org", 8080}, {"example.org", 80, "example.org", 80}, {"[::1]:443", 0, "::1", 443}, {"[::1]", 80, "::1", 80}, {"1.2.3.4:65535", 0, "1.2.3.4", 65535}} {
+	}{{"Example.org:8080", 80, "example.org", 8080}, {"example.org", 80, "example.org", 80}, {"[::1]:443", 0, "::1", 443}, {"[::1]", 80, "::1", 80}, {"1.2.3.4:65535", 0, "1.2.3.4", 65535}, {"a:19", 0, "a", 19}, {"a:90", 0, "a", 90}} {
 		if host, _, port, err := ParseAuthority(d.in, d.fallback); err != nil || host != d.host || port != d.port {
 			t.Errorf("%q: %q %d %v", d.in, host, port, err)
 		}

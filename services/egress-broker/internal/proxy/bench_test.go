@@ -25,7 +25,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
-// TestMain serves a proxy if the environment says so, and runs the tests otherwise.
+// TestMain serves a proxy if the variable EGRESS_BENCH is set, and runs the tests otherwise.
 func TestMain(m *testing.M) {
 	if text := os.Getenv("EGRESS_BENCH"); text != "" {
 		if err := serveBench(text); err != nil {

@@ -315,7 +315,7 @@ func TestTerminatedServerName(t *testing.T) {
 	if f := r.last(t, 1); f.Reason != rule.SNIMismatch {
 		t.Fatalf("%+v", f)
 	}
-	for i, proto := range []bool{false, true} { // a client that pools connections by address may send another host
+	for i, proto := range []bool{false, true} { // a client that reuses connections by address may send another host
 		c := r.client(t)
 		c.Transport.(*http.Transport).ForceAttemptHTTP2 = proto
 		req := request(t, "GET", fmt.Sprintf("https://api.example.org:%d/", n), nil)

@@ -329,7 +329,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestClientLeaves requires that the request to the server ends with the client's.
+// TestClientLeaves requires that the request to the server ends when the client closes its
+// connection.
 func TestClientLeaves(t *testing.T) {
 	entered, left := make(chan bool), make(chan bool)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

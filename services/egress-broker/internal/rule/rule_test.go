@@ -125,6 +125,48 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
+// TestLimits checks the sizes of a set of rules and of their members at the limits and above
+// them.
+func TestLimits(t *testing.T) {
+	ports, methods, paths := make([]int, MaxMembers), make([]string, MaxMembers), make([]string, MaxMembers)
+	for i := range MaxMembers {
+		ports[i], methods[i], paths[i] = 65535-i, "M"+strings.Repeat("X", i), "/"+strings.Repeat("a", maxPattern-1-i)
+	}
+	full := Rule{Host: "a.test", Mode: HTTP, Ports: ports, Methods: methods, Paths: paths, Credential: &Credential{Secret: "s", Header: "h", Format: "~ {} "}}
+	if _, err := Compile(append(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules-1), full)); err != nil {
+		t.Error(err)
+	}
+	if _, err := Compile(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules+1)); err == nil {
+		t.Error("more rules than MaxRules compile")
+	}
+	for name, r := range map[string]Rule{
+		"ports":   {Ports: slices.Repeat([]int{80}, MaxMembers+1)},
+		"methods": {Methods: slices.Repeat([]string{"GET"}, MaxMembers+1)},
+		"paths":   {Paths: slices.Repeat([]string{"/"}, MaxMembers+1)},
+		"pattern": {Paths: []string{"/" + strings.Repeat("a", maxPattern)}},
+	} {
+		r.Host, r.Mode = "a.test", HTTP
+		if _, err := Compile([]Rule{r}); err == nil {
+			t.Errorf("a rule above the limit of %s compiles", name)
+		}
+		if err := CheckCeiling([]Rule{r}); err == nil {
+			t.Errorf("a ceiling above the limit of %s is valid", name)
+		}
+	}
+}
+
+// TestEscapes checks the escapes of each class of characters at the limits of the class.
+func TestEscapes(t *testing.T) {
+	for in, want := range map[string]string{
+		"/%41%5A%61%7a%30%39%2d%2E%5F%7e": "/AZaz09-._~", "/%40%5b%60%7B%2f": "", "/%40%5b%60%7B": "/%40%5B%60%7B", "/%3a%af%AF": "/%3A%AF%AF", "/~!": "/~!", "/%7f": "", "/%20": "/%20", "/%1f": "", "/ ": "", "/\x7f": "", "/%0": "", "/%": "",
+		"/%g0": "", "/%0g": "", "/%G0": "", "/%@0": "", "/a/": "/a/", "/a//b": "", "//a": "", "/..;x": "", "/.%3bx": "", "a": "", "": "",
+	} {
+		if got, ambiguous := canonicalPath(in); ambiguous != (want == "") || !ambiguous && got != want {
+			t.Errorf("%q: %q, ambiguous: %v; want %q", in, got, ambiguous, want)
+		}
+	}
+}
+
 // TestIntersectDecides compares random requests: what the intersection allows is what
 // both lists allow, with the first rule's mode and credential.
 func TestIntersectDecides(t *testing.T) {
@@ -243,7 +285,7 @@ func FuzzRules(f *testing.F) {
 		if narrowed := Intersect(list, ceiling); len(narrowed) <= MaxRules {
 			set, err := Compile(narrowed)
 			if err != nil {
-				return // products of long lists exceed the limits
+				return // the intersection of long lists exceeds the limits
 			}
 			if again, whyAgain := set.Request(HTTP, host, 80, method, path); (whyAgain == "") != (why == "") || again.Credential != found.Credential {
 				t.Fatalf("%+v: %q, narrowed by itself %+v: %q", list, why, narrowed, whyAgain)

@@ -105,11 +105,15 @@ func rows(b *Ledgers, tenant string) []limit.Row {
 	return out
 }
 
+// maxTest is the time, in a synctest bubble, after which a test whose Reserve does not
+// return fails.
+const maxTest = 5 * time.Minute
+
 // bubble runs f in a synctest bubble with n running instances of the budget ledger over
 // one log, for the limits.
 func bubble(t *testing.T, n int, limits []guard.Limit, f func(ctx context.Context, log *flaky, ms []*Ledgers)) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), maxTest)
 		defer func() { cancel(); time.Sleep(2 * patience) }() // until allotments are closed
 		log := &flaky{Log: &memlog.Log{}}
 		var ms []*Ledgers
@@ -216,10 +220,14 @@ func TestNeverOverspent(t *testing.T) {
 			wg.Go(func() {
 				for n := range 10 {
 					call := fmt.Sprintf("c-%d-%d", client, n)
-					for { // the proposal is delivered again until a delivery has a final result
+					for try := 0; ; try++ { // the proposal is delivered again until a delivery has a final result
 						f, err := allow(ctx, t, log, ms[client%3], judgeRequest(call))
-						if err != nil {
+						if err != nil && try < 100 {
 							continue
+						}
+						if err != nil {
+							t.Errorf("%s is not decided after %d deliveries: %v", call, try, err)
+							return
 						}
 						if f.Refused == "" {
 							granted.Add(1)
@@ -290,7 +298,7 @@ func TestUnusedIsRecalled(t *testing.T) {
 func TestStoppedHolder(t *testing.T) {
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 100, Window: "total"}}
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), maxTest)
 		defer func() { cancel(); time.Sleep(2 * patience) }()
 		log := &flaky{Log: &memlog.Log{}}
 		one, two := member(log, "policy-1", total), member(log, "policy-2", total)
@@ -338,7 +346,7 @@ func TestStoppedHolder(t *testing.T) {
 func TestCrashLoop(t *testing.T) {
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 60, Window: "total"}}
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), maxTest)
 		defer func() { cancel(); time.Sleep(2 * patience) }()
 		log := &flaky{Log: &memlog.Log{}}
 		calls := 0
@@ -407,7 +415,7 @@ func TestWhoSettles(t *testing.T) {
 // TestEnd shows that an instance that ends closes its allotments.
 func TestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), maxTest)
 		log := &flaky{Log: &memlog.Log{}}
 		x := member(log, "policy-1", three)
 		start(ctx, log, x)

@@ -32,7 +32,7 @@ func TestOrganizations(t *testing.T) {
 		return []guard.Limit{{ID: tenant + ".l", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"}, {ID: "org", Level: "organization", Measure: "calls", Max: 3, Window: "concurrent"}}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), maxTest)
 		defer func() { cancel(); time.Sleep(2 * patience) }()
 		log := &flaky{Log: &memlog.Log{}}
 		made := func(name string) *Ledgers {

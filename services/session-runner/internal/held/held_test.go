@@ -142,8 +142,11 @@ func TestView(t *testing.T) {
 	}
 	two, three, four := v.Get("t", "sb-2"), v.Get("u", "sb-3"), v.Get("t", "sb-4")
 	for _, who := range [][3]string{{"u", "alice", "s-1"}, {"t", "bob", "s-1"}, {"t", "alice", "s-2"}} {
-		if two.May(who[0], who[1], who[2]) || v.Current(who[0], who[1], who[2]) == two {
+		if two.May(who[0], who[1], who[2]) {
 			t.Errorf("%v may use it", who)
+		}
+		if c := v.Current(who[0], who[1], who[2]); c != nil && !c.May(who[0], who[1], who[2]) {
+			t.Errorf("the current sandbox of %v is %s, which it may not use", who, c.ID)
 		}
 	}
 	if (*Sandbox)(nil).May("t", "alice", "s-1") || !two.May("t", "alice", "s-1") || v.Current("t", "alice", "s-1") != four || v.Get("u", "sb-2") != nil {
@@ -151,6 +154,10 @@ func TestView(t *testing.T) {
 	}
 	if v.Over(two, "", 1) || !v.Over(four, "", 1) || v.Over(four, "", 2) || v.Over(three, "", 1) || !v.Over(three, "r-1", 1) || v.Over(four, "r-2", 1) {
 		t.Error("limits")
+	}
+	v.Apply(6, ended("sb-4", Idle, 4))
+	if c := v.Current("t", "alice", "s-1"); c == nil || c.ID != "sb-2" {
+		t.Errorf("after the end of the newest sandbox, the current one is %+v", c)
 	}
 	v.Trim(noon.Add(4 * time.Second))
 	if v.Get("t", "sb-1") == nil {
