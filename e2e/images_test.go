@@ -12,11 +12,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// built builds an image with deploy/images/base in the folder .cache/images, unless it is
-// there, and returns the paths of the archive and of the lock file that names its digest.
-// That is deploy/images/images.lock, and the build fails if the digest differs from it;
-// but if the mirror no longer has the packages that it names, it is a new one, of the
-// newest packages.
+// built builds an image with deploy/images/base in the folder .cache/images, unless it
+// exists, and returns the paths of the archive and of the lock file with its digest. The lock
+// file is deploy/images/images.lock, and the test fails if the built image has another
+// digest. If the mirror no longer has the packages of images.lock, built makes a new lock
+// file with the newest packages.
 func built(t *testing.T, name string) (archive, lock string) {
 	t.Helper()
 	dir, base := filepath.Join(harness.Root(), ".cache/images"), filepath.Join(harness.Root(), "deploy/images/base")

@@ -104,7 +104,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%s: %d\n%s%s\nwant %s", line, code, out, errOut, want)
 		}
 	}
-	if code, out, _ := invoke(t); code != exitUsage || !strings.Contains(out, "Run it:") {
+	if code, out, _ := invoke(t); code != exitUsage || !strings.Contains(out, "Run a mesh:") {
 		t.Errorf("without a command: %d\n%s", code, out)
 	}
 }

@@ -14,34 +14,35 @@ var families = []struct {
 	id, title string
 	verbs     []verb
 }{
-	{"run", "Run it", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
-	{"use", "Use it", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSandboxCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
+	{"run", "Run a mesh", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
+	{"use", "Use a mesh", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSandboxCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
 		newTokenCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
-	{"govern", "Govern it", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
+	{"govern", "Govern a mesh", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},
-	{"prove", "Prove it", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
+	{"prove", "Audit and verify", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
 		newRecoverCmd, newWitnessCmd}},
-	{"line", "This command line", []verb{newLoginCmd, newContextCmd, newCompletionCmd, newManualCmd, newDevCmd, newVersionCmd, newHelpCmd}},
+	{"line", "The command line", []verb{newLoginCmd, newContextCmd, newCompletionCmd, newManualCmd, newDevCmd, newVersionCmd, newHelpCmd}},
 }
 
-const about = `binnacle runs a verifiable mesh for AI agents and talks to one.
+const about = `binnacle runs a verifiable mesh for AI agents, and is the client of a running mesh.
 
-A command finds a running mesh by --addr, BINNACLE_ADDR or the context in use
-(default 127.0.0.1:8080), and its token by --token, BINNACLE_TOKEN, the context
-or DATA/admin.token. What concerns the whole mesh (tenants, freezes, the ledger as a
-whole) is an operator's: BINNACLE_OPERATOR_TOKEN or DATA/operator.token.
-'binnacle COMMAND --help' explains a command, its flags and its subcommands.
+A command connects to the mesh at --addr, BINNACLE_ADDR or the address of the
+current context (default 127.0.0.1:8080). It authenticates with --token,
+BINNACLE_TOKEN, the token of the context or DATA/admin.token. Commands about the
+whole mesh (tenants, freezes, the whole ledger) need an operator's token:
+BINNACLE_OPERATOR_TOKEN or DATA/operator.token.
+'binnacle COMMAND --help' describes a command, its flags and its subcommands.
 
-Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
-policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
-7 the call waits for approval, 8 a witness caught a fork.`
+Exit codes: 0 success, 1 failure or verification failed, 2 wrong usage, 3 denied
+by policy, 4 no mesh at the address, 5 token rejected, 6 replay differs, 7 the
+call waits for approval, 8 a witness detected a fork.`
 
 // newRoot returns the command binnacle with all its subcommands.
 func newRoot(c *env) *cobra.Command {
 	cobra.EnableCommandSorting = false
 	root := &cobra.Command{
 		Use:               "binnacle COMMAND",
-		Short:             "Run a verifiable mesh for AI agents, and talk to one",
+		Short:             "Run and use a verifiable mesh for AI agents",
 		Long:              about,
 		Example:           "  binnacle up --data data\n  binnacle call cmd.upper '{\"text\":\"fair winds\"}' --session s-tour\n  binnacle verify tour.tar",
 		SilenceErrors:     true,

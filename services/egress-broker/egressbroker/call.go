@@ -29,7 +29,7 @@ type call struct {
 	inbox string
 	out   egress.Opened
 	stop  context.CancelFunc
-	note  string        // path of the file that remembers the request
+	note  string        // path of the file with the sequence of the request
 	done  chan struct{} // closed when egress_closed was recorded
 
 	mu       sync.Mutex
@@ -41,14 +41,14 @@ type call struct {
 }
 
 const (
-	maxListed = 100         // flows of one call that have events of their own; the others are counted in egress_closed
-	beyond    = time.Minute // time after the deadline of a call after which its proxy is closed without an outcome
-	note      = ".json"     // extension of the file that remembers an open proxy
+	maxListed = 100         // maximum number of flows of a call that have events of their own; egress_closed counts the others
+	beyond    = time.Minute // time from a call's deadline until its proxy is closed if the call has no outcome
+	note      = ".json"     // extension of the file that exists while a proxy is open
 	maxPath   = 107         // bytes of a unix socket's path (unix(7))
 )
 
-// opened opens the proxy of a call, after recording it. If the proxy is open already, it
-// returns that one for the same request, and otherwise the reason for a refusal.
+// opened records egress_opened and then opens the proxy of a call. If the call already has a
+// proxy, opened returns it if the request is the same one, and a refusal otherwise.
 func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed) (out egress.Opened, refusal string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	if err != nil {
 		return out, "", err
 	}
-	if err := os.Chmod(path, 0o666); err != nil { // the folder decides who reaches it
+	if err := os.Chmod(path, 0o666); err != nil { // access is limited by the permissions of the folder
 		return out, "", err
 	}
 	c.out = egress.Opened{Socket: path, Authority: string(p.CA())}
@@ -143,7 +143,8 @@ func (s *Service) closeAll() {
 	}
 }
 
-// flow makes the event of a flow or denial, or counts it if the call has had many.
+// flow queues the event of a flow or a denial. After maxListed events of the call, it only
+// counts the flow.
 func (s *Service) flow(c *call, f proxy.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +174,8 @@ func (s *Service) write(c *call) {
 	}
 }
 
-// append appends an event, and repeats that until it is stored, for at most a minute.
+// append appends an event. After an error it tries again every second, for at most a minute;
+// the event is then dropped.
 func (s *Service) append(e *contract.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -191,13 +193,14 @@ func (s *Service) append(e *contract.Event) {
 	}
 }
 
-// remember writes the sequence of a call's request to a file beside its socket, from which
-// the next process of the instance learns that the proxy was open.
+// remember writes the sequence of a call's request to a file beside the socket. If the
+// process is killed, the next process of the instance reads the file and records that the
+// proxy was closed.
 func remember(path string, request uint64) error {
 	return os.WriteFile(path, strconv.AppendUint(nil, request, 10), 0o600)
 }
 
-// abandoned records that a proxy of an earlier process is closed. The figures of its flows
+// abandoned records egress_closed for a proxy of an earlier process. The figures of its flows
 // are lost with that process.
 func (s *Service) abandoned(ctx context.Context, path string) error {
 	b, err := os.ReadFile(path)
@@ -206,7 +209,7 @@ func (s *Service) abandoned(ctx context.Context, path string) error {
 	}
 	seq, err := strconv.ParseUint(string(b), 10, 64)
 	if err != nil {
-		return nil // written in part: the proxy was never opened
+		return nil // the file was not written completely, so the proxy was not opened
 	}
 	en, err := s.env.Emit.Log.Get(ctx, seq)
 	if err != nil {
@@ -222,8 +225,8 @@ func (s *Service) abandoned(ctx context.Context, path string) error {
 	return err
 }
 
-// rulesOf returns the rules that the hosts of an intent stand for: plain HTTP and HTTPS to
-// each, on the ports 80 and 443 or on the port that follows the host.
+// rulesOf returns the rules for the hosts of an intent: plain HTTP and HTTPS to each host, on
+// the ports 80 and 443 or on the port that follows the host.
 func rulesOf(hosts []string) (out []rule.Rule, err error) {
 	for _, h := range hosts {
 		name, port := h, ""
@@ -243,8 +246,8 @@ func rulesOf(hosts []string) (out []rule.Rule, err error) {
 	return out, nil
 }
 
-// allowance returns the number of bytes that the call's flows may have together, or 0 for no
-// limit: what was reserved for the call.
+// allowance returns the number of bytes that are reserved for the egress of a call, which its
+// flows share; 0 means no limit.
 func allowance(a *contract.Allowed) int64 {
 	if b := a.Decision.Intent.Budget; b != nil {
 		return b.Amounts.EgressBytes
@@ -252,7 +255,8 @@ func allowance(a *contract.Allowed) int64 {
 	return 0
 }
 
-// deadline returns the time at which a call's proxy is closed at the latest.
+// deadline returns the time at which a call's proxy is closed if the call has no outcome
+// until then.
 func deadline(a *contract.Allowed, now time.Time) time.Time {
 	for _, t := range []string{a.Decision.Intent.Deadline, a.Call.Deadline} {
 		if at, err := contract.ParseTime(t); err == nil {

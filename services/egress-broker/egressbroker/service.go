@@ -35,18 +35,18 @@ import (
 // Config is the egress-broker's configuration.
 type Config struct {
 	Dir      string   // folder of the sockets, which the session-runner must see under the same path
-	Hosts    []string // hosts that the broker connects to at most: exact, "*.suffix" or "*"
+	Hosts    []string // only these hosts can be reached: exact names, "*.suffix" or "*"
 	Networks []string // special-use networks that may be dialled, such as 10.0.0.0/8
 }
 
-// Service implements run.Service. Several instances may run at a time. The proxy of a call
-// belongs to one of them, and ends with it.
+// Service implements run.Service. Several instances may run at a time. Each proxy belongs to
+// one instance and is closed when that instance stops.
 type Service struct {
 	Config
 
 	env       *run.Env
 	addresses address.Policy
-	ceiling   []rule.Rule // what the rules of every call are narrowed to
+	ceiling   []rule.Rule // limits the rules of every call
 
 	mu   sync.Mutex
 	open map[string]*call // by call id
@@ -210,15 +210,15 @@ func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req
 	return s.env.Box.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
-// fact returns an event about a call, caused by its request.
+// fact returns an event about a call whose cause is the request.
 func (s *Service) fact(request *contract.Event, name string, data []byte) *contract.Event {
 	return s.env.Emit.New(name, request.Session, data, request)
 }
 
-// check returns the decision that allowed the call of the request in the event e at
-// sequence seq, or the reason for a refusal. Everything follows from the ledger, because the
-// request itself proves nothing: the call must be allowed with hosts, and run at the
-// requester.
+// check returns the decision that allowed the call of the request in the event e at sequence
+// seq, or the reason for a refusal. It relies on the ledger only, because a request is not
+// authenticated: policy must have allowed the call with hosts, and the requester must be
+// running it.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64) (a *contract.Allowed, refusal string, err error) {
 	c := outcome.CallOf(e, e.Service())
 	allowed, at, err := c.Allowed(ctx, s.env.Emit.Log, seq)

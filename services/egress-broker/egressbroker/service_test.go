@@ -92,9 +92,9 @@ func client(socket string) *http.Client {
 	}}
 }
 
-// TestCall shows what a call's proxy records, in the order of the ledger: that it is opened
-// before it can be used, its flow, its denial, and that it is closed with the outcome. The
-// same request gets the same proxy, and another one is refused.
+// TestCall shows the events of a call's proxy and their order on the ledger: it is opened
+// before it can be used, then come its flow and its denial, and it is closed with the
+// outcome. The same request gets the same proxy; another request of the call is refused.
 func TestCall(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer site.Close()
@@ -166,8 +166,8 @@ func TestRestarted(t *testing.T) {
 	}
 }
 
-// TestRefused shows that a proxy is refused for hosts that are no rule, and for a socket
-// whose path is too long, and that nothing is recorded or left then.
+// TestRefused shows that a proxy is refused if a host is not valid in a rule or the path of
+// the socket is too long, and that no event or file remains then.
 func TestRefused(t *testing.T) {
 	for name, b := range map[string]*broker{"host": newBroker(t, t.TempDir(), "no host"), "path": newBroker(t, filepath.Join(t.TempDir(), strings.Repeat("x", 100)), "a.example")} {
 		_, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1"}, b.allowed)

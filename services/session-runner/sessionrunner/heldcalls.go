@@ -22,8 +22,8 @@ import (
 // heldCall is a claimed call for a held sandbox, on the instance that holds it.
 type heldCall struct {
 	tenant, actor, session, id, kind string
-	cause                            *contract.Event // nil on behalf of another instance
-	wall                             time.Duration   // greatest time for a command
+	cause                            *contract.Event // nil for a call that another instance has claimed
+	wall                             time.Duration   // maximum time of a command
 	args                             heldArgs
 	sandbox                          *held.Sandbox
 }
@@ -245,8 +245,8 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	return res
 }
 
-// beginCreation lets tend leave a sandbox alone until the returned function is called,
-// because a sandbox without a container would be recorded as lost.
+// beginCreation makes tend ignore a sandbox until the returned function is called. A sandbox
+// without a container would otherwise be recorded as lost.
 func (h *holder) beginCreation(id string) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -258,8 +258,8 @@ func (h *holder) beginCreation(id string) (end func()) {
 	}
 }
 
-// least returns the smaller of a wanted amount and a maximum; a wanted amount of 0 is the
-// maximum.
+// least returns the smaller of a requested amount and a maximum; a requested amount of 0 is
+// the maximum.
 func least(want, most int64) int64 {
 	if want == 0 {
 		return most
@@ -385,7 +385,7 @@ func text(doc map[string]any, data []byte) {
 	}
 }
 
-// keepAlive starts the idle time again.
+// keepAlive restarts the idle time of a sandbox.
 func (h *holder) keepAlive(ctx context.Context, c *heldCall, _ *box) execute.Result {
 	err := h.change(ctx, c.tenant, c.sandbox.ID, c.sandbox.Seq, contract.EventSandboxRenewed, c.cause, func(now *held.Sandbox) (canon.Document, error) {
 		d, err := now.Renew(c.id)

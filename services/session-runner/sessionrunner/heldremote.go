@@ -16,10 +16,10 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 )
 
-// All instances take work from one consumer, so that a call for a held sandbox may be
-// claimed by an instance that does not hold it. That instance has verified the intent. It
-// forwards the call to the instance that does, by a query, and records the outcome. The
-// stream's permissions let only the session-runner send that query.
+// All instances take work from one consumer, so an instance may claim a call for a held
+// sandbox that another instance holds. The claiming instance verifies the intent, forwards
+// the call to the holder by a query, and records the outcome. The permissions of the stream
+// allow only the session-runner to send that query.
 
 // remotes are the forwarded calls that this instance carries out, by tenant and call.
 type remotes struct {
@@ -27,7 +27,7 @@ type remotes struct {
 	all map[[2]string]context.CancelFunc
 }
 
-// forward lets the instance that holds the sandbox carry out a call.
+// forward has a call executed by the instance that holds its sandbox.
 func (h *holder) forward(ctx context.Context, c *heldCall, args []byte) execute.Result {
 	to := c.sandbox.Holder
 	if runs, err := h.runs(ctx, to); err != nil {
@@ -45,7 +45,7 @@ func (h *holder) forward(ctx context.Context, c *heldCall, args []byte) execute.
 		last, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer done()
 		req.Cancel = true
-		_, _ = rpc.Do(last, client, events.SandboxCallQuery, req) // an instance that does not receive it ends the command at its time limit
+		_, _ = rpc.Do(last, client, events.SandboxCallQuery, req) // if the instance does not receive the query, it ends the command at its time limit
 	}
 	if err != nil {
 		return execute.Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost, ErrorMessage: to + ", which holds sandbox " + c.sandbox.ID + ", did not report how the call ended: " + err.Error()}

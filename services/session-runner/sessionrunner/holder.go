@@ -26,8 +26,8 @@ import (
 var heldReader = bus.Reader{Name: "sandboxes", Stream: bus.Events, Filters: bus.Filters("session-runner", held.Names...)}
 
 // holder holds the containers of this instance's held sandboxes, and the view of all held
-// sandboxes. The ledger has the truth: a container whose sandbox is not open there is
-// removed, and an open sandbox whose container is gone is recorded as lost.
+// sandboxes. The ledger decides: a container whose sandbox is not open there is removed, and
+// an open sandbox whose container has ended is recorded as lost.
 type holder struct {
 	HeldConfig
 
@@ -123,8 +123,8 @@ func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder) *holder {
 }
 
 // run follows the events of held sandboxes, and ends those of this instance that are due,
-// until ctx ends. It calls ready when it has tried once to adopt the containers of
-// instances that have ended. Containers go on when run returns.
+// until ctx ends. It calls ready when it has tried once to adopt the containers of instances
+// that have ended. Containers continue to run after run has returned.
 func (h *holder) run(ctx context.Context, ready func()) error {
 	var from uint64
 	if err := eventlog.Retry(ctx, func() (err error) {
@@ -157,7 +157,7 @@ func (h *holder) run(ctx context.Context, ready func()) error {
 // sweepHeld is the time between two sweeps for containers that no open sandbox has.
 const sweepHeld = time.Minute
 
-// tend brings containers and ledger together: it adopts the containers of open sandboxes
+// tend makes the containers agree with the ledger: it adopts the containers of open sandboxes
 // whose holder has ended, ends the sandboxes that are due, and removes the containers of
 // sandboxes that have ended.
 func (h *holder) tend(ctx context.Context) {
@@ -196,10 +196,10 @@ func (h *holder) tend(ctx context.Context) {
 	}
 }
 
-// open reports whether a sandbox with an id is open, or whether that is not known, or the
-// id is none of a sandbox. sandbox_created is
-// stored before the container is created, so the view then contains every sandbox whose
-// container was found before the call.
+// open reports whether a sandbox with an id is open. It also returns true if that is not
+// known, or if the id is not that of a sandbox. sandbox_created is stored before the
+// container is created, so the view then contains every sandbox whose container was found
+// before the call.
 func (h *holder) open(ctx context.Context, id string) bool {
 	if !strings.HasPrefix(id, contract.IDSandbox) { // for example a snapshot of an import
 		return true
@@ -219,10 +219,10 @@ func (h *holder) sandbox(tenant, id string) *held.Sandbox {
 	return h.view.Get(tenant, id)
 }
 
-// adopt adopts the container of an open sandbox whose holder has ended. It first records
-// that this instance holds the sandbox, so that one instance does so. The commands that
-// ran are recorded as lost. If the container has ended, or the life of the sandbox is over,
-// the end is recorded instead.
+// adopt adopts the container of an open sandbox whose holder has ended. It first records that
+// this instance holds the sandbox, so that no second instance adopts it. The commands that
+// ran are recorded as lost. If the container has ended, or the maximum life of the sandbox
+// has passed, the end is recorded instead.
 func (h *holder) adopt(ctx context.Context, s *held.Sandbox, now time.Time) {
 	if s.Due(now, s.Used) == held.Life {
 		_ = h.end(ctx, s, "", held.Life)

@@ -144,8 +144,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return s.runHeld(ctx, x, ready)
 }
 
-// runHeld runs the executor while held sandboxes are tended. Calls are taken when the
-// containers of an earlier process have been adopted.
+// runHeld runs the executor and tends held sandboxes. It takes calls after it has adopted the
+// containers of an earlier process.
 func (s *Service) runHeld(ctx context.Context, x *execute.Executor, ready func()) error {
 	tending, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last call has ended
 	defer stop()

@@ -493,10 +493,10 @@ func (w *world) kill(in *instance, where string) {
 // permanently.
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
-// revive restarts the instances that were killed or ended by themselves, once they are
-// due. While faults are disabled, it is a violation if an instance ends by itself, except
-// shortly after: a fault may have delayed the renewal of its slot, which another instance
-// has taken since, and it learns that at its next renewal.
+// revive restarts the instances that were killed or ended by themselves, once they are due.
+// While faults are disabled, an instance that ends by itself is a violation, except shortly
+// after they were disabled: a fault may have delayed the renewal of its slot, which another
+// instance has taken since, and the instance detects that at its next renewal.
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {

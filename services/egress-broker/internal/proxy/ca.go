@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	certLife  = 7 * 24 * time.Hour // in a longer call, new TLS tunnels fail
-	certEarly = time.Hour          // by which the clock of a sandbox may be late
+	certLife  = 7 * 24 * time.Hour // new TLS tunnels of a call that lasts longer fail
+	certEarly = time.Hour          // maximum time by which the clock of a sandbox may be slow
 	maxLeaves = 256                // cached certificates
 )
 
-// authority is the certificate authority of one call. Its keys are never written.
+// authority is the certificate authority of one call. Its keys exist in memory only.
 type authority struct {
 	cert    *x509.Certificate
 	key     *ecdsa.PrivateKey
-	leafKey *ecdsa.PrivateKey // of all certificates of hosts
+	leafKey *ecdsa.PrivateKey // key of the certificates of all hosts
 	pem     []byte            // the certificate
 
 	mu     sync.Mutex

@@ -66,7 +66,7 @@ func (c *clientConn) Read(b []byte) (int, error) {
 		n, err := c.Conn.Read(buf[:])
 		c.in = append(c.in, buf[:n]...)
 		if err != nil && n == 0 {
-			return 0, err // a deadline may have passed: the next call continues
+			return 0, err // if a deadline has passed, the next call can continue
 		}
 	}
 }

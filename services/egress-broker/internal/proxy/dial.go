@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
-// failure is an error with the reason that a flow's record gets.
+// failure is an error with the reason that is recorded for the flow.
 type failure struct {
 	reason rule.Reason
 	err    error
@@ -24,8 +24,8 @@ func (f *failure) Error() string { return fmt.Sprintf("%s: %v", f.reason, f.err)
 func (f *failure) Unwrap() error { return f.err }
 
 // dial opens a connection to a host and port. It resolves the host once, checks every
-// address, and dials the addresses that it has checked, so a later answer of the name
-// server changes nothing. One blocked address fails the dial.
+// address, and dials only the addresses that it has checked, so that a later DNS response has
+// no effect (DNS rebinding). If one address is blocked, dial fails.
 func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) {
 	host, literal, port, err := address.ParseAuthority(hostPort, 0)
 	if err != nil {
@@ -62,7 +62,7 @@ func (p *Proxy) dialAddr(ctx context.Context, a netip.AddrPort) (net.Conn, error
 	return p.cfg.Dial(ctx, "tcp", a.String())
 }
 
-// maxAddrs is the number of addresses of a name that dial tries.
+// maxAddrs is the maximum number of addresses of a name that dial tries.
 const maxAddrs = 8
 
 func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) {

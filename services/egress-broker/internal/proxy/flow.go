@@ -21,13 +21,13 @@ type Flow struct {
 	Path     string         // escaped path, without the query
 	Query    string         // SHA-256 of the query in hexadecimal; empty without a query
 	Mode     rule.Mode      // empty if no rule was found
-	Address  netip.AddrPort // the server's, invalid if none was dialled
+	Address  netip.AddrPort // address of the server; invalid if none was dialled
 	Status   int            // of the response to the client; 0 if there was none
-	BytesOut int64          // to the server: head as in HTTP/1.1 and body, or the bytes of a tunnel
-	BytesIn  int64          // to the client, likewise
+	BytesOut int64          // sent to the server: the head as in HTTP/1.1 and the body, or the bytes of a tunnel
+	BytesIn  int64          // sent to the client, counted in the same way
 	Duration time.Duration
 	Reason   rule.Reason // why it was denied or ended early; empty otherwise
-	Denied   bool        // nothing of the request was sent
+	Denied   bool        // no part of the request was sent to the server
 }
 
 // flow is an open flow. Its context ends when the flow fails.
@@ -42,15 +42,15 @@ type flow struct {
 
 	mu     sync.Mutex
 	rec    Flow
-	unlock func() // makes blocked reads and writes of the client's side return; nil if there are none
+	unlock func() // ends blocked reads and writes on the client's side; nil if there are none
 	ended  bool
 }
 
-// lastWrite is the time for the response to a flow that has failed.
+// lastWrite is the time that a failed flow has to send its response.
 const lastWrite = 2 * time.Second
 
-// begin opens a flow. The caller calls end, also if begin returns a reason, with which
-// the flow was denied.
+// begin opens a flow. If the flow is denied, begin returns the reason. The caller must call
+// end in either case.
 func (p *Proxy) begin(ctx context.Context, rec Flow) (*flow, rule.Reason) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flow{p: p, start: time.Now(), rec: rec, stop: cancel}
@@ -133,7 +133,7 @@ func (f *flow) end() {
 	f.p.record(rec)
 }
 
-// deny records a denial that is no flow.
+// deny records the denial of a request for which no flow was opened.
 func (p *Proxy) deny(rec Flow) {
 	rec.Denied = true
 	p.record(rec)
@@ -171,8 +171,8 @@ func (f *flow) take(counter *atomic.Int64, n int) error {
 	return nil
 }
 
-// release sets what fail does to reads and writes of the client of an HTTP request: reads
-// fail at once, writes after lastWrite.
+// release makes fail end the reads and writes of the client of an HTTP request: reads fail at
+// once, writes after lastWrite.
 func (f *flow) release(w http.ResponseWriter, r *http.Request) {
 	past, soon := time.Unix(1, 0), func() time.Time { return time.Now().Add(lastWrite) }
 	conn := connOf(r.Context())

@@ -142,7 +142,7 @@ func (e *exchange) authorize(path string) error {
 func (e *exchange) send(r *http.Request) {
 	r = r.WithContext(e.f.ctx)
 	if !e.upgrade {
-		r.Header.Del("Upgrade") // to another protocol, in which requests could not be decided
+		r.Header.Del("Upgrade") // the requests in another protocol could not be decided
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &requestBody{r.Body, e.f, func() http.Header { return r.Trailer }}
@@ -172,11 +172,11 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	r.Out.Trailer = r.In.Trailer // the server fills it when it has read the body
 	r.Out.Header.Del("Host")
 	r.Out.Header.Del("Expect") // the server of this proxy has responded to it
-	if e.p.secrets {           // they must be readable in the response
+	if e.p.secrets {           // a secret in the response must be readable
 		r.Out.Header.Set("Accept-Encoding", "identity")
-		r.Out.Header.Del("Sec-Websocket-Extensions") // among them compression
+		r.Out.Header.Del("Sec-Websocket-Extensions") // an extension may compress
 	}
-	if e.p.hidden.Load() != nil { // and must not be requested in parts
+	if e.p.hidden.Load() != nil { // a secret must not be returned in several parts
 		r.Out.Header.Del("Range")
 		r.Out.Header.Del("If-Range")
 	}
@@ -187,7 +187,7 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 			}
 		}
 		r.Out.Header.Set(e.header, e.value)
-		r.Out.Trailer = nil // could repeat the field
+		r.Out.Trailer = nil // a trailer could repeat the field
 	}
 }
 

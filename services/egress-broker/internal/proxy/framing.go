@@ -44,8 +44,8 @@ type head struct {
 	upgrade                 bool     // to the WebSocket protocol
 }
 
-// direct returns the number of bytes of the body that may be passed on unexamined,
-// or 0 if the next bytes must be passed to accept.
+// direct returns the number of bytes of the body that may be passed on without a check, or 0
+// if the next bytes must be passed to accept.
 func (f *framing) direct() int64 {
 	switch f.state {
 	case inTunnel:
@@ -195,7 +195,7 @@ func readFields(text string) (map[string][]string, error) {
 	for line := range strings.SplitSeq(text, "\r\n") {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || !token(name) {
-			return nil, errMalformed // among them folded lines, and names before a blank
+			return nil, errMalformed // also for a folded line and for a blank before the colon
 		}
 		value = strings.Trim(value, " \t")
 		for i := range len(value) {
@@ -209,7 +209,7 @@ func readFields(text string) (map[string][]string, error) {
 	return fields, nil
 }
 
-// maxSize is the number of hexadecimal digits of a chunk's size.
+// maxSize is the maximum number of hexadecimal digits of a chunk's size.
 const maxSize = 15
 
 func (f *framing) size(in []byte) (int, error) {
@@ -234,7 +234,7 @@ func (f *framing) size(in []byte) (int, error) {
 	return n + 1, nil
 }
 
-// trailer accepts one line.
+// trailer accepts one line of the trailer section.
 func (f *framing) trailer(in []byte) (int, error) {
 	n := bytes.IndexByte(in, '\n')
 	if n < 0 {

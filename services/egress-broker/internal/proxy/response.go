@@ -67,14 +67,15 @@ func (e *exchange) response(res *http.Response) error {
 		return nil
 	}
 	if e.upgrade {
-		res.Header.Set("Connection", "close") // framing does not read the requests that follow
+		res.Header.Set("Connection", "close") // framing does not parse the requests that follow
 	}
 	res.Body = &responseBody{ReadCloser: res.Body, e: e, res: res, scan: scan{p: e.p}}
 	return nil
 }
 
-// scan removes the secrets of the call from a stream: at each time those that requests
-// have carried until then, also requests on other connections.
+// scan removes the secrets of the call from a stream. For each piece of the stream these are
+// the secrets that requests of the call have carried until then, also requests on other
+// connections.
 type scan struct {
 	p      *Proxy
 	hidden *hidden
@@ -118,7 +119,7 @@ func (e *exchange) redact(res *http.Response) error {
 	default:
 		return &failure{rule.EncodingUnknown, errors.New("content encoding " + encoding)}
 	}
-	res.Header.Del("Content-Length") // a mark has another length than the secret
+	res.Header.Del("Content-Length") // the mark that replaces a secret has another length
 	res.ContentLength = -1
 	return nil
 }
@@ -212,7 +213,7 @@ func (b *responseBody) end(err error) error {
 	return err
 }
 
-// fault sets the reason of a body that the server did not complete.
+// fault sets the reason of a flow whose response the server did not complete.
 func (e *exchange) fault() {
 	if e.f.ctx.Err() != nil {
 		e.f.blame(rule.ClientFailed)
@@ -221,8 +222,8 @@ func (e *exchange) fault() {
 	e.f.blame(rule.UpstreamFailed)
 }
 
-// upgraded is the connection to the server after an upgrade. Frames have lengths, so a
-// secret in them cannot be replaced: it ends the flow.
+// upgraded is the connection to the server after an upgrade. A secret in it ends the flow: it
+// cannot be replaced, because frames state their lengths.
 type upgraded struct {
 	io.ReadWriteCloser
 	f    *flow

@@ -61,8 +61,8 @@ func (p pattern) match(path string) bool {
 	return !slices.ContainsFunc(p, func(e *regexp.Regexp) bool { return !e.MatchString(path) })
 }
 
-// covers reports whether part a of a pattern matches every path that part b matches. It
-// may return false although that is so.
+// covers reports whether part a of a pattern matches every path that part b matches. It may
+// return false for such parts, but never returns true for others.
 func covers(a, b string) bool { return compilePart(a).MatchString(encodePart(b)) }
 
 // both returns a pattern that matches the paths that both patterns match.

@@ -188,8 +188,9 @@ func isAddress(host string) bool {
 	return err == nil && a.IsValid()
 }
 
-// Tunnel returns the first rule that names the host and the port. It decides a CONNECT
-// request, of which no more is known. If there is none, it returns the reason.
+// Tunnel returns the first rule that names the host and the port. It decides on a CONNECT
+// request, which has no method or path of its own. If there is none, Tunnel returns the
+// reason.
 func (s *Set) Tunnel(host string, port int) (Rule, Reason) {
 	why := HostDenied
 	for i := range s.rules {
@@ -205,9 +206,9 @@ func (s *Set) Tunnel(host string, port int) (Rule, Reason) {
 	return Rule{}, why
 }
 
-// Request returns the first rule of a mode that allows a request. path is the escaped
-// path of the request. If there is none, it returns the reason: of the rules that came
-// closest to the request.
+// Request returns the first rule of a mode that allows a request. path is the escaped path of
+// the request. If there is none, Request returns the reason of the rule that passed the most
+// tests (see matches).
 func (s *Set) Request(mode Mode, host string, port int, method, path string) (Rule, Reason) {
 	canonical, ambiguous := canonicalPath(path)
 	closest := 0

@@ -57,7 +57,7 @@ type Image struct {
 	Created string `json:"created"`        // when it was imported, RFC 3339
 }
 
-// base is a base image as it is needed to build the image of a program on it.
+// base holds the parts of a base image from which the image of a program on it is built.
 type base struct {
 	manifest v1.Manifest
 	config   v1.Image

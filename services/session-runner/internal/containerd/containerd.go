@@ -49,7 +49,7 @@ type Runner struct {
 	mu     sync.Mutex
 	images map[imageID]*image
 
-	keep func(id string) bool // other containers that a sweep leaves alone; nil if there are none
+	keep func(id string) bool // other containers that a sweep does not remove; nil if there are none
 }
 
 // imageID identifies the image of a program.

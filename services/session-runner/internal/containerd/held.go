@@ -309,7 +309,7 @@ func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 		r.report("command", c.id, c.endCommand(rpc, id))
 	}
 	u, _ := usage(rpc, c.task)
-	c.cpu = u.CPUMillis // what an earlier process did not report is not reported
+	c.cpu = u.CPUMillis // CPU time that an earlier process used and did not report is omitted
 	return c, nil
 }
 

@@ -169,8 +169,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHeldLife shows that a held sandbox ends when its life is over although no runner
-// runs, and that a runner then reports it as gone and removes it.
+// TestHeldLife shows that a held sandbox ends when its maximum life has passed although no
+// runner runs, and that a runner then reports it as gone and removes it.
 func TestHeldLife(t *testing.T) {
 	d := startDaemon(t)
 	r, holder := d.holder(t)

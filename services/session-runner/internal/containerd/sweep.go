@@ -76,7 +76,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// keeps reports whether a container belongs to this process, or must be left alone.
+// keeps reports whether a container belongs to this process, or must not be removed.
 func (r *Runner) keeps(id string) bool { return r.own.has(id) || r.keep != nil && r.keep(id) }
 
 // sweepTasks deletes tasks without a container record, which remain if the process was

@@ -1,5 +1,5 @@
-// Package forward gives a sandbox one way out: a TCP listener in the sandbox's network
-// namespace, whose connections are copied to a unix socket on the host.
+// Package forward connects a sandbox to its proxy: it listens on a TCP port in the sandbox's
+// network namespace and copies each connection to a unix socket on the host.
 package forward
 
 import (

@@ -16,9 +16,9 @@ import (
 
 // Values of the member reason of sandbox_ended.
 const (
-	Terminated = "terminated" // a call ended it
-	Idle       = "idle"       // it was not used for its idle time
-	Life       = "life"       // its life was over
+	Terminated = "terminated" // ended by a call
+	Idle       = "idle"       // not used during its idle time
+	Life       = "life"       // its maximum life had passed
 	Failed     = "failed"     // its container could not be created
 	Refused    = "refused"    // there were too many sandboxes
 	Lost       = "lost"       // its container ended, or no instance adopted it in time
@@ -123,7 +123,7 @@ func (s *Sandbox) May(tenant, actor, session string) bool {
 	return s != nil && s.Tenant == tenant && s.Data.Actor == actor && s.Data.Session == session
 }
 
-// Expires returns the time at which the life of the sandbox is over.
+// Expires returns the time at which the maximum life of the sandbox has passed.
 func (s *Sandbox) Expires() time.Time { return s.Created.Add(ms(s.Data.LifeMS)) }
 
 // Due returns the reason for which the sandbox must end at a time, or "". used is the

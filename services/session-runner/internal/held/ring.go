@@ -29,10 +29,9 @@ func (r *Ring) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Read returns a copy of at most n bytes from position at on, and the position after
-// them. If the bytes at that position are no longer held, it begins at the oldest byte,
-// and skipped is the number of bytes between the two. A position after the end is the
-// end.
+// Read returns a copy of at most n bytes from position at on, and the position after them. If
+// the bytes at that position were discarded, Read begins at the oldest byte, and skipped is
+// the number of bytes between the two. A position after the end is treated as the end.
 func (r *Ring) Read(at, n int64) (data []byte, next, skipped int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ var Names = []string{contract.EventSandboxCreated, contract.EventSandboxAdopted,
 // MaxLife is the maximum life of a held sandbox.
 const MaxLife = 24 * time.Hour
 
-// Remember is the time for which a view has a sandbox that has ended.
+// Remember is the time for which a view contains a sandbox that has ended.
 const Remember = time.Hour
 
 // History is the age of the oldest event that a view needs. An older sandbox has ended,
@@ -76,9 +76,10 @@ func (v *View) Current(tenant, actor, session string) *Sandbox {
 	return all[len(all)-1]
 }
 
-// Over reports whether a sandbox exceeds a limit: at least most other sandboxes that
-// were created before it are open, of its tenant or, if instance is not empty, those
-// that the instance holds. Instances that have read the same events agree.
+// Over reports whether a sandbox exceeds a limit: whether at least most other sandboxes that
+// were created before it are open. It counts the sandboxes of the same tenant or, if instance
+// is not empty, those of that instance. Instances that have read the same events get the same
+// result.
 func (v *View) Over(s *Sandbox, instance string, most int) bool {
 	older := v.List(func(o *Sandbox) bool {
 		return o.Ended == "" && o.Seq < s.Seq && (instance == "" && o.Tenant == s.Tenant || instance != "" && o.Holder == instance)

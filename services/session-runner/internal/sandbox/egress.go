@@ -10,13 +10,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/forward"
 )
 
-// Egress is the way out of one run: a proxy, which decides on each connection.
+// Egress is the network of one run: a proxy, which decides on each connection.
 type Egress struct {
 	Socket string // path of the unix socket of the call's proxy
 	CA     []byte // PEM of the certificate authority of the call; must not be empty
 }
 
-// ErrNoEgress means that a tier cannot give a run a way out on this host.
+// ErrNoEgress means that a tier cannot connect a run to a proxy on this host.
 var ErrNoEgress = errors.New("egress needs tier process or container, with a session-runner that is root and sees the processes of its sandboxes")
 
 // CAPath is the path, in a sandbox with egress, of a file that holds the certificate

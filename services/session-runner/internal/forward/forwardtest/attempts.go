@@ -17,8 +17,8 @@ type Attempts struct {
 	lines, want []string
 }
 
-// All returns the attempts of a sandbox with the environment Pack whose way out is p: to
-// fetch pages through the proxy, to change the file ca, which must contain its certificate
+// All returns the attempts of a sandbox with the environment Pack and the proxy p: to fetch
+// pages through the proxy, to change the file ca, which must contain its certificate
 // authority, and to connect to other addresses, among them listeners of the host.
 func All(t testing.TB, p *Proxy, ca string) *Attempts {
 	t.Helper()
@@ -50,7 +50,7 @@ func All(t testing.TB, p *Proxy, ca string) *Attempts {
 	return a
 }
 
-// None returns the attempts of a sandbox with the environment Pack and without a way out.
+// None returns the attempts of a sandbox with the environment Pack and without a proxy.
 func None(t testing.TB, ca string) *Attempts {
 	t.Helper()
 	a := &Attempts{}
