@@ -21,7 +21,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// kind is the kind of an op.
+// kind is what an op changes or syncs.
 type kind int
 
 const (

@@ -142,6 +142,25 @@ func TestCompose(t *testing.T) {
 	}
 }
 
+// TestScraped checks that the configuration for Prometheus in docs/how-to/monitor.md names
+// every program of the registry and the provisioner.
+func TestScraped(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(root, "docs/how-to/monitor.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(raw), "- targets: [")
+	targets, _, _ := strings.Cut(rest, "]")
+	want := []string{services.Provision + ":9464"}
+	for _, s := range services.Programs() {
+		want = append(want, s.Name+":9464")
+	}
+	slices.Sort(want)
+	if targets != strings.Join(want, ", ") {
+		t.Errorf("the targets are %s, want %s", targets, strings.Join(want, ", "))
+	}
+}
+
 // faults returns the differences between the file and the registry for one service.
 func faults(doc *composeFile, s *services.Service) (out []string) {
 	c, ok := doc.Services[s.Name]

@@ -24,21 +24,37 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-// flaky is a log that loses acknowledgements. While fail is positive, an append by
-// AppendExpect is stored, but decrements fail and returns an error.
+// flaky is a log that loses acknowledgements and refuses appends. While fail is positive, an
+// append by AppendExpect of an event with the name lost, or of any event if lost is empty, is
+// stored, but decrements fail and returns errLost. An append of an event with the name
+// refused returns errRefused and is not stored.
 type flaky struct {
 	*memlog.Log
-	mu   sync.Mutex
-	fail int
+	mu            sync.Mutex
+	fail          int
+	lost, refused string
 }
 
-var errLost = errors.New("the answer is lost")
+var errLost, errRefused = errors.New("the answer is lost"), errors.New("the append is refused")
+
+// refuse sets the name of the events whose appends are refused; empty means none.
+func (l *flaky) refuse(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused = name
+}
 
 func (l *flaky) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	l.mu.Lock()
+	refused := l.refused != "" && eventOf(subject) == l.refused
+	l.mu.Unlock()
+	if refused {
+		return 0, errRefused
+	}
 	seq, err := l.Log.AppendExpect(ctx, subject, id, data, filter, expect)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err == nil && l.fail > 0 {
+	if err == nil && l.fail > 0 && (l.lost == "" || eventOf(subject) == l.lost) {
 		l.fail--
 		return 0, errLost
 	}
@@ -107,7 +123,7 @@ func rows(b *Ledgers, tenant string) []limit.Row {
 
 // maxTest is the time, in a synctest bubble, after which a test whose Reserve does not
 // return fails.
-const maxTest = 5 * time.Minute
+const maxTest = time.Minute
 
 // bubble runs f in a synctest bubble with n running instances of the budget ledger over
 // one log, for the limits.

@@ -32,7 +32,7 @@ func TestOrganizations(t *testing.T) {
 		return []guard.Limit{{ID: tenant + ".l", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"}, {ID: "org", Level: "organization", Measure: "calls", Max: 3, Window: "concurrent"}}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), maxTest)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*idle+maxTest)
 		defer func() { cancel(); time.Sleep(2 * patience) }()
 		log := &flaky{Log: &memlog.Log{}}
 		made := func(name string) *Ledgers {
@@ -106,6 +106,14 @@ func TestOrganizations(t *testing.T) {
 		start(ctx, log, again)
 		if f, err := again.Reserve(ctx, in(a, "c-9")); f.Refused != contract.ReasonConcurrencyExceeded || err != nil {
 			t.Error("the loaded instance:", f, err)
+		}
+		for _, c := range []struct{ tenant, call string }{{"t", "c-1"}, {a, "c-0"}, {b, "c-4"}} { // drawn before the state was saved
+			end(t, log, c.tenant, "judge", c.call, contract.Succeeded)
+		}
+		time.Sleep(time.Second)
+		_, one := x.Dump()
+		if _, two := again.Dump(); string(one) != folded(t, log) || string(two) != string(one) || string(one) == string(dump) {
+			t.Errorf("after outcomes, the loaded instance has %s, the other one %s, want %s", two, one, folded(t, log))
 		}
 	})
 }

@@ -57,7 +57,8 @@ type Image struct {
 	Created string `json:"created"`        // when it was imported, RFC 3339
 }
 
-// base holds the parts of a base image from which the image of a program on it is built.
+// base is what is read from a base image in order to build the images of programs that
+// run in it.
 type base struct {
 	manifest v1.Manifest
 	config   v1.Image
