@@ -224,12 +224,12 @@ func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	if out, err := m.CLI("replay"); err != nil {
 		t.Errorf("replay: %v\n%s", err, out)
 	}
-	bothVerify(t, m)
+	bothVerify(t, m, "s-figures")
 }
 
 // bothVerify checks that binnacle-verify accepts the whole ledger, and the second
 // verifier the pack of a session.
-func bothVerify(t *testing.T, m *harness.Mesh) {
+func bothVerify(t *testing.T, m *harness.Mesh, of string) {
 	t.Helper()
 	pack := filepath.Join(t.TempDir(), "ledger.tar")
 	if out, err := m.CLI("export", "--ledger", "--out", pack); err != nil {
@@ -243,7 +243,7 @@ func bothVerify(t *testing.T, m *harness.Mesh) {
 		t.Errorf("binnacle-verify: %v\n%s", err, out)
 	}
 	session := filepath.Join(t.TempDir(), "session.tar")
-	if out, err := m.CLI("export", "--session", "s-figures", "--out", session); err != nil {
+	if out, err := m.CLI("export", "--session", of, "--out", session); err != nil {
 		t.Fatal(err, out)
 	}
 	second(t, m, session)

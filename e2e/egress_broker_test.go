@@ -16,15 +16,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// fetchPack builds the pack fetch, which may reach a host, into a folder of its own.
-func fetchPack(t *testing.T, host string) string {
+// fetchPack builds the pack fetch into a folder of its own. egress is the part of its manifest
+// that names what it may reach.
+func fetchPack(t testing.TB, egress string) string {
 	dir := t.TempDir()
 	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "fetch"), "./packs/fetch")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	manifest := fmt.Sprintf("name: cmd.fetch\ninput_schema:\n  properties: {url: string, direct: boolean}\noutput_schema:\n  properties: {status: integer, body: string, error: string}\negress_hosts: [%q]\nreserve: {egress_bytes: 100000}\n", host)
+	manifest := "name: cmd.fetch\ninput_schema:\n  properties: {url: string, method: string, direct: boolean}\noutput_schema:\n  properties: {status: integer, body: string, error: string, environment: {type: array, items: {type: string}}}\nreserve: {egress_bytes: 100000}\n" + egress
 	if err := os.WriteFile(filepath.Join(dir, "fetch.pack.yaml"), []byte(manifest), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestEgressBroker(t *testing.T) {
 	host := strings.TrimPrefix(site.URL, "http://")
 	for name, start := range map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes} {
 		t.Run(name, func(t *testing.T) {
-			m := start(t, harness.Options{Packs: fetchPack(t, host), Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
+			m := start(t, harness.Options{Packs: fetchPack(t, fmt.Sprintf("egress_hosts: [%q]\n", host)), Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
 			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q]}`, host)))
 			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
 			fetch := func(url string, direct bool) (status int, text string) {

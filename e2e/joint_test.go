@@ -46,5 +46,5 @@ func TestSecondOverNetwork(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-figures", `{"n":1}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	bothVerify(t, m)
+	bothVerify(t, m, "s-figures")
 }

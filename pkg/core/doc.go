@@ -3,6 +3,7 @@
 //
 // The trusted core consists of canonical bytes (canon), signatures (sign), the
 // signed documents (contract), precedence of policies and intent checks (guard),
+// rules for network requests (netrule),
 // rules for receipts (receipt), the causal graph (proofgraph), the Merkle log
 // (translog), the key registry (trust), and evidence packs, exports and archives
 // (evidence). The module also holds the descriptors of queries between services (query).

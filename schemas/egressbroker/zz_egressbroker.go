@@ -79,6 +79,7 @@ type FlowDenied struct {
 	BytesIn     int64  `json:"bytes_in"`          // from the server
 	BytesOut    int64  `json:"bytes_out"`         // to the server
 	CallID      string `json:"call_id"`
+	Credential  string `json:"credential,omitempty"` // name of the secret that the egress-broker added to the request
 	Host        string `json:"host,omitempty"`
 	Method      string `json:"method,omitempty"`
 	Mode        string `json:"mode,omitempty"` // http, terminate, passthrough or tcp
@@ -96,6 +97,7 @@ func (d *FlowDenied) Canonical(c *canon.Codec) {
 	c.Int("bytes_in", &d.BytesIn)
 	c.Int("bytes_out", &d.BytesOut)
 	c.Str("call_id", &d.CallID)
+	c.OptStr("credential", &d.Credential)
 	c.OptStr("host", &d.Host)
 	c.OptStr("method", &d.Method)
 	c.OptStr("mode", &d.Mode)
@@ -116,6 +118,7 @@ type FlowEnded struct {
 	BytesIn     int64  `json:"bytes_in"`          // from the server
 	BytesOut    int64  `json:"bytes_out"`         // to the server
 	CallID      string `json:"call_id"`
+	Credential  string `json:"credential,omitempty"` // name of the secret that the egress-broker added to the request
 	Host        string `json:"host,omitempty"`
 	Method      string `json:"method,omitempty"`
 	Mode        string `json:"mode,omitempty"` // http, terminate, passthrough or tcp
@@ -133,6 +136,7 @@ func (d *FlowEnded) Canonical(c *canon.Codec) {
 	c.Int("bytes_in", &d.BytesIn)
 	c.Int("bytes_out", &d.BytesOut)
 	c.Str("call_id", &d.CallID)
+	c.OptStr("credential", &d.Credential)
 	c.OptStr("host", &d.Host)
 	c.OptStr("method", &d.Method)
 	c.OptStr("mode", &d.Mode)

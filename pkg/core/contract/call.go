@@ -74,6 +74,7 @@ type Tool struct {
 	Class        string        `json:"class,omitempty"` // effect class, E0 (read-only) to E4 (irreversible); empty = E3
 	Description  string        `json:"description"`
 	DiskMiB      int64         `json:"disk_mib,omitempty"`     // size of each writable folder of the sandbox in MiB; 0 means 64
+	EgressRules  []EgressRule  `json:"egress,omitempty"`       // requests that the tool may make through the egress-broker, beside those to Egress
 	Egress       []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; policy compares them with the P0 ceilings
 	Executor     string        `json:"executor"`
 	Image        string        `json:"image_digest,omitempty"` // digest of the image in which the pack runs; empty if its sandbox has no other program
@@ -127,6 +128,7 @@ func (t *Tool) Canonical(c *canon.Codec) {
 	c.OptStr("class", &t.Class)
 	c.Str("description", &t.Description)
 	c.OptInt("disk_mib", &t.DiskMiB)
+	canon.List(c, "egress", &t.EgressRules)
 	c.OptStrs("egress_hosts", &t.Egress)
 	c.Str("executor", &t.Executor)
 	c.OptStr("image_digest", &t.Image)

@@ -88,21 +88,22 @@ func (d *Decision) Canonical(c *canon.Codec) {
 // call once, with these args, within these ceilings, and start it between
 // NotBefore and Expires. Only guard.Decide makes one.
 type ExecutionIntent struct {
-	ArgsDigest string        `json:"args_digest"`
-	Budget     *Reservation  `json:"budget,omitempty"`
-	CallID     string        `json:"call_id"`
-	Deadline   string        `json:"deadline,omitempty"`     // time by which the effect must have ended; absent = the call's deadline
-	Egress     []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; see Tool.Egress
-	Executor   string        `json:"executor"`
-	Expires    string        `json:"expires"` // time by which the effect must have started
-	ID         string        `json:"id"`
-	IdemKey    string        `json:"idempotency_key"`
-	Kind       string        `json:"kind"`
-	NotBefore  string        `json:"not_before"`
-	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; only the llm-router reads them, and it fails a call with an unknown one
-	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
-	Secrets    []SecretGrant `json:"secrets,omitempty"`
-	Tool       string        `json:"tool"`
+	ArgsDigest  string        `json:"args_digest"`
+	Budget      *Reservation  `json:"budget,omitempty"`
+	CallID      string        `json:"call_id"`
+	Deadline    string        `json:"deadline,omitempty"`     // time by which the effect must have ended; absent = the call's deadline
+	EgressRules []EgressRule  `json:"egress,omitempty"`       // requests that the execution may make: the rules of the tool, narrowed by policy; empty = those to Egress
+	Egress      []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; see Tool.Egress
+	Executor    string        `json:"executor"`
+	Expires     string        `json:"expires"` // time by which the effect must have started
+	ID          string        `json:"id"`
+	IdemKey     string        `json:"idempotency_key"`
+	Kind        string        `json:"kind"`
+	NotBefore   string        `json:"not_before"`
+	Obliged     []string      `json:"obligations,omitempty"` // duties of the executor during the execution; only the llm-router reads them, and it fails a call with an unknown one
+	Sandbox     *Sandbox      `json:"sandbox,omitempty"`
+	Secrets     []SecretGrant `json:"secrets,omitempty"`
+	Tool        string        `json:"tool"`
 }
 
 // Amounts holds an amount for each measure that limits can bound. An absent measure is
@@ -150,6 +151,7 @@ func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	canon.OptDoc(c, "budget", &i.Budget)
 	c.Str("call_id", &i.CallID)
 	c.OptStr("deadline", &i.Deadline)
+	canon.List(c, "egress", &i.EgressRules)
 	c.OptStrs("egress_hosts", &i.Egress)
 	c.Str("executor", &i.Executor)
 	c.Str("expires", &i.Expires)

@@ -14,6 +14,7 @@ type Answer struct {
 	Reason    string
 	Approvals []contract.ApprovalRule // approval rules of an ESCALATE, all of which must be met
 	Sandbox   *contract.Sandbox       // upper limits on the tool's sandbox; nil = none
+	Egress    [][]contract.EgressRule // lists of rules, each of which must allow a request of the execution; none = no limit
 	Obliged   []string                // obligations of the executor; see CheckObligation
 }
 
@@ -47,10 +48,10 @@ func rank(verdict string) int {
 
 // Combine joins the answers of layers: DENY is stronger than ESCALATE, and ESCALATE
 // stronger than ALLOW. Of two equal verdicts, the reason of the earlier layer counts.
-// Sandbox limits are joined by Narrow; obligations of all layers, and approval rules of
+// Sandbox limits are joined by Narrow; limits of egress and obligations of all layers, and approval rules of
 // the layers that escalate, are collected in order. An answer without a verdict
-// contributes only its sandbox and obligations. An answer with an unknown verdict counts
-// as a DENY without sandbox and obligations. The arguments are not changed, but the
+// contributes only its limits and obligations. An answer with an unknown verdict counts
+// as a DENY without limits and obligations. The arguments are not changed, but the
 // result may share a sandbox with one of them.
 func Combine(layers ...Answer) Answer {
 	var out Answer
@@ -68,6 +69,7 @@ func Combine(layers ...Answer) Answer {
 			out.Approvals = append(slices.Clip(out.Approvals), a.Approvals...)
 		}
 		out.Obliged = append(slices.Clip(out.Obliged), a.Obliged...)
+		out.Egress = append(slices.Clip(out.Egress), a.Egress...)
 		if rank(a.Verdict) > rank(out.Verdict) {
 			out.Verdict, out.Reason = a.Verdict, a.Reason
 		}

@@ -9,27 +9,30 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
 // Ceilings is the P0 layer of policy: limits that no other layer can exceed. A root key
 // signs it offline, so that it cannot be changed with a stolen credential.
 type Ceilings struct {
-	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need approval
-	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"; empty = none
-	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // a tool that is not policy's own runs only after policy.approve_tool has approved its document; if not set, the first document of each tool counts as approved
-	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves: exact, or a prefix ending in "*"
-	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // kinds that are always denied: exact, or a prefix ending in "*"
-	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, in addition to the limits of policy.set_limits
-	MaxCents       int64            `json:"max_cents_per_call"`
-	Sandbox        contract.Sandbox `json:"sandbox"`
-	StartWindowMS  int64            `json:"start_window_ms"`
+	Approvals      []KindApproval        `json:"approvals,omitempty"`              // kinds that always need approval
+	Egress         []contract.EgressRule `json:"egress,omitempty"`                 // requests that tools may make, beside those to EgressHosts; see netrule.CheckCeiling
+	EgressHosts    []string              `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"; empty = none
+	ExplicitTools  bool                  `json:"explicit_tools,omitempty"`         // a tool that is not policy's own runs only after policy.approve_tool has approved its document; if not set, the first document of each tool counts as approved
+	CallerKinds    []string              `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves: exact, or a prefix ending in "*"
+	ForbiddenKinds []string              `json:"forbidden_kinds,omitempty"`        // kinds that are always denied: exact, or a prefix ending in "*"
+	Limits         []Limit               `json:"limits,omitempty"`                 // always in force, in addition to the limits of policy.set_limits
+	MaxCents       int64                 `json:"max_cents_per_call"`
+	Sandbox        contract.Sandbox      `json:"sandbox"`
+	StartWindowMS  int64                 `json:"start_window_ms"`
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their JSON
 // names.
 func (c *Ceilings) Canonical(m *canon.Codec) {
 	canon.List(m, "approvals", &c.Approvals)
+	canon.List(m, "egress", &c.Egress)
 	m.OptStrs("egress_hosts", &c.EgressHosts)
 	m.OptBool("explicit_tools", &c.ExplicitTools)
 	m.OptStrs("forbidden_caller_kinds", &c.CallerKinds)
@@ -84,8 +87,18 @@ func (c *Ceilings) Validate() error {
 	if c.MaxCents < 0 {
 		return errors.New("max_cents_per_call: want 0 or more")
 	}
-	for i := range c.Approvals {
-		a := &c.Approvals[i]
+	if err := netrule.CheckCeiling(c.Egress); err != nil {
+		return err
+	}
+	if err := checkApprovals(c.Approvals); err != nil {
+		return err
+	}
+	return CheckLimits(c.Limits)
+}
+
+func checkApprovals(approvals []KindApproval) error {
+	for i := range approvals {
+		a := &approvals[i]
 		if len(a.Kinds) == 0 {
 			return fmt.Errorf("approvals[%d].kinds: name at least one", i)
 		}
@@ -93,12 +106,7 @@ func (c *Ceilings) Validate() error {
 			return fmt.Errorf("approvals[%d].rule.%w", i, err)
 		}
 	}
-	return CheckLimits(c.Limits)
-}
-
-// forbidsHost reports whether no pattern of EgressHosts matches host.
-func (c *Ceilings) forbidsHost(host string) bool {
-	return !slices.ContainsFunc(c.EgressHosts, func(p string) bool { return MatchHost(p, host) })
+	return nil
 }
 
 // MatchKind reports whether pattern matches kind. A pattern is a kind, or a

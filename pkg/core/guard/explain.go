@@ -13,6 +13,7 @@ const (
 	PartDualControl = "dual control"
 	PartCaller      = "executed by the caller"
 	PartSandbox     = "sandbox"
+	PartEgress      = "egress"
 	PartLimits      = "limits"
 	PartPeople      = "approvals"
 )

@@ -169,7 +169,7 @@ func gateCeilings(in *Inputs) string {
 		return contract.ReasonPolicyViolation
 	case in.Facts.ReportWithin != 0 && !callerMay(in):
 		return contract.ReasonCallerExecutionRefused
-	case slices.ContainsFunc(in.Tool.Egress, in.P0.forbidsHost):
+	case in.P0.forbidsEgress(in.Tool):
 		return contract.ReasonDataEgressBlocked
 	case in.Tool.Reserve != nil && in.Tool.Reserve.Cents > in.P0.MaxCents:
 		return contract.ReasonBudgetExceeded

@@ -78,6 +78,19 @@ func Redecide(in Inputs) (verdict, reason, hash string) {
 	return v.Verdict, v.Reason, policyHash(&d)
 }
 
+// Egress returns the rules of the intent that Decide makes if it allows the call. Replay
+// compares them with the recorded ones. It returns nil if the call is not allowed.
+func Egress(in Inputs) []contract.EgressRule {
+	if in.Tool == nil || !declaresEgress(in.Tool) {
+		return nil
+	}
+	v := judge(&in, nil)
+	if v.Verdict != contract.Allow {
+		return nil
+	}
+	return egressOf(&in, v)
+}
+
 // policyHash returns the digest that binds verdict and reason to the facts, the
 // args and the policies.
 func policyHash(d *contract.Decision) string { return contract.Digest((*bound)(d)) }
@@ -141,8 +154,8 @@ func (j *judging) joined() Answer {
 }
 
 // feasible denies a call that cannot be executed as the layers require: a call with
-// obligations that the caller would execute itself, or a call in whose sandbox no program
-// could run.
+// obligations that the caller would execute itself, a call in whose sandbox no program could
+// run, or a call of which the layers permit none of the requests that its tool declares.
 func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:
@@ -151,6 +164,8 @@ func (j *judging) feasible(v Answer) Answer {
 		return j.noted(PartCaller, denied(contract.ReasonCallerExecutionRefused))
 	case j.Tool.Sandbox != nil && !runs(narrowed(j.Inputs, v)):
 		return j.noted(PartSandbox, denied(contract.ReasonSandboxViolation))
+	case declaresEgress(j.Tool) && !reaches(j.Inputs, v):
+		return j.noted(PartEgress, denied(contract.ReasonDataEgressBlocked))
 	}
 	return v
 }

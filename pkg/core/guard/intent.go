@@ -19,7 +19,7 @@ const MaxStartWindow = 2 * time.Minute
 func mint(in *Inputs, v Answer) *contract.ExecutionIntent {
 	from, until, deadline, _ := window(in)
 	i := &contract.ExecutionIntent{
-		ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, Egress: in.Tool.Egress, Executor: in.Tool.Executor, Expires: contract.Time(until),
+		ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, Egress: in.Tool.Egress, EgressRules: egressOf(in, v), Executor: in.Tool.Executor, Expires: contract.Time(until),
 		ID: contract.IDIntent + in.CallID, IdemKey: in.IdemKey, Kind: in.Facts.Kind, NotBefore: contract.Time(from),
 		Obliged: v.Obliged, Secrets: in.Tool.Secrets, Tool: in.Facts.Tool,
 	}

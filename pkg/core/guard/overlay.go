@@ -7,24 +7,27 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // Overlay is a P2 document: rules for one tenant, session or agent until the overlay
 // expires. A valid overlay permits nothing that other layers do not permit, because its
 // rules deny or escalate.
 type Overlay struct {
-	Expires string            `json:"expires,omitempty"` // time in contract.TimeFormat; empty = in force until retired
-	ID      string            `json:"id"`
-	Only    []string          `json:"only_kinds,omitempty"` // patterns of kinds; if not empty, calls of other kinds are denied
-	Rules   []OverlayRule     `json:"rules,omitempty"`      // the first rule that matches counts
-	Sandbox *contract.Sandbox `json:"sandbox,omitempty"`    // upper limits; a zero limit is no limit
-	Scope   string            `json:"scope"`                // tenant, session or agent
-	Subject string            `json:"subject"`
+	Egress  []contract.EgressRule `json:"egress,omitempty"`  // requests that tools may make at most; empty = no limit
+	Expires string                `json:"expires,omitempty"` // time in contract.TimeFormat; empty = in force until retired
+	ID      string                `json:"id"`
+	Only    []string              `json:"only_kinds,omitempty"` // patterns of kinds; if not empty, calls of other kinds are denied
+	Rules   []OverlayRule         `json:"rules,omitempty"`      // the first rule that matches counts
+	Sandbox *contract.Sandbox     `json:"sandbox,omitempty"`    // upper limits; a zero limit is no limit
+	Scope   string                `json:"scope"`                // tenant, session or agent
+	Subject string                `json:"subject"`
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their
 // JSON names, in which they are stored, hashed and signed.
 func (o *Overlay) Canonical(c *canon.Codec) {
+	canon.List(c, "egress", &o.Egress)
 	c.OptStr("expires", &o.Expires)
 	c.Str("id", &o.ID)
 	c.OptStrs("only_kinds", &o.Only)
@@ -56,7 +59,7 @@ func (r *OverlayRule) Canonical(c *canon.Codec) {
 }
 
 // Validate returns an error for an overlay that has an invalid field, or that has
-// neither rules nor kinds in Only nor a sandbox. A rule with another verdict than DENY
+// neither rules nor kinds in Only nor limits of egress or the sandbox. A rule with another verdict than DENY
 // or ESCALATE is invalid, because an overlay may only narrow. The error begins with the
 // name of the JSON field.
 func (o *Overlay) Validate() error {
@@ -67,6 +70,9 @@ func (o *Overlay) Validate() error {
 		if err := checkIsolation(o.Sandbox); err != nil {
 			return err
 		}
+	}
+	if err := netrule.CheckCeiling(o.Egress); err != nil {
+		return err
 	}
 	if o.Expires != "" {
 		if _, err := contract.ParseTime(o.Expires); err != nil {
@@ -91,8 +97,8 @@ func (o *Overlay) checkScope() error {
 		return errors.New("scope: want tenant, session or agent")
 	case o.Subject == "":
 		return errors.New("subject: name whom the overlay is for")
-	case len(o.Only) == 0 && len(o.Rules) == 0 && o.Sandbox == nil:
-		return errors.New("rules: want at least one of rules, only_kinds and sandbox")
+	case len(o.Only) == 0 && len(o.Rules) == 0 && len(o.Egress) == 0 && o.Sandbox == nil:
+		return errors.New("rules: want at least one of rules, only_kinds, egress and sandbox")
 	}
 	return nil
 }
@@ -147,10 +153,13 @@ func (o *Overlay) Applies(f *Facts) bool {
 
 // Answer returns the overlay's answer to a call that it applies to: DENY if Only is set
 // and none of its patterns matches the kind, else the verdict of the first rule that
-// matches, or no verdict if none does. The overlay's sandbox is part of every answer. t
+// matches, or no verdict if none does. The overlay's limits are part of every answer. t
 // may be nil.
 func (o *Overlay) Answer(f *Facts, t *contract.Tool) Answer {
 	a := Answer{Sandbox: o.Sandbox}
+	if len(o.Egress) > 0 {
+		a.Egress = [][]contract.EgressRule{o.Egress}
+	}
 	if len(o.Only) > 0 && !matchAny(o.Only, f.Kind) {
 		a.Verdict, a.Reason = contract.Deny, contract.ReasonOverlayNotListed
 		return a

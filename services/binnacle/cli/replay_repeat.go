@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
@@ -168,9 +170,12 @@ func (r *replayer) again(d *contract.Decision, ref *contract.Content, recalled *
 	case err != nil:
 		return finding{differs: fmt.Sprintf("decision %s: %v", d.ID, err)}
 	}
-	verdict, reason, hash := recalled.Redecide(r.ctx, args)
+	verdict, reason, hash, egress := recalled.Redecide(r.ctx, args)
 	if verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash {
 		return finding{differs: fmt.Sprintf("decision %s: recorded %s %s, decided again %s %s", d.ID, d.Verdict, d.ReasonCode, verdict, reason)}
+	}
+	if d.Intent != nil && !slices.EqualFunc(d.Intent.EgressRules, egress, func(a, b contract.EgressRule) bool { return netrule.Equal(&a, &b) }) {
+		return finding{differs: fmt.Sprintf("decision %s: decided again, its intent has other egress rules", d.ID)}
 	}
 	return finding{redecided: true}
 }

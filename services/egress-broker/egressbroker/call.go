@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/pem"
-	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -16,11 +15,11 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // call is the proxy of one call.
@@ -49,7 +48,7 @@ const (
 
 // opened records egress_opened and then opens the proxy of a call. If the call already has a
 // proxy, opened returns it if the request is the same one, and a refusal otherwise.
-func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed) (out egress.Opened, refusal string, err error) {
+func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed, at uint64) (out egress.Opened, refusal string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.open[e.CallID]; c != nil {
@@ -58,14 +57,11 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 		}
 		return c.out, "", nil
 	}
-	rules, err := rulesOf(a.Decision.Intent.Egress)
-	if err != nil {
-		return out, err.Error(), nil
-	}
-	rules = rule.Intersect(rules, s.ceiling)
+	rules := netrule.Intersect(netrule.OfIntent(a.Decision.Intent), s.ceiling)
 	c := &call{cause: e, inbox: req.Inbox, done: make(chan struct{}), written: make(chan struct{}), facts: make(chan *contract.Event, maxListed)}
 	limits := proxy.Limits{Bytes: allowance(a)}
-	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Record: func(f proxy.Flow) { s.flow(c, f) }})
+	secrets := &credentials{fetch: s.fetch, cause: e, a: a, allowed: at}
+	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Credential: secrets.get, Record: func(f proxy.Flow) { s.flow(c, f) }})
 	if err != nil {
 		return out, err.Error(), nil
 	}
@@ -79,7 +75,7 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 		return out, "", err
 	}
 	fact := s.fact(e, events.EgressOpenedName, contract.Bytes(&events.EgressOpened{Authority: digest(p.CA()), CallID: e.CallID, DecisionID: a.Decision.ID,
-		Hosts: a.Decision.Intent.Egress, LimitBytes: limits.Bytes, To: req.To}))
+		Hosts: hosts(rules), LimitBytes: limits.Bytes, To: req.To}))
 	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
 		return out, "", err
 	}
@@ -153,7 +149,7 @@ func (s *Service) flow(c *call, f proxy.Flow) {
 		return
 	}
 	c.listed++
-	d := events.FlowEnded{BytesIn: f.BytesIn, BytesOut: f.BytesOut, CallID: c.cause.CallID, Host: f.Host, Method: f.Method, Mode: string(f.Mode),
+	d := events.FlowEnded{BytesIn: f.BytesIn, BytesOut: f.BytesOut, CallID: c.cause.CallID, Credential: f.Credential, Host: f.Host, Method: f.Method, Mode: string(f.Mode),
 		MS: f.Duration.Milliseconds(), Path: f.Path, Port: int64(f.Port), QueryDigest: f.Query, Reason: string(f.Reason), Status: int64(f.Status)}
 	if f.Address.IsValid() {
 		d.Address = f.Address.String()
@@ -225,25 +221,19 @@ func (s *Service) abandoned(ctx context.Context, path string) error {
 	return err
 }
 
-// rulesOf returns the rules for the hosts of an intent: plain HTTP and HTTPS to each host, on
-// the ports 80 and 443 or on the port that follows the host.
-func rulesOf(hosts []string) (out []rule.Rule, err error) {
-	for _, h := range hosts {
-		name, port := h, ""
-		if host, p, err := net.SplitHostPort(h); err == nil {
-			name, port = host, p
+// hosts returns the hosts of the rules, each once, with the port if the rule names one.
+func hosts(rules []netrule.Rule) []string {
+	out := []string{}
+	for _, r := range rules {
+		h := r.Host
+		if r.Port != 0 {
+			h = net.JoinHostPort(h, strconv.FormatInt(r.Port, 10))
 		}
-		web, tls := rule.Rule{Host: name, Mode: rule.HTTP}, rule.Rule{Host: name, Mode: rule.Terminate}
-		if port != "" {
-			n, err := strconv.Atoi(port)
-			if err != nil {
-				return nil, fmt.Errorf("host %q of the intent has no valid port", h)
-			}
-			web.Ports, tls.Ports = []int{n}, []int{n}
+		if !slices.Contains(out, h) {
+			out = append(out, h)
 		}
-		out = append(out, tls, web)
 	}
-	return out, nil
+	return out
 }
 
 // allowance returns the number of bytes that are reserved for the egress of a call, which its

@@ -19,17 +19,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
-	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/running"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // Config is the egress-broker's configuration.
@@ -45,8 +45,10 @@ type Service struct {
 	Config
 
 	env       *run.Env
+	calls     *running.Checker // checks requests
+	fetch     Fetch            // requests secrets
 	addresses address.Policy
-	ceiling   []rule.Rule // limits the rules of every call
+	ceiling   []netrule.Rule // limits the rules of every call
 
 	mu   sync.Mutex
 	open map[string]*call // by call id
@@ -77,6 +79,8 @@ func (*Service) Declaration() bus.Declaration {
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.open = env, map[string]*call{}
+	s.calls = running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)
+	s.fetch = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	dir, err := filepath.Abs(filepath.Join(s.Dir, env.Instance)) // the session-runner may have another working folder
 	if err != nil {
 		return err
@@ -85,10 +89,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.addresses.Allowed, err = networks(s.Networks); err != nil {
 		return err
 	}
-	for _, h := range s.Hosts {
-		s.ceiling = append(s.ceiling, rule.Rule{Host: h})
-	}
-	if err := rule.CheckCeiling(s.ceiling); err != nil {
+	s.ceiling = netrule.CeilingOf(s.Hosts)
+	if err := netrule.CheckCeiling(s.ceiling); err != nil {
 		return fmt.Errorf("egress-broker.hosts: %w", err)
 	}
 	if err := s.clear(ctx); err != nil {
@@ -185,13 +187,13 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 // answer opens the proxy of a call, or refuses it, and sends the response. It returns an error
 // if the request must be redelivered.
 func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request) error {
-	a, refusal, err := s.check(ctx, e, seq)
+	a, at, refusal, err := s.check(ctx, e, seq)
 	if err != nil {
 		return err
 	}
 	var out egress.Opened
 	if refusal == "" {
-		out, refusal, err = s.opened(ctx, e, seq, req, a)
+		out, refusal, err = s.opened(ctx, e, seq, req, a, at)
 	}
 	if refusal != "" {
 		out = egress.Opened{Refused: refusal}
@@ -215,39 +217,18 @@ func (s *Service) fact(request *contract.Event, name string, data []byte) *contr
 	return s.env.Emit.New(name, request.Session, data, request)
 }
 
-// check returns the decision that allowed the call of the request in the event e at sequence
-// seq, or the reason for a refusal. It relies on the ledger only, because a request is not
-// authenticated: policy must have allowed the call with hosts, and the requester must be
-// running it.
-func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64) (a *contract.Allowed, refusal string, err error) {
-	c := outcome.CallOf(e, e.Service())
-	allowed, at, err := c.Allowed(ctx, s.env.Emit.Log, seq)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, "no decision allows this call", nil
-	}
+// check returns the decision that allowed the call of the request in the event e at
+// sequence seq, and the decision's sequence, or the reason for a refusal. It relies on the
+// ledger only, because a request is not authenticated: policy must have allowed the call
+// with hosts or rules, and the requester must be running it.
+func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64) (a *contract.Allowed, at uint64, refusal string, err error) {
+	a, at, err = s.calls.Find(ctx, e, e.Service(), seq)
 	if err != nil {
-		return nil, "", err
+		return nil, 0, "", err
 	}
-	a = new(contract.Allowed)
-	if contract.Decode(allowed.Data, a) != nil || a.Decision.Intent == nil {
-		return nil, "no decision allows this call", nil
+	refusal, err = s.calls.Check(ctx, e, a, at, e.Service(), e.Source)
+	if err == nil && refusal == "" && len(netrule.OfIntent(a.Decision.Intent)) == 0 {
+		refusal = "the intent permits no requests"
 	}
-	if err := guard.CheckIntent(a, e.Tenant, e.Session, e.Service(), s.env.Emit.Now(), s.env.Trust.At); err != nil && !errors.Is(err, guard.ErrExpired) {
-		return nil, "the decision does not cover this request", nil
-	}
-	h, err := c.Look(ctx, s.env.Emit.Log, at)
-	if err != nil {
-		return nil, "", err
-	}
-	exists := s.env.Cell.Await(ctx, e.Tenant)
-	_, suspended := s.env.Cell.Check(e.Tenant)
-	switch {
-	case h.ClaimedBy() != e.Source || h.Recorded:
-		return nil, "the call is not running at the requester", nil
-	case !exists || suspended:
-		return nil, "the tenant does not exist or is suspended", nil
-	case len(a.Decision.Intent.Egress) == 0:
-		return nil, "the intent permits no host", nil
-	}
-	return a, "", nil
+	return a, at, refusal, err
 }

@@ -15,13 +15,15 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
+
+const secretValue = "s3cret/value+of the token"
 
 // broker is a service on a log in memory, with the request of one call.
 type broker struct {
@@ -39,7 +41,7 @@ func newBroker(t *testing.T, dir string, hosts ...string) *broker {
 	by := func(source string) *emit.Emitter {
 		return &emit.Emitter{Log: b.log, Tenant: "t", Source: source, Now: time.Now}
 	}
-	b.Service = &Service{Config: Config{Dir: dir}, open: map[string]*call{}, ceiling: []rule.Rule{{Host: "*"}}}
+	b.Service = &Service{Config: Config{Dir: dir}, open: map[string]*call{}, ceiling: []netrule.Rule{{Host: "*"}}}
 	b.env = &run.Env{Emit: by("egress-broker/egress-broker-1"), Log: slog.New(slog.DiscardHandler)}
 	var err error
 	if b.addresses.Allowed, err = networks([]string{"127.0.0.0/8"}); err != nil {
@@ -47,6 +49,9 @@ func newBroker(t *testing.T, dir string, hosts ...string) *broker {
 	}
 	b.runner = by("session-runner/session-runner-1")
 	b.request, b.seq = b.put(contract.EventEgressRequested, contract.Bytes(&egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}))
+	b.fetch = func(context.Context, *contract.Event, *contract.Allowed, uint64, []string) (map[string]string, error) {
+		return map[string]string{"token": secretValue}, nil
+	}
 	b.allowed = &contract.Allowed{Decision: contract.Decision{ID: "d-c-1", Intent: &contract.ExecutionIntent{Egress: hosts}}}
 	t.Cleanup(b.closeAll)
 	return b
@@ -100,14 +105,14 @@ func TestCall(t *testing.T) {
 	defer site.Close()
 	b := newBroker(t, t.TempDir(), strings.TrimPrefix(site.URL, "http://"))
 	req := &egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}
-	out, refusal, err := b.opened(t.Context(), b.request, b.seq, req, b.allowed)
+	out, refusal, err := b.opened(t.Context(), b.request, b.seq, req, b.allowed, 1)
 	if err != nil || refusal != "" || !strings.Contains(out.Authority, "CERTIFICATE") {
 		t.Fatal(out, refusal, err)
 	}
-	if again, refusal, err := b.opened(t.Context(), b.request, b.seq, req, b.allowed); again != out || refusal != "" || err != nil {
+	if again, refusal, err := b.opened(t.Context(), b.request, b.seq, req, b.allowed, 1); again != out || refusal != "" || err != nil {
 		t.Error(again, refusal, err)
 	}
-	if _, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-2"}, b.allowed); refusal == "" || err != nil {
+	if _, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-2"}, b.allowed, 1); refusal == "" || err != nil {
 		t.Error("a second proxy was opened:", err)
 	}
 	for address, want := range map[string]int{site.URL: 200, "http://example.com/": 403} {
@@ -170,7 +175,7 @@ func TestRestarted(t *testing.T) {
 // the socket is too long, and that no event or file remains then.
 func TestRefused(t *testing.T) {
 	for name, b := range map[string]*broker{"host": newBroker(t, t.TempDir(), "no host"), "path": newBroker(t, filepath.Join(t.TempDir(), strings.Repeat("x", 100)), "a.example")} {
-		_, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1"}, b.allowed)
+		_, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1"}, b.allowed, 1)
 		if refusal == "" || err != nil || len(b.events()) != 0 || len(b.open) != 0 {
 			t.Error(name, refusal, err, b.events())
 		}
@@ -179,26 +184,23 @@ func TestRefused(t *testing.T) {
 
 // TestRules shows which requests the hosts of an intent allow, narrowed by a ceiling.
 func TestRules(t *testing.T) {
-	rules, err := rulesOf([]string{"a.example", "b.example:8080", "*.c.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := rule.Compile(rule.Intersect(rules, []rule.Rule{{Host: "*.example"}}))
+	rules := netrule.OfHosts([]string{"a.example", "b.example:8080", "*.c.example"})
+	set, err := netrule.Compile(netrule.Intersect(rules, []netrule.Rule{{Host: "*.example"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		mode rule.Mode
+		mode string
 		host string
 		port int
-		want rule.Reason
-	}{{rule.HTTP, "a.example", 80, ""}, {rule.Terminate, "a.example", 443, ""}, {rule.HTTP, "a.example", 81, rule.PortDenied}, {rule.HTTP, "b.example", 8080, ""},
-		{rule.Terminate, "b.example", 8080, ""}, {rule.HTTP, "b.example", 80, rule.PortDenied}, {rule.HTTP, "x.c.example", 80, ""}, {rule.HTTP, "c.example", 80, rule.HostDenied}, {rule.HTTP, "d.example", 80, rule.HostDenied}} {
+		want netrule.Reason
+	}{{netrule.HTTP, "a.example", 80, ""}, {netrule.Terminate, "a.example", 443, ""}, {netrule.HTTP, "a.example", 81, netrule.PortDenied}, {netrule.HTTP, "b.example", 8080, ""},
+		{netrule.Terminate, "b.example", 8080, ""}, {netrule.HTTP, "b.example", 80, netrule.PortDenied}, {netrule.HTTP, "x.c.example", 80, ""}, {netrule.HTTP, "c.example", 80, netrule.HostDenied}, {netrule.HTTP, "d.example", 80, netrule.HostDenied}} {
 		if _, why := set.Request(c.mode, c.host, c.port, "GET", "/"); why != c.want {
 			t.Errorf("%s %s:%d: %q, want %q", c.mode, c.host, c.port, why, c.want)
 		}
 	}
-	if none := rule.Intersect(rules, []rule.Rule{{Host: "other.example"}}); len(none) != 0 {
+	if none := netrule.Intersect(rules, []netrule.Rule{{Host: "other.example"}}); len(none) != 0 {
 		t.Error("a ceiling without the hosts permits", none)
 	}
 }

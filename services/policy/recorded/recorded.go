@@ -56,14 +56,15 @@ func (s *State) Recall(e *contract.Event, d *contract.Decision) (*Recalled, erro
 	return &Recalled{b, c}, err
 }
 
-// Redecide takes the decision again, and returns the verdict, the reason code and the
-// policy hash. args are nil if they cannot be read. It is a pure function of the recalled
+// Redecide takes the decision again, and returns the verdict, the reason code, the policy
+// hash and the intent's rules for requests. args are nil if they cannot be read. It is a pure function of the recalled
 // decision and args, and may be called concurrently with every method of a State.
-func (r *Recalled) Redecide(ctx context.Context, args []byte) (verdict, reason, hash string) {
+func (r *Recalled) Redecide(ctx context.Context, args []byte) (verdict, reason, hash string, egress []contract.EgressRule) {
 	c := r.call
 	c.Args = args
 	eval := stack.Evaluate(ctx, r.basis, c)
-	return eval.Again()
+	verdict, reason, hash = eval.Again()
+	return verdict, reason, hash, eval.Egress()
 }
 
 // Explain returns the result of each part of a recorded decision, and the decision itself

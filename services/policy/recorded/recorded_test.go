@@ -111,7 +111,7 @@ func TestRedecide(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		v, r, hash := recalled.Redecide(t.Context(), []byte(`{}`))
+		v, r, hash, _ := recalled.Redecide(t.Context(), []byte(`{}`))
 		if v != d.Verdict || hash != d.PolicyHash {
 			t.Errorf("%s %s", v, hash)
 		}

@@ -278,10 +278,10 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return res
 }
 
-// egress obtains the proxy of a call whose intent permits hosts. It returns nil for any other
+// egress obtains the proxy of a call whose intent permits requests. It returns nil for any other
 // call, which has no network.
 func (s *Service) egress(ctx context.Context, w *execute.Work) (*sandbox.Egress, error) {
-	if len(w.Intent.Egress) == 0 {
+	if len(w.Intent.Egress) == 0 && len(w.Intent.EgressRules) == 0 {
 		return nil, nil
 	}
 	o, err := egress.Open(ctx, s.env.Emit, s.env.Box, s.env.Instance, w.Event)

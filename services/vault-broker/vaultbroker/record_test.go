@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/running"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 )
@@ -76,7 +77,7 @@ func TestReleaseDurable(t *testing.T) {
 	log := &memlog.Log{}
 	in := newSession(t, log)
 	// The Box is nil, so that a response would be a panic.
-	s := &Service{env: &run.Env{Conn: meshtest.Grouped(t, nil), Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}}}
+	s := &Service{env: &run.Env{Conn: meshtest.Grouped(t, nil), Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}}, calls: running.New(log, nil, nil, time.Now, nil)}
 	e, seq := in.put(in.judge, contract.EventSecretRequested, "", "c-1", []byte(`{}`))
 	if err := s.release(t.Context(), e, seq, &secret.Request{CallID: "c-1"}); !errors.Is(err, bus.ErrNotDurable) {
 		t.Errorf("release: %v", err)
@@ -84,4 +85,29 @@ func TestReleaseDurable(t *testing.T) {
 	if log.Size() != seq+1 {
 		t.Errorf("%d events after the request", log.Size()-seq)
 	}
+}
+
+// session appends the events of calls in the session s-1. The judge executes the calls.
+type session struct {
+	t             *testing.T
+	log           eventlog.Log
+	policy, judge *emit.Emitter
+}
+
+func newSession(t *testing.T, log eventlog.Log) *session {
+	by := func(source string) *emit.Emitter {
+		return &emit.Emitter{Log: log, Tenant: "t", Source: source, Now: time.Now}
+	}
+	return &session{t, log, by("policy/policy-1"), by("judge/judge-1")}
+}
+
+// put appends an event of a call and returns it with its sequence.
+func (s *session) put(m *emit.Emitter, name, target, call string, data []byte) (*contract.Event, uint64) {
+	e := m.New(name, "s-1", data, nil)
+	e.Session, e.CallID, e.Target = "s-1", call, target
+	seq, _, err := eventlog.AppendEvent(s.t.Context(), s.log, e)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return e, seq
 }

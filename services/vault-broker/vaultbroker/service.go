@@ -23,16 +23,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
-	"github.com/binnacle-mesh/binnacle/pkg/lru"
-	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/running"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
@@ -58,7 +57,7 @@ type Service struct {
 
 	contentMu sync.Mutex
 
-	running lru.Cache[outcome.History] // histories of calls that were running when they last requested a secret
+	calls *running.Checker // checks requests
 }
 
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
@@ -82,7 +81,7 @@ func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTo
 // begins with "vault: ".
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
-	s.running.Max, s.running.Epoch = maxRunning, env.Epoch
+	s.calls = running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)
 	var err error
 	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
 		return err
@@ -228,33 +227,16 @@ func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 
 // check returns the requested values of the event's tenant and, for the ledger, their
 // names with their fingerprints. If the request must be refused, it returns the reason
-// as refusal. The values that may be released follow from the decision on the ledger,
-// because any service can send a request; an expired intent is no reason for a refusal.
+// as refusal. The values that may be released follow from the decision on the ledger.
 // It returns an error if the ledger cannot be read.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
-	a, err := s.decision(ctx, e, seq, req)
-	if err != nil {
-		return nil, nil, "", err
-	}
-	if a == nil {
-		return nil, nil, "no decision allows this call", nil
-	}
-	h, err := s.history(ctx, outcome.CallOf(e, e.Service()), uint64(req.Allowed))
-	if err != nil {
-		return nil, nil, "", err
-	}
-	if err := guard.CheckIntent(a, e.Tenant, e.Session, e.Service(), s.env.Emit.Now(), s.env.Trust.At); err != nil && !errors.Is(err, guard.ErrExpired) {
-		return nil, nil, "the decision does not cover this request", nil
-	}
-	if refusal := absent(ctx, s.env.Cell, e.Tenant); refusal != "" {
-		return nil, nil, refusal, nil
-	}
-	if h.ClaimedBy() != e.Source || h.Recorded {
-		return nil, nil, "the call is not running at the requester", nil
+	permits, refusal, err := s.permission(ctx, e, seq, req)
+	if err != nil || refusal != "" {
+		return nil, nil, refusal, err
 	}
 	values = map[string]string{}
 	for _, name := range req.Names {
-		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) }) {
+		if !permits(name) {
 			return nil, nil, "the intent does not permit secret " + name, nil
 		}
 		v, fp, refusal := s.value(e.Tenant, name)
@@ -267,20 +249,45 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 	return values, prints, "", nil
 }
 
-// absent returns the reason for which no secret of a tenant is released, or "" if the
-// tenant exists and is not suspended according to the ledger, whatever was decided. It
-// waits as run.Cell.Await does.
-func absent(ctx context.Context, tenants interface {
-	Await(ctx context.Context, tenant string) bool
-	Check(tenant string) (exists, suspended bool)
-}, tenant string) (refusal string) {
-	if !tenants.Await(ctx, tenant) {
-		return "tenant " + tenant + " does not exist"
+// permission returns a function that reports whether the requester may have a secret for
+// the call: the executor at which the call runs those that the intent grants, and the
+// egress-broker that has the call's proxy those that a rule of the intent adds to requests.
+func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (permits func(name string) bool, refusal string, err error) {
+	executor, instance := e.Service(), e.Source
+	if e.Service() == services.EgressBroker {
+		executor, instance = services.SessionRunner, "" // the only executor whose calls have proxies
 	}
-	if _, suspended := tenants.Check(tenant); suspended {
-		return "tenant " + tenant + " is suspended"
+	at := uint64(max(req.Allowed, 0))
+	a, err := s.calls.Allowed(ctx, e, executor, at, seq)
+	if err != nil {
+		return nil, "", err
 	}
-	return ""
+	if refusal, err := s.calls.Check(ctx, e, a, at, executor, instance); refusal != "" || err != nil {
+		return nil, refusal, err
+	}
+	if executor == e.Service() {
+		return func(name string) bool {
+			return slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) })
+		}, "", nil
+	}
+	open, err := s.opened(ctx, e, at)
+	if err != nil || !open {
+		return nil, "the call has no proxy at the requester", err
+	}
+	return func(name string) bool {
+		return slices.ContainsFunc(a.Decision.Intent.EgressRules, func(r contract.EgressRule) bool { return r.Credential != nil && r.Credential.Secret == name })
+	}, "", nil
+}
+
+// opened reports whether the egress-broker that made a request has recorded, after sequence
+// from, that it opened the call's proxy.
+func (s *Service) opened(ctx context.Context, e *contract.Event, from uint64) (bool, error) {
+	filter := bus.Filter{Tenant: e.Tenant, Service: services.EgressBroker, Event: contract.EventEgressOpened, Key: e.Session}.String()
+	_, err := eventlog.FirstOf(ctx, s.env.Emit.Log, from, eventlog.OfCall(e.CallID, func(o *contract.Event) bool { return o.Source == e.Source }), filter)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // value returns a tenant's secret and its fingerprint, or the reason for a refusal.
@@ -296,48 +303,4 @@ func (s *Service) value(tenant, name string) (v []byte, fp, refusal string) {
 		return nil, "", "secret " + name + " cannot be read"
 	}
 	return v, fp, ""
-}
-
-// decision returns the decision that allowed the call of a request. seq is the sequence
-// of the request. decision returns nil if the event at the sequence that the request
-// names is not the one by which policy allowed that call for the service that made the
-// request, or if its data are malformed. It does not verify the decision. It reads one
-// entry, whatever the length of the session.
-func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (*contract.Allowed, error) {
-	at := uint64(req.Allowed)
-	if req.Allowed < 1 || at >= seq {
-		return nil, nil
-	}
-	en, err := s.env.Emit.Log.Get(ctx, at)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var a contract.Allowed
-	p, err := eventlog.Open(en, bus.AllowedInSession(e.Tenant, e.Service(), e.Session))
-	if err != nil || p.CallID != e.CallID || contract.Decode(p.Data, &a) != nil {
-		return nil, nil
-	}
-	return &a, nil
-}
-
-// maxRunning is the maximum number of histories that are cached, of about 1 kB each.
-const maxRunning = 4096
-
-// history returns the history of a call that was allowed at sequence allowed. If a call
-// requests secrets repeatedly, each outcome of its session since its claim is read once.
-func (s *Service) history(ctx context.Context, c outcome.Call, allowed uint64) (h outcome.History, err error) {
-	key := c.Tenant + "." + c.Session + "." + c.ID + "." + c.Executor
-	h, known := s.running.Get(key)
-	if known {
-		h.Recorded, h.Next, err = c.Ended(ctx, s.env.Emit.Log, h.Next)
-	} else {
-		h, err = c.Look(ctx, s.env.Emit.Log, allowed)
-	}
-	if err == nil && h.Claim != nil && !h.Recorded {
-		s.running.Put(key, h)
-	}
-	return h, err
 }

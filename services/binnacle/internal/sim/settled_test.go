@@ -343,7 +343,7 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 	if err != nil {
 		return err
 	}
-	if verdict, reason, hash := recalled.Redecide(context.Background(), raw); verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash {
+	if verdict, reason, hash, _ := recalled.Redecide(context.Background(), raw); verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash {
 		err = fmt.Errorf("decision %s: recorded %s %s, decided again %s %s", d.ID, d.Verdict, d.ReasonCode, verdict, reason)
 	}
 	return err

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // TestMalformedRequests sends requests that two programs may read in different ways, each
@@ -72,7 +72,7 @@ func TestMalformedRequests(t *testing.T) {
 		"body of an upgrade":         "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 5\r\n\r\nabcde",
 		"long head":                  "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nX: " + strings.Repeat("a", 70<<10) + "\r\n\r\n",
 	}
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	count := 0
 	for name, text := range requests {
 		conn := r.raw(t)
@@ -82,7 +82,7 @@ func TestMalformedRequests(t *testing.T) {
 			t.Errorf("%s: %v %v", name, res, err)
 		}
 		count++
-		if f := r.last(t, count); !f.Denied || f.Reason != rule.RequestInvalid && f.Reason != rule.AuthorityMismatch && f.Reason != rule.HostInvalid {
+		if f := r.last(t, count); !f.Denied || f.Reason != RequestInvalid && f.Reason != AuthorityMismatch && f.Reason != HostInvalid {
 			t.Errorf("%s: %+v", name, f)
 		}
 		_ = conn.Close()
@@ -107,7 +107,7 @@ func TestMalformedRequests(t *testing.T) {
 			t.Errorf("%s: %q", name, b)
 		}
 		count++
-		if f := r.last(t, count); f.Reason != rule.RequestInvalid || f.Method != "POST" {
+		if f := r.last(t, count); f.Reason != RequestInvalid || f.Method != "POST" {
 			t.Errorf("%s: %+v", name, f)
 		}
 		_ = conn.Close()
@@ -119,7 +119,7 @@ func TestPipelinedRequests(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(echo))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP, Paths: []string{"/a"}}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP, Paths: []string{"/a"}}}})
 	conn := r.raw(t)
 	host := fmt.Sprintf("api.example.org:%d", n)
 	_, _ = io.WriteString(conn, strings.ReplaceAll("POST http://HOST/a HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-T: y\r\n\r\nPOST http://HOST/a HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\n\r\nabcGET http://HOST/b HTTP/1.1\r\nHost: HOST\r\n\r\n", "HOST", host))
@@ -184,7 +184,7 @@ func TestRebinding(t *testing.T) {
 	n := port(t, s.URL)
 	good, bad := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	policy := address.Policy{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
-	rules := []rule.Rule{{Host: "evil.example.org", Ports: []int{n}, Mode: rule.HTTP}}
+	rules := []netrule.Rule{{Host: "evil.example.org", Port: int64(n), Mode: netrule.HTTP}}
 	url := fmt.Sprintf("http://evil.example.org:%d/", n)
 	var dialled []string
 	config := func(answers func(int64, dnsmessage.Type) []netip.Addr) Config {
@@ -213,7 +213,7 @@ func TestRebinding(t *testing.T) {
 		t.Fatalf("%s %q", res.Status, body)
 	}
 	r.transport.CloseIdleConnections()
-	if res, _ := get(t, c, url); res.StatusCode != 403 || r.last(t, 2).Reason != rule.AddressBlocked || len(dialled) != 1 {
+	if res, _ := get(t, c, url); res.StatusCode != 403 || r.last(t, 2).Reason != AddressBlocked || len(dialled) != 1 {
 		t.Fatalf("%s %+v, dialled %v", res.Status, r.last(t, 2), dialled)
 	}
 	for name, answers := range map[string][]netip.Addr{"both": {good, bad}, "mapped": {netip.MustParseAddr("::ffff:127.0.0.2")}, "link-local": {netip.MustParseAddr("169.254.169.254")},
@@ -224,12 +224,12 @@ func TestRebinding(t *testing.T) {
 			}
 			return nil
 		}))
-		if res, _ := get(t, r.client(t), url); res.StatusCode != 403 || r.last(t, 1).Reason != rule.AddressBlocked || len(dialled) != 0 {
+		if res, _ := get(t, r.client(t), url); res.StatusCode != 403 || r.last(t, 1).Reason != AddressBlocked || len(dialled) != 0 {
 			t.Fatalf("%s: %s %+v, dialled %v", name, res.Status, r.last(t, 1), dialled)
 		}
 	}
 	r = start(t, config(func(int64, dnsmessage.Type) []netip.Addr { return nil }))
-	if res, _ := get(t, r.client(t), url); res.StatusCode != 502 || r.last(t, 1).Reason != rule.ResolveFailed {
+	if res, _ := get(t, r.client(t), url); res.StatusCode != 502 || r.last(t, 1).Reason != ResolveFailed {
 		t.Fatalf("%s %+v", res.Status, r.last(t, 1))
 	}
 }
@@ -241,11 +241,11 @@ func TestRedirect(t *testing.T) {
 	s := httptest.NewServer(http.RedirectHandler(target, http.StatusFound))
 	defer s.Close()
 	n := port(t, s.URL)
-	first := rule.Rule{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}
+	first := netrule.Rule{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}
 	for _, d := range []struct {
-		rules  []rule.Rule
-		reason rule.Reason
-	}{{[]rule.Rule{first}, rule.HostDenied}, {[]rule.Rule{first, {Host: "169.254.169.254", Mode: rule.HTTP}}, rule.AddressBlocked}} {
+		rules  []netrule.Rule
+		reason netrule.Reason
+	}{{[]netrule.Rule{first}, netrule.HostDenied}, {[]netrule.Rule{first, {Host: "169.254.169.254", Mode: netrule.HTTP}}, AddressBlocked}} {
 		r := start(t, Config{Addresses: address.Policy{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16")}}, Rules: d.rules})
 		c := r.client(t)
 		c.CheckRedirect = nil // follow
@@ -266,7 +266,7 @@ func TestUpgradeToAnotherProtocol(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	req := request(t, "GET", fmt.Sprintf("http://api.example.org:%d/", n), nil)
 	req.Header.Set("Upgrade", "h2c")
 	req.Header.Set("Connection", "Upgrade, HTTP2-Settings")
@@ -284,7 +284,7 @@ func TestSlowClients(t *testing.T) {
 	n := port(t, s.URL)
 	host := fmt.Sprintf("api.example.org:%d", n)
 	limits := Limits{Connect: 200 * time.Millisecond, Idle: 300 * time.Millisecond}
-	r := start(t, Config{Addresses: loopback, Limits: limits, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}, {Host: "tls.example.org", Ports: []int{n}, Mode: rule.Terminate}}})
+	r := start(t, Config{Addresses: loopback, Limits: limits, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}, {Host: "tls.example.org", Port: int64(n), Mode: netrule.Terminate}}})
 	ended := func(conn net.Conn) { // the proxy closes the connection before the deadline of the test
 		t.Helper()
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) {
@@ -306,13 +306,13 @@ func TestSlowClients(t *testing.T) {
 	tunnel := tunnelTo(t, r, fmt.Sprintf("tls.example.org:%d", n))
 	_, _ = tunnel.Write([]byte{22, 3, 1, 1})
 	ended(tunnel)
-	if f := r.last(t, 1); f.Reason != rule.TLSInvalid {
+	if f := r.last(t, 1); f.Reason != TLSInvalid {
 		t.Fatalf("%+v", f)
 	}
 	body := r.raw(t)
 	_, _ = io.WriteString(body, "POST http://"+host+"/ HTTP/1.1\r\nHost: "+host+"\r\nContent-Length: 10\r\n\r\nabc")
 	ended(body)
-	if f := r.last(t, 2); f.Reason != rule.TimedOut || f.BytesOut < 3 {
+	if f := r.last(t, 2); f.Reason != TimedOut || f.BytesOut < 3 {
 		t.Fatalf("%+v", f)
 	}
 }

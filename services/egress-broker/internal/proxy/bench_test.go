@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // TestMain serves a proxy if the variable EGRESS_BENCH is set, and runs the tests otherwise.
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // benchConfig is the configuration of a proxy in a process of its own.
 type benchConfig struct {
-	Rules []rule.Rule
+	Rules []netrule.Rule
 	Roots []byte // certificates in PEM
 }
 
@@ -56,7 +56,7 @@ func serveBench(text string) error {
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 		},
-		Credential: func(context.Context, rule.Rule, string, string, string) (string, error) { return secret, nil }})
+		Credential: func(context.Context, netrule.Rule, string, string, string) (string, error) { return secret, nil }})
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func TestBench(t *testing.T) {
 	defer plain.Close()
 	secured, roots := secure(t, handler, false)
 	nPlain, nTLS := port(t, plain.URL), port(t, secured.URL)
-	rules := []rule.Rule{{Host: "plain.example.org", Ports: []int{nPlain}, Mode: rule.HTTP}, {Host: "api.example.org", Ports: []int{nTLS}, Mode: rule.Terminate}}
+	rules := []netrule.Rule{{Host: "plain.example.org", Port: int64(nPlain), Mode: netrule.HTTP}, {Host: "api.example.org", Port: int64(nTLS), Mode: netrule.Terminate}}
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secured.TLS.Certificates[0].Certificate[1]})
 	bare := inProcess(t, benchConfig{rules, ca})
 	injected := inProcess(t, benchConfig{withCredential(rules[1]).Rules, ca})

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // nodeClient sends two requests with Node's http module, which uses no proxy by itself: one with an absolute URI, one through CONNECT.
@@ -42,10 +42,10 @@ func TestClients(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(echo))
 	defer plain.Close()
 	p := port(t, plain.URL)
-	r := start(t, Config{Addresses: loopback, Roots: roots, Rules: []rule.Rule{
-		{Host: "api.example.org", Ports: []int{port(t, s.URL)}, Mode: rule.Terminate, Paths: []string{"/ok"}, Credential: &rule.Credential{Secret: "token", Header: "X-Token"}},
-		{Host: "api.example.org", Ports: []int{p}, Mode: rule.HTTP, Paths: []string{"/ok"}}},
-		Credential: func(context.Context, rule.Rule, string, string, string) (string, error) { return secret, nil }})
+	r := start(t, Config{Addresses: loopback, Roots: roots, Rules: []netrule.Rule{
+		{Host: "api.example.org", Port: int64(port(t, s.URL)), Mode: netrule.Terminate, Paths: []string{"/ok"}, Credential: &netrule.Credential{Secret: "token", Header: "X-Token"}},
+		{Host: "api.example.org", Port: int64(p), Mode: netrule.HTTP, Paths: []string{"/ok"}}},
+		Credential: func(context.Context, netrule.Rule, string, string, string) (string, error) { return secret, nil }})
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, r.CA(), 0o600); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestClients(t *testing.T) {
 		}
 	}
 	out, err := exec.Command("curl", "-sS", "-x", proxyURL, "--cacert", ca, "-o", "/dev/null", "-w", "%{http_code} %{http_connect}", "https://other.example.org/").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "000 403") || r.last(t, count+1).Reason != rule.HostDenied {
+	if err == nil || !strings.Contains(string(out), "000 403") || r.last(t, count+1).Reason != netrule.HostDenied {
 		t.Fatalf("%v %s", err, out)
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // clientConn is an HTTP/1 connection of the client, or the connection below TLS. The
@@ -17,7 +16,7 @@ type clientConn struct {
 	net.Conn
 	p      *Proxy
 	tunnel *tunnel // nil outside of tunnels
-	check  func(*head) rule.Reason
+	check  func(*head) netrule.Reason
 
 	framing *framing
 	in      []byte // read and not yet accepted
@@ -76,7 +75,7 @@ func (c *clientConn) Read(b []byte) (int, error) {
 func (c *clientConn) refuse(err error) {
 	bad, ok := errors.AsType[*failure](err)
 	if !ok {
-		bad = &failure{rule.RequestInvalid, err}
+		bad = &failure{RequestInvalid, err}
 	}
 	c.bad.Store(bad)
 	if c.framing.state != inHead {
@@ -91,21 +90,21 @@ func (c *clientConn) refuse(err error) {
 
 // checkOuter checks a request outside of tunnels: an absolute URI of scheme http, or
 // CONNECT with a host and a port.
-func checkOuter(h *head) rule.Reason {
+func checkOuter(h *head) netrule.Reason {
 	authority, fallback := h.target, 0
 	if h.method != "CONNECT" {
 		rest, ok := cutPrefixFold(h.target, "http://")
 		if !ok {
-			return rule.RequestInvalid
+			return RequestInvalid
 		}
 		authority, fallback = rest, 80
 		if i := strings.IndexAny(rest, "/?"); i >= 0 {
 			authority = rest[:i]
 		}
 	}
-	host, _, port, err := address.ParseAuthority(authority, fallback)
+	host, _, port, err := netrule.ParseAuthority(authority, fallback)
 	if err != nil {
-		return rule.HostInvalid
+		return HostInvalid
 	}
 	if len(h.host) == 0 {
 		return ""
@@ -115,13 +114,13 @@ func checkOuter(h *head) rule.Reason {
 
 // checkInner returns the check of a request in a tunnel: the path as the target, and the
 // host and port of the tunnel in the Host field.
-func checkInner(t *tunnel) func(*head) rule.Reason {
-	return func(h *head) rule.Reason {
+func checkInner(t *tunnel) func(*head) netrule.Reason {
+	return func(h *head) netrule.Reason {
 		if !strings.HasPrefix(h.target, "/") {
-			return rule.RequestInvalid
+			return RequestInvalid
 		}
 		if len(h.host) == 0 {
-			return rule.AuthorityMismatch
+			return AuthorityMismatch
 		}
 		return sameAuthority(h.host[0], defaultPort(t.mode), t.host, t.port)
 	}
@@ -129,13 +128,13 @@ func checkInner(t *tunnel) func(*head) rule.Reason {
 
 // sameAuthority returns a reason unless an authority, with a default port, is the host
 // and the port.
-func sameAuthority(authority string, fallback int, host string, port int) rule.Reason {
-	got, _, gotPort, err := address.ParseAuthority(authority, fallback)
+func sameAuthority(authority string, fallback int, host string, port int) netrule.Reason {
+	got, _, gotPort, err := netrule.ParseAuthority(authority, fallback)
 	if err != nil {
-		return rule.HostInvalid
+		return HostInvalid
 	}
 	if got != host || gotPort != port {
-		return rule.AuthorityMismatch
+		return AuthorityMismatch
 	}
 	return ""
 }

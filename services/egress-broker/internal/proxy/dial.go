@@ -10,13 +10,12 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // failure is an error with the reason that is recorded for the flow.
 type failure struct {
-	reason rule.Reason
+	reason netrule.Reason
 	err    error
 }
 
@@ -27,19 +26,19 @@ func (f *failure) Unwrap() error { return f.err }
 // address, and dials only the addresses that it has checked, so that a later DNS response has
 // no effect (DNS rebinding). If one address is blocked, dial fails.
 func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) {
-	host, literal, port, err := address.ParseAuthority(hostPort, 0)
+	host, literal, port, err := netrule.ParseAuthority(hostPort, 0)
 	if err != nil {
-		return nil, &failure{rule.HostInvalid, err}
+		return nil, &failure{HostInvalid, err}
 	}
 	addrs := []netip.Addr{literal}
 	if !literal.IsValid() {
 		if addrs, err = p.resolve(ctx, host); err != nil {
-			return nil, &failure{rule.ResolveFailed, err}
+			return nil, &failure{ResolveFailed, err}
 		}
 	}
 	for _, a := range addrs {
 		if err := p.cfg.Addresses.Check(a); err != nil {
-			return nil, &failure{rule.AddressBlocked, err}
+			return nil, &failure{AddressBlocked, err}
 		}
 	}
 	var errs []error
@@ -53,7 +52,7 @@ func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) 
 			break
 		}
 	}
-	return nil, &failure{rule.ConnectFailed, errors.Join(errs...)}
+	return nil, &failure{ConnectFailed, errors.Join(errs...)}
 }
 
 func (p *Proxy) dialAddr(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
@@ -88,15 +87,15 @@ func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 func authorityOf(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // reasonOf returns the reason of an error of the transport.
-func reasonOf(err error) rule.Reason {
+func reasonOf(err error) netrule.Reason {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f.reason
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return rule.CertificateInvalid
+		return CertificateInvalid
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return rule.TimedOut
+		return TimedOut
 	}
-	return rule.UpstreamFailed
+	return UpstreamFailed
 }

@@ -10,24 +10,25 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // Flow is the record of one flow that has ended, or of a denial.
 type Flow struct {
-	Host     string // in canonical form; empty if the request was not readable
-	Port     int
-	Method   string         // CONNECT for modes Passthrough and TCP
-	Path     string         // escaped path, without the query
-	Query    string         // SHA-256 of the query in hexadecimal; empty without a query
-	Mode     rule.Mode      // empty if no rule was found
-	Address  netip.AddrPort // address of the server; invalid if none was dialled
-	Status   int            // of the response to the client; 0 if there was none
-	BytesOut int64          // sent to the server: the head as in HTTP/1.1 and the body, or the bytes of a tunnel
-	BytesIn  int64          // sent to the client, counted in the same way
-	Duration time.Duration
-	Reason   rule.Reason // why it was denied or ended early; empty otherwise
-	Denied   bool        // no part of the request was sent to the server
+	Host       string // in canonical form; empty if the request was not readable
+	Port       int
+	Method     string         // CONNECT for modes Passthrough and TCP
+	Path       string         // escaped path, without the query
+	Query      string         // SHA-256 of the query in hexadecimal; empty without a query
+	Mode       string         // empty if no rule was found
+	Address    netip.AddrPort // address of the server; invalid if none was dialled
+	Status     int            // of the response to the client; 0 if there was none
+	BytesOut   int64          // sent to the server: the head as in HTTP/1.1 and the body, or the bytes of a tunnel
+	BytesIn    int64          // sent to the client, counted in the same way
+	Duration   time.Duration
+	Reason     netrule.Reason // why it was denied or ended early; empty otherwise
+	Denied     bool           // no part of the request was sent to the server
+	Credential string         // name of the secret that was added to the request; empty if none was
 }
 
 // flow is an open flow. Its context ends when the flow fails.
@@ -51,20 +52,20 @@ const lastWrite = 2 * time.Second
 
 // begin opens a flow. If the flow is denied, begin returns the reason. The caller must call
 // end in either case.
-func (p *Proxy) begin(ctx context.Context, rec Flow) (*flow, rule.Reason) {
+func (p *Proxy) begin(ctx context.Context, rec Flow) (*flow, netrule.Reason) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flow{p: p, start: time.Now(), rec: rec, stop: cancel}
 	if d := p.cfg.Limits.Total; d > 0 {
-		t := time.AfterFunc(d, func() { f.fail(rule.TimedOut) })
+		t := time.AfterFunc(d, func() { f.fail(TimedOut) })
 		f.stop = func() { t.Stop(); cancel() }
 	}
 	f.ctx = context.WithValue(ctx, flowKey{}, f)
-	f.idle = time.AfterFunc(p.cfg.Limits.Idle, func() { f.fail(rule.TimedOut) })
+	f.idle = time.AfterFunc(p.cfg.Limits.Idle, func() { f.fail(TimedOut) })
 	switch {
 	case p.flows.Add(1) > int64(p.cfg.Limits.Flows):
-		return f, f.deny(rule.FlowsExceeded)
+		return f, f.deny(FlowsExceeded)
 	case p.exhausted.Load():
-		return f, f.deny(rule.BytesExceeded)
+		return f, f.deny(BytesExceeded)
 	}
 	return f, ""
 }
@@ -74,7 +75,7 @@ type flowKey struct{}
 func flowOf(ctx context.Context) *flow { f, _ := ctx.Value(flowKey{}).(*flow); return f }
 
 // deny marks the flow as denied, and returns the reason.
-func (f *flow) deny(r rule.Reason) rule.Reason {
+func (f *flow) deny(r netrule.Reason) netrule.Reason {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rec.Reason, f.rec.Denied = r, true
@@ -82,7 +83,7 @@ func (f *flow) deny(r rule.Reason) rule.Reason {
 }
 
 // fail ends the flow early. The first reason counts.
-func (f *flow) fail(r rule.Reason) {
+func (f *flow) fail(r netrule.Reason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ended {
@@ -98,9 +99,9 @@ func (f *flow) fail(r rule.Reason) {
 }
 
 // blame sets the reason if the flow has none: Cancelled if the call has ended, else r.
-func (f *flow) blame(r rule.Reason) rule.Reason {
+func (f *flow) blame(r netrule.Reason) netrule.Reason {
 	if f.p.ctx.Err() != nil {
-		r = rule.Cancelled
+		r = Cancelled
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,7 +157,7 @@ func (p *Proxy) record(rec Flow) {
 	}
 }
 
-var errBytes = &failure{rule.BytesExceeded, errors.New("the byte allowance of the call is used up")}
+var errBytes = &failure{BytesExceeded, errors.New("the byte allowance of the call is used up")}
 
 // take counts n bytes before they are passed on. If they exceed the allowance, it counts
 // nothing, ends the flow and returns errBytes; the call then gets no more bytes.
@@ -164,7 +165,7 @@ func (f *flow) take(counter *atomic.Int64, n int) error {
 	f.idle.Reset(f.p.cfg.Limits.Idle)
 	if f.p.cfg.Limits.Bytes > 0 && (f.p.exhausted.Load() || f.p.left.Add(-int64(n)) < 0) {
 		f.p.exhausted.Store(true)
-		f.fail(rule.BytesExceeded)
+		f.fail(BytesExceeded)
 		return errBytes
 	}
 	counter.Add(int64(n))

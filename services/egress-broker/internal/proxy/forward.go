@@ -14,8 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // serve handles every request of the client, in tunnels and outside of them.
@@ -39,7 +38,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t *tunnel) {
 	f, full := p.begin(r.Context(), rec)
 	defer f.end()
 	f.release(w, r)
-	var found rule.Rule
+	var found netrule.Rule
 	if why == "" {
 		why = full
 	}
@@ -54,13 +53,13 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t *tunnel) {
 	e.upgrade = r.ProtoMajor == 1 && websocket(r.Method, r.Header["Upgrade"], r.Header["Connection"])
 	if found.Credential != nil {
 		if err := e.authorize(rec.Path); err != nil {
-			f.refuse(w, rule.CredentialFailed)
+			f.refuse(w, CredentialFailed)
 			return
 		}
 	}
 	defer func() {
 		if v := recover(); v != nil { // httputil aborts the response if it cannot be completed
-			f.blame(rule.ClientFailed)
+			f.blame(ClientFailed)
 			panic(v)
 		}
 	}()
@@ -69,8 +68,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t *tunnel) {
 
 // target returns the record of a request with its host, port, mode, method, path and
 // query, and a reason if they are invalid.
-func target(r *http.Request, t *tunnel) (Flow, rule.Reason) {
-	rec := Flow{Method: r.Method, Path: r.URL.EscapedPath(), Mode: rule.HTTP}
+func target(r *http.Request, t *tunnel) (Flow, netrule.Reason) {
+	rec := Flow{Method: r.Method, Path: r.URL.EscapedPath(), Mode: netrule.HTTP}
 	if rec.Path == "" {
 		rec.Path = "/"
 	}
@@ -81,7 +80,7 @@ func target(r *http.Request, t *tunnel) (Flow, rule.Reason) {
 	if t != nil {
 		rec.Host, rec.Port, rec.Mode = t.host, t.port, t.mode
 		if r.URL.Host != "" || r.URL.Opaque != "" || !strings.HasPrefix(rec.Path, "/") {
-			return rec, rule.RequestInvalid
+			return rec, RequestInvalid
 		}
 		for _, h := range append(r.Header["Host"], r.Host) { // HTTP/2 may have a Host field beside :authority
 			if why := sameAuthority(h, defaultPort(t.mode), t.host, t.port); why != "" {
@@ -91,17 +90,17 @@ func target(r *http.Request, t *tunnel) (Flow, rule.Reason) {
 		return rec, ""
 	}
 	if r.URL.Scheme != "http" || r.URL.Opaque != "" || r.URL.User != nil {
-		return rec, rule.RequestInvalid
+		return rec, RequestInvalid
 	}
 	var err error
-	if rec.Host, _, rec.Port, err = address.ParseAuthority(r.URL.Host, 80); err != nil {
-		return rec, rule.HostInvalid
+	if rec.Host, _, rec.Port, err = netrule.ParseAuthority(r.URL.Host, 80); err != nil {
+		return rec, HostInvalid
 	}
 	return rec, ""
 }
 
-func defaultPort(m rule.Mode) int {
-	if m == rule.HTTP {
+func defaultPort(m string) int {
+	if m == netrule.HTTP {
 		return 80
 	}
 	return 443
@@ -114,8 +113,8 @@ type exchange struct {
 	w       http.ResponseWriter
 	host    string
 	port    int
-	mode    rule.Mode
-	rule    rule.Rule
+	mode    string
+	rule    netrule.Rule
 	query   string // raw
 	upgrade bool
 	header  string // name and value of the credential's field; empty without one
@@ -136,6 +135,9 @@ func (e *exchange) authorize(path string) error {
 		return errors.New("the secret has a character that a header field cannot have")
 	}
 	e.p.hideCredential(e.rule.Credential.Secret, secret, e.value)
+	e.f.mu.Lock()
+	e.f.rec.Credential = e.rule.Credential.Secret
+	e.f.mu.Unlock()
 	return nil
 }
 
@@ -162,7 +164,7 @@ func (e *exchange) send(r *http.Request) {
 func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	u := r.Out.URL
 	u.Scheme, u.Host, u.RawQuery = "http", authorityOf(e.host, e.port), e.query
-	if e.mode == rule.Terminate {
+	if e.mode == netrule.Terminate {
 		u.Scheme = "https"
 	}
 	r.Out.Host = u.Host
@@ -226,7 +228,7 @@ func headSize(h http.Header, lines ...string) int {
 }
 
 // refuse responds to a request that was not sent.
-func (f *flow) refuse(w http.ResponseWriter, why rule.Reason) {
+func (f *flow) refuse(w http.ResponseWriter, why netrule.Reason) {
 	f.deny(why)
 	f.out.Store(0)
 	f.respond(w, why)
@@ -236,39 +238,39 @@ func (f *flow) refuse(w http.ResponseWriter, why rule.Reason) {
 func (f *flow) refuseError(w http.ResponseWriter, r *http.Request, err error) {
 	why := reasonOf(err)
 	if r.Context().Err() != nil {
-		why = rule.ClientFailed
+		why = ClientFailed
 		if bad := connOf(r.Context()).bad.Load(); bad != nil {
 			why = bad.reason
 		}
 	}
 	switch why = f.blame(why); why {
-	case rule.AddressBlocked, rule.HostInvalid:
+	case AddressBlocked, HostInvalid:
 		f.refuse(w, why)
 		return
-	case rule.ResolveFailed, rule.ConnectFailed, rule.CertificateInvalid:
+	case ResolveFailed, ConnectFailed, CertificateInvalid:
 		f.out.Store(0)
 	}
 	f.respond(w, why)
 }
 
-func (f *flow) respond(w http.ResponseWriter, why rule.Reason) {
+func (f *flow) respond(w http.ResponseWriter, why netrule.Reason) {
 	var rec Flow
 	f.set(func(r *Flow) { r.Status = statusOf(why); rec = *r })
 	writeRefusal(w, why, rec)
 }
 
 // statusOf returns the status of the response to a request that failed.
-func statusOf(r rule.Reason) int {
+func statusOf(r netrule.Reason) int {
 	switch r {
-	case rule.RequestInvalid, rule.HostInvalid, rule.AuthorityMismatch:
+	case RequestInvalid, HostInvalid, AuthorityMismatch:
 		return http.StatusBadRequest
-	case rule.BytesExceeded, rule.FlowsExceeded:
+	case BytesExceeded, FlowsExceeded:
 		return http.StatusTooManyRequests
-	case rule.ResolveFailed, rule.ConnectFailed, rule.CertificateInvalid, rule.UpstreamFailed, rule.EncodingUnknown, rule.CredentialEchoed:
+	case ResolveFailed, ConnectFailed, CertificateInvalid, UpstreamFailed, EncodingUnknown, CredentialEchoed:
 		return http.StatusBadGateway
-	case rule.CredentialFailed, rule.Cancelled:
+	case CredentialFailed, Cancelled:
 		return http.StatusServiceUnavailable
-	case rule.TimedOut:
+	case TimedOut:
 		return http.StatusGatewayTimeout
 	}
 	return http.StatusForbidden
@@ -276,7 +278,7 @@ func statusOf(r rule.Reason) int {
 
 // writeRefusal writes a response with the reason in the Proxy-Status field (RFC 9209)
 // and in the body. The connection is closed afterwards.
-func writeRefusal(w http.ResponseWriter, why rule.Reason, rec Flow) {
+func writeRefusal(w http.ResponseWriter, why netrule.Reason, rec Flow) {
 	h := w.Header()
 	clear(h)
 	h.Set("Proxy-Status", fmt.Sprintf("egress-broker; error=http_request_denied; details=%q", why))

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // framing follows the messages of an HTTP/1 connection and refuses what two programs may
@@ -16,7 +16,7 @@ import (
 // no extension.
 type framing struct {
 	maxHead int
-	check   func(*head) rule.Reason // of the target and the Host field
+	check   func(*head) netrule.Reason // of the target and the Host field
 
 	state   state
 	left    int64 // bytes of a body or chunk, or of the trailers that are still possible
@@ -35,7 +35,7 @@ const (
 	inTunnel        // after CONNECT or an upgrade: no HTTP
 )
 
-var errMalformed = &failure{rule.RequestInvalid, errors.New("malformed request")}
+var errMalformed = &failure{RequestInvalid, errors.New("malformed request")}
 
 // head is the parsed head of a request.
 type head struct {
@@ -114,7 +114,7 @@ func (f *framing) head(in []byte) (int, error) {
 	}
 	if f.scanned = len(in); end < 0 {
 		if len(in) > f.maxHead {
-			return 0, &failure{rule.RequestInvalid, errors.New("the head of the request is too long")}
+			return 0, &failure{RequestInvalid, errors.New("the head of the request is too long")}
 		}
 		return 0, nil
 	}

@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // framed returns the bytes that framing accepts of data in pieces of n bytes, the number
 // of heads, the last state, and whether it refused the rest.
 func framed(data []byte, n int) (accepted []byte, heads int, last state, refused bool) {
-	f := &framing{maxHead: 4 << 10, check: func(*head) rule.Reason { heads++; return "" }}
+	f := &framing{maxHead: 4 << 10, check: func(*head) netrule.Reason { heads++; return "" }}
 	var in []byte
 	for len(data) > 0 {
 		k := min(n, len(data))

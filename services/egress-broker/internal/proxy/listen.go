@@ -5,15 +5,13 @@ import (
 	"crypto/tls"
 	"net"
 	"sync"
-
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // tunnel is a CONNECT tunnel whose content is HTTP that the proxy reads.
 type tunnel struct {
 	host string
 	port int
-	mode rule.Mode // rule.HTTP or rule.Terminate
+	mode string // netrule.HTTP or netrule.Terminate
 }
 
 // clientListener accepts the connections of the client.
@@ -31,7 +29,7 @@ func (l *clientListener) Accept() (net.Conn, error) {
 		if l.p.conns.Add(1) > int64(l.p.cfg.Limits.Flows)*2 {
 			l.p.conns.Add(-1)
 			_ = c.Close()
-			l.p.deny(Flow{Reason: rule.FlowsExceeded})
+			l.p.deny(Flow{Reason: FlowsExceeded})
 			continue
 		}
 		counted := &countedConn{Conn: c, p: l.p}

@@ -18,19 +18,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // Config is what a Proxy is made from. Its functions are called concurrently.
 type Config struct {
-	Rules     []rule.Rule
+	Rules     []netrule.Rule
 	Addresses address.Policy
 	Limits    Limits
 	// Credential returns the secret that r names, for a request to host. It is called
 	// once per request. A nil Credential fails every such request.
-	Credential func(ctx context.Context, r rule.Rule, host, method, path string) (secret string, err error)
+	Credential func(ctx context.Context, r netrule.Rule, host, method, path string) (secret string, err error)
 	// Record receives each flow when it has ended, and each denial. It may be nil.
 	Record func(Flow)
 	// Resolve returns the addresses of a name. The default is the system's resolver
@@ -56,7 +56,7 @@ type Limits struct {
 // Proxy is the proxy of one call. Make one with New, then call Serve once.
 type Proxy struct {
 	cfg       Config
-	rules     *rule.Set
+	rules     *netrule.Set
 	ca        *authority
 	server    *http.Server
 	transport *http.Transport
@@ -86,7 +86,7 @@ type Totals struct {
 
 // New returns a proxy with a certificate authority of its own.
 func New(cfg Config) (*Proxy, error) {
-	set, err := rule.Compile(cfg.Rules)
+	set, err := netrule.Compile(cfg.Rules)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{cfg: cfg, rules: set, ca: ca, tunnels: newTunnelListener()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.left.Store(l.Bytes)
-	p.secrets = slices.ContainsFunc(cfg.Rules, func(r rule.Rule) bool { return r.Credential != nil })
+	p.secrets = slices.ContainsFunc(cfg.Rules, func(r netrule.Rule) bool { return r.Credential != nil })
 	p.transport = &http.Transport{
 		DialContext:            p.dial,
 		TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12},

@@ -25,8 +25,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 const secret = "s3cr3t/of+the-broker"
@@ -186,29 +186,29 @@ func TestPlainHTTP(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(echo))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP, Methods: []string{"GET", "POST"}, Paths: []string{"/v1/**"}}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP, Methods: []string{"GET", "POST"}, Paths: []string{"/v1/**"}}}})
 	c := r.client(t)
 	res, body := do(t, c, request(t, "POST", fmt.Sprintf("http://api.example.org:%d/v1/a%%20b?q=1;2", n), strings.NewReader("a\nb\n\n\r\n\r\nthe body")))
 	if res.StatusCode != 200 || !strings.HasPrefix(body, fmt.Sprintf("POST api.example.org:%d /v1/a%%20b?q=1;2\n", n)) || !strings.HasSuffix(body, "\r\na\nb\n\n\r\n\r\nthe body") {
 		t.Fatalf("%s %q", res.Status, body)
 	}
 	f := r.last(t, 1)
-	if f.Host != "api.example.org" || f.Port != n || f.Method != "POST" || f.Path != "/v1/a%20b" || len(f.Query) != 64 || f.Mode != rule.HTTP ||
+	if f.Host != "api.example.org" || f.Port != n || f.Method != "POST" || f.Path != "/v1/a%20b" || len(f.Query) != 64 || f.Mode != netrule.HTTP ||
 		f.Address != netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(n)) || f.Status != 200 || f.Reason != "" || f.Denied || f.BytesOut < 60 || f.BytesIn < int64(len(body)) || f.Duration <= 0 {
 		t.Fatalf("%+v", f)
 	}
 	for i, d := range []struct {
 		method, url string
 		status      int
-		reason      rule.Reason
+		reason      netrule.Reason
 	}{
-		{"GET", fmt.Sprintf("http://other.example.org:%d/v1/x", n), 403, rule.HostDenied},
-		{"GET", "http://api.example.org/v1/x", 403, rule.PortDenied},
-		{"DELETE", fmt.Sprintf("http://api.example.org:%d/v1/x", n), 403, rule.MethodDenied},
-		{"GET", fmt.Sprintf("http://api.example.org:%d/v2", n), 403, rule.PathDenied},
-		{"GET", fmt.Sprintf("http://api.example.org:%d/v1/%%2e%%2e/v2", n), 403, rule.PathAmbiguous},
-		{"GET", fmt.Sprintf("http://127.1:%d/v1/x", n), 400, rule.HostInvalid},
-		{"GET", fmt.Sprintf("http://2130706433:%d/v1/x", n), 400, rule.HostInvalid},
+		{"GET", fmt.Sprintf("http://other.example.org:%d/v1/x", n), 403, netrule.HostDenied},
+		{"GET", "http://api.example.org/v1/x", 403, netrule.PortDenied},
+		{"DELETE", fmt.Sprintf("http://api.example.org:%d/v1/x", n), 403, netrule.MethodDenied},
+		{"GET", fmt.Sprintf("http://api.example.org:%d/v2", n), 403, netrule.PathDenied},
+		{"GET", fmt.Sprintf("http://api.example.org:%d/v1/%%2e%%2e/v2", n), 403, netrule.PathAmbiguous},
+		{"GET", fmt.Sprintf("http://127.1:%d/v1/x", n), 400, HostInvalid},
+		{"GET", fmt.Sprintf("http://2130706433:%d/v1/x", n), 400, HostInvalid},
 	} {
 		res, body := do(t, c, request(t, d.method, d.url, nil))
 		if f := r.last(t, 2+i); res.StatusCode != d.status || f.Reason != d.reason || !f.Denied || f.BytesOut != 0 || f.Address.IsValid() {
@@ -231,7 +231,7 @@ func TestTerminate(t *testing.T) {
 		n := port(t, s.URL)
 		for _, h2Client := range []bool{false, true} {
 			t.Run(fmt.Sprintf("server h2 %v, client h2 %v", h2Server, h2Client), func(t *testing.T) {
-				r := start(t, Config{Addresses: loopback, Roots: roots, Rules: []rule.Rule{{Host: "*.example.org", Ports: []int{n}, Mode: rule.Terminate, Paths: []string{"/v1/*"}}}})
+				r := start(t, Config{Addresses: loopback, Roots: roots, Rules: []netrule.Rule{{Host: "*.example.org", Port: int64(n), Mode: netrule.Terminate, Paths: []string{"/v1/*"}}}})
 				c := r.client(t)
 				c.Transport.(*http.Transport).ForceAttemptHTTP2 = h2Client
 				for i := range 3 {
@@ -240,12 +240,12 @@ func TestTerminate(t *testing.T) {
 						!strings.HasPrefix(body, fmt.Sprintf("PUT api.example.org:%d /v1/x?y\n", n)) || !strings.HasSuffix(body, "abc") {
 						t.Fatalf("%s %s %q", res.Proto, res.Status, body)
 					}
-					if f := r.last(t, i+1); f.Mode != rule.Terminate || f.Path != "/v1/x" || f.Status != 200 || f.Reason != "" {
+					if f := r.last(t, i+1); f.Mode != netrule.Terminate || f.Path != "/v1/x" || f.Status != 200 || f.Reason != "" {
 						t.Fatalf("%+v", f)
 					}
 				}
 				res, _ := get(t, c, fmt.Sprintf("https://api.example.org:%d/v2/x", n))
-				if f := r.last(t, 4); res.StatusCode != 403 || f.Reason != rule.PathDenied {
+				if f := r.last(t, 4); res.StatusCode != 403 || f.Reason != netrule.PathDenied {
 					t.Fatalf("%s %+v", res.Status, f)
 				}
 			})
@@ -257,11 +257,11 @@ func TestTerminate(t *testing.T) {
 func TestServerCertificate(t *testing.T) {
 	s, roots := secure(t, http.HandlerFunc(echo), true)
 	n := port(t, s.URL)
-	rules := []rule.Rule{{Host: "*.example.org", Ports: []int{n}, Mode: rule.Terminate}}
+	rules := []netrule.Rule{{Host: "*.example.org", Port: int64(n), Mode: netrule.Terminate}}
 	for name, cfg := range map[string]Config{"unknown authority": {Rules: rules, Addresses: loopback}, "other name": {Rules: rules, Addresses: loopback, Roots: roots}} {
 		r := start(t, cfg)
 		res, _ := get(t, r.client(t), fmt.Sprintf("https://www.example.org:%d/", n))
-		if f := r.last(t, 1); res.StatusCode != 502 || f.Reason != rule.CertificateInvalid || f.BytesOut != 0 {
+		if f := r.last(t, 1); res.StatusCode != 502 || f.Reason != CertificateInvalid || f.BytesOut != 0 {
 			t.Fatalf("%s: %s %+v", name, res.Status, f)
 		}
 	}
@@ -271,7 +271,7 @@ func TestServerCertificate(t *testing.T) {
 func TestPassthrough(t *testing.T) {
 	s, roots := secure(t, http.HandlerFunc(echo), true)
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.Passthrough}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.Passthrough}}})
 	c := r.client(t)
 	c.Transport.(*http.Transport).TLSClientConfig.RootCAs = roots
 	if res, body := get(t, c, fmt.Sprintf("https://api.example.org:%d/any", n)); res.StatusCode != 200 || res.ProtoMajor != 2 {
@@ -285,19 +285,19 @@ func TestPassthrough(t *testing.T) {
 		t.Fatalf("%q %v", b, err)
 	}
 	_ = plain.Close()
-	if f := r.last(t, 2); f.Method != "CONNECT" || f.Mode != rule.Passthrough || f.BytesIn < 1000 || f.BytesOut < 300 || f.Reason != "" || f.Path != "" {
+	if f := r.last(t, 2); f.Method != "CONNECT" || f.Mode != netrule.Passthrough || f.BytesIn < 1000 || f.BytesOut < 300 || f.Reason != "" || f.Path != "" {
 		t.Fatalf("%+v", f)
 	}
 	for i, name := range []string{"other.example.org", ""} {
 		conn := tunnelTo(t, r, fmt.Sprintf("api.example.org:%d", n))
 		err := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
-		if f := r.last(t, i+3); err == nil || f.Reason != rule.SNIMismatch || !f.Denied || f.BytesOut != 0 {
+		if f := r.last(t, i+3); err == nil || f.Reason != SNIMismatch || !f.Denied || f.BytesOut != 0 {
 			t.Fatalf("server name %q: %v, %+v", name, err, f)
 		}
 	}
 	conn := tunnelTo(t, r, fmt.Sprintf("api.example.org:%d", n))
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: api.example.org\r\n\r\n")
-	if f := r.last(t, 5); f.Reason != rule.TLSInvalid || f.BytesOut != 0 {
+	if f := r.last(t, 5); f.Reason != TLSInvalid || f.BytesOut != 0 {
 		t.Fatalf("%+v", f)
 	}
 }
@@ -307,12 +307,12 @@ func TestPassthrough(t *testing.T) {
 func TestTerminatedServerName(t *testing.T) {
 	s, roots := secure(t, http.HandlerFunc(echo), true)
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Roots: roots, Rules: []rule.Rule{{Host: "*.example.org", Ports: []int{n}, Mode: rule.Terminate}}})
+	r := start(t, Config{Addresses: loopback, Roots: roots, Rules: []netrule.Rule{{Host: "*.example.org", Port: int64(n), Mode: netrule.Terminate}}})
 	conn := tunnelTo(t, r, fmt.Sprintf("api.example.org:%d", n))
 	if err := tls.Client(conn, &tls.Config{ServerName: "www.example.org", InsecureSkipVerify: true}).Handshake(); err == nil {
 		t.Fatal("another server name was accepted")
 	}
-	if f := r.last(t, 1); f.Reason != rule.SNIMismatch {
+	if f := r.last(t, 1); f.Reason != SNIMismatch {
 		t.Fatalf("%+v", f)
 	}
 	for i, proto := range []bool{false, true} { // a client that reuses connections by address may send another host
@@ -321,7 +321,7 @@ func TestTerminatedServerName(t *testing.T) {
 		req := request(t, "GET", fmt.Sprintf("https://api.example.org:%d/", n), nil)
 		req.Host = "www.example.org"
 		res, _ := do(t, c, req)
-		if f := r.last(t, 2+i); res.StatusCode != 400 || f.Reason != rule.AuthorityMismatch {
+		if f := r.last(t, 2+i); res.StatusCode != 400 || f.Reason != AuthorityMismatch {
 			t.Fatalf("h2 %v: %s %+v", proto, res.Status, f)
 		}
 	}
@@ -378,14 +378,14 @@ func TestTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := startOn(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "db.example.org", Ports: []int{n}, Mode: rule.TCP}}}, socket)
+	r := startOn(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "db.example.org", Port: int64(n), Mode: netrule.TCP}}}, socket)
 	conn := tunnelTo(t, r, fmt.Sprintf("db.example.org:%d", n))
 	_, _ = io.WriteString(conn, "world")
 	_ = conn.(*net.UnixConn).CloseWrite()
 	if b, err := io.ReadAll(conn); err != nil || string(b) != "hello world" {
 		t.Fatalf("%q %v", b, err)
 	}
-	if f := r.last(t, 1); f.BytesOut != 5 || f.BytesIn != 11 || f.Reason != "" || f.Mode != rule.TCP || f.Status != 200 {
+	if f := r.last(t, 1); f.BytesOut != 5 || f.BytesIn != 11 || f.Reason != "" || f.Mode != netrule.TCP || f.Status != 200 {
 		t.Fatalf("%+v", f)
 	}
 	c := r.client(t)
@@ -394,7 +394,7 @@ func TestTCP(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, r.network, r.addr)
 	}
 	res, _ := get(t, c, fmt.Sprintf("http://db.example.org:%d/", n))
-	if f := r.last(t, 2); res.StatusCode != 403 || f.Reason != rule.ModeDenied {
+	if f := r.last(t, 2); res.StatusCode != 403 || f.Reason != netrule.ModeDenied {
 		t.Fatalf("%s %+v", res.Status, f)
 	}
 	r.stop()
@@ -408,7 +408,7 @@ func TestConnectPlain(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(echo))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP, Paths: []string{"/a"}}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP, Paths: []string{"/a"}}}})
 	conn := tunnelTo(t, r, fmt.Sprintf("api.example.org:%d", n))
 	br := bufio.NewReader(conn)
 	for i, d := range []struct {
@@ -421,16 +421,16 @@ func TestConnectPlain(t *testing.T) {
 			t.Fatalf("%s: %v %v", d.path, res, err)
 		}
 		_, _ = io.Copy(io.Discard, res.Body)
-		if f := r.last(t, i+1); f.Path != d.path || f.Mode != rule.HTTP {
+		if f := r.last(t, i+1); f.Path != d.path || f.Mode != netrule.HTTP {
 			t.Fatalf("%+v", f)
 		}
 	}
 }
 
 // withCredential returns the configuration for one rule that adds a secret.
-func withCredential(r rule.Rule) Config {
-	r.Credential = &rule.Credential{Secret: "token", Header: "X-Auth-Token", Format: "Bearer {}"}
-	return Config{Addresses: loopback, Rules: []rule.Rule{r}, Credential: func(_ context.Context, r rule.Rule, host, method, path string) (string, error) {
+func withCredential(r netrule.Rule) Config {
+	r.Credential = &netrule.Credential{Secret: "token", Header: "X-Auth-Token", Format: "Bearer {}"}
+	return Config{Addresses: loopback, Rules: []netrule.Rule{r}, Credential: func(_ context.Context, r netrule.Rule, host, method, path string) (string, error) {
 		if r.Credential.Secret != "token" || host != "api.example.org" || path == "/fail" {
 			return "", fmt.Errorf("no secret for %s %s", method, path)
 		}
@@ -478,7 +478,7 @@ func TestCredential(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, withCredential(rule.Rule{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}))
+	r := start(t, withCredential(netrule.Rule{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}))
 	c := r.client(t)
 	base := fmt.Sprintf("http://api.example.org:%d", n)
 	for _, d := range []struct{ path, want string }{{"/all", "[secret:token]"}, {"/pieces", "a Bearer "}, {"/gzip", "a Bearer [secret:token] z"}, {"/fields", "body"}, {"/early", ""}} {
@@ -513,10 +513,10 @@ func TestCredential(t *testing.T) {
 			t.Fatalf("fields %v, trailers %v", res.Header, res.Trailer)
 		}
 	}
-	if res, _ := get(t, c, base+"/br"); res.StatusCode != 502 || r.last(t, 6).Reason != rule.EncodingUnknown {
+	if res, _ := get(t, c, base+"/br"); res.StatusCode != 502 || r.last(t, 6).Reason != EncodingUnknown {
 		t.Fatalf("%s %+v", res.Status, r.last(t, 6))
 	}
-	if res, _ := get(t, c, base+"/fail"); res.StatusCode != 503 || r.last(t, 7).Reason != rule.CredentialFailed {
+	if res, _ := get(t, c, base+"/fail"); res.StatusCode != 503 || r.last(t, 7).Reason != CredentialFailed {
 		t.Fatalf("%s %+v", res.Status, r.last(t, 7))
 	}
 	get(t, c, base+"/"+url.PathEscape(secret))

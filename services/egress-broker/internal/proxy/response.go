@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
 )
 
 // hideCredential adds a secret to the set, the password of Basic authentication (RFC
@@ -61,7 +60,7 @@ func (e *exchange) response(res *http.Response) error {
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		rw, ok := res.Body.(io.ReadWriteCloser)
 		if !ok {
-			return &failure{rule.UpstreamFailed, errors.New("the response has no connection")}
+			return &failure{UpstreamFailed, errors.New("the response has no connection")}
 		}
 		res.Body = &upgraded{ReadWriteCloser: rw, f: e.f, scan: scan{p: e.p}}
 		return nil
@@ -117,7 +116,7 @@ func (e *exchange) redact(res *http.Response) error {
 		res.Body = &gzipBody{body: res.Body}
 		res.Header.Del("Content-Encoding")
 	default:
-		return &failure{rule.EncodingUnknown, errors.New("content encoding " + encoding)}
+		return &failure{EncodingUnknown, errors.New("content encoding " + encoding)}
 	}
 	res.Header.Del("Content-Length") // the mark that replaces a secret has another length
 	res.ContentLength = -1
@@ -216,10 +215,10 @@ func (b *responseBody) end(err error) error {
 // fault sets the reason of a flow whose response the server did not complete.
 func (e *exchange) fault() {
 	if e.f.ctx.Err() != nil {
-		e.f.blame(rule.ClientFailed)
+		e.f.blame(ClientFailed)
 		return
 	}
-	e.f.blame(rule.UpstreamFailed)
+	e.f.blame(UpstreamFailed)
 }
 
 // upgraded is the connection to the server after an upgrade. A secret in it ends the flow: it
@@ -245,8 +244,8 @@ func (u *upgraded) Read(p []byte) (int, error) {
 		}
 		u.rest, u.err = u.scan.next(p[:n], err != nil), err
 		if u.scan.found() {
-			u.f.fail(rule.CredentialEchoed)
-			u.rest, u.err = nil, &failure{rule.CredentialEchoed, errors.New("the connection returned the secret")}
+			u.f.fail(CredentialEchoed)
+			u.rest, u.err = nil, &failure{CredentialEchoed, errors.New("the connection returned the secret")}
 		}
 	}
 	n := copy(p, u.rest)

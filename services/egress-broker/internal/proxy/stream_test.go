@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // webSocket responds to an upgrade and then returns what it reads in frames. After the
@@ -65,7 +65,7 @@ func TestWebSocket(t *testing.T) {
 	defer s.Close()
 	n := port(t, s.URL)
 	hostPort := fmt.Sprintf("api.example.org:%d", n)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	conn, br, res := upgradeVia(t, r, hostPort, "/")
 	if res.StatusCode != 101 || res.Header.Get("X-Extensions") != "permessage-deflate" {
 		t.Fatalf("%s %v", res.Status, res.Header)
@@ -98,7 +98,7 @@ func TestWebSocketCredential(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(webSocket))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, withCredential(rule.Rule{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}))
+	r := start(t, withCredential(netrule.Rule{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}))
 	conn, br, res := upgradeVia(t, r, fmt.Sprintf("api.example.org:%d", n), "/")
 	if res.StatusCode != 101 || res.Header.Get("X-Extensions") != "" {
 		t.Fatalf("%s %v", res.Status, res.Header)
@@ -109,7 +109,7 @@ func TestWebSocketCredential(t *testing.T) {
 	}
 	_, _ = io.WriteString(conn, "leak\n")
 	b, err := io.ReadAll(br)
-	if f := r.last(t, 1); strings.Contains(string(b), secret[:4]) || strings.Contains(string(b), "after") || f.Reason != rule.CredentialEchoed {
+	if f := r.last(t, 1); strings.Contains(string(b), secret[:4]) || strings.Contains(string(b), "after") || f.Reason != CredentialEchoed {
 		t.Fatalf("%q %v %+v", b, err, f)
 	}
 }
@@ -129,8 +129,8 @@ func TestCredentialOfAnotherFlow(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	cfg := withCredential(rule.Rule{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP, Paths: []string{"/secret"}})
-	cfg.Rules = append(cfg.Rules, rule.Rule{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP})
+	cfg := withCredential(netrule.Rule{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP, Paths: []string{"/secret"}})
+	cfg.Rules = append(cfg.Rules, netrule.Rule{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP})
 	r := start(t, cfg)
 	c := r.client(t)
 	res, err := c.Get(fmt.Sprintf("http://api.example.org:%d/poll", n))
@@ -158,7 +158,7 @@ func TestTrailersCount(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	req := request(t, "POST", fmt.Sprintf("http://api.example.org:%d/", n), struct{ io.Reader }{strings.NewReader("abc")})
 	req.Trailer = http.Header{"X-T": {big}}
 	res, _ := do(t, r.client(t), req)
@@ -184,7 +184,7 @@ func TestStreaming(t *testing.T) {
 	}), true)
 	n := port(t, s.URL)
 	for _, credential := range []bool{false, true} {
-		cfg := Config{Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.Terminate}}}
+		cfg := Config{Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.Terminate}}}
 		if credential {
 			cfg = withCredential(cfg.Rules[0])
 		}
@@ -226,7 +226,7 @@ func TestSlowResponse(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	res, err := r.client(t).Get(fmt.Sprintf("http://api.example.org:%d/", n))
 	if err != nil {
 		t.Fatal(err)
@@ -253,11 +253,11 @@ func TestBytes(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	for _, mode := range []rule.Mode{rule.HTTP, rule.TCP} {
-		r := start(t, Config{Addresses: loopback, Limits: Limits{Bytes: limit}, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: mode}}})
+	for _, mode := range []string{netrule.HTTP, netrule.TCP} {
+		r := start(t, Config{Addresses: loopback, Limits: Limits{Bytes: limit}, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: mode}}})
 		c := r.client(t)
 		base := fmt.Sprintf("http://api.example.org:%d/", n)
-		if mode == rule.TCP {
+		if mode == netrule.TCP {
 			c.Transport.(*http.Transport).Proxy = nil
 			c.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
 				return tunnelTo(t, r, fmt.Sprintf("api.example.org:%d", n)), nil
@@ -275,8 +275,8 @@ func TestBytes(t *testing.T) {
 			t.Fatalf("%s: a response beyond the allowance was complete", mode)
 		}
 		c.CloseIdleConnections()
-		recs := r.flows(t, map[rule.Mode]int{rule.HTTP: 2, rule.TCP: 1}[mode])
-		if last := recs[len(recs)-1]; last.Reason != rule.BytesExceeded {
+		recs := r.flows(t, map[string]int{netrule.HTTP: 2, netrule.TCP: 1}[mode])
+		if last := recs[len(recs)-1]; last.Reason != BytesExceeded {
 			t.Fatalf("%s: %+v", mode, recs)
 		}
 		if sum := r.Totals(); sum.BytesIn+sum.BytesOut > limit || sum.BytesIn < 64<<10 {
@@ -284,7 +284,7 @@ func TestBytes(t *testing.T) {
 		}
 		conn := r.raw(t)
 		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: api.example.org:%d\r\n\r\n", base, n)
-		if mode == rule.HTTP {
+		if mode == netrule.HTTP {
 			if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != 429 {
 				t.Fatalf("%s: %v %v", mode, res, err)
 			}
@@ -303,7 +303,7 @@ func TestCancel(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}, {Host: "tcp.example.org", Ports: []int{n}, Mode: rule.TCP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}, {Host: "tcp.example.org", Port: int64(n), Mode: netrule.TCP}}})
 	res, err := r.client(t).Get(fmt.Sprintf("http://api.example.org:%d/", n))
 	if err != nil {
 		t.Fatal(err)
@@ -323,7 +323,7 @@ func TestCancel(t *testing.T) {
 	}
 	recs := r.flows(t, 2)
 	for _, f := range recs {
-		if f.Reason != rule.Cancelled {
+		if f.Reason != Cancelled {
 			t.Fatalf("%+v", recs)
 		}
 	}
@@ -340,7 +340,7 @@ func TestClientLeaves(t *testing.T) {
 	}))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-entered; cancel() }()
 	_, err := r.client(t).Do(request(t, "GET", fmt.Sprintf("http://api.example.org:%d/", n), nil).WithContext(ctx))
@@ -348,7 +348,7 @@ func TestClientLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-left
-	if f := r.last(t, 1); f.Reason != rule.ClientFailed {
+	if f := r.last(t, 1); f.Reason != ClientFailed {
 		t.Fatalf("%+v", f)
 	}
 }
@@ -362,8 +362,8 @@ func TestThousandFlows(t *testing.T) {
 	nPlain, nTLS := port(t, plain.URL), port(t, tlsServer.URL)
 	goroutines, fds := runtime.NumGoroutine(), openFiles(t)
 	func() {
-		r := start(t, Config{Addresses: loopback, Roots: roots, Limits: Limits{Flows: 100}, Rules: []rule.Rule{
-			{Host: "plain.example.org", Ports: []int{nPlain}, Mode: rule.HTTP}, {Host: "api.example.org", Ports: []int{nTLS}, Mode: rule.Terminate}, {Host: "tcp.example.org", Ports: []int{nPlain}, Mode: rule.TCP}}})
+		r := start(t, Config{Addresses: loopback, Roots: roots, Limits: Limits{Flows: 100}, Rules: []netrule.Rule{
+			{Host: "plain.example.org", Port: int64(nPlain), Mode: netrule.HTTP}, {Host: "api.example.org", Port: int64(nTLS), Mode: netrule.Terminate}, {Host: "tcp.example.org", Port: int64(nPlain), Mode: netrule.TCP}}})
 		c := r.client(t)
 		c.Transport.(*http.Transport).DisableKeepAlives = true
 		var wg sync.WaitGroup
@@ -420,7 +420,7 @@ func TestFlowLimit(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { entered <- true; <-release }))
 	defer s.Close()
 	n := port(t, s.URL)
-	r := start(t, Config{Addresses: loopback, Limits: Limits{Flows: 2}, Rules: []rule.Rule{{Host: "api.example.org", Ports: []int{n}, Mode: rule.HTTP}}})
+	r := start(t, Config{Addresses: loopback, Limits: Limits{Flows: 2}, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
 	c := r.client(t)
 	u := fmt.Sprintf("http://api.example.org:%d/", n)
 	var wg sync.WaitGroup
@@ -429,7 +429,7 @@ func TestFlowLimit(t *testing.T) {
 	}
 	<-entered
 	<-entered
-	if res, _ := get(t, c, u); res.StatusCode != 429 || r.last(t, 1).Reason != rule.FlowsExceeded {
+	if res, _ := get(t, c, u); res.StatusCode != 429 || r.last(t, 1).Reason != FlowsExceeded {
 		t.Fatalf("%s %+v", res.Status, r.flows(t, 1))
 	}
 	close(release)

@@ -11,16 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
-	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/rule"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // connect serves a CONNECT request.
 func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 	rec := Flow{Method: http.MethodConnect}
-	host, _, port, err := address.ParseAuthority(r.RequestURI, 0)
+	host, _, port, err := netrule.ParseAuthority(r.RequestURI, 0)
 	if err != nil {
-		p.refuseTunnel(w, rec, rule.HostInvalid)
+		p.refuseTunnel(w, rec, HostInvalid)
 		return
 	}
 	rec.Host, rec.Port = host, port
@@ -30,7 +29,7 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rec.Mode = found.Mode
-	if found.Mode == rule.Passthrough || found.Mode == rule.TCP {
+	if found.Mode == netrule.Passthrough || found.Mode == netrule.TCP {
 		p.connectRaw(w, r, rec)
 		return
 	}
@@ -39,9 +38,9 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t := &tunnel{host, port, found.Mode}
-	if t.mode == rule.Terminate {
+	if t.mode == netrule.Terminate {
 		if c, err = p.terminate(r.Context(), c, t); err != nil {
-			rec.Reason = rule.TLSInvalid
+			rec.Reason = TLSInvalid
 			if f, ok := errors.AsType[*failure](err); ok {
 				rec.Reason = f.reason
 			}
@@ -54,7 +53,7 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 	p.tunnels.add(c)
 }
 
-func (p *Proxy) refuseTunnel(w http.ResponseWriter, rec Flow, why rule.Reason) {
+func (p *Proxy) refuseTunnel(w http.ResponseWriter, rec Flow, why netrule.Reason) {
 	rec.Reason, rec.Status = why, statusOf(why)
 	writeRefusal(w, why, rec)
 	p.deny(rec)
@@ -114,12 +113,12 @@ func (p *Proxy) terminate(ctx context.Context, c net.Conn, t *tunnel) (net.Conn,
 // checkName returns an error unless the server name of a ClientHello is the host. A
 // ClientHello for an address has no server name (RFC 6066, section 3).
 func checkName(name, host string) error {
-	canonical, addr, err := address.ParseHost(host)
+	canonical, addr, err := netrule.ParseHost(host)
 	if err == nil && addr.IsValid() && name == "" {
 		return nil
 	}
-	if name, _, err = address.ParseHost(name); err != nil || name != canonical {
-		return &failure{rule.SNIMismatch, errors.New("the server name differs from the host of the tunnel")}
+	if name, _, err = netrule.ParseHost(name); err != nil || name != canonical {
+		return &failure{SNIMismatch, errors.New("the server name differs from the host of the tunnel")}
 	}
 	return nil
 }
@@ -142,7 +141,7 @@ func (p *Proxy) connectRaw(w http.ResponseWriter, r *http.Request, rec Flow) {
 	f.set(func(rec *Flow) { rec.Address, rec.Status = connAddr(up), http.StatusOK })
 	c, err := accept(w)
 	if err != nil {
-		f.blame(rule.ClientFailed)
+		f.blame(ClientFailed)
 		return
 	}
 	defer func() { _ = c.Close() }()
@@ -151,7 +150,7 @@ func (p *Proxy) connectRaw(w http.ResponseWriter, r *http.Request, rec Flow) {
 	f.mu.Unlock()
 	stop := context.AfterFunc(f.ctx, f.unlock) // the end of the call ends the context
 	defer stop()
-	if rec.Mode == rule.Passthrough {
+	if rec.Mode == netrule.Passthrough {
 		if err := p.passHello(f, c, up); err != nil {
 			f.blame(reasonOf(err))
 			return
@@ -167,10 +166,10 @@ func (p *Proxy) passHello(f *flow, c, up net.Conn) error {
 	name, read, err := readHello(c)
 	_ = c.SetReadDeadline(time.Time{})
 	if err != nil {
-		return &failure{rule.TLSInvalid, err}
+		return &failure{TLSInvalid, err}
 	}
 	if err := checkName(name, f.rec.Host); err != nil {
-		f.deny(rule.SNIMismatch)
+		f.deny(SNIMismatch)
 		return err
 	}
 	if err := f.take(&f.out, len(read)); err != nil {
@@ -216,15 +215,15 @@ func splice(f *flow, c, up net.Conn) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		pipe(f, &f.out, up, c, rule.ClientFailed, rule.UpstreamFailed)
+		pipe(f, &f.out, up, c, ClientFailed, UpstreamFailed)
 	}()
-	pipe(f, &f.in, c, up, rule.UpstreamFailed, rule.ClientFailed)
+	pipe(f, &f.in, c, up, UpstreamFailed, ClientFailed)
 	<-done
 }
 
 // pipe copies from one connection to the other until the end, which it passes on. An
 // error ends the flow with the reason of the side that failed.
-func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing rule.Reason) {
+func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing netrule.Reason) {
 	buf := buffers.Get()
 	defer buffers.Put(buf)
 	for {

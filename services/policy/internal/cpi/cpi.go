@@ -32,6 +32,7 @@ type Clause struct {
 	Reason  string
 	Fault   string // reason why every result of the rule is rejected, or empty
 	Sandbox *contract.Sandbox
+	Egress  [][]contract.EgressRule // limits of the requests of tools
 }
 
 // Bundle is one P1 bundle: its clauses in order, and the constant strings that it
@@ -188,7 +189,7 @@ func (c *checker) bundle(b *Bundle) {
 	}
 }
 
-// widens finds clauses of P1 whose sandbox exceeds the ceiling, that allow or escalate
+// widens finds clauses of P1 whose sandbox or egress exceeds the ceiling, that allow or escalate
 // only kinds which P0 forbids, or that allow only kinds for which P0 requires approvers.
 func (c *checker) widens(where string, x *Clause) {
 	p := c.s.P0
@@ -199,6 +200,9 @@ func (c *checker) widens(where string, x *Clause) {
 		if field := beyond(x.Sandbox, &p.Sandbox); field != "" {
 			c.add("error", "widening", where, "sandbox.%s is above the ceiling", field)
 		}
+	}
+	for _, list := range x.Egress {
+		c.egress(where, list)
 	}
 	if x.Verdict == contract.Deny || x.Verdict == "" {
 		return
@@ -213,6 +217,20 @@ func (c *checker) widens(where string, x *Clause) {
 			if x.Verdict == contract.Allow && covers(k, x.Kind) {
 				c.add("error", "widening", where, "ALLOW for %s, which P0 lets people decide (%s); write ESCALATE", x.Kind, k)
 			}
+		}
+	}
+}
+
+// egress adds a finding for each rule of a layer that permits a request which the ceilings
+// do not permit. Such a rule has no effect, because the ceilings narrow every list, but its
+// author expects one.
+func (c *checker) egress(where string, rules []contract.EgressRule) {
+	if c.s.P0 == nil {
+		return
+	}
+	for i := range rules {
+		if !c.s.P0.PermitsEgress(&rules[i]) {
+			c.add("error", "widening", where, "egress[%d] permits requests to %s that the ceilings do not permit; narrow it, or add them to the ceilings offline", i, rules[i].Host)
 		}
 	}
 }
@@ -359,8 +377,8 @@ func constant(s string) (string, bool) {
 	return n.RatString(), true
 }
 
-// sameAnswer reports whether both clauses have the same constant answer and no sandbox,
+// sameAnswer reports whether both clauses have the same constant answer and no limits,
 // so that their overlap is harmless.
 func sameAnswer(y, x *Clause) bool {
-	return y.Verdict != "" && y.Verdict == x.Verdict && y.Reason == x.Reason && y.Sandbox == nil && x.Sandbox == nil
+	return y.Verdict != "" && y.Verdict == x.Verdict && y.Reason == x.Reason && y.Sandbox == nil && x.Sandbox == nil && len(y.Egress)+len(x.Egress) == 0
 }

@@ -27,6 +27,7 @@ func (c *checker) overlay(o *guard.Overlay) {
 			c.add("error", "widening", where, "sandbox.%s is above the ceiling", field)
 		}
 	}
+	c.egress(where, o.Egress)
 	for _, k := range o.Only {
 		c.kind(where+" only_kinds", k)
 	}

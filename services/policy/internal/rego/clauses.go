@@ -77,7 +77,7 @@ func clause(r *ast.Rule) cpi.Clause {
 	if err != nil {
 		c.Fault = err.Error()
 	}
-	c.Verdict, c.Reason, c.Sandbox = a.Verdict, a.Reason, a.Sandbox
+	c.Verdict, c.Reason, c.Sandbox, c.Egress = a.Verdict, a.Reason, a.Sandbox, a.Egress
 	return c
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 // Query is the reference to the rule whose value is a bundle's answer to a call.
@@ -135,7 +136,7 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	doc = append(append(doc, args...), `,"about":`...)
 	w := canon.Object(doc)
 	w.Str("class", tool.Class)
-	w.Strs("egress_hosts", orEmpty(tool.Egress))
+	w.Strs("egress_hosts", guard.HostsOf(tool))
 	w.Str("executor", tool.Executor)
 	w.Strs("labels", orEmpty(tool.Labels))
 	names := []string{}
@@ -209,6 +210,7 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`
 		Reason   string                 `json:"reason_code"`
+		Egress   *[]contract.EgressRule `json:"egress"`
 		Sandbox  *contract.Sandbox      `json:"sandbox"`
 		Approval *contract.ApprovalRule `json:"approval"`
 		Obliged  []string               `json:"obligations"`
@@ -230,6 +232,12 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 		return guard.Answer{}, err
 	}
 	a := guard.Answer{Verdict: doc.Verdict, Reason: doc.Reason, Sandbox: doc.Sandbox, Obliged: doc.Obliged}
+	if doc.Egress != nil {
+		if err := netrule.CheckCeiling(*doc.Egress); err != nil {
+			return a, err
+		}
+		a.Egress = [][]contract.EgressRule{*doc.Egress}
+	}
 	for _, o := range a.Obliged {
 		if err := guard.CheckObligation(o); err != nil {
 			return a, err

@@ -67,6 +67,21 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// TestEgress shows that an answer may limit requests, that an empty list permits none, and
+// that rules which cannot limit others are an error.
+func TestEgress(t *testing.T) {
+	for rules, want := range map[string]int{`[]`: 0, `[{"host": "*", "methods": ["GET"]}]`: 1, `[{"host": "127.1"}]`: -1, `[{"host": "*", "ports": [1]}]`: -1} {
+		e, err := Compile(t.Context(), build(t, `answer := {"verdict": "ALLOW", "reason_code": "RULE_X", "egress": `+rules+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := ask(t, e, facts(), `{}`)
+		if want < 0 && a.Reason != contract.ReasonPrgEvaluationError || want >= 0 && (len(a.Egress) != 1 || len(a.Egress[0]) != want) {
+			t.Errorf("%s: %+v", rules, a)
+		}
+	}
+}
+
 // TestRefused shows that a bundle does not compile if its answer depends on more than its
 // input, if it reads a fact that does not exist, has an error, is truncated or is too
 // large.

@@ -138,7 +138,7 @@ func (st *State) Names(executors []string) *cpi.Known {
 	for _, t := range st.all.Catalog.Tools() {
 		add(&k.Kinds, t.Kind)
 		add(&k.Executors, t.Executor)
-		for _, h := range t.Egress {
+		for _, h := range guard.HostsOf(&t) {
 			add(&k.Hosts, h)
 		}
 		for i := range t.Secrets {

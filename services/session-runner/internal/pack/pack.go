@@ -9,6 +9,7 @@ package pack
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
@@ -36,35 +38,39 @@ type Pack struct {
 // manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml.
 // readManifest describes NAME.
 type manifest struct {
-	Name           string         `yaml:"name"`
-	Version        string         `yaml:"version"`
-	Description    string         `yaml:"description"`
-	Author         string         `yaml:"author"`
-	InputSchema    map[string]any `yaml:"input_schema"`
-	OutputSchema   map[string]any `yaml:"output_schema"`
-	TimeoutS       int64          `yaml:"timeout_s"`
-	MaxOutputBytes int64          `yaml:"max_output_bytes"`
-	Env            []string       `yaml:"env"`
-	MemoryMiB      int64          `yaml:"memory_mib"`
-	CPUMillis      int64          `yaml:"cpu_millis"`
-	Pids           int64          `yaml:"pids"`
-	Tier           string         `yaml:"tier"`
-	Image          string         `yaml:"image"`    // image in which the program runs: NAME, NAME@DIGEST or DIGEST
-	DiskMiB        int64          `yaml:"disk_mib"` // size of each writable folder of the sandbox
-	Rerunnable     bool           `yaml:"rerunnable"`
-	Class          string         `yaml:"class"`        // class of the effect, from E0 (read-only) to E4 (irreversible)
-	Labels         []string       `yaml:"labels"`       // labels (data classes) of the output
-	EgressHosts    []string       `yaml:"egress_hosts"` // hosts to which the pack connects
-	Reserve        struct {       // maximum amounts that one call uses, which are reserved for it
+	Name           string                `yaml:"name"`
+	Version        string                `yaml:"version"`
+	Description    string                `yaml:"description"`
+	Author         string                `yaml:"author"`
+	InputSchema    map[string]any        `yaml:"input_schema"`
+	OutputSchema   map[string]any        `yaml:"output_schema"`
+	TimeoutS       int64                 `yaml:"timeout_s"`
+	MaxOutputBytes int64                 `yaml:"max_output_bytes"`
+	Env            []string              `yaml:"env"`
+	MemoryMiB      int64                 `yaml:"memory_mib"`
+	CPUMillis      int64                 `yaml:"cpu_millis"`
+	Pids           int64                 `yaml:"pids"`
+	Tier           string                `yaml:"tier"`
+	Image          string                `yaml:"image"`    // image in which the program runs: NAME, NAME@DIGEST or DIGEST
+	DiskMiB        int64                 `yaml:"disk_mib"` // size of each writable folder of the sandbox
+	Rerunnable     bool                  `yaml:"rerunnable"`
+	Class          string                `yaml:"class"`        // class of the effect, from E0 (read-only) to E4 (irreversible)
+	Labels         []string              `yaml:"labels"`       // labels (data classes) of the output
+	EgressHosts    []string              `yaml:"egress_hosts"` // hosts to which the pack connects
+	Egress         []contract.EgressRule `yaml:"egress"`       // requests that the pack makes; the mode of a rule without one is terminate
+	Reserve        struct {              // maximum amounts that one call uses, which are reserved for it
 		Cents         int64 `yaml:"cents"`
 		ComputeMillis int64 `yaml:"compute_ms"`
 		EgressBytes   int64 `yaml:"egress_bytes"`
 		Tokens        int64 `yaml:"tokens"`
 	} `yaml:"reserve"`
-	Secrets []struct {
-		Name  string   `yaml:"name"`
-		Hosts []string `yaml:"hosts"`
-	} `yaml:"secrets"`
+	Secrets []secretOf `yaml:"secrets"`
+}
+
+// secretOf names a secret that the program receives.
+type secretOf struct {
+	Name  string   `yaml:"name"`
+	Hosts []string `yaml:"hosts"`
 }
 
 // Defaults of the limits in a manifest.
@@ -196,7 +202,7 @@ func load(dir, file string, lock Lock) (p Pack, err error) {
 		Description: m.Description, DiskMiB: m.DiskMiB, Executor: "session-runner", Image: image, Kind: "tool." + name, Pack: sealed.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
 	}
-	p.Tool.Class, p.Tool.Labels, p.Tool.Egress = m.Class, m.Labels, m.EgressHosts
+	p.Tool.Class, p.Tool.Labels, p.Tool.Egress, p.Tool.EgressRules = m.Class, m.Labels, m.EgressHosts, m.Egress
 	if r := (contract.Amounts{Cents: m.Reserve.Cents, ComputeMillis: m.Reserve.ComputeMillis, EgressBytes: m.Reserve.EgressBytes, Tokens: m.Reserve.Tokens}); r != (contract.Amounts{}) {
 		p.Tool.Reserve = &r
 	}
@@ -227,7 +233,10 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	if err := m.fill(base, isWASM(file)); err != nil {
 		return nil, err
 	}
-	return m, m.check(file)
+	if err := m.check(file); err != nil {
+		return nil, err
+	}
+	return m, m.checkEgress()
 }
 
 // findManifest decodes the manifest whose file name is one of stems followed by one of
@@ -317,6 +326,29 @@ func (m *manifest) check(file string) error {
 		return fmt.Errorf("tier: %q cannot run %s: .wasm files require tier wasi, and other files another tier", m.Tier, file)
 	}
 	return nil
+}
+
+// checkEgress sets the modes of rules that have none, and returns an error that names the
+// first invalid member of egress.
+func (m *manifest) checkEgress() error {
+	for i := range m.Egress {
+		r := &m.Egress[i]
+		r.Mode = cmp.Or(r.Mode, netrule.Terminate)
+		if r.Credential == nil {
+			continue
+		}
+		if !nameRE.MatchString(r.Credential.Secret) {
+			return fmt.Errorf("egress[%d].credential.secret: %q: want 1 to 64 characters of [A-Za-z0-9._-]", i, r.Credential.Secret)
+		}
+		if slices.ContainsFunc(m.Secrets, func(s secretOf) bool { return s.Name == r.Credential.Secret }) {
+			return fmt.Errorf("egress[%d].credential.secret: %s is also in secrets, so the program would receive it; remove one of them", i, r.Credential.Secret)
+		}
+	}
+	if len(m.Egress) > 0 && m.Tier == tierWASI {
+		return errors.New("egress: a program of tier wasi has no network; remove it, or use another tier")
+	}
+	_, err := netrule.Compile(m.Egress)
+	return err
 }
 
 // schemaRoom is the nesting depth that is reserved for the documents that contain a

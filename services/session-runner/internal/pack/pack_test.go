@@ -3,8 +3,12 @@ package pack
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
 func write(t *testing.T, dir, name, body string, mode os.FileMode) {
@@ -33,22 +37,47 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+// TestEgress shows the rules of a manifest: the mode of a rule without one is terminate.
+func TestEgress(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "p", "x", 0o755)
+	write(t, dir, "p.pack.yaml", "egress:\n- {host: a.example, methods: [GET], paths: [/v1/**], credential: {secret: k, header: Authorization, format: 'Bearer {}'}}\n- {host: b.example, port: 5432, mode: tcp}\n", 0o644)
+	packs, problems := Discover(dir, nil)
+	if len(problems) != 0 || len(packs) != 1 {
+		t.Fatal(packs, problems)
+	}
+	want := []contract.EgressRule{{Host: "a.example", Mode: "terminate", Methods: []string{"GET"}, Paths: []string{"/v1/**"}, Credential: &contract.EgressCredential{Secret: "k", Header: "Authorization", Format: "Bearer {}"}},
+		{Host: "b.example", Mode: "tcp", Port: 5432}}
+	if got := packs[0].Tool.EgressRules; !slices.EqualFunc(got, want, func(a, b contract.EgressRule) bool { return netrule.Equal(&a, &b) }) {
+		t.Errorf("%+v", got)
+	}
+	write(t, dir, "p.pack.yaml", "egress: [{host: A.example}]\n", 0o644)
+	if _, problems := Discover(dir, nil); len(problems) != 1 || !strings.Contains(problems[0].Error(), "egress[0].host") || !strings.Contains(problems[0].Error(), `"a.example"`) {
+		t.Error(problems)
+	}
+}
+
 // TestProblems checks that Discover returns an error for each pack with an invalid
 // manifest or with two manifests and for packs with the same name, and that it omits the
 // packs with an invalid manifest or the same name.
 func TestProblems(t *testing.T) {
 	for name, manifest := range map[string]string{
-		"negative":        "timeout_s: -1\n",
-		"an endless time": "timeout_s: 18446744073\n",
-		"version":         "version: 1.0\n",
-		"unknown field":   "time_out: 5\n",
-		"bad yaml":        "a: [\n",
-		"bad type":        "input_schema: {properties: {a: text}}\n",
-		"bad env":         "env: [PATH]\n",
-		"bad class":       "class: E9\n",
-		"bad reserve":     "reserve: {cents: -1}\n",
-		"bad tier":        "tier: moon\n",
-		"bad secret":      "secrets: [{name: 'a b'}]\n",
+		"negative":                             "timeout_s: -1\n",
+		"an endless time":                      "timeout_s: 18446744073\n",
+		"version":                              "version: 1.0\n",
+		"unknown field":                        "time_out: 5\n",
+		"bad yaml":                             "a: [\n",
+		"bad type":                             "input_schema: {properties: {a: text}}\n",
+		"bad env":                              "env: [PATH]\n",
+		"bad class":                            "class: E9\n",
+		"bad reserve":                          "reserve: {cents: -1}\n",
+		"bad tier":                             "tier: moon\n",
+		"bad secret":                           "secrets: [{name: 'a b'}]\n",
+		"egress of no host":                    "egress: [{host: 127.1}]\n",
+		"egress by ports":                      "egress: [{host: a.example, ports: [1]}]\n",
+		"tcp by path":                          "egress: [{host: a.example, port: 1, mode: tcp, paths: [/]}]\n",
+		"bad credential":                       "egress: [{host: a.example, credential: {secret: 'a b', header: Authorization}}]\n",
+		"credential that the program receives": "secrets: [{name: k}]\negress: [{host: a.example, credential: {secret: k, header: Authorization}}]\n",
 	} {
 		dir := t.TempDir()
 		write(t, dir, "p", "x", 0o755)

@@ -1,4 +1,4 @@
-package vaultbroker
+package running
 
 import (
 	"context"
@@ -11,10 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
-	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
-	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/pkg/secret"
 )
 
 // session appends the events of calls in the session s-1. The judge executes the calls.
@@ -73,7 +70,7 @@ func TestLookups(t *testing.T) {
 	for _, n := range []int{10, 100_000} {
 		log := &logtest.Counter{Log: &memlog.Log{}}
 		in := newSession(t, log)
-		b := &Service{env: &run.Env{Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}}, running: lru.Cache[outcome.History]{Max: maxRunning}}
+		b := New(log, nil, tenants{"t": true}, time.Now, nil)
 		other := in.start("c-other")
 		in.fill("before", n)
 		allowed := in.start("c-1")
@@ -82,12 +79,12 @@ func TestLookups(t *testing.T) {
 			e := in.judge.New(contract.EventSecretRequested, "s-1", []byte(`{}`), nil)
 			e.Session, e.CallID = "s-1", "c-1"
 			log.Reset()
-			a, err := b.decision(t.Context(), e, 1<<40, &secret.Request{Allowed: at})
+			a, err := b.Allowed(t.Context(), e, "judge", uint64(at), 1<<40)
 			if err != nil || (a != nil) != decided {
 				t.Fatalf("%s, after %d calls: %v %v", what, n, a, err)
 			}
 			if a != nil {
-				h, err := b.history(t.Context(), outcome.CallOf(e, "judge"), uint64(at))
+				h, err := b.History(t.Context(), outcome.CallOf(e, "judge"), uint64(at))
 				if err != nil || h.ClaimedBy() != e.Source || h.Recorded == running {
 					t.Fatalf("%s, after %d calls: claimed by %q, recorded %v, %v", what, n, h.ClaimedBy(), h.Recorded, err)
 				}
@@ -105,7 +102,7 @@ func TestLookups(t *testing.T) {
 		request("no entry", 1<<30, false, false)
 		c := outcome.Call{Tenant: "t", Session: "s-1", ID: "c-1", Executor: "judge"}
 		in.fill("while", n)
-		if _, err := b.history(t.Context(), c, allowed); err != nil { // reads the outcomes that were recorded since the last request
+		if _, err := b.History(t.Context(), c, allowed); err != nil { // reads the outcomes that were recorded since the last request
 			t.Fatal(err)
 		}
 		in.fill("more", 1)
@@ -133,12 +130,12 @@ func (m tenants) Check(tenant string) (exists, suspended bool) {
 	return exists, exists && !works
 }
 
-// TestAbsent shows that the secrets of a tenant that does not exist, or is suspended, are
-// not released.
+// TestAbsent shows that requests for a tenant that does not exist, or is suspended, are
+// refused.
 func TestAbsent(t *testing.T) {
-	of := tenants{"works": true, "stopped": false}
+	c := New(nil, nil, tenants{"works": true, "stopped": false}, time.Now, nil)
 	for tenant, want := range map[string]string{"works": "", "stopped": "tenant stopped is suspended", "none": "tenant none does not exist"} {
-		if got := absent(t.Context(), of, tenant); got != want {
+		if got := c.absent(t.Context(), tenant); got != want {
 			t.Errorf("%s: %q, want %q", tenant, got, want)
 		}
 	}

@@ -1,8 +1,9 @@
-package rule
+package netrule
 
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,18 +14,19 @@ var credential = &Credential{Secret: "token", Header: "Authorization", Format: "
 func TestRequest(t *testing.T) {
 	set, err := Compile([]Rule{
 		{Host: "api.example.org", Mode: Terminate, Methods: []string{"GET"}, Paths: []string{"/v1/**", "/health"}, Credential: credential},
-		{Host: "*.example.org", Mode: Terminate, Ports: []int{443, 8443}},
+		{Host: "*.example.org", Mode: Terminate},
 		{Host: "plain.test", Mode: HTTP, Paths: []string{"/*/x"}},
 		{Host: "1.2.3.4", Mode: HTTP},
-		{Host: "2606:4700::1111", Mode: TCP, Ports: []int{53}},
+		{Host: "2606:4700::1111", Mode: TCP, Port: 53},
 		{Host: "tls.test", Mode: Passthrough},
 		{Host: "tls.test", Mode: Terminate},
+		{Host: "*.example.org", Mode: Terminate, Port: 8443},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []struct {
-		mode   Mode
+		mode   string
 		host   string
 		port   int
 		method string
@@ -33,13 +35,13 @@ func TestRequest(t *testing.T) {
 		reason Reason
 	}{
 		{Terminate, "api.example.org", 443, "GET", "/v1/a/b", 0, ""}, {Terminate, "api.example.org", 443, "GET", "/health", 0, ""}, {Terminate, "api.example.org", 443, "POST", "/v1/a", 1, ""},
-		{Terminate, "api.example.org", 443, "GET", "/v1/../x", 1, ""}, {Terminate, "api.example.org", 8443, "GET", "/v1/a", 1, ""}, {Terminate, "a.b.example.org", 443, "GET", "/", 1, ""},
+		{Terminate, "api.example.org", 443, "GET", "/v1/../x", 1, ""}, {Terminate, "api.example.org", 8443, "GET", "/v1/a", 7, ""}, {Terminate, "a.b.example.org", 443, "GET", "/", 1, ""},
 		{Terminate, "example.org", 443, "GET", "/", -1, HostDenied}, {Terminate, "evil-example.org", 443, "GET", "/", -1, HostDenied}, {Terminate, "api.example.org", 80, "GET", "/", -1, PortDenied},
 		{HTTP, "api.example.org", 443, "GET", "/", -1, ModeDenied}, {HTTP, "plain.test", 80, "GET", "/a/x", 2, ""}, {HTTP, "plain.test", 80, "GET", "/a/b/x", -1, PathDenied}, {HTTP, "plain.test", 80, "GET", "/%2e%2e/x", -1, PathAmbiguous},
 		{HTTP, "1.2.3.4", 80, "BREW", "/%2f..", 3, ""}, {HTTP, "1.2.3.4", 80, "CONNECT", "/", -1, MethodDenied}, {TCP, "2606:4700::1111", 53, "", "/", 4, ""}, {TCP, "2606:4700::1111", 54, "", "/", -1, PortDenied},
 	} {
 		got, reason := set.Request(d.mode, d.host, d.port, d.method, d.path)
-		if reason != d.reason || d.rule >= 0 && !equal(got, set.rules[d.rule].Rule) {
+		if reason != d.reason || d.rule >= 0 && !Equal(&got, &set.rules[d.rule]) {
 			t.Errorf("%+v: %+v %q", d, got, reason)
 		}
 	}
@@ -58,7 +60,7 @@ func TestCompileRefuses(t *testing.T) {
 	with := func(c Credential) Rule { return Rule{Host: "a.test", Mode: HTTP, Credential: &c} }
 	for _, r := range []Rule{
 		{}, {Host: "a.test"}, {Host: "a.test", Mode: "other"}, {Host: "", Mode: HTTP}, {Host: "*", Mode: HTTP}, {Host: "*.", Mode: HTTP}, {Host: "a.*.test", Mode: HTTP}, {Host: "A.test", Mode: HTTP}, {Host: "a.test.", Mode: HTTP}, {Host: "127.1", Mode: HTTP}, {Host: "[::1]", Mode: HTTP}, {Host: "*.1.2.3.4", Mode: HTTP}, {Host: "*.::1", Mode: HTTP},
-		{Host: "a.test", Mode: HTTP, Ports: []int{0}}, {Host: "a.test", Mode: HTTP, Ports: []int{65536}}, {Host: "a.test", Mode: TCP}, {Host: "a.test", Mode: TCP, Ports: []int{1}, Methods: []string{"GET"}}, {Host: "a.test", Mode: Passthrough, Paths: []string{"/"}}, {Host: "a.test", Mode: Passthrough, Credential: credential},
+		{Host: "a.test", Mode: HTTP, Port: -1}, {Host: "a.test", Mode: HTTP, Port: 65536}, {Host: "a.test", Mode: TCP}, {Host: "a.test", Mode: TCP, Port: 1, Methods: []string{"GET"}}, {Host: "a.test", Mode: Passthrough, Paths: []string{"/"}}, {Host: "a.test", Mode: Passthrough, Credential: credential},
 		{Host: "a.test", Mode: HTTP, Methods: []string{"get"}}, {Host: "a.test", Mode: HTTP, Methods: []string{"CONNECT"}}, {Host: "a.test", Mode: HTTP, Methods: []string{"G T"}}, {Host: "a.test", Mode: HTTP, Methods: []string{""}},
 		{Host: "a.test", Mode: HTTP, Paths: []string{"a"}}, {Host: "a.test", Mode: HTTP, Paths: []string{""}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a/../b"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/%61"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a%2f"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a?b"}},
 		{Host: "a.test", Mode: HTTP, Paths: []string{"/***"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/" + strings.Repeat("a", maxPattern)}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a  /b"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"//a"}}, {Host: "a.test", Mode: HTTP, Paths: slices.Repeat([]string{"/"}, MaxMembers+1)},
@@ -71,7 +73,7 @@ func TestCompileRefuses(t *testing.T) {
 	if _, err := Compile(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules+1)); err == nil {
 		t.Error("too many rules were accepted")
 	}
-	if err := CheckCeiling([]Rule{{Host: "*"}, {Host: "*.test", Paths: []string{"/**"}, Methods: []string{"GET"}}, {Host: "a.test", Mode: TCP, Ports: []int{1}}}); err != nil {
+	if err := CheckCeiling([]Rule{{Host: "*"}, {Host: "*.test", Paths: []string{"/**"}, Methods: []string{"GET"}}, {Host: "a.test", Mode: TCP, Port: 1}}); err != nil {
 		t.Error(err)
 	}
 	for _, r := range []Rule{with(*credential), {Host: "**"}, {Host: "*", Paths: []string{"x"}}} {
@@ -96,18 +98,18 @@ func TestCanonicalPath(t *testing.T) {
 
 func TestIntersect(t *testing.T) {
 	for _, d := range []struct{ a, b, want string }{
-		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"*"}]`, `[{"host":"a.test","mode":"http","ports":null}]`},
+		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"*"}]`, `[{"host":"a.test","mode":"http","port":0}]`},
 		{`[{"host":"*.test","mode":"http"}]`, `[{"host":"a.test"},{"host":"*.b.test"},{"host":"test"}]`, `[{"host":"a.test","mode":"http"},{"host":"*.b.test","mode":"http"}]`},
 		{`[{"host":"*.b.test","mode":"http"}]`, `[{"host":"*.test"}]`, `[{"host":"*.b.test","mode":"http"}]`},
 		{`[{"host":"a.test","mode":"http"}]`, `[]`, `[]`},
 		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"a.test","mode":"terminate"}]`, `[]`},
-		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"a.test","ports":[8080]}]`, `[]`},
-		{`[{"host":"a.test","mode":"http","ports":[80,8080]}]`, `[{"host":"a.test","ports":[8080,90]}]`, `[{"host":"a.test","mode":"http","ports":[8080]}]`},
+		{`[{"host":"a.test","mode":"http"}]`, `[{"host":"a.test","port":8080}]`, `[]`},
+		{`[{"host":"a.test","mode":"http","port":8080}]`, `[{"host":"a.test","port":8080}]`, `[{"host":"a.test","mode":"http","port":8080}]`},
 		{`[{"host":"a.test","mode":"http","methods":["GET","PUT"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[{"host":"a.test","mode":"http","methods":["PUT"]}]`},
 		{`[{"host":"a.test","mode":"http","methods":["GET"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[]`},
 		{`[{"host":"a.test","mode":"http","paths":["/v1/**"]}]`, `[{"host":"*","paths":["/v1/*","/v2/**","/**"]}]`, `[{"host":"a.test","mode":"http","paths":["/v1/*","/v1/** /v2/**","/v1/**"]}]`},
 		{`[{"host":"a.test","mode":"passthrough"}]`, `[{"host":"*","paths":["/**"]}]`, `[]`},
-		{`[{"host":"a.test","mode":"tcp","ports":[1]}]`, `[{"host":"*","methods":["GET"]}]`, `[]`},
+		{`[{"host":"a.test","mode":"tcp","port":1}]`, `[{"host":"*","methods":["GET"]}]`, `[]`},
 		{`[{"host":"a.test","mode":"terminate","credential":{"secret":"s","header":"h"}}]`, `[{"host":"*","methods":["GET"]}]`, `[{"host":"a.test","mode":"terminate","methods":["GET"],"credential":{"secret":"s","header":"h"}}]`},
 	} {
 		var a, b, want []Rule
@@ -119,7 +121,7 @@ func TestIntersect(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := Intersect(a, b); !slices.EqualFunc(got, want, equal) {
+		if got := Intersect(a, b); !slices.EqualFunc(got, want, func(a, b Rule) bool { return Equal(&a, &b) }) {
 			t.Errorf("%s with %s: %+v", d.a, d.b, got)
 		}
 	}
@@ -128,11 +130,11 @@ func TestIntersect(t *testing.T) {
 // TestLimits checks the sizes of a set of rules and of their members at the limits and above
 // them.
 func TestLimits(t *testing.T) {
-	ports, methods, paths := make([]int, MaxMembers), make([]string, MaxMembers), make([]string, MaxMembers)
+	methods, paths := make([]string, MaxMembers), make([]string, MaxMembers)
 	for i := range MaxMembers {
-		ports[i], methods[i], paths[i] = 65535-i, "M"+strings.Repeat("X", i), "/"+strings.Repeat("a", maxPattern-1-i)
+		methods[i], paths[i] = "M"+strings.Repeat("X", i), "/"+strings.Repeat("a", maxPattern-1-i)
 	}
-	full := Rule{Host: "a.test", Mode: HTTP, Ports: ports, Methods: methods, Paths: paths, Credential: &Credential{Secret: "s", Header: "h", Format: "~ {} "}}
+	full := Rule{Host: "a.test", Mode: HTTP, Port: 65535, Methods: methods, Paths: paths, Credential: &Credential{Secret: "s", Header: "h", Format: "~ {} "}}
 	if _, err := Compile(append(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules-1), full)); err != nil {
 		t.Error(err)
 	}
@@ -140,7 +142,7 @@ func TestLimits(t *testing.T) {
 		t.Error("more rules than MaxRules compile")
 	}
 	for name, r := range map[string]Rule{
-		"ports":   {Ports: slices.Repeat([]int{80}, MaxMembers+1)},
+		"port":    {Port: 65536},
 		"methods": {Methods: slices.Repeat([]string{"GET"}, MaxMembers+1)},
 		"paths":   {Paths: slices.Repeat([]string{"/"}, MaxMembers+1)},
 		"pattern": {Paths: []string{"/" + strings.Repeat("a", maxPattern)}},
@@ -180,7 +182,7 @@ func TestIntersectDecides(t *testing.T) {
 	}
 	random := func(ceiling bool) (out []Rule) {
 		for range 1 + rnd.IntN(3) {
-			r := Rule{Host: pick("a.test", "*.test", "*.a.test", "b.a.test"), Mode: Mode(pick("http", "terminate")), Methods: some("GET", "PUT"), Paths: some("/a/*", "/a/**", "/*/b", "/**/b", "/a/b", "/*b*")}
+			r := Rule{Host: pick("a.test", "*.test", "*.a.test", "b.a.test"), Mode: pick("http", "terminate"), Methods: some("GET", "PUT"), Paths: some("/a/*", "/a/**", "/*/b", "/**/b", "/a/b", "/*b*")}
 			if ceiling && rnd.IntN(2) == 0 {
 				r.Mode = ""
 			}
@@ -188,7 +190,7 @@ func TestIntersectDecides(t *testing.T) {
 				r.Host = "*"
 			}
 			if rnd.IntN(2) == 0 {
-				r.Ports = []int{443, 80}
+				r.Port = 80 + 363*rnd.Int64N(2)
 			}
 			if !ceiling && rnd.IntN(2) == 0 {
 				r.Credential = credential
@@ -210,16 +212,19 @@ func TestIntersectDecides(t *testing.T) {
 		}
 		var ceilings []Rule // one rule per mode instead of the empty mode
 		for _, r := range b {
-			for _, m := range []Mode{HTTP, Terminate} {
-				if c := r; c.Mode == "" || c.Mode == m {
-					if c.Mode == "" && len(c.Ports) == 0 {
-						c.Ports = []int{80, 443}
+			for _, m := range []string{HTTP, Terminate} {
+				ports := []int64{r.Port}
+				if r.Mode == "" && r.Port == 0 {
+					ports = []int64{80, 443}
+				}
+				for _, port := range ports {
+					if c := r; c.Mode == "" || c.Mode == m {
+						if c.Host == "*" {
+							c.Host = "*.test"
+						}
+						c.Mode, c.Port = m, port
+						ceilings = append(ceilings, c)
 					}
-					if c.Host == "*" {
-						c.Host = "*.test"
-					}
-					c.Mode = m
-					ceilings = append(ceilings, c)
 				}
 			}
 		}
@@ -228,7 +233,7 @@ func TestIntersectDecides(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			mode, host, port, method, path := Mode(pick("http", "terminate")), pick("a.test", "b.a.test", "c.test"), 80+363*rnd.IntN(2), pick("GET", "PUT"), pick("/a/b", "/a/x", "/a/x/b", "/b", "/a/", "/c/b")
+			mode, host, port, method, path := pick("http", "terminate"), pick("a.test", "b.a.test", "c.test"), 80+363*rnd.IntN(2), pick("GET", "PUT"), pick("/a/b", "/a/x", "/a/x/b", "/b", "/a/", "/c/b")
 			r1, no1 := one.Request(mode, host, port, method, path)
 			_, no2 := two.Request(mode, host, port, method, path)
 			got, no := both.Request(mode, host, port, method, path)
@@ -261,7 +266,7 @@ func TestValue(t *testing.T) {
 // climb out of the folder that the pattern names.
 func FuzzRules(f *testing.F) {
 	f.Add(`[{"host":"a.test","mode":"http","paths":["/v1/**"],"methods":["GET"]}]`, "a.test", "GET", "/v1/../x")
-	f.Add(`[{"host":"*.test","mode":"http","ports":[80],"credential":{"secret":"s","header":"h","format":"{}"}}]`, "a.b.test", "PUT", "/%2e")
+	f.Add(`[{"host":"*.test","mode":"http","port":80,"credential":{"secret":"s","header":"h","format":"{}"}}]`, "a.b.test", "PUT", "/%2e")
 	f.Fuzz(func(t *testing.T, rules, host, method, path string) {
 		var list []Rule
 		if json.Unmarshal([]byte(rules), &list) != nil {
@@ -292,4 +297,95 @@ func FuzzRules(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPatterns compares patterns and paths with regular expressions, and shows that a part
+// covers another one only if it matches what that one matches.
+func TestPatterns(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	word := func(letters string, most int) string {
+		b := []byte("/")
+		for range rnd.IntN(most) {
+			b = append(b, letters[rnd.IntN(len(letters))])
+		}
+		return string(b)
+	}
+	part := func() string {
+		for {
+			if p := word("ab/**", 9); !strings.Contains(p, "***") {
+				return p
+			}
+		}
+	}
+	expression := func(part string) *regexp.Regexp {
+		e := strings.NewReplacer("**", ".*", "*", "[^/]*").Replace(part)
+		return regexp.MustCompile(`\A` + e + `\z`)
+	}
+	matched, covered := 0, 0
+	for range 20000 {
+		p, q := part(), part()
+		of, other := expression(p), expression(q)
+		covering := covers(p, q)
+		if covering {
+			covered++
+		}
+		for range 10 {
+			path := word("ab/", 9)
+			got := matchPattern(p, path)
+			if got != of.MatchString(path) {
+				t.Fatalf("pattern %q, path %q: %v", p, path, got)
+			}
+			if got {
+				matched++
+			}
+			if covering && !got && other.MatchString(path) {
+				t.Fatalf("%q does not cover %q: %q", p, q, path)
+			}
+		}
+	}
+	if matched < 1000 || covered < 500 {
+		t.Fatalf("%d matched, %d covered", matched, covered)
+	}
+}
+
+// TestWithin shows which rules of a layer name only requests that a ceiling allows.
+func TestWithin(t *testing.T) {
+	ceiling := append(OfHosts([]string{"a.test", "*.b.test:8443"}), Rule{Host: "c.test", Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}}, Rule{Host: "db.test", Mode: TCP, Port: 5432})
+	for _, d := range []struct {
+		rule Rule
+		want bool
+	}{
+		{Rule{Host: "*"}, true}, {Rule{Host: "*", Methods: []string{"DELETE"}}, true}, {Rule{Host: "a.test"}, true}, {Rule{Host: "a.test", Mode: TCP, Port: 1}, false}, {Rule{Host: "a.test", Port: 8080}, false},
+		{Rule{Host: "x.b.test"}, true}, {Rule{Host: "*.b.test", Mode: Terminate}, false}, {Rule{Host: "*.b.test", Mode: Terminate, Port: 8443}, true}, {Rule{Host: "*.test"}, false}, {Rule{Host: "d.test"}, false},
+		{Rule{Host: "c.test", Methods: []string{"GET"}}, true}, {Rule{Host: "c.test", Methods: []string{"GET", "DELETE"}}, false}, {Rule{Host: "c.test", Paths: []string{"/v1/a"}}, true}, {Rule{Host: "c.test", Paths: []string{"/v2/a"}}, false},
+		{Rule{Host: "c.test", Mode: Passthrough}, false}, {Rule{Host: "db.test"}, true}, {Rule{Host: "db.test", Mode: TCP, Port: 5432}, true}, {Rule{Host: "db.test", Mode: HTTP}, false},
+	} {
+		if got := Within(&d.rule, ceiling); got != d.want {
+			t.Errorf("%+v: %v", d.rule, got)
+		}
+	}
+}
+
+// TestHosts shows the rules and ceilings that lists of hosts stand for.
+func TestHosts(t *testing.T) {
+	for in, want := range map[string]Rule{"a.test": {Host: "a.test"}, "a.test:8080": {Host: "a.test", Port: 8080}, "[2606:4700::1]:443": {Host: "2606:4700::1", Port: 443},
+		"2606:4700::1": {Host: "2606:4700::1"}, "*": {Host: "*"}, "*.test:1": {Host: "*.test", Port: 1}, "a.test:0": {Host: "a.test:0"}, "a.test:": {Host: "a.test:"}} {
+		if got := CeilingOf([]string{in})[0]; !Equal(&got, &want) {
+			t.Errorf("%s: %+v", in, got)
+		}
+	}
+	rules := OfHosts([]string{"a.test"})
+	set, err := Compile(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, why := set.Request(Terminate, "a.test", 443, "GET", "/"); why != "" {
+		t.Error(why)
+	}
+	if _, why := set.Request(HTTP, "a.test", 80, "PUT", "/../x"); why != "" {
+		t.Error(why)
+	}
+	if Overlap(&rules[0], CeilingOf([]string{"b.test", "a.test:80"})) || !Overlap(&rules[0], CeilingOf([]string{"*.test"})) {
+		t.Error("overlap")
+	}
 }

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// tokenValue is a secret whose spellings in JSON, URLs, base64 and hex all differ.
+const tokenValue = `t0ken/"with+odd\characters&more`
+
+// tokenSpellings returns the spellings in which tokenValue must not leave the broker.
+func tokenSpellings() []string {
+	quoted, _ := json.Marshal(tokenValue)
+	return []string{tokenValue, string(quoted[1 : len(quoted)-1]), url.QueryEscape(tokenValue), url.PathEscape(tokenValue),
+		base64.StdEncoding.EncodeToString([]byte(tokenValue)), base64.RawURLEncoding.EncodeToString([]byte(tokenValue)), hex.EncodeToString([]byte(tokenValue))}
+}
+
+// api is a server that needs a token, and that returns it in every spelling.
+type api struct {
+	*httptest.Server
+	host, port string
+	roots      string // path of the certificate that verifies the server's
+	granted    atomic.Int64
+}
+
+func newAPI(t testing.TB) *api {
+	a := &api{}
+	a.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+tokenValue {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		a.granted.Add(1)
+		w.Header().Set("X-Echo", tokenValue)
+		fmt.Fprint(w, "page of ", r.URL.Path, "\n", strings.Join(tokenSpellings(), "\n"))
+	}))
+	t.Cleanup(a.Close)
+	a.host, a.port, _ = strings.Cut(strings.TrimPrefix(a.URL, "https://"), ":")
+	a.roots = filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(a.roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// egress returns the part of a manifest that permits GET and PUT below /v1 with the token.
+func (a *api) egress() string {
+	return fmt.Sprintf("egress:\n- {host: %s, port: %s, methods: [GET, PUT], paths: [/v1/**], credential: {secret: page-token, header: Authorization, format: 'Bearer {}'}}\n", a.host, a.port)
+}
+
+// clean fails if a text contains the token in any spelling.
+func clean(t *testing.T, what, text string) {
+	t.Helper()
+	for _, s := range tokenSpellings() {
+		if strings.Contains(text, s) {
+			t.Errorf("%s contains the token as %q", what, s)
+		}
+	}
+}
+
+// TestEgressRules shows on one process, and with a process per service and two brokers, that
+// a rule with a credential lets a program fetch a page which needs a secret: in the tier
+// process, and as a Python script in a container. The secret reaches the server, and neither
+// the program, nor the ledger, nor the logs, in any spelling. Method and path are checked
+// inside of TLS. An overlay narrows the rules in the signed intent, one that widens the
+// ceilings is rejected, and replay makes the same decisions.
+func TestEgressRules(t *testing.T) {
+	archive, lock := built(t, "python")
+	for name, start := range map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			packs, images := imagePacks(t, lock, "words"), t.TempDir()
+			for _, f := range []string{"fetch", "fetch.pack.yaml"} {
+				body, err := os.ReadFile(filepath.Join(fetchPack(t, a.egress()), f))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(packs, f), body, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			script, err := os.ReadFile(filepath.Join(harness.Root(), "e2e/packs/images/page.py"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for f, body := range map[string]string{"page.py": string(script), "page.pack.yaml": "image: python\nmemory_mib: 256\ninput_schema:\n  properties: {url: string}\noutput_schema:\n  properties: {status: integer, body: string}\nreserve: {egress_bytes: 100000}\n" + a.egress()} {
+				if err := os.WriteFile(filepath.Join(packs, f), []byte(body), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m := start(t, harness.Options{Packs: packs, Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_EGRESS_NETWORKS=127.0.0.0/8", "SSL_CERT_FILE=" + a.roots}})
+			if name == "processes" {
+				m.StartService("egress-broker-b", "egress-broker")
+			}
+			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress":[{"host":%q,"port":%s,"mode":"terminate"}]}`, a.host, a.port)))
+			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+			cli(t, m, "image", "import", archive, "--images", images)
+			call := func(pack, session, args string) (status int, text string) {
+				t.Helper()
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+pack, session, args)
+				if err != nil || r.Status != 200 {
+					t.Fatalf("%s: %v %+v %s", pack, err, r.Status, r.Body)
+				}
+				clean(t, "the output of "+pack, string(r.Body))
+				var out struct {
+					Output struct {
+						Status      int
+						Body, Error string
+					}
+				}
+				if err := json.Unmarshal(r.Body, &out); err != nil {
+					t.Fatal(err)
+				}
+				clean(t, "the text of "+pack, out.Output.Body)
+				return out.Output.Status, out.Output.Body + out.Output.Error
+			}
+			get := func(path, method string) string { return fmt.Sprintf(`{"url":%q,"method":%q}`, a.URL+path, method) }
+			if status, text := call("cmd.fetch", "s-early", get("/v1/early", "GET")); status != 503 || !strings.Contains(text, "credential_failed") {
+				t.Error("without the secret:", status, text)
+			}
+			if out, err := m.CLIStdin(tokenValue, "secret", "put", "page-token"); err != nil {
+				t.Fatal(out, err)
+			}
+			for _, pack := range []string{"cmd.fetch", "cmd.page"} {
+				args := get("/v1/a", "GET")
+				if pack == "cmd.page" {
+					args = fmt.Sprintf(`{"url":%q}`, a.URL+"/v1/a")
+				}
+				if status, text := call(pack, "s-page", args); status != 200 || !strings.Contains(text, "page of /v1/a") || !strings.Contains(text, "[secret:page-token]") {
+					t.Error(pack, status, text)
+				}
+			}
+			if a.granted.Load() != 2 {
+				t.Errorf("the server granted %d requests", a.granted.Load())
+			}
+			for _, d := range []struct{ path, method, want string }{{"/v2/a", "GET", "path_denied"}, {"/v1/../v2/a", "GET", "path_ambiguous"}, {"/v1/a", "DELETE", "method_denied"}} {
+				if status, text := call("cmd.fetch", "s-denied", get(d.path, d.method)); status != 403 || !strings.Contains(text, d.want) {
+					t.Error(d, status, text)
+				}
+			}
+			overlay := func(rules string) (string, error) {
+				return m.CLI("policy", "activate", write(t, "overlay.json", `{"id":"narrow","scope":"session","subject":"s-narrow","egress":[`+rules+`]}`))
+			}
+			if out, err := overlay(`{"host":"other.example"}`); err == nil || !strings.Contains(err.Error()+out, "widening") {
+				t.Error("an overlay that names a host beyond the ceilings:", out, err)
+			}
+			if out, err := overlay(`{"host":"*","methods":["GET"],"paths":["/v1/b"]}`); err != nil {
+				t.Fatal(out, err)
+			}
+			if status, text := call("cmd.fetch", "s-narrow", get("/v1/b", "GET")); status != 200 {
+				t.Error("narrowed:", status, text)
+			}
+			if status, text := call("cmd.fetch", "s-narrow", get("/v1/a", "GET")); status != 403 || !strings.Contains(text, "path_denied") {
+				t.Error("beyond the overlay:", status, text)
+			}
+			if status, text := call("cmd.fetch", "s-narrow", get("/v1/b", "PUT")); status != 403 || !strings.Contains(text, "method_denied") {
+				t.Error("beyond the overlay:", status, text)
+			}
+			released, used := 0, 0
+			eventually(t, "the flows are on the ledger", 20*time.Second, func() bool {
+				released, used = 0, 0
+				for _, e := range ledger(t, m) {
+					clean(t, "event "+e.Name, string(e.Data))
+					if e.Name == "secret_released" && strings.Contains(string(e.Data), "page-token") {
+						released++
+					}
+					if e.Name == "flow_ended" && strings.Contains(string(e.Data), `"credential":"page-token"`) {
+						used++
+					}
+				}
+				return used == 3
+			})
+			if released != 3 {
+				t.Errorf("%d releases of the secret for 3 calls", released)
+			}
+			clean(t, "a log", m.Log())
+			if out := cli(t, m, "replay"); !strings.HasSuffix(strings.TrimSpace(out), "equal") {
+				t.Error(out)
+			}
+			bothVerify(t, m, "s-page")
+		})
+	}
+}

@@ -1,0 +1,62 @@
+package contract
+
+import (
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// The modes of an EgressRule: what the egress-broker does with the bytes of a flow.
+const (
+	EgressHTTP        = "http"        // plain HTTP
+	EgressTerminate   = "terminate"   // HTTPS; the broker terminates TLS under the authority of the call
+	EgressPassthrough = "passthrough" // TLS that the broker forwards as it is, after a check of the server name
+	EgressTCP         = "tcp"         // any protocol over TCP
+)
+
+// EgressRule allows requests to a host; package netrule decides by lists of them. A
+// request that no rule of a list allows is denied. In a ceiling, which narrows other
+// lists, Mode may be empty, and the rule has no Credential.
+type EgressRule struct {
+	Credential *EgressCredential `json:"credential,omitempty" yaml:"credential"` // what the broker adds to a request
+	Host       string            `json:"host" yaml:"host"`                       // a name or an address in the form of netrule.ParseHost; "*." and a name, for the names with labels before it; in a ceiling also "*"
+	Methods    []string          `json:"methods,omitempty" yaml:"methods"`       // empty = every method
+	Mode       string            `json:"mode,omitempty" yaml:"mode"`             // EgressHTTP to EgressTCP; in a ceiling, empty = every mode
+	Paths      []string          `json:"paths,omitempty" yaml:"paths"`           // patterns, one of which a path must match; empty = every path
+	Port       int64             `json:"port,omitempty" yaml:"port"`             // 0 = 80 for EgressHTTP, 443 for EgressTerminate and EgressPassthrough; in a ceiling without a mode, every port
+}
+
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
+func (r *EgressRule) Canonical(c *canon.Codec) {
+	canon.OptDoc(c, "credential", &r.Credential)
+	c.Str("host", &r.Host)
+	c.OptStrs("methods", &r.Methods)
+	c.OptStr("mode", &r.Mode)
+	c.OptStrs("paths", &r.Paths)
+	c.OptInt("port", &r.Port)
+}
+
+// EgressCredential names a secret that the egress-broker adds to the requests of a rule.
+// The value never enters the sandbox.
+type EgressCredential struct {
+	Format string `json:"format,omitempty" yaml:"format"` // value of the field, with "{}" for the secret; empty = "{}"
+	Header string `json:"header" yaml:"header"`           // name of the header field
+	Secret string `json:"secret" yaml:"secret"`           // name of the secret
+}
+
+// Canonical implements canon.Document. It lists the members in the order of their JSON
+// names.
+func (x *EgressCredential) Canonical(c *canon.Codec) {
+	c.OptStr("format", &x.Format)
+	c.Str("header", &x.Header)
+	c.Str("secret", &x.Secret)
+}
+
+// Value returns the value of the header field for a secret.
+func (x *EgressCredential) Value(secret string) string {
+	if x.Format == "" {
+		return secret
+	}
+	return strings.Replace(x.Format, "{}", secret, 1)
+}

@@ -1,0 +1,105 @@
+package guard_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
+)
+
+type rules = []contract.EgressRule
+
+// TestEgressRules shows the rules of an intent: those of the tool, narrowed by the ceilings
+// and by each layer, and the calls that are denied because nothing remains or because the
+// ceilings do not permit a rule.
+func TestEgressRules(t *testing.T) {
+	k := key(t, "policy-1")
+	token := &contract.EgressCredential{Secret: "token", Header: "Authorization", Format: "Bearer {}"}
+	api := contract.EgressRule{Host: "api.a.org", Mode: netrule.Terminate, Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}, Credential: token}
+	get := api
+	get.Methods = []string{"GET"}
+	for name, c := range map[string]struct {
+		set    func(in *guard.Inputs)
+		denied bool
+		want   rules
+	}{
+		"no egress": {func(in *guard.Inputs) { in.P1.Egress = []rules{{}} }, false, nil},
+		"hosts alone": {func(in *guard.Inputs) {
+			in.Tool.Egress, in.P0.EgressHosts = []string{"a.org"}, []string{"*.org", "a.org"}
+		}, false, nil},
+		"rules": {func(in *guard.Inputs) { in.Tool.EgressRules, in.P0.EgressHosts = rules{api}, []string{"*.a.org"} }, false, rules{api}},
+		"any host": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{{Host: "a.org", Mode: netrule.TCP, Port: 5432}}, []string{"*"}
+		}, false, rules{{Host: "a.org", Mode: netrule.TCP, Port: 5432}}},
+		"a host of the ceilings is not a port": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{{Host: "a.org", Mode: netrule.TCP, Port: 5432}}, []string{"a.org"}
+		}, true, nil},
+		"a host of the ceilings is not opaque": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{{Host: "a.org", Mode: netrule.Passthrough}}, []string{"a.org"}
+		}, true, nil},
+		"narrowed by P0": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.Egress = rules{api}, rules{{Host: "*.a.org", Methods: []string{"GET"}}}
+		}, false, rules{get}},
+		"narrowed by P1": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{api}, []string{"*"}
+			in.P1.Egress = []rules{{{Host: "*", Methods: []string{"GET"}}}}
+		}, false, rules{get}},
+		"narrowed by P2": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{api}, []string{"*"}
+			in.P2 = []guard.Answer{{Egress: []rules{{{Host: "*.org"}}}}, {Egress: []rules{{{Host: "api.a.org", Methods: []string{"GET"}}}}}}
+		}, false, rules{get}},
+		"hosts narrowed by P1": {func(in *guard.Inputs) {
+			in.Tool.Egress, in.P0.EgressHosts = []string{"a.org", "b.org:8080"}, []string{"*"}
+			in.P1.Egress = []rules{{{Host: "b.org"}}}
+		}, false, rules{{Host: "b.org", Mode: netrule.Terminate, Port: 8080}, {Host: "b.org", Mode: netrule.HTTP, Port: 8080}}},
+		"a host that a rule of P0 permits": {func(in *guard.Inputs) {
+			in.Tool.Egress, in.P0.Egress = []string{"a.org"}, rules{{Host: "a.org", Mode: netrule.Terminate}}
+		}, false, rules{{Host: "a.org", Mode: netrule.Terminate}}},
+		"a rule beyond P0": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{api, {Host: "evil.org", Mode: netrule.HTTP}}, []string{"*.a.org"}
+		}, true, nil},
+		"a host beyond P0": {func(in *guard.Inputs) { in.Tool.Egress, in.P0.Egress = []string{"evil.org"}, rules{{Host: "a.org"}} }, true, nil},
+		"an invalid rule": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts = rules{{Host: "127.1", Mode: netrule.HTTP}}, []string{"*"}
+		}, true, nil},
+		"nothing left by P1": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts, in.P1.Egress = rules{api}, []string{"*"}, []rules{{}}
+		}, true, nil},
+		"no host left by P1": {func(in *guard.Inputs) {
+			in.Tool.Egress, in.P0.EgressHosts, in.P1.Egress = []string{"a.org"}, []string{"*"}, []rules{{{Host: "b.org"}}}
+		}, true, nil},
+		"P2 cannot widen P0": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.EgressHosts, in.P2 = rules{api}, []string{"b.org"}, []guard.Answer{{Egress: []rules{{{Host: "*"}}}}}
+		}, true, nil},
+		"layers without common": {func(in *guard.Inputs) {
+			in.Tool.Egress, in.P0.EgressHosts, in.P1.Egress = []string{"a.org"}, []string{"*"}, []rules{{{Host: "a.org"}}, {{Host: "b.org"}}}
+		}, true, nil},
+	} {
+		in := inputs()
+		c.set(&in)
+		d := guard.Decide(in, k)
+		switch {
+		case c.denied:
+			if d.Verdict != contract.Deny || d.ReasonCode != contract.ReasonDataEgressBlocked {
+				t.Errorf("%s: %s %s", name, d.Verdict, d.ReasonCode)
+			}
+		case d.Verdict != contract.Allow:
+			t.Errorf("%s: %s %s", name, d.Verdict, d.ReasonCode)
+		case !slices.EqualFunc(d.Intent.EgressRules, c.want, func(a, b contract.EgressRule) bool { return netrule.Equal(&a, &b) }):
+			t.Errorf("%s: %+v", name, d.Intent.EgressRules)
+		}
+	}
+}
+
+// TestHostsOf shows the hosts that policies see.
+func TestHostsOf(t *testing.T) {
+	tool := &contract.Tool{Egress: []string{"a.org"}, EgressRules: rules{{Host: "b.org"}, {Host: "b.org"}, {Host: "a.org"}}}
+	if got := guard.HostsOf(tool); !slices.Equal(got, []string{"a.org", "b.org"}) {
+		t.Error(got)
+	}
+	if got := guard.HostsOf(&contract.Tool{}); got == nil || len(got) != 0 {
+		t.Error(got)
+	}
+}
