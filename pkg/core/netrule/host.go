@@ -24,50 +24,57 @@ const maxName = 253
 // hyphens and underscores. An internationalized name is accepted in its ASCII form
 // (RFC 5890) only.
 func ParseHost(s string) (name string, addr netip.Addr, err error) {
-	fail := func(why string) (string, netip.Addr, error) {
-		return "", netip.Addr{}, fmt.Errorf("%w: %q %s", ErrSpelling, clip(s), why)
-	}
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
 		if !ok || !strings.Contains(inner, ":") {
-			return fail("has a bracket without an IPv6 address")
+			return "", netip.Addr{}, misspelt(s, "has a bracket without an IPv6 address")
 		}
 		s = inner
 	}
 	if strings.Contains(s, ":") {
-		a, err := netip.ParseAddr(s)
-		switch {
-		case err != nil:
-			return fail("is not an IPv6 address")
-		case a.Zone() != "":
-			return fail("has a zone id")
-		case a.Is4In6():
-			return fail("is an IPv4-mapped address")
-		}
-		return a.String(), a, nil
+		return parseIPv6(s)
 	}
+	return parseName(s)
+}
+
+// parseName is ParseHost for a host without a colon.
+func parseName(s string) (string, netip.Addr, error) {
 	if strings.ContainsFunc(s, func(r rune) bool { return r > '~' }) {
-		return fail("has a character that is not ASCII") // ToLower maps some of them to ASCII
+		return "", netip.Addr{}, misspelt(s, "has a character that is not ASCII") // ToLower maps some of them to ASCII
 	}
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
 	if s == "" || len(s) > maxName {
-		return fail("has a wrong length")
+		return "", netip.Addr{}, misspelt(s, "has a wrong length")
 	}
-	last := s[strings.LastIndexByte(s, '.')+1:]
-	if numeric(last) {
+	if numeric(s[strings.LastIndexByte(s, '.')+1:]) {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return fail("is a number but not a dotted IPv4 address")
+			return "", netip.Addr{}, misspelt(s, "is a number but not a dotted IPv4 address")
 		}
 		return a.String(), a, nil
 	}
 	for label := range strings.SplitSeq(s, ".") {
 		if !validLabel(label) {
-			return fail("has an invalid label")
+			return "", netip.Addr{}, misspelt(s, "has an invalid label")
 		}
 	}
 	return s, netip.Addr{}, nil
 }
+
+func parseIPv6(s string) (string, netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		return "", netip.Addr{}, misspelt(s, "is not an IPv6 address")
+	case a.Zone() != "":
+		return "", netip.Addr{}, misspelt(s, "has a zone id")
+	case a.Is4In6():
+		return "", netip.Addr{}, misspelt(s, "is an IPv4-mapped address")
+	}
+	return a.String(), a, nil
+}
+
+func misspelt(s, why string) error { return fmt.Errorf("%w: %q %s", ErrSpelling, clip(s), why) }
 
 // ParseAuthority splits "host:port" or "host" and returns the canonical host. fallback
 // is the port of an authority without one; 0 makes the port required.
@@ -114,17 +121,10 @@ func numeric(label string) bool {
 // validLabel reports whether a label in lower case has 1 to 63 letters, digits, hyphens
 // and underscores, and neither begins nor ends with a hyphen.
 func validLabel(s string) bool {
-	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return true
+	return s != "" && len(s) <= 63 && !strings.HasPrefix(s, "-") && !strings.HasSuffix(s, "-") && strings.Trim(s, labelBytes) == ""
 }
+
+const labelBytes = "abcdefghijklmnopqrstuvwxyz0123456789-_"
 
 // clip returns at most the first 80 bytes of s, for an error.
 func clip(s string) string { return s[:min(len(s), 80)] }

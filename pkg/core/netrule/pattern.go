@@ -55,24 +55,17 @@ func encodePart(part string) string {
 // not match. That suffices, because a wildcard that begins to match earlier can match
 // everything that it could match later.
 func matchPart(part, s string) bool {
-	segment, path := mark{-1, 0}, mark{-1, 0} // the last anySegment and the last anyPath
+	m := marks{mark{-1, 0}, mark{-1, 0}}
 	i, j := 0, 0
 	for j < len(s) {
 		switch {
-		case i < len(part) && part[i] == anyPath:
+		case i < len(part) && part[i] <= anySegment:
 			i++
-			path, segment = mark{i, j}, mark{-1, 0}
-		case i < len(part) && part[i] == anySegment:
-			i++
-			segment = mark{i, j}
-		case i < len(part) && part[i] == s[j] && s[j] > anySegment:
+			m.set(part[i-1], mark{i, j})
+		case i < len(part) && part[i] == s[j]:
 			i, j = i+1, j+1
-		case segment.part >= 0 && s[segment.text] != '/' && s[segment.text] != anyPath:
-			segment.text++
-			i, j = segment.part, segment.text
-		case path.part >= 0:
-			path.text++
-			i, j, segment = path.part, path.text, mark{-1, 0}
+		case m.extend(s):
+			i, j = m.last()
 		default:
 			return false
 		}
@@ -83,6 +76,36 @@ func matchPart(part, s string) bool {
 // mark is the position after a wildcard of a part, or -1, and the position in the text up to
 // which the wildcard matches.
 type mark struct{ part, text int }
+
+// marks holds the last anyPath, and the last anySegment after it.
+type marks struct{ path, segment mark }
+
+func (m *marks) set(wildcard byte, at mark) {
+	m.segment = at
+	if wildcard == anyPath {
+		m.path, m.segment = at, mark{-1, 0}
+	}
+}
+
+// extend lets the last wildcard match one more character of s. If anySegment cannot, it is
+// the last anyPath that does. It returns false if neither can.
+func (m *marks) extend(s string) bool {
+	if g := &m.segment; g.part >= 0 && s[g.text] != '/' && s[g.text] != anyPath {
+		g.text++
+		return true
+	}
+	m.segment.part = -1
+	m.path.text++
+	return m.path.part >= 0
+}
+
+// last returns the positions after the last wildcard.
+func (m *marks) last() (part, text int) {
+	if m.segment.part >= 0 {
+		return m.segment.part, m.segment.text
+	}
+	return m.path.part, m.path.text
+}
 
 // covers reports whether part a of a pattern matches every path that part b matches. It may
 // return false for such parts, but never returns true for others.

@@ -111,7 +111,7 @@ func checkMembers(r *Rule) error {
 		return fmt.Errorf("methods: more than %d methods or paths; use several rules", MaxMembers)
 	}
 	for _, m := range r.Methods {
-		if !token(m) || m != strings.ToUpper(m) || m == "CONNECT" {
+		if !method(m) {
 			return fmt.Errorf("methods: %q is not possible; write a method in upper case", m)
 		}
 	}
@@ -122,6 +122,8 @@ func checkMembers(r *Rule) error {
 	}
 	return nil
 }
+
+func method(m string) bool { return token(m) && m == strings.ToUpper(m) && m != "CONNECT" }
 
 func checkMode(r *Rule, ceiling bool) error {
 	switch r.Mode {
