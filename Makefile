@@ -126,6 +126,7 @@ verify: ## what must never be committed broken: modules, generated files, format
 bench: services ## measure, each figure beside its floor
 	scripts/bench-rivals
 	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -count=1 -timeout 20m -run TestBenchDecision ./services/policy/policy
+	cd services/egress-broker && CGO_ENABLED=0 go test -tags bench -v -count=1 -timeout 20m -run 'TestBench$$' ./internal/proxy
 	CGO_ENABLED=0 go test -tags 'bench containers' -v -count=1 -timeout 20m -run TestLatency ./services/session-runner/internal/containerd
 	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -v -count=1 -timeout 240m -run TestBench ./e2e/bench
 

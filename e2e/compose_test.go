@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,7 +17,8 @@ import (
 
 // TestComposeConfigured shows that the services on compose apply the llm document, the
 // capture mode, the policy and the OpenTelemetry settings with which they are
-// configured, and that the NATS server commits in groups in durability mode power.
+// configured, that the NATS server commits in groups in durability mode power, and that a
+// tool reaches what its rules permit, with a credential, and nothing else.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -35,7 +37,24 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 `), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := harness.Compose(t, harness.Options{LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}})
+	var seen atomic.Value
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.Store(r.Header.Get("Authorization"))
+		fmt.Fprint(w, "page of ", r.URL.Path, " for ", r.Header.Get("Authorization"))
+	}))
+	defer site.Close()
+	host := harness.ComposeHost(t)
+	port := site.URL[strings.LastIndexByte(site.URL, ':')+1:]
+	packs := fetchPack(t, fmt.Sprintf("egress:\n- {host: %s, port: %s, mode: http, paths: [/v1/**], credential: {secret: page-token, header: Authorization}}\n", host, port))
+	upper, err := os.ReadFile(filepath.Join(harness.Root(), "bin/packs/upper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(packs, "upper"), upper, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := harness.Compose(t, harness.Options{LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs,
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -53,5 +72,41 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	if err != nil || strings.Contains(events, "a phrase of this test alone") {
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
+	composeEgress(t, m, host, port, &seen)
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })
+}
+
+// composeEgress makes calls of the pack fetch, whose rule permits requests below /v1 of a
+// server of the test and adds a credential.
+func composeEgress(t *testing.T, m *harness.Mesh, host, port string, seen *atomic.Value) {
+	t.Helper()
+	cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress":[{"host":%q,"port":%s,"mode":"http"}]}`, host, port)))
+	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+	if out, err := m.CLIStdin(tokenValue, "secret", "put", "page-token"); err != nil {
+		t.Fatal(out, err)
+	}
+	get := func(url string, direct bool) string {
+		t.Helper()
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-egress", fmt.Sprintf(`{"url":%q,"direct":%v}`, url, direct))
+		if err != nil || r.Status != 200 {
+			t.Fatalf("%v %+v %s", err, r.Status, r.Body)
+		}
+		clean(t, "an output", string(r.Body))
+		return string(r.Body)
+	}
+	at := "http://" + host + ":" + port
+	if out := get(at+"/v1/a", false); !strings.Contains(out, "page of /v1/a for [secret:page-token]") || !strings.Contains(out, `"network:egress_broker"`) {
+		t.Error(out)
+	}
+	if seen.Load() != tokenValue {
+		t.Errorf("the server received %q", seen.Load())
+	}
+	for url, want := range map[string]string{at + "/v2": "path_denied", "http://169.254.169.254/latest": "host_denied", "http://nats:4222/": "host_denied"} {
+		if out := get(url, false); !strings.Contains(out, want) {
+			t.Errorf("%s: %s", url, out)
+		}
+	}
+	if out := get(at+"/v1/a", true); !strings.Contains(out, `"error"`) {
+		t.Error("a program that ignores the proxy reached the server:", out)
+	}
 }

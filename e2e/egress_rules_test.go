@@ -195,3 +195,58 @@ func TestEgressRules(t *testing.T) {
 		})
 	}
 }
+
+// TestEgressBrokerKilled shows that the call continues if the broker is killed in mid-flow,
+// that the flow is on the ledger when the broker runs again, and that a further call has a
+// proxy then.
+func TestEgressBrokerKilled(t *testing.T) {
+	reached, release := make(chan struct{}, 8), make(chan struct{})
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/slow" {
+			reached <- struct{}{}
+			<-release
+		}
+		fmt.Fprint(w, "page")
+	}))
+	defer site.Close()
+	defer close(release)
+	host, port, _ := strings.Cut(strings.TrimPrefix(site.URL, "http://"), ":")
+	m := harness.Processes(t, harness.Options{Packs: fetchPack(t, fmt.Sprintf("egress:\n- {host: %s, port: %s, mode: http}\n", host, port)), Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
+	cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":["%s:%s"]}`, host, port)))
+	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+	ended := make(chan string, 1)
+	go func() {
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-killed", fmt.Sprintf(`{"url":%q}`, site.URL+"/v1/slow"))
+		if err != nil {
+			ended <- err.Error()
+			return
+		}
+		ended <- fmt.Sprint(r.Status, " ", string(r.Body))
+	}()
+	<-reached
+	m.Kill("egress-broker")
+	if got := <-ended; !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"error"`) {
+		t.Error("the call whose flow was cut:", got)
+	}
+	m.Restart("egress-broker")
+	m.WaitReady()
+	eventually(t, "the flow and the end of the proxy are on the ledger", 30*time.Second, func() bool {
+		flow, closed := 0, 0
+		for _, e := range ledger(t, m) {
+			if e.Name == "flow_ended" && strings.Contains(string(e.Data), `"reason":"broker_failed"`) && strings.Contains(string(e.Data), `"path":"/v1/slow"`) {
+				flow++
+			}
+			if e.Name == "egress_closed" && strings.Contains(string(e.Data), `"reason":"restarted"`) {
+				closed++
+			}
+		}
+		return flow == 1 && closed == 1
+	})
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-killed", fmt.Sprintf(`{"url":%q}`, site.URL+"/v1/a"))
+	if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), `"body":"page"`) {
+		t.Errorf("after the restart: %v %s", err, r.Body)
+	}
+	if out := cli(t, m, "replay"); !strings.HasSuffix(strings.TrimSpace(out), "equal") {
+		t.Error(out)
+	}
+}

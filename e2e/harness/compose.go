@@ -69,7 +69,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 func (m *Mesh) configure() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "config")
-	for _, s := range []string{"cli", "gateway", "llm-router", "mesh", "nats", "policy", "session-runner"} {
+	for _, s := range []string{"cli", "egress-broker", "gateway", "llm-router", "mesh", "nats", "policy", "session-runner"} {
 		if err := os.MkdirAll(filepath.Join(dir, s), 0o755); err != nil {
 			m.T.Fatal(err)
 		}
@@ -146,6 +146,9 @@ func (m *Mesh) reachable(doc []byte) []byte {
 		return []byte(host + ":" + port)
 	})
 }
+
+// ComposeHost returns the host's address on the test's network.
+func ComposeHost(t testing.TB) string { return testHost(t) }
 
 func (m *Mesh) read(path string) []byte {
 	m.T.Helper()

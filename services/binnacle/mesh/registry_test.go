@@ -96,6 +96,7 @@ type composeFile struct {
 	Keys     composeService `yaml:"x-keys"`
 	Services map[string]composeService
 	Volumes  map[string]any
+	Networks map[string]struct{ Internal bool }
 }
 
 type composeService struct {
@@ -108,6 +109,8 @@ type composeService struct {
 	Tmpfs       []string
 	Healthcheck map[string]any
 	Restart     string
+	Networks    []string
+	NetworkMode string `yaml:"network_mode"`
 }
 
 // helpers lists the containers that are not services of the registry.
@@ -158,6 +161,36 @@ func TestScraped(t *testing.T) {
 	slices.Sort(want)
 	if targets != strings.Join(want, ", ") {
 		t.Errorf("the targets are %s, want %s", targets, strings.Join(want, ", "))
+	}
+}
+
+// TestComposeNetworks checks that, according to docker-compose.yaml, only the egress-broker,
+// the gateway, the llm-router and the balancer, which publishes the port, are on a network
+// with a way out, and that no container has the network of the host.
+func TestComposeNetworks(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc composeFile
+	if err := yaml.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for name, s := range doc.Services {
+		if s.NetworkMode != "" && s.NetworkMode != "none" {
+			t.Errorf("%s: network_mode %s", name, s.NetworkMode)
+		}
+		if s.NetworkMode == "" && len(s.Networks) == 0 {
+			t.Errorf("%s is on the default network, which has a way out", name)
+		}
+		if slices.ContainsFunc(s.Networks, func(n string) bool { return !doc.Networks[n].Internal }) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	if want := []string{"balancer", "egress-broker", "gateway", "llm-router"}; !slices.Equal(out, want) {
+		t.Errorf("%v have a way out, want %v", out, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"maps"
 	"net"
 	"os"
@@ -28,7 +29,7 @@ type call struct {
 	inbox string
 	out   egress.Opened
 	stop  context.CancelFunc
-	note  string        // path of the file with the sequence of the request
+	note  *journal
 	done  chan struct{} // closed when egress_closed was recorded
 
 	mu       sync.Mutex
@@ -59,9 +60,21 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	}
 	rules := netrule.Intersect(netrule.OfIntent(a.Decision.Intent), s.ceiling)
 	c := &call{cause: e, inbox: req.Inbox, done: make(chan struct{}), written: make(chan struct{}), facts: make(chan *contract.Event, maxListed)}
+	before, err := s.pastOf(ctx, e, at, req.Inbox)
+	if err != nil {
+		return out, "", err
+	}
 	limits := proxy.Limits{Bytes: allowance(a)}
+	switch {
+	case before.other:
+		return out, "the call has a proxy already", nil
+	case limits.Bytes > 0 && before.used >= limits.Bytes:
+		return out, "the byte allowance of the call is used up", nil
+	case limits.Bytes > 0:
+		limits.Bytes -= before.used
+	}
 	secrets := &credentials{fetch: s.fetch, cause: e, a: a, allowed: at}
-	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Credential: secrets.get, Record: func(f proxy.Flow) { s.flow(c, f) }})
+	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Credential: secrets.get, Begin: func(f proxy.Flow) { s.begun(c, f) }, Record: func(f proxy.Flow) { s.flow(c, f) }})
 	if err != nil {
 		return out, err.Error(), nil
 	}
@@ -70,8 +83,7 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	if len(path) > maxPath {
 		return out, "the path of the call's socket, " + path + ", is too long: use a shorter folder for sockets", nil
 	}
-	c.note = path + note
-	if err := remember(c.note, seq); err != nil {
+	if c.note, err = newJournal(path+note, seq); err != nil {
 		return out, "", err
 	}
 	fact := s.fact(e, events.EgressOpenedName, contract.Bytes(&events.EgressOpened{Authority: digest(p.CA()), CallID: e.CallID, DecisionID: a.Decision.ID,
@@ -110,7 +122,7 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 	data := events.EgressClosed{BytesIn: t.BytesIn, BytesOut: t.BytesOut, CallID: c.cause.CallID, Denied: t.Denied, Flows: t.Flows, Reason: c.reason, Unlisted: c.unlisted}
 	c.mu.Unlock()
 	s.append(s.fact(c.cause, events.EgressClosedName, contract.Bytes(&data)))
-	if err := os.Remove(c.note); err != nil {
+	if err := c.note.remove(); err != nil {
 		s.env.Log.Warn("file of a closed proxy not removed", "err", err)
 	}
 	s.mu.Lock()
@@ -139,6 +151,13 @@ func (s *Service) closeAll() {
 	}
 }
 
+// begun writes the begin of a flow to the journal of the call.
+func (s *Service) begun(c *call, f proxy.Flow) {
+	if err := c.note.begin(f); err != nil {
+		s.env.Log.Error("the begin of a flow was not written: if this process is killed, the flow is not recorded", "call", c.cause.CallID, "err", err)
+	}
+}
+
 // flow queues the event of a flow or a denial. After maxListed events of the call, it only
 // counts the flow.
 func (s *Service) flow(c *call, f proxy.Flow) {
@@ -153,6 +172,9 @@ func (s *Service) flow(c *call, f proxy.Flow) {
 		MS: f.Duration.Milliseconds(), Path: f.Path, Port: int64(f.Port), QueryDigest: f.Query, Reason: string(f.Reason), Status: int64(f.Status)}
 	if f.Address.IsValid() {
 		d.Address = f.Address.String()
+	}
+	if f.ID != 0 {
+		defer s.noted(c, f)
 	}
 	if f.Denied {
 		denied := events.FlowDenied(d)
@@ -189,25 +211,24 @@ func (s *Service) append(e *contract.Event) {
 	}
 }
 
-// remember writes the sequence of a call's request to a file beside the socket. If the
-// process is killed, the next process of the instance reads the file and records that the
-// proxy was closed.
-func remember(path string, request uint64) error {
-	return os.WriteFile(path, strconv.AppendUint(nil, request, 10), 0o600)
+// noted writes the end of a flow to the journal of the call, after its event was queued.
+func (s *Service) noted(c *call, f proxy.Flow) {
+	if err := c.note.write(entry{End: f.ID}); err != nil {
+		s.env.Log.Warn("the end of a flow was not written", "call", c.cause.CallID, "err", err)
+	}
 }
 
-// abandoned records egress_closed for a proxy of an earlier process. The figures of its flows
-// are lost with that process.
-func (s *Service) abandoned(ctx context.Context, path string) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
+// abandoned records the flows of a proxy of an earlier process that was killed, and that the
+// proxy is closed. What the flows transferred is not known.
+func (s *Service) abandoned(ctx context.Context, j *journal) error {
+	seq, open, err := j.read()
+	if err != nil || seq == 0 {
 		return err
 	}
-	seq, err := strconv.ParseUint(string(b), 10, 64)
-	if err != nil {
-		return nil // the file was not written completely, so the proxy was not opened
-	}
 	en, err := s.env.Emit.Log.Get(ctx, seq)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil // the ledger lost its end
+	}
 	if err != nil {
 		return err
 	}
@@ -215,9 +236,19 @@ func (s *Service) abandoned(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
+	for _, f := range open {
+		flow := events.FlowEnded{CallID: e.CallID, Credential: f.Credential, Host: f.Host, Method: f.Method, Mode: f.Mode, Path: f.Path, Port: int64(f.Port), Reason: string(proxy.BrokerFailed)}
+		fact := s.fact(e, events.FlowEndedName, contract.Bytes(&flow))
+		fact.ID = contract.IDEgressFact + e.ID + "-" + strconv.FormatInt(f.Begin, 10)
+		if _, err := s.env.Emit.Append(ctx, fact); err != nil && !errors.Is(err, eventlog.ErrIDConflict) { // another instance was killed after it recorded this
+			return err
+		}
+	}
 	fact := s.fact(e, events.EgressClosedName, contract.Bytes(&events.EgressClosed{CallID: e.CallID, Reason: "restarted"}))
 	fact.ID = contract.IDEgressFact + e.ID
-	_, err = s.env.Emit.Append(ctx, fact)
+	if _, err = s.env.Emit.Append(ctx, fact); errors.Is(err, eventlog.ErrIDConflict) {
+		return nil
+	}
 	return err
 }
 

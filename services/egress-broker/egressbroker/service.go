@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +95,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := netrule.CheckCeiling(s.ceiling); err != nil {
 		return fmt.Errorf("egress-broker.hosts: %w", err)
 	}
-	if err := s.clear(ctx); err != nil {
+	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+		return fmt.Errorf("egress: %w", err)
+	}
+	if err := s.sweep(ctx); err != nil {
 		return fmt.Errorf("egress: %w", err)
 	}
 	last, err := env.Emit.Log.Last(ctx, bus.EveryEvent)
@@ -104,6 +109,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	ended := follow.New(env.Conn, env.Instance, outcomes, s.ended)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return ended.Run(ctx, last.Seq+1) })
+	g.Go(func() error { return s.sweeps(ctx) })
 	g.Go(func() error {
 		select {
 		case <-ended.Ready():
@@ -118,25 +124,47 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return err
 }
 
-// clear creates the folder of the instance's sockets, and records that the proxies of an
-// earlier process are closed.
-func (s *Service) clear(ctx context.Context) error {
-	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
-		return err
+// sweepEvery is the time between two sweeps.
+const sweepEvery = time.Minute
+
+// sweeps sweeps until ctx is done.
+func (s *Service) sweeps(ctx context.Context) error {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+				s.env.Log.Error("proxies of processes that have ended", "err", err)
+			}
+		}
 	}
-	left, err := os.ReadDir(s.Dir)
+}
+
+// sweep records that the proxies of processes that have ended are closed, of this and of the
+// other instances with the same folder, and removes their files.
+func (s *Service) sweep(ctx context.Context) error {
+	notes, err := filepath.Glob(filepath.Join(filepath.Dir(s.Dir), "*", "*"+note))
 	if err != nil {
 		return err
 	}
-	for _, f := range left {
-		path := filepath.Join(s.Dir, f.Name())
-		if filepath.Ext(path) == note {
-			if err := s.abandoned(ctx, path); err != nil {
-				return err
-			}
+	for _, path := range notes {
+		j, err := left(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && j == nil {
+			continue // closed meanwhile, or open
 		}
-		if err := os.Remove(path); err != nil {
+		if err != nil {
 			return err
+		}
+		err = s.abandoned(ctx, j)
+		if err == nil {
+			_ = os.Remove(strings.TrimSuffix(path, note)) // the socket; it may be missing
+			err = j.remove()
+		}
+		if err != nil {
+			return errors.Join(err, j.file.Close())
 		}
 	}
 	return nil

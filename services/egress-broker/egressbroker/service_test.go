@@ -2,6 +2,7 @@ package egressbroker
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
@@ -21,6 +23,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
 
 const secretValue = "s3cret/value+of the token"
@@ -89,6 +93,20 @@ func (b *broker) events() (out []string) {
 	return out
 }
 
+// data returns the data of the last event of this instance with the name.
+func (b *broker) data(name string) (out string) {
+	b.t.Helper()
+	for en, err := range b.log.Scan(b.t.Context(), "evt.t.egress-broker.>", 1) {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if e, err := eventlog.Open(en, eventlog.Every); err == nil && e.Name == name && e.Source == "egress-broker/egress-broker-1" {
+			out = string(e.Data)
+		}
+	}
+	return out
+}
+
 // client returns an HTTP client that uses a proxy on a unix socket.
 func client(socket string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
@@ -145,12 +163,32 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// TestRestarted shows that the next process of an instance records that a proxy is closed,
-// once, and removes its files.
+// TestRestarted shows that another process records the open flows of a proxy whose process
+// has ended, and that the proxy is closed, once, and removes its files; and that it leaves
+// a proxy that is open.
 func TestRestarted(t *testing.T) {
 	dir := t.TempDir()
-	b := newBroker(t, dir, "a.example")
-	if err := remember(filepath.Join(dir, "x"+note), b.seq); err != nil {
+	b := newBroker(t, filepath.Join(dir, "egress-broker-1"), "a.example")
+	dir = filepath.Join(dir, "egress-broker-2") // of another instance
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	j, err := newJournal(filepath.Join(dir, "x"+note), b.seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range int64(2) {
+		if err := j.begin(proxy.Flow{ID: id + 1, Host: "a.example", Port: 80, Path: "/"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.write(entry{End: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.sweep(t.Context()); err != nil || len(b.events()) != 0 {
+		t.Fatal("a proxy that is open was recorded as closed:", err, b.events())
+	}
+	if err := j.file.Close(); err != nil { // ends the lock, as the end of the process does
 		t.Fatal(err)
 	}
 	for _, name := range []string{"x", "half" + note} {
@@ -159,15 +197,77 @@ func TestRestarted(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := b.clear(t.Context()); err != nil {
+		if err := b.sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := strings.Join(b.events(), " "); got != "egress_closed:restarted" {
+	if got := strings.Join(b.events(), " "); got != "flow_ended:broker_failed egress_closed:restarted" {
 		t.Error(got)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Error(left, err)
+	}
+}
+
+// TestPast shows which bytes earlier proxies of a call have used, and when a proxy is open
+// for another request: with two instances, of which one was killed, restarted or not.
+func TestPast(t *testing.T) {
+	request := func(id, inbox string) *contract.Event {
+		return &contract.Event{ID: id, Name: contract.EventEgressRequested, Source: "session-runner/session-runner-1", Data: contract.Bytes(&egress.Request{CallID: "c-1", Inbox: inbox, To: "session-runner-1"})}
+	}
+	by := func(instance, cause, name string, data canon.Document) *contract.Event {
+		return &contract.Event{Name: name, Source: "egress-broker/" + instance, Cause: cause, Data: contract.Bytes(data)}
+	}
+	open := func(instance, cause string) *contract.Event {
+		return by(instance, cause, events.EgressOpenedName, &events.EgressOpened{CallID: "c-1"})
+	}
+	flow := func(instance, cause string, n int64) *contract.Event {
+		return by(instance, cause, events.FlowEndedName, &events.FlowEnded{CallID: "c-1", BytesIn: n, BytesOut: 1})
+	}
+	closed := func(instance, cause string, n int64) *contract.Event {
+		return by(instance, cause, events.EgressClosedName, &events.EgressClosed{CallID: "c-1", BytesIn: n, Reason: "x"})
+	}
+	first, again, second := request("r-1", "egress-1"), request("r-2", "egress-1"), request("r-3", "egress-2")
+	for name, c := range map[string]struct {
+		list []*contract.Event
+		want past
+	}{
+		"nothing":                           {[]*contract.Event{first}, past{}},
+		"open for this request":             {[]*contract.Event{first, open("a", "r-1"), flow("a", "r-1", 10)}, past{11, false}},
+		"open for a repetition":             {[]*contract.Event{first, again, open("a", "r-2"), flow("a", "r-2", 10)}, past{11, false}},
+		"open for another request":          {[]*contract.Event{first, second, open("a", "r-3")}, past{0, true}},
+		"another request, closed":           {[]*contract.Event{second, open("a", "r-3"), flow("a", "r-3", 1), closed("a", "r-3", 50)}, past{50, false}},
+		"killed and restarted":              {[]*contract.Event{second, open("a", "r-3"), flow("a", "r-3", 20), closed("a", "r-3", 0)}, past{21, false}},
+		"two instances, one of them killed": {[]*contract.Event{first, again, open("a", "r-1"), flow("a", "r-1", 5), open("b", "r-2"), flow("b", "r-2", 7), closed("b", "r-2", 8)}, past{14, false}},
+		"closed by another instance":        {[]*contract.Event{second, open("a", "r-3"), flow("a", "r-3", 5), closed("b", "r-3", 0)}, past{6, false}},
+	} {
+		if got := fold(c.list, "egress-1"); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// TestAllowance shows that a second broker gives a call what the first one, which was killed,
+// has left of the allowance, and nothing if that is nothing or another request has a proxy.
+func TestAllowance(t *testing.T) {
+	for used, want := range map[int64]int64{0: 1000, 300: 699, 999: 0} {
+		b := newBroker(t, t.TempDir(), "a.example")
+		b.allowed.Decision.Intent.Budget = &contract.Reservation{Amounts: contract.Amounts{EgressBytes: 1000}}
+		killed := &emit.Emitter{Log: b.log, Tenant: "t", Source: "egress-broker/egress-broker-2", Now: time.Now}
+		b.append(killed.New(events.EgressOpenedName, "s-1", contract.Bytes(&events.EgressOpened{CallID: "c-1", Hosts: []string{}}), b.request))
+		if used > 0 {
+			b.append(killed.New(events.FlowEndedName, "s-1", contract.Bytes(&events.FlowEnded{CallID: "c-1", BytesIn: used, BytesOut: 1}), b.request))
+		}
+		if _, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-2"}, b.allowed, 1); !strings.Contains(refusal, "already") || err != nil {
+			t.Error("another request:", refusal, err)
+		}
+		_, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-1"}, b.allowed, 1)
+		if err != nil || (refusal != "") != (want == 0) {
+			t.Fatal(used, refusal, err)
+		}
+		if want > 0 && !strings.Contains(b.data(events.EgressOpenedName), fmt.Sprintf(`"limit_bytes":%d,`, want)) {
+			t.Error(used, b.data(events.EgressOpenedName))
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 // Flow is the record of one flow that has ended, or of a denial.
 type Flow struct {
+	ID         int64  // number of the flow in its call, from 1; 0 for a denial
 	Host       string // in canonical form; empty if the request was not readable
 	Port       int
 	Method     string         // CONNECT for modes Passthrough and TCP
@@ -115,6 +116,17 @@ func (f *flow) set(change func(*Flow)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.rec)
+}
+
+// announce reports that the flow was allowed, before anything is sent.
+func (f *flow) announce() {
+	f.mu.Lock()
+	f.rec.ID = f.p.allowed.Add(1)
+	rec := f.rec
+	f.mu.Unlock()
+	if f.p.cfg.Begin != nil {
+		f.p.cfg.Begin(rec)
+	}
 }
 
 // end closes the flow and records it.

@@ -57,6 +57,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t *tunnel) {
 			return
 		}
 	}
+	f.announce()
 	defer func() {
 		if v := recover(); v != nil { // httputil aborts the response if it cannot be completed
 			f.blame(ClientFailed)

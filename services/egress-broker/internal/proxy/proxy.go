@@ -31,6 +31,8 @@ type Config struct {
 	// Credential returns the secret that r names, for a request to host. It is called
 	// once per request. A nil Credential fails every such request.
 	Credential func(ctx context.Context, r netrule.Rule, host, method, path string) (secret string, err error)
+	// Begin receives each flow when it was allowed, before anything is sent. It may be nil.
+	Begin func(Flow)
 	// Record receives each flow when it has ended, and each denial. It may be nil.
 	Record func(Flow)
 	// Resolve returns the addresses of a name. The default is the system's resolver
@@ -70,6 +72,7 @@ type Proxy struct {
 	secrets   bool                   // a rule has a credential
 	hidden    atomic.Pointer[hidden] // secrets that requests have carried; nil if there are none
 	flows     atomic.Int64           // open flows
+	allowed   atomic.Int64           // flows that were allowed
 	conns     atomic.Int64           // open connections of the client
 
 	mu      sync.Mutex

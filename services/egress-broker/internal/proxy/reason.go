@@ -21,5 +21,6 @@ const (
 	FlowsExceeded      netrule.Reason = "flows_exceeded"      // too many flows at a time
 	TimedOut           netrule.Reason = "timed_out"           // the flow was idle or open for too long
 	Cancelled          netrule.Reason = "call_ended"          // the call ended
+	BrokerFailed       netrule.Reason = "broker_failed"       // the broker was killed; the bytes of the flow are not known
 	ClientFailed       netrule.Reason = "client_failed"       // the client closed the connection early
 )

@@ -132,6 +132,7 @@ func (p *Proxy) connectRaw(w http.ResponseWriter, r *http.Request, rec Flow) {
 		f.refuse(w, why)
 		return
 	}
+	f.announce()
 	up, err := p.dial(f.ctx, "tcp", authorityOf(rec.Host, rec.Port))
 	if err != nil {
 		f.refuseError(w, r, err)

@@ -53,16 +53,21 @@ func TestVotes(t *testing.T) {
 }
 
 // TestWebhook checks that the webhook receives an escalation with a signature, that the
-// message is redelivered if the webhook fails, and that the webhook receives neither an
+// message is redelivered if the webhook fails or redirects, and that the webhook receives neither an
 // expired escalation, nor one that is not synced, nor a message that is not an escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent
 	var body []byte
 	var signature string
+	redirected := false
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ = io.ReadAll(r.Body)
 		signature = r.Header.Get(approvals.SignatureHeader)
+		if r.URL.Path == "/elsewhere" {
+			redirected = true
+		}
+		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(status)
 	}))
 	defer srv.Close()
@@ -95,6 +100,9 @@ func TestWebhook(t *testing.T) {
 	}
 	if status = http.StatusBadGateway; send(contract.Bytes(&x)).Settled != "nak" {
 		t.Error("a webhook that fails is not notified again")
+	}
+	if status = http.StatusTemporaryRedirect; send(contract.Bytes(&x)).Settled != "nak" || redirected {
+		t.Error("a redirect of the webhook was followed:", redirected)
 	}
 	body = nil
 	if m := send([]byte(`{}`)); m.Settled != "term" || body != nil {

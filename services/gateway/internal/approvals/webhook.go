@@ -104,7 +104,9 @@ func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escal
 	return nil
 }
 
-var webhookClient = &http.Client{Transport: &http.Transport{}}
+// webhookClient follows no redirect, so that the webhook's server cannot direct a notice to
+// an address that the operator did not configure.
+var webhookClient = &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // Signature returns the value of SignatureHeader for a body that is sent at t.
 func Signature(key []byte, t time.Time, body []byte) string {

@@ -135,11 +135,11 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
 	}
-	if err := s.Egress.Check(); err != nil {
+	if err := checkEgress(s.Egress); err != nil {
 		return sandbox.Outcome{}, err
 	}
 	s.Env = s.Egress.Environment(s.Env)
-	p := profile{image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB)}
+	p := profile{image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB), egress: s.Egress != nil}
 	c := r.pool.take(p, s.Program)
 	if c == nil {
 		var err error
@@ -261,18 +261,22 @@ func environment(image, pack []string) []string {
 // namespace with a loopback device only, no capabilities,
 // a system call filter, a read-only root, and the limits of the run. The two writable
 // folders are tmpfs mounts of the profile's size, whose pages count as memory of the run.
-func spec(p profile, argv, env []string, uid uint32) []oci.SpecOpts {
+func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts {
 	mem := uint64(p.memoryMiB) << 20
 	folder := []string{"nosuid", "nodev", "noexec", fmt.Sprintf("size=%dm", p.diskMiB), "mode=1777"}
+	var more []specs.Mount
+	if way != "" {
+		more = way.mounts()
+	}
 	return []oci.SpecOpts{
 		oci.WithDefaultSpec(), oci.WithDefaultUnixDevices, oci.WithProcessArgs(argv...), oci.WithProcessCwd("/work"),
 		withEnv(env),
 		oci.WithRootFSReadonly(), oci.WithUIDGID(uid, uid), oci.WithCapabilities(nil), oci.WithNoNewPrivileges,
 		seccomp.WithDefaultProfile(), narrowed, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(p.pids),
 		oci.WithCPUCFS(p.cpuMillis*100, 100000),
-		oci.WithMounts([]specs.Mount{
+		oci.WithMounts(append([]specs.Mount{
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: folder},
-			{Destination: "/work", Type: "tmpfs", Source: "tmpfs", Options: folder}}),
+			{Destination: "/work", Type: "tmpfs", Source: "tmpfs", Options: folder}}, more...)),
 		oci.WithMaskedPaths([]string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware", "/proc/scsi"}),
 		oci.WithHostname("sandbox"),
 	}

@@ -1,99 +1,164 @@
 package containerd
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"os"
-	"path"
+	"path/filepath"
+	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/forward"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// egress writes the certificate authority of the call into the container and starts the
-// forwarder. It must be called before the program starts. It returns a function that ends
-// the forwarder (see sandbox.Egress.Forward). If way is nil, the container has no egress.
+// A container for a run with egress has a folder of the host mounted, read-only. Before the
+// program, the launcher executes the listener: a program of about 350 bytes that listens at
+// forward.Address in the network namespace of the container, sends the descriptor of its
+// listener through a unix socket in that folder (unix(7), SCM_RIGHTS), and executes the
+// launcher again. It exits with listenerFailed if one of its system calls fails. The
+// session-runner accepts the connections of the container on that descriptor, so it needs
+// neither to be root nor to see the processes of the container. The socket is removed before
+// the program starts.
+const (
+	listenerPath   = "/pack/listener"
+	listenerFailed = 126
+	listenerFolder = "/run/egress" // the listener connects to the socket "s" in it
+	listenerTime   = 10 * time.Second
+)
+
+// listeners holds the listener's machine code by GOARCH.
+var listeners = map[string][]byte{"amd64": listenerAMD64, "arm64": listenerARM64}
+
+// listenerELF returns the listener as a static ELF executable for the architecture, or nil if
+// there is none for it.
+func listenerELF(goarch string) []byte { return elf(launchers[goarch].machine, listeners[goarch]) }
+
+// wayOut is the folder on the host that a container for a run with egress has mounted. It
+// has a folder for the socket, and a file for the certificate authority of the call.
+type wayOut string
+
+func (w wayOut) sockets() string   { return filepath.Join(string(w), "s") }
+func (w wayOut) authority() string { return filepath.Join(string(w), "ca") }
+
+// create creates the folder. The container's user id must be able to read what is in it.
+func (w wayOut) create() error {
+	if err := os.MkdirAll(w.sockets(), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(w.authority(), nil, 0o644)
+}
+
+// mounts returns the mounts of the container. The program can change nothing in them.
+func (w wayOut) mounts() []specs.Mount {
+	options := []string{"bind", "ro", "nosuid", "nodev", "noexec"}
+	return []specs.Mount{{Destination: listenerFolder, Type: "bind", Source: w.sockets(), Options: options}, {Destination: sandbox.CAPath, Type: "bind", Source: w.authority(), Options: options}}
+}
+
+// checkEgress returns an error if a run cannot have this egress. e may be nil.
+func checkEgress(e *sandbox.Egress) error {
+	switch {
+	case e == nil:
+		return nil
+	case launcherCode == nil:
+		return fmt.Errorf("%w on this architecture", sandbox.ErrNoEgress)
+	}
+	return e.CheckAuthority()
+}
+
+// egress writes the certificate authority of the call, obtains the listener of the container
+// and starts the forwarder. It must be called before the program starts. It returns a
+// function that ends the forwarder and returns the number of bytes that it copied. If way
+// is nil, the container has no egress.
 func (c *prepared) egress(way *sandbox.Egress) (stop func() int64, err error) {
 	if way == nil {
 		return way.Forward(nil)
 	}
-	process, err := forward.Process(int(c.task.Pid()))
-	if err != nil {
-		return nil, fmt.Errorf("egress: %w", err)
-	}
-	defer process.Close()
-	if err := belongs(process, c.task.ID()); err != nil {
-		return nil, fmt.Errorf("egress: %w", err)
-	}
-	if err := writeCA(process, way.CA); err != nil {
+	if err := os.WriteFile(c.way.authority(), way.CA, 0o644); err != nil {
 		return nil, fmt.Errorf("egress: certificate authority: %w", err)
 	}
-	return way.Forward(process)
+	l, err := c.listener()
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", err)
+	}
+	f, err := forward.Serve(l, way.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", errors.Join(err, l.Close()))
+	}
+	return func() int64 { f.Close(); return f.Bytes() }, nil
 }
 
-// belongs returns an error unless the process whose folder in /proc is given is in the
-// control group of the container with the given id. It wraps sandbox.ErrNoEgress, because
-// the usual reason is that containerd counts processes in another PID namespace.
-func belongs(process *os.File, id string) error {
-	f, err := openAt(process, "cgroup", &unix.OpenHow{Flags: unix.O_RDONLY})
+// listener makes the launcher execute the listener, and returns the listener that it opens in
+// the network namespace of the container.
+func (c *prepared) listener() (net.Listener, error) {
+	dir, err := os.Open(c.way.sockets())
 	if err != nil {
-		return err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 64<<10))
-	if err != nil {
-		return err
-	}
-	if !inGroup(b, id) {
-		return fmt.Errorf("%w: the process is not one of container %s", sandbox.ErrNoEgress, id)
-	}
-	return nil
-}
-
-// inGroup reports whether a control group in the file /proc/PID/cgroup has the given name.
-func inGroup(file []byte, name string) bool { return bytes.Contains(file, []byte("/"+name+"\n")) }
-
-// writeCA creates the file sandbox.CAPath in the root file system of a process, given its
-// folder in /proc. The folder of the file must be a tmpfs in which only root can write.
-// No symbolic link is followed, and an existing file is an error.
-func writeCA(process *os.File, ca []byte) error {
-	root, err := openAt(process, "root", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	const inside = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-	dir, err := openAt(root, path.Dir(sandbox.CAPath), &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY, Resolve: inside})
-	if err != nil {
-		return err
+		return nil, err
 	}
 	defer dir.Close()
-	var fs unix.Statfs_t
-	var st unix.Stat_t
-	if err := errors.Join(unix.Fstatfs(int(dir.Fd()), &fs), unix.Fstat(int(dir.Fd()), &st)); err != nil {
-		return err
-	}
-	if fs.Type != unix.TMPFS_MAGIC || st.Uid != 0 || st.Mode&0o022 != 0 {
-		return fmt.Errorf("the folder %s of the container is not a tmpfs of root", path.Dir(sandbox.CAPath))
-	}
-	f, err := openAt(dir, path.Base(sandbox.CAPath), &unix.OpenHow{Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL, Mode: 0o444, Resolve: inside})
+	path := fmt.Sprintf("/proc/self/fd/%d/s", dir.Fd()) // the path of a socket has at most 107 bytes
+	in, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = f.Write(ca)
-	return errors.Join(err, f.Chmod(0o444), f.Close())
+	defer in.Close()                                                                                         // and removes the socket
+	if err := errors.Join(os.Chmod(path, 0o666), in.SetDeadline(time.Now().Add(listenerTime))); err != nil { // no other container has the folder
+		return nil, err
+	}
+	message, err := startMessage([]string{listenerPath}, nil)
+	if err != nil {
+		return nil, err
+	}
+	// The launcher reads exactly the message.
+	written := make(chan error, 1)
+	go func() { _, err := c.stdin.Write(message); written <- err }()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-c.ended.done:
+			_ = in.Close()
+		case <-ended:
+		}
+	}()
+	conn, err := in.AcceptUnix()
+	if err != nil {
+		return nil, fmt.Errorf("no listener in the container: %w", err)
+	}
+	defer conn.Close()
+	if err := errors.Join(<-written, conn.SetDeadline(time.Now().Add(listenerTime))); err != nil {
+		return nil, err
+	}
+	return received(conn)
 }
 
-// openAt opens a file whose path is relative to the folder dir.
-func openAt(dir *os.File, name string, how *unix.OpenHow) (*os.File, error) {
-	how.Flags |= unix.O_CLOEXEC
-	fd, err := unix.Openat2(int(dir.Fd()), name, how)
+// received returns the TCP listener whose descriptor the peer of a connection sends.
+func received(conn *net.UnixConn) (net.Listener, error) {
+	var data [1]byte
+	control := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(data[:], control)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+		return nil, err
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	messages, err := unix.ParseSocketControlMessage(control[:n])
+	if err != nil || len(messages) != 1 {
+		return nil, errors.Join(errors.New("the container sent no descriptor"), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.Join(errors.New("the container sent no descriptor"), err)
+	}
+	file := os.NewFile(uintptr(fds[0]), "listener")
+	defer file.Close() // FileListener copies the descriptor
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := l.(*net.TCPListener); !ok {
+		return nil, errors.Join(errors.New("the container sent another descriptor than that of a TCP listener"), l.Close())
+	}
+	return l, nil
 }

@@ -236,7 +236,7 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	argv := []string{initPath, strconv.FormatInt(int64(s.Life/time.Second), 10)}
 	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
 		containerd.WithContainerLabels(map[string]string{uidLabel: strconv.Itoa(uid)}),
-		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid)), workSize(s.DiskMiB))...))
+		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid), ""), workSize(s.DiskMiB))...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}

@@ -224,6 +224,7 @@ func layerOf(p *program.Program) ([]byte, error) {
 	bodies := map[string][]byte{}
 	if launcher := launcherELF(runtime.GOARCH); launcher != nil {
 		bodies[strings.TrimPrefix(launcherPath, "/")] = launcher
+		bodies[strings.TrimPrefix(listenerPath, "/")] = listenerELF(runtime.GOARCH)
 	}
 	for name, p := range files {
 		var err error

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type profile struct {
 	cpuMillis int64
 	pids      int64
 	diskMiB   int64 // size of each writable folder
+	egress    bool  // the container can have a listener for its connections
 }
 
 // prepared is a container for one run. Its first process is the launcher, which waits for the
@@ -36,6 +39,7 @@ type prepared struct {
 	uidFact  string // entry of the attestation for the user id
 	task     containerd.Task
 	launcher bool
+	way      wayOut // folder for a run with egress; empty for another
 	ended    *ending
 	stdin    *io.PipeWriter
 	stdout   *later
@@ -74,13 +78,20 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	if c.launcher {
 		argv, env = []string{launcherPath}, nil
 	}
+	if p.egress {
+		c.way = wayOut(filepath.Join(r.fifoDir, "egress-"+id))
+		undo = append(undo, func() { r.report("folder", id, os.RemoveAll(string(c.way))) })
+		if err := c.way.create(); err != nil {
+			return nil, fmt.Errorf("egress: %w", err)
+		}
+	}
 	sn := r.client.SnapshotService(snapshotter)
 	if _, err := sn.View(rpc, id, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
 	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithNewSpec(spec(p, argv, environment(img.env, env), uint32(uid))...))
+		containerd.WithNewSpec(spec(p, argv, environment(img.env, env), uint32(uid), c.way)...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}

@@ -42,29 +42,52 @@ type Forwarder struct {
 // of a socket, or if this process lacks a capability that it needs: CAP_SYS_ADMIN, and
 // CAP_NET_ADMIN if the loopback device is down.
 func Start(ns *os.File, socket string) (*Forwarder, error) {
-	switch i, err := os.Stat(socket); {
-	case err != nil:
+	if err := check(socket); err != nil {
 		return nil, err
-	case i.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("%s is not a unix socket", socket)
 	}
-	f := &Forwarder{socket: socket, slots: make(chan struct{}, MaxConns)}
+	var l net.Listener
 	if err := within(ns, func() (err error) {
 		if err = loopbackUp(); err == nil {
 			var plain net.ListenConfig
 			plain.SetMultipathTCP(false)
-			f.listener, err = plain.Listen(context.Background(), "tcp4", Address)
+			l, err = plain.Listen(context.Background(), "tcp4", Address)
 		}
 		return err
 	}); err != nil {
-		if f.listener != nil {
-			_ = f.listener.Close()
+		if l != nil {
+			_ = l.Close()
 		}
 		return nil, err
 	}
+	return serve(l, socket), nil
+}
+
+// Serve copies each connection of a listener, which is in the network namespace of a
+// sandbox, to the unix socket with the given path until Close is called, which also closes
+// the listener. It returns an error if the path is not that of a socket.
+func Serve(l net.Listener, socket string) (*Forwarder, error) {
+	if err := check(socket); err != nil {
+		return nil, err
+	}
+	return serve(l, socket), nil
+}
+
+func serve(l net.Listener, socket string) *Forwarder {
+	f := &Forwarder{listener: l, socket: socket, slots: make(chan struct{}, MaxConns)}
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	f.all.Go(f.accept)
-	return f, nil
+	return f
+}
+
+// check returns an error if the path is not that of a unix socket.
+func check(socket string) error {
+	switch i, err := os.Stat(socket); {
+	case err != nil:
+		return err
+	case i.Mode().Type() != os.ModeSocket:
+		return fmt.Errorf("%s is not a unix socket", socket)
+	}
+	return nil
 }
 
 // Close closes the listener and all connections, including those whose data was not

@@ -17,7 +17,7 @@ type Egress struct {
 }
 
 // ErrNoEgress means that a tier cannot connect a run to a proxy on this host.
-var ErrNoEgress = errors.New("egress needs tier process or container, with a session-runner that is root and sees the processes of its sandboxes")
+var ErrNoEgress = errors.New("egress needs tier container, or tier process with a session-runner that is root")
 
 // CAPath is the path, in a sandbox with egress, of a file that holds the certificate
 // authority of the call. The program cannot change it.
@@ -43,7 +43,13 @@ func (e *Egress) Check() error {
 		return nil
 	case !privileged():
 		return ErrNoEgress
-	case len(e.CA) == 0:
+	}
+	return e.CheckAuthority()
+}
+
+// CheckAuthority returns an error if the certificate authority is missing.
+func (e *Egress) CheckAuthority() error {
+	if len(e.CA) == 0 {
 		return errors.New("egress: no certificate authority")
 	}
 	return nil

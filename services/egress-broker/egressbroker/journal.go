@@ -1,0 +1,124 @@
+package egressbroker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
+)
+
+// journal is a file beside the socket of a call's proxy that exists while the proxy is open.
+// It holds the sequence of the request and the open flows, so that another process can record
+// their ends if this one is killed. The process that has the proxy has a lock on the file
+// (flock(2)), which ends with it. It is not synced: it survives the
+// process, but a loss of power can lose it.
+type journal struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+// entry is a line of a journal: the request, the begin of a flow, or the end of one.
+type entry struct {
+	Request    uint64 `json:"request,omitempty"` // ledger sequence
+	Begin      int64  `json:"begin,omitempty"`
+	End        int64  `json:"end,omitempty"`
+	Host       string `json:"host,omitempty"`
+	Port       int    `json:"port,omitempty"`
+	Method     string `json:"method,omitempty"`
+	Path       string `json:"path,omitempty"`
+	Mode       string `json:"mode,omitempty"`
+	Credential string `json:"credential,omitempty"`
+}
+
+// newJournal creates the journal of a request with this ledger sequence.
+func newJournal(path string, request uint64) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{path: path, file: f}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return j, j.write(entry{Request: request})
+}
+
+// left opens the journal of a process that has ended, and locks it. It returns nil if the
+// process still runs.
+func left(path string) (*journal, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, f.Close()
+	case err != nil:
+		return nil, errors.Join(err, f.Close())
+	}
+	return &journal{path: path, file: f}, nil
+}
+
+// write appends a line with one write, so that a killed process leaves at most the last line
+// incomplete.
+func (j *journal) write(e entry) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, err = j.file.Write(append(line, '\n'))
+	return err
+}
+
+// begin writes the begin of a flow.
+func (j *journal) begin(f proxy.Flow) error {
+	return j.write(entry{Begin: f.ID, Host: f.Host, Port: f.Port, Method: f.Method, Path: f.Path, Mode: f.Mode, Credential: f.Credential})
+}
+
+// remove closes and deletes the journal.
+func (j *journal) remove() error {
+	_ = j.file.Close()
+	return os.Remove(j.path)
+}
+
+// read returns the ledger sequence of the request of a journal, and the flows that began and
+// did not end. The sequence is 0 if the first line is not complete: the proxy was never open
+// then.
+func (j *journal) read() (request uint64, open []entry, err error) {
+	b, err := os.ReadFile(j.path)
+	if err != nil {
+		return 0, nil, err
+	}
+	ended := map[int64]bool{}
+	for line := range bytes.Lines(b) {
+		var e entry
+		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &e) != nil {
+			break
+		}
+		switch {
+		case e.Request != 0:
+			request = e.Request
+		case e.Begin != 0:
+			open = append(open, e)
+		default:
+			ended[e.End] = true
+		}
+	}
+	kept := open[:0]
+	for _, e := range open {
+		if !ended[e.Begin] {
+			kept = append(kept, e)
+		}
+	}
+	return request, kept, nil
+}
