@@ -44,7 +44,7 @@ var howtos = map[string]howto{
 	"client.md":     {notRun: 0, setup: withGenerators},
 	"compose.md":    {notRun: 0, setup: onCompose, compose: true},
 	"develop.md":    {notRun: 0, setup: alone},
-	"egress.md":     {notRun: 3, setup: alone},
+	"egress.md":     {notRun: 3, setup: withMesh(harness.Options{})},
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"images.md":     {notRun: 2, setup: alone},
