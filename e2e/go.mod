@@ -94,3 +94,5 @@ replace github.com/binnacle-mesh/binnacle/services/policy => ../services/policy
 replace github.com/binnacle-mesh/binnacle/services/session-runner => ../services/session-runner
 
 replace github.com/binnacle-mesh/binnacle/services/vault-broker => ../services/vault-broker
+
+replace github.com/binnacle-mesh/binnacle/services/work => ../services/work

@@ -41,6 +41,7 @@ type howto struct {
 
 var howtos = map[string]howto{
 	"README.md":     {notRun: 0, setup: withProvider},
+	"artifacts.md":  {notRun: 0, setup: withMesh(harness.Options{})},
 	"client.md":     {notRun: 0, setup: withGenerators},
 	"compose.md":    {notRun: 0, setup: onCompose, compose: true},
 	"develop.md":    {notRun: 0, setup: alone},

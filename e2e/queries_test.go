@@ -27,6 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/schemas/work"
 )
 
 // TestQueries checks the requests and the JSON responses of every query between the
@@ -39,6 +40,7 @@ func TestQueries(t *testing.T) {
 	chat := `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // the content is not stored on the ledger, so the llm-router queries the gateway for it
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{}}`, http.StatusOK)
+	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.artifact.put","args":{"content":"hello"}}`, http.StatusOK)
 	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
 		t.Fatal(out, err)
 	}
@@ -139,6 +141,19 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"weather"}}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{From: "yesterday"}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: "resp_none"}, "")
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		all := do(t, gateway, work.ArtifactListQuery, work.ArtifactListRequest{Limit: 10}, "")
+		if len(all) > 0 {
+			if a := do(t, gateway, work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: all[0].Artifact}, ""); a.Size != all[0].Size {
+				t.Errorf("%+v, %+v", a, all[0])
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no artifact")
+		}
+	}
+	do(t, gateway, work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: all0}, contract.CodeNotFound)
 	// The first two queries succeed only in special circumstances, so an error also counts
 	// as their response. The third is sent between two session-runners (TestHeldSandboxes).
 	w.lacks("audit", "cosign", "audit", "late_report", "session-runner", "sandbox_call")
@@ -412,3 +427,6 @@ func (w *queryWatch) missing() (keys []string) {
 	}
 	return keys
 }
+
+// all0 is the id of an artifact that does not exist.
+const all0 = contract.IDArtifact + "0000000000000000000000000000000000000000000000000000000000000000"

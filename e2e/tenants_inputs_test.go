@@ -21,6 +21,7 @@ var neverWas = map[string]string{
 	"receipt": "sha256:" + strings.Repeat("0", 64), "content": "sha256:" + strings.Repeat("0", 64), "mcp": "AAAAAAAAAAAAAAAAAAAAAAAAAA", "seq": "999999", "key": "no-such-key",
 	"report": "cr-" + strings.Repeat("0", 64) + "-100", "tenant": "acme_shop_none", "delegation": "g-c-AAAAAAAAAAAAAAAAAAAAAAAAAA", "token": "AAAAAAAAAAAAAAAAAAAAAAAAAA",
 	"principal": "no-such-actor", "idempotency key": "no-such-idempotency-key", "secret": "no-such-secret",
+	"artifact": contract.IDArtifact + strings.Repeat("0", 64),
 }
 
 // naming lists the inputs that name an id, with the kinds of ids. An input is a parameter
@@ -48,6 +49,10 @@ var naming = map[string][]string{
 	"llm-router.stored_response.id": {"response"},
 	"revokeTokens.id":               {"token"},
 	"putSecret.name":                {"secret"},
+	"getArtifact.id":                {"artifact"},
+	"getArtifactContent.id":         {"artifact"},
+	"linkArtifact.id":               {"artifact"},
+	"artifact":                      {"artifact"},
 }
 
 // plain lists the inputs that name no id, named as in naming, with the value that is sent
@@ -64,6 +69,7 @@ var plain = map[string]any{
 	// the log, which is one for all tenants
 	"level": 0, "tile": "000", "rest": "p", "line": "x", "size": 1, "index": 0, "width": 1, "getContent.size": "SIZE", "witness": nil, "witnessed": nil, "epoch": nil, "root": nil, "next": nil,
 	// the content of what is made or recorded
+	"all": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "",
 	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
 	"rubric": rubric, "value": "x", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
 	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",

@@ -283,6 +283,7 @@ func (s *settlement) keys() {
 		s.t.Fatalf("%s: %v %s", s.tenant, err, claims)
 	}
 	s.ids["token"] = token.JTI
+	s.ids["artifact"] = s.put()
 	s.ids["key"] = s.mark + "-key"
 	r := s.must(200, "POST", "/api/v1/keys", `{"id":"`+s.ids["key"]+`","scopes":["llm:call"],"ttl_ms":3600000}`)
 	key := s.m.As(s.member(r, "key"))
@@ -440,4 +441,13 @@ func tenantProofs(t *testing.T, m *harness.Mesh, all ...*settlement) {
 		}
 	}
 	proves(t, m)
+}
+
+// put stores an artifact with the mark of the tenant and returns its id.
+func (s *settlement) put() string {
+	s.t.Helper()
+	r := s.must(200, "POST", "/api/v1/artifacts", s.mark+" artifact")
+	var doc struct{ Output struct{ Artifact string } }
+	r.JSON(s.t, &doc)
+	return doc.Output.Artifact
 }

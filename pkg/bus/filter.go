@@ -132,3 +132,13 @@ const (
 	CheckpointSubject  = "checkpoint"
 	CosignatureSubject = "cosignature"
 )
+
+// ArtifactPrefix is the first token of the subjects of the stream ARTIFACTS.
+const ArtifactPrefix = "art"
+
+// ArtifactSubject returns the subject of the part of an artifact with a key; see package
+// artifact.
+func ArtifactSubject(key string) string { return ArtifactPrefix + "." + key }
+
+// ArtifactFilter returns the filter of the parts that a service stores.
+func ArtifactFilter(service string) string { return ArtifactPrefix + ".*." + service + ".>" }

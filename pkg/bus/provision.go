@@ -14,8 +14,8 @@ import (
 const SlotTTL = 6 * time.Second
 
 // streams returns the settings of all streams except the mirrors. The ledger and the
-// checkpoints deny the deletion of messages, and BLOBS refuses a second message under a
-// subject. Events compress about 5 : 1, because the events of one call have content in
+// checkpoints deny the deletion of messages, and BLOBS and ARTIFACTS refuse a second
+// message under a subject. Events compress about 5 : 1, because the events of one call have content in
 // common; cached content is not compressed because it soon expires.
 func streams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
@@ -25,6 +25,8 @@ func streams(replicas int) []jetstream.StreamConfig {
 			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute, Compression: jetstream.S2Compression},
 		{Name: Blobs, Subjects: []string{"blob.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true, Compression: jetstream.S2Compression},
+		{Name: Artifacts, Subjects: []string{ArtifactPrefix + ".>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true},
 		{Name: Cache, Subjects: []string{"cache.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxBytes: 1 << 30, AllowMsgTTL: true, AllowDirect: true},
 		{Name: Snapshots, Subjects: []string{"snap.>"}, Storage: jetstream.FileStorage, Replicas: replicas,

@@ -281,6 +281,13 @@ func grants(d *Declaration) []grant {
 	if d.Caches {
 		g = append(g, grant{subject: "cache.>"}, grant{subject: "$JS.API.DIRECT.GET." + Cache})
 	}
+	if d.Artifacts {
+		g = append(g, grant{subject: ArtifactFilter(d.Service)}, grant{subject: "$JS.API.DIRECT.GET." + Artifacts, streamed: true},
+			grant{subject: "$JS.API.STREAM.INFO." + Artifacts}, grant{subject: "$JS.API.STREAM.MSG.GET." + Artifacts})
+	}
+	if d.Collects {
+		g = append(g, grant{subject: "$JS.API.STREAM.PURGE." + Artifacts})
+	}
 	for i := range d.Work {
 		c := d.Work[i].Consumer(d.Service)
 		g = append(g, grant{subject: "$JS.API.CONSUMER.MSG.NEXT." + Events + "." + c, streamed: true},

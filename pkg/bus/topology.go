@@ -25,6 +25,7 @@ const (
 	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; in memory, so it must not be the only place of a fact
 	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads and their cosignatures
 	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second message under a subject
+	Artifacts   = "ARTIFACTS"   // art.>, parts of artifacts; the server refuses a second message under a subject, and one identity alone may remove messages
 	Cache       = "CACHE"       // cache.>, cached content, which expires; not evidence
 	Snapshots   = "SNAPSHOTS"   // snap.>, states of views to start from; not evidence
 	Slots       = "SLOTS"       // slot.>, instance leases
@@ -59,6 +60,11 @@ type Declaration struct {
 	Readers []Reader // one consumer per instance and reader
 	Logs    bool     // may publish and read checkpoints and cosignatures
 	Caches  bool     // may cache content
+	// Artifacts is true if the service may read artifacts and store new ones under its own
+	// name.
+	Artifacts bool
+	// Collects is true for the one service that may remove parts of artifacts.
+	Collects bool
 }
 
 // Work is a durable pull consumer on EVENTS with explicit ack. The filters in Filters

@@ -34,6 +34,7 @@ type Config struct {
 	EgressBroker  EgressBroker  `json:"egress-broker"`
 	SessionRunner SessionRunner `json:"session-runner"`
 	VaultBroker   VaultBroker   `json:"vault-broker"`
+	Work          Work          `json:"work"`
 }
 
 // Log is the section log: the level of the program's log.
@@ -127,4 +128,9 @@ type SessionRunner struct {
 type VaultBroker struct {
 	KEK   Secret `json:"kek"`
 	State string `json:"state"`
+}
+
+// Work is the section of the work service.
+type Work struct {
+	ArtifactQuota Size `json:"artifact_quota"`
 }

@@ -77,6 +77,7 @@ var Settings = []Setting{
 	{Pointer: "/session-runner/state", Kind: pathKind, Readers: []string{"session-runner"}, Variable: "BINNACLE_STATE", Default: "/state", About: "scratch folder"},
 	{Pointer: "/vault-broker/kek", Kind: secretKind, Readers: []string{Up, "vault-broker"}, Variable: "BINNACLE_VAULT_KEK", About: "where the vault's key-encryption key is, 32 bytes in hex; without it vault.kek in the folder of keys. The variable holds the key itself"},
 	{Pointer: "/vault-broker/state", Kind: pathKind, Readers: []string{"vault-broker"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the encrypted file"},
+	{Pointer: "/work/artifact_quota", Kind: sizeKind, Readers: []string{Up, "work"}, Variable: "BINNACLE_ARTIFACT_QUOTA", Default: "100GB", About: "the most that the artifacts of one tenant may take"},
 }
 
 // Programs returns the names of the programs that read the configuration.

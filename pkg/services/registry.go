@@ -12,6 +12,7 @@ const (
 	Policy        = "policy"
 	SessionRunner = "session-runner"
 	VaultBroker   = "vault-broker"
+	Work          = "work"
 
 	// Provision is the identity that creates streams and publishes keys. It is not a
 	// service: it has no bus declaration and answers no queries.
@@ -87,6 +88,11 @@ var all = []Service{
 			{Name: ViewStarts, Path: "policy-starts", Verb: "starts_view", Snapshot: ViewStarts}},
 	},
 	{Name: EgressBroker, Slots: 4},
+	{
+		Name: Work, Executes: true, Slots: 4, Content: true,
+		Kinds:   []Kind{{Prefix: "work"}},
+		Uses:    []string{contract.UseReceipt},
+		Queried: []string{SessionRunner},
+	},
 	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
-	{Name: "work", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "work"}}},
 }

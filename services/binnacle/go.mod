@@ -51,6 +51,7 @@ require (
 	github.com/binnacle-mesh/binnacle/services/policy v0.0.0
 	github.com/binnacle-mesh/binnacle/services/session-runner v0.0.0
 	github.com/binnacle-mesh/binnacle/services/vault-broker v0.0.0
+	github.com/binnacle-mesh/binnacle/services/work v0.0.0
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/containerd/cgroups v1.1.0 // indirect
 	github.com/containerd/containerd v1.7.35 // indirect
@@ -167,3 +168,5 @@ replace github.com/binnacle-mesh/binnacle/services/policy => ../policy
 replace github.com/binnacle-mesh/binnacle/services/session-runner => ../session-runner
 
 replace github.com/binnacle-mesh/binnacle/services/vault-broker => ../vault-broker
+
+replace github.com/binnacle-mesh/binnacle/services/work => ../work

@@ -9,6 +9,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/sign"
 // every other id IDKey and IDSession.
 const (
 	IDAllotment  = "al-"          // the part of a budget ledger that one run of an instance of policy holds
+	IDArtifact   = "ar-"          // an artifact; the digest of its content follows
 	IDBreakGlass = "b-"           // a use of break-glass
 	IDCall       = "c-"           // a call
 	IDCancel     = "x-"           // the event that requests a cancellation
@@ -28,5 +29,6 @@ const (
 	IDSecretFact = "v-"           // the event that records whether a requested secret was released
 	IDSession    = "s-"           // a session
 	IDStart      = "s-"           // the event that claims a call, or records that it expired; only event ids have this meaning
+	IDUpload     = "u-"           // an upload of an artifact
 	IDVirtualKey = "bk-"          // a virtual key's secret
 )

@@ -8,6 +8,8 @@ const (
 	CodeApprovalRequired    = "approval_required"     // A tool call that the model requested needs approval before it may run.
 	CodeArgsDigestMismatch  = "args_digest_mismatch"  // An outcome reports arguments other than those that were decided.
 	CodeArgsUnavailable     = "args_unavailable"      // The call's arguments cannot be read.
+	CodeArtifactFailed      = "artifact_failed"       // The content of an artifact cannot be stored or read, or it does not match its digest.
+	CodeArtifactHeld        = "artifact_held"         // The artifact is on hold: release it first.
 	CodeBodyBudgetExceeded  = "body_budget_exceeded"  // The bodies of requests in progress exceed the memory that the caller, or all callers, may use.
 	CodeBodyTooLarge        = "body_too_large"        // The body is above the limit of its route.
 	CodeBodyTooSlow         = "body_too_slow"         // The body arrived slower than a body must.
@@ -39,6 +41,7 @@ const (
 	CodeInvalidOutput       = "invalid_output"        // The output does not fit the tool's schema, or cannot be redacted.
 	CodeJudgeUnavailable    = "judge_unavailable"     // The judging model did not respond.
 	CodeLedgerUnavailable   = "ledger_unavailable"    // The ledger does not accept events at present.
+	CodeLinkInvalid         = "link_invalid"          // The link to an artifact is not signed by this mesh, or it has expired.
 	CodeMcpSessionsExceeded = "mcp_sessions_exceeded" // The caller has as many MCP sessions as it may have.
 	CodeMeshUnavailable     = "mesh_unavailable"      // The proxy does not reach the mesh.
 	CodeModelNotFound       = "model_not_found"       // No provider offers a model of this name.
@@ -97,6 +100,8 @@ var Codes = map[string]CodeInfo{
 	CodeApprovalRequired:    {403, false, "A tool call that the model requested needs approval before it may run."},
 	CodeArgsDigestMismatch:  {409, false, "An outcome reports arguments other than those that were decided."},
 	CodeArgsUnavailable:     {502, false, "The call's arguments cannot be read."},
+	CodeArtifactFailed:      {502, true, "The content of an artifact cannot be stored or read, or it does not match its digest."},
+	CodeArtifactHeld:        {409, false, "The artifact is on hold: release it first."},
 	CodeBodyBudgetExceeded:  {429, true, "The bodies of requests in progress exceed the memory that the caller, or all callers, may use."},
 	CodeBodyTooLarge:        {413, false, "The body is above the limit of its route."},
 	CodeBodyTooSlow:         {408, true, "The body arrived slower than a body must."},
@@ -128,6 +133,7 @@ var Codes = map[string]CodeInfo{
 	CodeInvalidOutput:       {502, false, "The output does not fit the tool's schema, or cannot be redacted."},
 	CodeJudgeUnavailable:    {502, true, "The judging model did not respond."},
 	CodeLedgerUnavailable:   {503, true, "The ledger does not accept events at present."},
+	CodeLinkInvalid:         {403, false, "The link to an artifact is not signed by this mesh, or it has expired."},
 	CodeMcpSessionsExceeded: {429, true, "The caller has as many MCP sessions as it may have."},
 	CodeMeshUnavailable:     {503, true, "The proxy does not reach the mesh."},
 	CodeModelNotFound:       {404, false, "No provider offers a model of this name."},

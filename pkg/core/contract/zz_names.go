@@ -32,6 +32,8 @@ const (
 
 	EventAllowed            = "allowed"
 	EventApprovalRecorded   = "approval_recorded"
+	EventArtifactStored     = "artifact_stored"
+	EventArtifactUsed       = "artifact_used"
 	EventCallProposed       = "call_proposed"
 	EventCancelRequested    = "cancel_requested"
 	EventCellOpened         = "cell_opened"
@@ -99,6 +101,14 @@ const (
 
 	EventSecretRefused  = "secret_refused"
 	EventSecretReleased = "secret_released"
+
+	// Schemas in schemas/events/work.
+
+	EventArtifactDeleted  = "artifact_deleted"
+	EventArtifactHeld     = "artifact_held"
+	EventArtifactLinked   = "artifact_linked"
+	EventArtifactReleased = "artifact_released"
+	EventArtifactRemoved  = "artifact_removed"
 )
 
 // shared are the events whose schema belongs to the mesh as a whole, whichever
@@ -106,6 +116,8 @@ const (
 var shared = map[string]bool{
 	EventAllowed:            true,
 	EventApprovalRecorded:   true,
+	EventArtifactStored:     true,
+	EventArtifactUsed:       true,
 	EventCallProposed:       true,
 	EventCancelRequested:    true,
 	EventCellOpened:         true,

@@ -26,6 +26,7 @@ const (
 	DomainDecision = "binnacle decision v1"
 	DomainEpoch    = "binnacle log epoch v1"
 	DomainExport   = "binnacle tenant export v1"
+	DomainLink     = "binnacle artifact link v1"
 	DomainOperator = "binnacle operator v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"

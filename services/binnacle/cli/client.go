@@ -36,18 +36,31 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 		}
 		r = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base()+path, r)
+	h := http.Header{}
+	if body != nil {
+		h.Set("Content-Type", "application/json")
+	}
+	for k, v := range header {
+		h[k] = v
+	}
+	return c.stream(ctx, method, path, r, 0, h)
+}
+
+// stream is request for a body that is sent as it is read. size is the number of its bytes,
+// 0 if the type of body determines it, and negative if it is not known.
+func (c *env) stream(ctx context.Context, method, path string, body io.Reader, size int64, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base()+path, body)
 	if err != nil {
 		return nil, err
+	}
+	if size != 0 {
+		req.ContentLength = size
 	}
 	tok, err := c.bearer()
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+tok)
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
 	for k, v := range header {
 		req.Header[k] = v
 	}

@@ -197,7 +197,7 @@ func TestMeshConfig(t *testing.T) {
 	llm := filepath.Join(t.TempDir(), "llm.json")
 	write(t, filepath.Dir(llm), map[string]string{"llm.json": `{"surplus":1}`, "mesh.yaml": "data: /f\ngateway: {capture: hashed}\nnats: {max_store: 64MiB}\n"})
 	file := filepath.Join(filepath.Dir(llm), "mesh.yaml")
-	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12, Warm: 4, EgressHosts: []string{"*"}, Sandboxes: sessionrunner.HeldConfig{Max: 8, PerTenant: 4}}
+	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12, ArtifactQuota: 1e11, Warm: 4, EgressHosts: []string{"*"}, Sandboxes: sessionrunner.HeldConfig{Max: 8, PerTenant: 4}}
 	with := func(change func(*mesh.Config)) mesh.Config { c := base; change(&c); return c }
 	for _, x := range []struct {
 		line, env string

@@ -88,7 +88,7 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 // replicated is an error, because one process has one NATS server.
 func meshConfig(x *config.Config) (mesh.Config, error) {
 	cfg := mesh.Config{Dir: x.Data, Tenant: x.Tenant, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
-		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Images: x.SessionRunner.Images, Warm: x.SessionRunner.Warm, EgressHosts: x.EgressBroker.Hosts, EgressNetworks: x.EgressBroker.Networks, Sandboxes: sessionrunner.HeldConfig(x.SessionRunner.Sandboxes), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
+		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Images: x.SessionRunner.Images, Warm: x.SessionRunner.Warm, EgressHosts: x.EgressBroker.Hosts, EgressNetworks: x.EgressBroker.Networks, Sandboxes: sessionrunner.HeldConfig(x.SessionRunner.Sandboxes), ArtifactQuota: int64(x.Work.ArtifactQuota), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
 		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, NoSnapshots: !x.Snapshots, Webhook: x.Gateway.ApprovalWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
 	if x.Durability == "replicated" {
 		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")

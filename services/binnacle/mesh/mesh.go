@@ -53,6 +53,7 @@ type Config struct {
 	Images         string                   // folder of image archives and images.lock; empty = none
 	Warm           int                      // maximum number of containers that are prepared ahead of calls; 0 = none
 	Sandboxes      sessionrunner.HeldConfig // held sandboxes of the session-runner
+	ArtifactQuota  int64                    // maximum number of bytes of the artifacts of one tenant; 0 = 100 GB
 	Policies       []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
 	Power          bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
 	Noop           bool                     // offer tool.noop, for benchmarks and tests

@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
+	"github.com/binnacle-mesh/binnacle/services/work/work"
 )
 
 // parts lists the services of a mesh in one process: the type of each, and how it is
@@ -55,6 +56,10 @@ var parts = []part{
 		return os.MkdirAll(s.Config.StateDir, 0o711)
 	}),
 	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),
+	of(func(b *setup, s *work.Service) error {
+		s.Config = work.Config{Quota: b.cfg.ArtifactQuota}
+		return nil
+	}),
 }
 
 // part describes how a service is created for a mesh that runs in one process.

@@ -39,10 +39,19 @@ func forbidden(d *bus.Declaration, other string) []attempt {
 	if !d.Caches {
 		out = append(out, attempt{"keep an answer", "cache.t.payloads.x.0", []byte("x")})
 	}
+	out = append(out, attempt{"store a part under another's name", bus.ArtifactSubject("t." + other + ".u-x.0"), []byte("x")})
+	if !d.Artifacts {
+		out = append(out, attempt{"store a part", bus.ArtifactSubject("t." + d.Service + ".u-x.0"), []byte("x")})
+	}
 	for _, prefix := range []string{bus.APIPrefix, "$JS.API"} {
-		for _, s := range []string{bus.Events, bus.Checkpoints, bus.Blobs, bus.Cache} {
+		if !d.Collects {
+			out = append(out, attempt{"remove artifacts", prefix + ".STREAM.PURGE." + bus.Artifacts, nil})
+		}
+		for _, s := range []string{bus.Events, bus.Checkpoints, bus.Blobs, bus.Artifacts, bus.Cache} {
+			if s != bus.Artifacts {
+				out = append(out, attempt{"purge", prefix + ".STREAM.PURGE." + s, nil})
+			}
 			out = append(out,
-				attempt{"purge", prefix + ".STREAM.PURGE." + s, nil},
 				attempt{"delete a stream", prefix + ".STREAM.DELETE." + s, nil},
 				attempt{"delete a message", prefix + ".STREAM.MSG.DELETE." + s, []byte(`{"seq":1}`)},
 				attempt{"update a stream", prefix + ".STREAM.UPDATE." + s, []byte(`{"name":"` + s + `","subjects":["evt.>"],"max_msgs":2}`)})
@@ -91,7 +100,7 @@ func anotherThan(d *bus.Declaration) string {
 func stored(t *testing.T, admin *bus.Conn) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
-	for _, s := range []string{bus.Events, bus.Transient, bus.Checkpoints, bus.Blobs, bus.Slots} {
+	for _, s := range []string{bus.Events, bus.Transient, bus.Checkpoints, bus.Blobs, bus.Artifacts, bus.Slots} {
 		st, err := admin.JS.Stream(t.Context(), s)
 		if err != nil {
 			t.Fatalf("%s is gone: %v", s, err)

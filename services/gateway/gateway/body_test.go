@@ -60,7 +60,9 @@ var wrongBodies = map[string][]wrong{
 	"POST /log/cosignatures":             {{`{}`, "/size"}, {`{"size":-1,"line":"x"}`, "/size"}, {`{"size":1,"line":"a\nb"}`, "/line"}, {`{"size":1}`, "/line"}, {`{"size":1,"line":"x","key":"y"}`, "/key"}},
 	"POST /mcp/v1/execute": {{`{}`, "/method"}, {`{"method":["x"]}`, "/method"}, {`{"method":"x","params":"y"}`, "/params"}, {`{"method":"x","arguments":{}}`, "/arguments"},
 		{`{"method":"x","params":{"a":[{"b":1,"b":2}]}}`, "/params/a/0/b"}},
-	"POST /mcp": nil, // JSON-RPC defines its own errors
+	"POST /api/v1/artifacts":          nil, // the body is the content
+	"POST /api/v1/artifacts/:id/link": {{`{"ttl_s":"1h"}`, "/ttl_s"}, {`{"ttl":1}`, "/ttl"}, {`[1]`, "body"}},
+	"POST /mcp":                       nil, // JSON-RPC defines its own errors
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
@@ -13,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/artifacts"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
@@ -46,6 +48,7 @@ type parts struct {
 	keys        *keys.API
 	secrets     *secrets.API
 	approvals   *approvals.API
+	artifacts   *artifacts.API
 	policy      *policyapi.API
 	ledger      *ledgerapi.API
 	tlog        *tlog.API
@@ -147,6 +150,10 @@ func (s *Service) build(env *run.Env, out Outside) {
 	}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
 	s.secrets = &secrets.API{Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
+	s.artifacts = &artifacts.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Env: env, Uploads: &fair.Places{N: artifacts.MaxUploads}}
+	if env.Conn != nil {
+		s.artifacts.Store = artifact.Stream{Conn: env.Conn}
+	}
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
 	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
 	s.ledger = &ledgerapi.API{RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,

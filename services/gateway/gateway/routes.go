@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/artifacts"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
@@ -61,6 +62,12 @@ func (s *Service) table() []route {
 		{post, "/api/v1/packs/:name", calling, s.packs.Run},
 		{post, "/api/v1/calls", calling, s.calls.Call},
 		{post, "/api/v1/secrets", auth.Holds(token.Vault).WithRecord(), s.secrets.Put},
+		{get, "/api/v1/artifacts", auth.Known, s.artifacts.List},
+		{post, "/api/v1/artifacts", auth.Calling.WithStreamedBody(), s.artifacts.Upload},
+		{get, "/api/v1/artifacts/:id", auth.Known, s.artifacts.Info},
+		{get, "/api/v1/artifacts/:id/content", auth.Known, s.artifacts.Content},
+		{post, "/api/v1/artifacts/:id/link", calling, s.artifacts.Link},
+		{get, artifacts.LinkPath + ":link", auth.Open, s.artifacts.Linked},
 		{get, "/api/v1/llm/stats", audit, s.models.Stats},
 		{get, "/api/v1/llm/spend", audit, s.models.Spend},
 		{post, "/api/v1/keys", admin.WithRecord(), s.keys.Create},

@@ -99,7 +99,7 @@ var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, F
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, handout.Work()},
-		Readers: []bus.Reader{outcomesReader, toolsReader, bus.ExecutorControl(contract.CallerExecutor)}}
+		Readers: []bus.Reader{outcomesReader, toolsReader, bus.ExecutorControl(contract.CallerExecutor)}, Artifacts: true}
 }
 
 // Run implements run.Service. Once it can receive outcomes from the ledger, it calls

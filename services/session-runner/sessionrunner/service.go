@@ -67,7 +67,7 @@ type Service struct {
 // Declaration implements run.Service. The service executes calls, and reads
 // cancellations, freezes and the events of held sandboxes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner"), heldReader}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner"), heldReader}, Artifacts: true}
 }
 
 // Run implements run.Service. It reads and seals the packs once. An invalid pack is

@@ -176,7 +176,8 @@ const (
 // and, unless n.Opaque is set, depth; handle reads it from memory (body.Raw). Requests
 // of a suspended tenant or principal are rejected (403) unless n.Recorded is set. If
 // n.Metered is set, requests that Meter rejects are rejected before their body is read. If
-// n requires no credential, handle is called at once.
+// n requires no credential, handle is called at once. If n.Streamed is set, Enter does not
+// read the body.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
@@ -198,7 +199,7 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 			}
 			defer leave()
 		}
-		if c.Request().ContentLength == 0 {
+		if c.Request().ContentLength == 0 || n.Streamed {
 			return handle(c)
 		}
 		release, err := s.Bodies.Read(c, s.limits(who.Tenant), body.Owner{Tenant: who.Tenant, Actor: who.Actor}, n.Opaque)

@@ -13,6 +13,7 @@ type Need struct {
 	Calls    bool     // the caller needs at least one scope that allows calls
 	Scopes   []string // the caller needs at least one of these scopes; empty means no particular scope
 	Opaque   bool     // the body need not be a JSON document
+	Streamed bool     // the handler reads the body as it arrives
 	Mesh     bool     // only callers that Gate.OfMesh accepts are admitted
 	Recorded bool     // suspended callers are admitted; see WithRecord
 	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
@@ -30,6 +31,12 @@ func Holds(scopes ...string) Need { return Need{Caller: true, Scopes: scopes} }
 
 // WithOpaqueBody returns n for a route whose body need not be a JSON document.
 func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
+
+// WithStreamedBody returns n for a route whose handler reads the body as it arrives, bounds
+// it, and then proposes a call. Such a handler calls body.Streamed once it has read the
+// body to its end. The request counts in the quotas of the tenant. Suspended callers are
+// not admitted, because their bodies would be stored.
+func (n Need) WithStreamedBody() Need { n.Streamed, n.Metered = true, true; return n }
 
 // OfMesh returns n for a route whose response covers all tenants, or that changes the
 // state of the whole mesh. Only callers that Gate.OfMesh accepts are admitted to it.

@@ -56,6 +56,10 @@ func Raw(c echo.Context) []byte {
 	return raw
 }
 
+// Streamed records that the handler has read the whole body itself, so that the connection
+// can be used for further requests.
+func Streamed(c echo.Context) { c.Set(bodyKey, []byte{}) }
+
 // Unread is middleware that closes the connection after the response to a request whose
 // body was not read. The server would otherwise wait for the rest of the body before it
 // responds.

@@ -3,6 +3,7 @@ package calls
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -40,6 +41,16 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 	c.Response().Header().Set("Retry-After", "5")
 	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
 		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
+}
+
+// Escalated responds as Accepted does if err is the escalation of the proposal r, and
+// otherwise returns err.
+func Escalated(c echo.Context, r propose.Request, err error) error {
+	var esc *apierr.Escalation
+	if errors.As(err, &esc) {
+		return Accepted(c, r, esc)
+	}
+	return err
 }
 
 // State handles GET /api/v1/calls/{id}. It responds with a CallState to the actor of the

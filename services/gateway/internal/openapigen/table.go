@@ -8,8 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/artifacts"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/conformance"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
@@ -143,6 +145,12 @@ var table = []operation{
 	{id: "getPack", method: "GET", path: "/api/v1/packs/{name}", summary: "One pack with its schemas.", scope: auth, query: []param{flag("unapproved", "also a tool that is not a pack, or whose document is not approved")}, answer: doc[packs.Pack]()},
 	{id: "runPack", method: "POST", path: "/api/v1/packs/{name}", summary: "Runs a pack; the body is its input.", scope: "call tool.<name>", body: doc[calls.Args](), answer: doc[calls.CallResponse](), then: waits},
 	{id: "createCall", method: "POST", path: "/api/v1/calls", summary: "Proposes any call.", scope: "call <kind>", body: doc[calls.CallRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "listArtifacts", method: "GET", path: "/api/v1/artifacts", summary: "The caller's artifacts, newest first; all=true, for readers of the ledger: those of all principals. before=UPLOAD of the last one continues.", scope: auth, query: []param{flag("all", "the artifacts of all principals"), text("before", "id of an upload"), number("limit", "1 to 1000; 100 without it")}, answer: doc[[]work.Artifact]()},
+	{id: "putArtifact", method: "POST", path: "/api/v1/artifacts", summary: "Stores the body as an artifact, as it arrives. Its media type is that of the request.", scope: "call tool.artifact.put", query: []param{text("name", "file name"), number("retain_s", "time in seconds after which it may be removed; 0 means no end")}, body: raw(octets), answer: doc[calls.CallResponse](), then: waits},
+	{id: "getArtifact", method: "GET", path: "/api/v1/artifacts/{id}", summary: "An artifact: owner, size, type, the call that made it, and the artifacts that it was made from. For its owner and for readers of the ledger.", scope: auth, answer: doc[work.Artifact]()},
+	{id: "getArtifactContent", method: "GET", path: "/api/v1/artifacts/{id}/content", summary: "The content of an artifact, or a range of it.", scope: auth, headers: []param{text("Range", "as in RFC 9110, section 14")}, answer: raw(octets)},
+	{id: "linkArtifact", method: "POST", path: "/api/v1/artifacts/{id}/link", summary: "Makes a signed link to an artifact, which needs no credential until it expires. The ledger has the call and not the link.", scope: "call tool.artifact.link", body: doc[artifacts.LinkRequest](), answer: doc[artifacts.LinkResponse](), then: waits},
+	{id: "getLinkedArtifact", method: "GET", path: "/a/{link}", summary: "The content of an artifact by a signed link, or a range of it.", headers: []param{text("Range", "as in RFC 9110, section 14")}, answer: raw(octets)},
 	{id: "listModelStats", method: "GET", path: "/api/v1/llm/stats", summary: "Success rates and percentiles of the latency of models in a window.", scope: reader, query: []param{from, to}, answer: doc[[]llmrouter.ModelStats]()},
 	{id: "listSpend", method: "GET", path: "/api/v1/llm/spend", summary: "Tokens and money in a window, by key, model, tag, day, actor or provider.", scope: reader, query: []param{from, to, text("by", "dimensions to group by, separated by commas")}, answer: doc[[]llmrouter.Spend]()},
 	{id: "createKey", method: "POST", path: "/api/v1/keys", summary: "Makes a virtual key and returns it. It cannot be read again: the ledger has only its digest.", scope: "policy:admin, and call policy.create_key", body: doc[keys.KeyRequest](), answer: doc[keys.KeyResponse]()},

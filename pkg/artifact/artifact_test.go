@@ -1,0 +1,167 @@
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/iotest"
+)
+
+// memory is a Store in memory.
+type memory struct {
+	mu    sync.Mutex
+	parts map[string][]byte
+}
+
+func (m *memory) Put(_ context.Context, key string, part []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.parts == nil {
+		m.parts = map[string][]byte{}
+	}
+	if old, ok := m.parts[key]; ok && !bytes.Equal(old, part) {
+		return ErrExists
+	}
+	m.parts[key] = bytes.Clone(part)
+	return nil
+}
+
+func (m *memory) Get(_ context.Context, key string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, ok := m.parts[key]; ok {
+		return p, nil
+	}
+	return nil, ErrNotFound
+}
+
+// random returns n bytes that are the same in each run.
+func random(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{})
+	r.Read(b)
+	return b
+}
+
+// TestWriteRead writes content of sizes around those of parts and reads it, as a whole and
+// from random positions.
+func TestWriteRead(t *testing.T) {
+	for _, n := range []int{0, 1, PartSize - 1, PartSize, PartSize + 1, 3*PartSize + 17, 9 * PartSize} {
+		var m memory
+		content := random(n)
+		o, err := Write(t.Context(), &m, "t", "gateway", 0, iotest.HalfReader(bytes.NewReader(content)))
+		if err != nil {
+			t.Fatal(n, err)
+		}
+		sum := sha256.Sum256(content)
+		if o.Size != int64(n) || o.Digest != digest(sum[:]) || o.Valid() != nil || DigestOf(ID(o.Digest)) != o.Digest {
+			t.Errorf("%d: %+v %v", n, o, o.Valid())
+		}
+		if err := Verify(t.Context(), &m, o); err != nil {
+			t.Errorf("%d: %v", n, err)
+		}
+		r, err := Open(t.Context(), &m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if err := iotest.TestReader(r, content); err != nil {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+}
+
+// TestCorrupt changes each stored part, and each member of the object: no reader returns
+// bytes that do not match.
+func TestCorrupt(t *testing.T) {
+	var m memory
+	content := random(2*PartSize + 5)
+	o, err := Write(t.Context(), &m, "t", "gateway", 0, bytes.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := maps.Clone(m.parts)
+	if len(all) != 4 {
+		t.Fatalf("%d parts", len(all))
+	}
+	for key := range all {
+		for what, change := range map[string]func(){
+			"changed":   func() { b := bytes.Clone(all[key]); b[0] ^= 1; m.parts[key] = b },
+			"truncated": func() { m.parts[key] = all[key][:len(all[key])-1] },
+			"extended":  func() { m.parts[key] = append(bytes.Clone(all[key]), 0) },
+		} {
+			m.parts = maps.Clone(all)
+			change()
+			if err := Verify(t.Context(), &m, o); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s %s: %v", key, what, err)
+			}
+		}
+		m.parts = maps.Clone(all)
+		delete(m.parts, key)
+		if err := Verify(t.Context(), &m, o); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s missing: %v", key, err)
+		}
+	}
+	m.parts = all
+	for what, change := range map[string]func(*Object){
+		"size":   func(o *Object) { o.Size-- },
+		"digest": func(o *Object) { o.Digest = o.Index },
+		"index":  func(o *Object) { o.Index = o.Digest },
+	} {
+		x := o
+		change(&x)
+		if err := Verify(t.Context(), &m, x); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// full is a Store that refuses every part.
+type full struct{ memory }
+
+func (*full) Put(context.Context, string, []byte) error { return errors.New("full") }
+
+// TestFailures checks that a writer returns the errors of its reader and of the store, and
+// does not accept more than its limit.
+func TestFailures(t *testing.T) {
+	if _, err := Write(t.Context(), &full{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
+		t.Error("a full store: no error")
+	}
+	if _, err := Write(t.Context(), &memory{}, "t", "gateway", 0, io.MultiReader(bytes.NewReader(random(3*PartSize)), iotest.ErrReader(io.ErrUnexpectedEOF))); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+	if _, err := Write(t.Context(), &memory{}, "t", "gateway", 100, bytes.NewReader(random(101))); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Write(ctx, &memory{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
+		t.Error("a cancelled writer: no error")
+	}
+	if err := Verify(t.Context(), &memory{}, Object{Tenant: "t", Service: "gateway", Upload: "u-x", Size: 1}); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	for _, o := range []Object{{}, {Upload: "u-a.b"}, {Upload: "u-a", Size: -1}, {Upload: "u-a", Digest: "sha256:AA"}, {Upload: "u-a", Digest: digest(make([]byte, 32)), Index: "x"}} {
+		if o.Valid() == nil {
+			t.Errorf("%+v is valid", o)
+		}
+	}
+}
+
+// TestParseSubject checks the subjects of parts.
+func TestParseSubject(t *testing.T) {
+	if p, ok := ParseSubject("art.t.gateway.u-A.0"); !ok || p != (Parts{"t", "gateway", "u-A"}) {
+		t.Error(p, ok)
+	}
+	for _, s := range []string{"", "art.t.gateway.u-A", "blob.t.gateway.u-A.0"} {
+		if _, ok := ParseSubject(s); ok {
+			t.Error(s)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+// Package artifacts serves the REST API of artifacts. It stores uploads as they arrive and
+// proposes the calls artifact.put that make them artifacts, reads content with ranges, and
+// makes and verifies signed links.
+package artifacts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/schemas/work"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// API serves the routes of artifacts. Its fields are set before its first use.
+type API struct {
+	Gate    *auth.Gate
+	Calls   *calls.API
+	Queries *queries.Services
+	Env     *run.Env
+	Store   artifact.Store
+	Uploads *fair.Places // uploads in progress
+}
+
+// The tools that the API calls.
+const (
+	toolPut  = "artifact.put"
+	toolLink = "artifact.link"
+)
+
+// Limits of uploads.
+const (
+	MaxUploads = 32               // uploads in progress at a gateway
+	idle       = 30 * time.Second // maximum time without data of an upload
+)
+
+// Upload handles POST /api/v1/artifacts. It stores the body as it arrives and proposes a
+// call artifact.put, whose outcome it responds with. The body is not the arguments of the
+// call: these have its size and digests, on which policy decides. Content whose call is
+// not allowed cannot be read, and is removed after a day.
+func (s *API) Upload(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	if s.Store == nil {
+		return apierr.Unavailable("this gateway has no connection to the store of artifacts")
+	}
+	leave, ok := s.Uploads.Take(who.Tenant)
+	if !ok {
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeQuotaExceeded, RetryAfter: "1", Message: "too many uploads are in progress at this gateway; send the request again"}
+	}
+	defer leave()
+	retain, err := number(c, "retain_s", 0, 3153600000, 0)
+	if err != nil {
+		return err
+	}
+	content, err := incoming(c)
+	if err != nil {
+		return err
+	}
+	o, err := artifact.Write(c.Request().Context(), s.Store, who.Tenant, services.Gateway, c.Request().ContentLength, content)
+	if err != nil {
+		return uploadError(err)
+	}
+	body.Streamed(c)
+	args := canon.Object(nil)
+	args.Str("digest", o.Digest)
+	args.Str("index", o.Index)
+	args.Str("media_type", cmp.Or(c.Request().Header.Get("Content-Type"), "application/octet-stream"))
+	args.Str("name", cmp.Or(c.QueryParam("name"), "artifact"))
+	args.Int("retain_s", retain)
+	args.Int("size", o.Size)
+	args.Str("upload", o.Upload)
+	return s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args.End())
+}
+
+// incoming returns the body of a request, as it arrives.
+func incoming(c echo.Context) (io.Reader, error) {
+	r := c.Request()
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return nil, &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: contract.CodeEncodingUnsupported, Param: "Content-Encoding",
+			Message: "content encodings are not supported; send the body as it is"}
+	}
+	return &paced{body: r.Body, rc: http.NewResponseController(c.Response())}, nil
+}
+
+// paced reads the body of an upload, each part of which must arrive within idle.
+type paced struct {
+	body io.Reader
+	rc   *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (p *paced) Read(b []byte) (int, error) {
+	_ = p.rc.SetReadDeadline(time.Now().Add(idle)) // fails for a response recorder, which has no connection
+	n, err := p.body.Read(b)
+	if err != nil {
+		_ = p.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// uploadError returns the error of the API for an upload that could not be stored.
+func uploadError(err error) error {
+	var late net.Error
+	switch {
+	case errors.As(err, &late) && late.Timeout():
+		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "no data of the upload arrived for " + idle.String()}
+	case errors.Is(err, artifact.ErrTooLarge):
+		return &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody, Message: "an artifact has at most " + strconv.Itoa(artifact.MaxSize) + " bytes"}
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled):
+		return apierr.BadRequest(apierr.WholeBody, "the upload ended before its announced length")
+	}
+	return apierr.Unavailable("the upload cannot be stored now: " + err.Error())
+}
+
+// number returns a query parameter, or otherwise the value without it. The error is 400 if
+// it is not a number from least to most.
+func number(c echo.Context, name string, least, most, without int64) (int64, error) {
+	v := c.QueryParam(name)
+	if v == "" {
+		return without, nil
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, apierr.BadRequest(name, "want a number from "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(most, 10))
+	}
+	return n, nil
+}
+
+// owner returns the principal whose artifacts a caller may read, which is "" for a reader
+// of the ledger, who may read all of the tenant's.
+func owner(who *auth.Caller) string {
+	if slices.Contains(who.Scopes, token.Audit) {
+		return ""
+	}
+	return who.Actor
+}
+
+// List handles GET /api/v1/artifacts. It responds with the caller's artifacts, newest
+// first, or with all=true, for readers of the ledger, with those of all principals.
+func (s *API) List(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	limit, err := number(c, "limit", 1, 1000, 100)
+	if err != nil {
+		return err
+	}
+	of := who.Actor
+	if c.QueryParam("all") == "true" {
+		if of = owner(who); of != "" {
+			return auth.ScopeMissing(token.Audit)
+		}
+	}
+	return queries.Send(c, s.Queries.In(who.Tenant), work.ArtifactListQuery, work.ArtifactListRequest{Owner: of, Before: c.QueryParam("before"), Limit: limit})
+}
+
+// find returns the artifact that a request names.
+func (s *API) find(ctx context.Context, tenant, id, of string) (work.Artifact, error) {
+	if artifact.DigestOf(id) == "" {
+		return work.Artifact{}, apierr.BadRequest("id", "an artifact's id is ar- and 64 lower-case hex digits")
+	}
+	return queries.Do(ctx, s.Queries.In(tenant), work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: id, Owner: of})
+}
+
+// Info handles GET /api/v1/artifacts/:id.
+func (s *API) Info(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	a, err := s.find(c.Request().Context(), who.Tenant, c.Param("id"), owner(who))
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, a)
+}
+
+// Content handles GET /api/v1/artifacts/:id/content. It responds with the content, or with
+// the ranges of it that the request names (RFC 9110, section 14).
+func (s *API) Content(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	a, err := s.find(c.Request().Context(), who.Tenant, c.Param("id"), owner(who))
+	if err != nil {
+		return err
+	}
+	return s.send(c, who.Tenant, &a)
+}
+
+// send responds with the content of an artifact. A client must not interpret it as a page
+// of this origin, because its owner chose its media type.
+func (s *API) send(c echo.Context, tenant string, a *work.Artifact) error {
+	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: artifact.DigestOf(a.Artifact), Index: a.Index}
+	r, err := artifact.Open(c.Request().Context(), s.Store, o)
+	if errors.Is(err, artifact.ErrNotFound) {
+		return apierr.NotFound("not found: the content of " + a.Artifact + " was removed")
+	}
+	if err != nil {
+		return apierr.Unavailable("the artifact cannot be read now: " + err.Error())
+	}
+	defer r.Close()
+	stored, err := contract.ParseTime(a.Stored)
+	if err != nil {
+		return err
+	}
+	h := c.Response().Header()
+	h.Set("Content-Type", a.MediaType)
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": a.Name}))
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "private")
+	h.Set("Etag", `"`+a.Artifact+`"`)
+	http.ServeContent(c.Response(), c.Request(), "", stored, r)
+	return nil
+}

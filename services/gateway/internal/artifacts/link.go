@@ -1,0 +1,145 @@
+package artifacts
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+)
+
+// LinkRequest is the body of POST /api/v1/artifacts/:id/link.
+type LinkRequest struct {
+	TTL int64 `json:"ttl_s,omitempty"` // time in seconds for which the link is valid, 1 to 604800; 0 means 900
+}
+
+// LinkResponse is the response of POST /api/v1/artifacts/:id/link.
+type LinkResponse struct {
+	Artifact string `json:"artifact"`
+	CallID   string `json:"call_id"` // call that permitted the link
+	Expires  string `json:"expires"` // end of the link's validity (RFC 3339)
+	Path     string `json:"path"`    // path of the content at every gateway of the mesh, without a credential
+}
+
+// LinkPath is the path of signed links.
+const LinkPath = "/a/"
+
+// link is what a signed link permits: that anyone reads an artifact of a tenant until a
+// time.
+type link struct {
+	Artifact string
+	CallID   string
+	Expires  string
+	KID      string // key of a gateway that signed the link
+	Owner    string // principal who made the link; its suspension ends the link
+	Tenant   string
+}
+
+// Canonical implements canon.Document.
+func (l *link) Canonical(c *canon.Codec) {
+	c.Str("artifact", &l.Artifact)
+	c.Str("call_id", &l.CallID)
+	c.Str("expires", &l.Expires)
+	c.Str("kid", &l.KID)
+	c.Str("owner", &l.Owner)
+	c.Str("tenant", &l.Tenant)
+}
+
+// Link handles POST /api/v1/artifacts/:id/link. It proposes a call artifact.link and, if
+// it succeeds, signs a link. The ledger has the call and not the link.
+func (s *API) Link(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	var req LinkRequest
+	if len(body.Raw(c)) > 0 {
+		if _, err := body.Into(c, &req); err != nil {
+			return err
+		}
+	}
+	key := s.Env.SignKey()
+	if key == nil {
+		return apierr.Unavailable("this gateway has no signing key yet")
+	}
+	args := canon.Object(nil)
+	args.Str("artifact", c.Param("id"))
+	if req.TTL != 0 {
+		args.Int("ttl_s", req.TTL)
+	}
+	r, err := s.Calls.Request(c, "tool."+toolLink, toolLink, args.End(), who)
+	if err != nil {
+		return err
+	}
+	_, output, err := s.Calls.Run(c, r)
+	if err != nil {
+		return calls.Escalated(c, r, err)
+	}
+	var permitted struct {
+		Artifact string `json:"artifact"`
+		Expires  string `json:"expires"`
+	}
+	if err := json.Unmarshal(output, &permitted); err != nil {
+		return err
+	}
+	l := link{Artifact: permitted.Artifact, CallID: r.ID, Expires: permitted.Expires, KID: key.KID, Owner: who.Actor, Tenant: who.Tenant}
+	doc := contract.Bytes(&l)
+	path := LinkPath + base64.RawURLEncoding.EncodeToString(doc) + "." + base64.RawURLEncoding.EncodeToString([]byte(key.Sign(sign.DomainLink, doc)))
+	return c.JSON(http.StatusOK, LinkResponse{Artifact: l.Artifact, CallID: r.ID, Expires: l.Expires, Path: path})
+}
+
+// errLink is the error for a link that is not valid. It does not state why.
+var errLink = &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeLinkInvalid, Message: "the link is not signed by a gateway of this mesh, or it has expired: make another one with POST /api/v1/artifacts/ID/link"}
+
+// parse returns what a link permits, or errLink.
+func (s *API) parse(text string, now time.Time) (*link, error) {
+	first, second, _ := strings.Cut(text, ".")
+	doc, err := base64.RawURLEncoding.Strict().DecodeString(first)
+	if err != nil {
+		return nil, errLink
+	}
+	sig, err := base64.RawURLEncoding.Strict().DecodeString(second)
+	if err != nil {
+		return nil, errLink
+	}
+	var l link
+	if contract.Decode(doc, &l) != nil {
+		return nil, errLink
+	}
+	public, err := s.Env.Trust.At(l.KID, services.Gateway, contract.UseReceipt, s.Env.Emit.Tick())
+	if err != nil || sign.Verify(public, sign.DomainLink, doc, string(sig)) != nil {
+		return nil, errLink
+	}
+	if end, err := contract.ParseTime(l.Expires); err != nil || !now.Before(end) {
+		return nil, errLink
+	}
+	return &l, nil
+}
+
+// Linked handles GET /a/:link. It responds with the content that a signed link permits,
+// without a credential. The error is 403 for an invalid or expired link, and 404 if the
+// artifact was deleted.
+func (s *API) Linked(c echo.Context) error {
+	l, err := s.parse(c.Param("link"), s.Env.Emit.Now())
+	if err != nil {
+		return err
+	}
+	if err := s.Gate.Suspended(l.Tenant, l.Owner); err != nil {
+		return err
+	}
+	a, err := s.find(c.Request().Context(), l.Tenant, l.Artifact, "")
+	if err != nil {
+		return err
+	}
+	return s.send(c, l.Tenant, &a)
+}

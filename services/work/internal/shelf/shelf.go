@@ -1,0 +1,357 @@
+// Package shelf is the view of the artifacts of all tenants, and decides what may happen
+// to them. An artifact is content of a tenant; each call that stores the content adds an
+// upload with an owner and a retention. The content of an upload is removed when the
+// upload was deleted or has expired, unless the artifact is on hold or evidence cites it.
+// The package is pure: it reads no clock, and the shell passes times to it.
+package shelf
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	events "github.com/binnacle-mesh/binnacle/schemas/work"
+)
+
+// Values of the member reason of artifact_deleted.
+const (
+	Deleted = "deleted" // a call deleted it
+	Expired = "expired" // its retention has ended
+	Quota   = "quota"   // it exceeds the quota of the tenant
+)
+
+// Names lists the events that the view is folded from.
+var Names = []string{contract.EventArtifactStored, contract.EventArtifactUsed, contract.EventArtifactHeld, contract.EventArtifactReleased,
+	contract.EventArtifactDeleted, contract.EventArtifactRemoved}
+
+// Errors of the decisions.
+var (
+	ErrNotFound = errors.New("artifact not found")
+	ErrHeld     = errors.New("the artifact is on hold: release it first")
+	ErrCited    = errors.New("the outcome of a call that ran a tool cites the artifact, so it is kept as long as the ledger")
+	ErrNotHeld  = errors.New("the artifact is not on hold by this principal")
+)
+
+// Upload is one stored copy of an artifact's content.
+type Upload struct {
+	Data    artifact.Stored
+	At      time.Time
+	Seq     uint64 // ledger sequence of artifact_stored
+	Deleted string // reason; empty while it is kept
+}
+
+// Expires returns the time after which the upload may be removed, or the zero time if its
+// retention has no end.
+func (u *Upload) Expires() time.Time {
+	if u.Data.RetainMS == 0 {
+		return time.Time{}
+	}
+	return u.At.Add(time.Duration(u.Data.RetainMS) * time.Millisecond)
+}
+
+// Live reports whether the content of the upload may be read at a time.
+func (u *Upload) Live(now time.Time, kept bool) bool {
+	if u.Deleted != "" {
+		return false
+	}
+	end := u.Expires()
+	return kept || end.IsZero() || now.Before(end)
+}
+
+// Object returns the location of the upload's content.
+func (u *Upload) Object(tenant string) artifact.Object {
+	return artifact.Object{Tenant: tenant, Service: u.Data.Service, Upload: u.Data.Upload, Size: u.Data.Size, Digest: artifact.DigestOf(u.Data.Artifact), Index: u.Data.Index}
+}
+
+// Artifact is the state of one artifact of a tenant.
+type Artifact struct {
+	ID      string
+	Tenant  string
+	Uploads []*Upload         // in the order of the ledger
+	Holds   map[string]string // reasons by principal
+	Cited   bool              // the outcome of a call that ran a tool names it
+}
+
+// Kept reports whether the content must not be removed.
+func (a *Artifact) Kept() bool { return a.Cited || len(a.Holds) > 0 }
+
+// find returns an upload, or nil.
+func (a *Artifact) find(upload string) *Upload {
+	for _, u := range a.Uploads {
+		if u.Data.Upload == upload {
+			return u
+		}
+	}
+	return nil
+}
+
+// Of returns the newest readable upload of a principal, or of anyone if owner is empty,
+// or nil.
+func (a *Artifact) Of(owner string, now time.Time) *Upload {
+	if a == nil {
+		return nil
+	}
+	for _, u := range slices.Backward(a.Uploads) {
+		if (owner == "" || u.Data.Actor == owner) && u.Live(now, a.Kept()) {
+			return u
+		}
+	}
+	return nil
+}
+
+// View holds the artifacts of all tenants. It is not safe for concurrent use.
+type View struct {
+	all     map[key]*Artifact
+	uploads map[key]string // ids of artifacts by upload
+}
+
+type key struct{ tenant, id string }
+
+// Apply applies an event with its ledger sequence. An event with invalid data, or one that
+// a service recorded about content of another, has no effect.
+func (v *View) Apply(seq uint64, e *contract.Event) {
+	if v.all == nil {
+		v.all, v.uploads = map[key]*Artifact{}, map[key]string{}
+	}
+	switch e.Name {
+	case contract.EventArtifactStored:
+		v.stored(seq, e)
+	case contract.EventArtifactUsed:
+		var d artifact.Used
+		if a := v.named(e, &d, &d.Artifact); a != nil && e.Service() == services.SessionRunner {
+			a.Cited = true
+		}
+	case contract.EventArtifactHeld:
+		var d events.ArtifactHeld
+		if a := v.named(e, &d, &d.Artifact); a != nil {
+			a.Holds[e.Actor] = d.Reason
+		}
+	case contract.EventArtifactReleased:
+		var d events.ArtifactReleased
+		if a := v.named(e, &d, &d.Artifact); a != nil {
+			delete(a.Holds, d.Holder)
+		}
+	case contract.EventArtifactDeleted:
+		var d events.ArtifactDeleted
+		if a := v.named(e, &d, &d.Artifact); a != nil {
+			if u := a.find(d.Upload); u != nil && u.Deleted == "" {
+				u.Deleted = d.Reason
+			}
+		}
+	case contract.EventArtifactRemoved:
+		v.removed(e)
+	}
+}
+
+// named decodes the data of an event of work, or of artifact_used, and returns the
+// artifact whose id the data then has, or nil.
+func (v *View) named(e *contract.Event, d canon.Document, id *string) *Artifact {
+	if contract.Decode(e.Data, d) != nil {
+		return nil
+	}
+	return v.all[key{e.Tenant, *id}]
+}
+
+// stored applies artifact_stored.
+func (v *View) stored(seq uint64, e *contract.Event) {
+	u := &Upload{Seq: seq}
+	at, err := contract.ParseTime(e.Time)
+	if err != nil || contract.Decode(e.Data, &u.Data) != nil {
+		return
+	}
+	o := u.Object(e.Tenant)
+	if u.At = at; o.Valid() != nil || e.Service() == services.SessionRunner && u.Data.Service != services.SessionRunner {
+		return
+	}
+	k, up := key{e.Tenant, u.Data.Artifact}, key{e.Tenant, u.Data.Upload}
+	if _, known := v.uploads[up]; known {
+		return
+	}
+	a := v.all[k]
+	if a == nil {
+		a = &Artifact{ID: k.id, Tenant: k.tenant, Holds: map[string]string{}}
+		v.all[k] = a
+	}
+	v.uploads[up] = k.id
+	a.Uploads = append(a.Uploads, u)
+	if e.Service() == services.SessionRunner {
+		a.Cited = true
+	}
+}
+
+// removed applies artifact_removed. The upload is forgotten, and so is an artifact without
+// uploads.
+func (v *View) removed(e *contract.Event) {
+	var d events.ArtifactRemoved
+	if contract.Decode(e.Data, &d) != nil {
+		return
+	}
+	up := key{e.Tenant, d.Upload}
+	k := key{e.Tenant, v.uploads[up]}
+	a := v.all[k]
+	if a == nil {
+		return
+	}
+	a.Uploads = slices.DeleteFunc(a.Uploads, func(u *Upload) bool { return u.Data.Upload == d.Upload })
+	if len(a.Uploads) == 0 {
+		delete(v.all, k)
+	}
+}
+
+// Get returns an artifact of a tenant, or nil. The caller must not change it.
+func (v *View) Get(tenant, id string) *Artifact { return v.all[key{tenant, id}] }
+
+// Known reports whether an upload is that of an artifact, or was.
+func (v *View) Known(tenant, upload string) bool {
+	_, ok := v.uploads[key{tenant, upload}]
+	return ok
+}
+
+// Entry is an upload with its artifact.
+type Entry struct {
+	*Artifact
+	Upload *Upload
+}
+
+// List returns the readable uploads of a tenant and principal, or of all principals if
+// owner is empty, newest first. It returns at most limit entries, of those that were
+// stored before the upload with the id before, unless that is empty.
+func (v *View) List(tenant, owner string, now time.Time, before string, limit int) []Entry {
+	var out []Entry
+	end := ^uint64(0)
+	if a := v.all[key{tenant, v.uploads[key{tenant, before}]}]; a != nil {
+		if u := a.find(before); u != nil {
+			end = u.Seq
+		}
+	}
+	for k, a := range v.all {
+		if k.tenant != tenant {
+			continue
+		}
+		for _, u := range a.Uploads {
+			if (owner == "" || u.Data.Actor == owner) && u.Seq < end && u.Live(now, a.Kept()) {
+				out = append(out, Entry{a, u})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(b.Upload.Seq, a.Upload.Seq) })
+	return out[:min(limit, len(out))]
+}
+
+// Used returns the number of bytes of a tenant's uploads that were stored at or before a
+// ledger sequence and whose content was not removed. Uploads that were deleted do not
+// count.
+func (v *View) Used(tenant string, until uint64) (bytes int64) {
+	for k, a := range v.all {
+		if k.tenant != tenant {
+			continue
+		}
+		for _, u := range a.Uploads {
+			if u.Deleted == "" && u.Seq <= until {
+				bytes += u.Data.Size
+			}
+		}
+	}
+	return bytes
+}
+
+// Seq returns the ledger sequence at which an upload was stored, or 0.
+func (v *View) Seq(tenant, upload string) uint64 {
+	if a := v.all[key{tenant, v.uploads[key{tenant, upload}]}]; a != nil {
+		if u := a.find(upload); u != nil {
+			return u.Seq
+		}
+	}
+	return 0
+}
+
+// Due returns the uploads whose content is to be removed at a time: those that were
+// deleted, and those that have expired and that nothing keeps, in the order of the
+// ledger.
+func (v *View) Due(now time.Time) []Entry {
+	var out []Entry
+	for _, a := range v.all {
+		for _, u := range a.Uploads {
+			if !u.Live(now, a.Kept()) {
+				out = append(out, Entry{a, u})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Upload.Seq, b.Upload.Seq) })
+	return out
+}
+
+// Clone returns a copy that later events do not change.
+func (a *Artifact) Clone() *Artifact {
+	if a == nil {
+		return nil
+	}
+	c := *a
+	c.Holds, c.Uploads = maps.Clone(a.Holds), make([]*Upload, len(a.Uploads))
+	for i, u := range a.Uploads {
+		one := *u
+		c.Uploads[i] = &one
+	}
+	return &c
+}
+
+// Deletable decides on artifact_deleted for an upload that a call deletes or the collector
+// found to be due. a is the state of the artifact. It returns nil if the upload was
+// deleted already.
+func (a *Artifact) Deletable(call, upload, reason string) (*events.ArtifactDeleted, error) {
+	u := (*Upload)(nil)
+	if a != nil {
+		u = a.find(upload)
+	}
+	switch {
+	case u == nil:
+		return nil, ErrNotFound
+	case u.Deleted != "":
+		return nil, nil
+	case reason == Quota: // it was stored a moment ago, and its call fails
+	case len(a.Holds) > 0:
+		return nil, ErrHeld
+	case a.Cited:
+		return nil, ErrCited
+	}
+	return &events.ArtifactDeleted{Artifact: a.ID, CallID: call, Reason: reason, Upload: upload}, nil
+}
+
+// Releasable decides on artifact_released for the hold of a principal.
+func (a *Artifact) Releasable(call, holder string) (*events.ArtifactReleased, error) {
+	if a == nil {
+		return nil, ErrNotFound
+	}
+	if _, held := a.Holds[holder]; !held {
+		return nil, ErrNotHeld
+	}
+	return &events.ArtifactReleased{Artifact: a.ID, CallID: call, Holder: holder}, nil
+}
+
+// Refold returns the state of an artifact after the events of work about it, which the
+// caller read from the ledger. a has the uploads; it is not changed. It returns nil if a
+// is nil.
+func (a *Artifact) Refold(history []*contract.Event) *Artifact {
+	if a == nil {
+		return nil
+	}
+	c := a.Clone()
+	c.Holds = map[string]string{}
+	v := View{all: map[key]*Artifact{{c.Tenant, c.ID}: c}, uploads: map[key]string{}}
+	for _, u := range c.Uploads {
+		v.uploads[key{c.Tenant, u.Data.Upload}] = c.ID
+	}
+	for _, e := range history {
+		v.Apply(0, e)
+	}
+	return c
+}
+
+// Has reports whether the artifact has an upload whose content was not removed.
+func (a *Artifact) Has(upload string) bool { return a != nil && a.find(upload) != nil }

@@ -1,0 +1,130 @@
+package work
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	events "github.com/binnacle-mesh/binnacle/schemas/work"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
+)
+
+// Times of the collector.
+const (
+	collectEvery = 2 * time.Second // between looks at the view
+	sweepEvery   = time.Hour       // between searches for uploads without an artifact
+	abandoned    = 24 * time.Hour  // age of an upload without an artifact at which it is removed
+)
+
+// maxSweep is the maximum number of uploads that a sweep considers.
+const maxSweep = 100_000
+
+// collect removes the content of uploads that are due, until ctx ends. Each instance does
+// it; the steps may be repeated.
+func (s *Service) collect(ctx context.Context) {
+	tick := time.NewTicker(collectEvery)
+	defer tick.Stop()
+	var swept time.Time
+	for {
+		now := s.env.Emit.Now()
+		if err := s.collectDue(ctx, now); err != nil && ctx.Err() == nil {
+			s.env.Log.Warn("content of artifacts is not removed yet", "err", err)
+		}
+		if now.Sub(swept) >= sweepEvery {
+			swept = now
+			if err := s.sweep(ctx, now); err != nil && ctx.Err() == nil {
+				s.env.Log.Warn("abandoned uploads are not removed yet", "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// collectDue removes the content of the uploads that are due at a time.
+func (s *Service) collectDue(ctx context.Context, now time.Time) error {
+	s.mu.Lock()
+	due := s.view.Due(now)
+	s.mu.Unlock()
+	for _, e := range due {
+		s.mu.Lock()
+		a, u := e.Clone(), *e.Upload
+		s.mu.Unlock()
+		if err := s.removeContent(ctx, a, &u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeContent records that an upload is no longer kept, unless that was recorded,
+// removes its content, and records that.
+func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf.Upload) error {
+	if u.Deleted == "" {
+		if err := s.delete(ctx, a.Tenant, a.ID, u.Data.Upload, "", shelf.Expired, nil); err != nil {
+			return err
+		}
+	}
+	if err := s.env.Conn.Durable(ctx); err != nil { // the intent precedes the effect also after a loss of power
+		return err
+	}
+	if err := s.store.Remove(ctx, a.Tenant, u.Data.Service, u.Data.Upload); err != nil {
+		return err
+	}
+	return s.change(ctx, a.Tenant, a.ID, contract.EventArtifactRemoved, nil, func(now *shelf.Artifact) (canon.Document, error) {
+		if !now.Has(u.Data.Upload) { // another instance recorded it
+			return nil, nil
+		}
+		return &events.ArtifactRemoved{Service: u.Data.Service, Upload: u.Data.Upload}, nil
+	})
+}
+
+// sweep removes the uploads that are no artifact and were begun a day ago, such as those
+// whose call was denied.
+func (s *Service) sweep(ctx context.Context, now time.Time) error {
+	first, _, err := s.env.Conn.Subjects(ctx, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), maxSweep)
+	if err != nil {
+		return err
+	}
+	for subject := range first {
+		p, ok := artifact.ParseSubject(subject)
+		if !ok {
+			continue
+		}
+		known := false
+		if err := s.read(ctx, func(v *shelf.View) { known = v.Known(p.Tenant, p.Upload) }); err != nil {
+			return err
+		}
+		if known {
+			continue
+		}
+		m, err := s.env.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(subject))
+		if err != nil {
+			continue // another instance removed it
+		}
+		at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+		if err != nil || now.Sub(at) < abandoned {
+			continue
+		}
+		if err := s.store.Remove(ctx, p.Tenant, p.Service, p.Upload); err != nil {
+			return err
+		}
+		s.env.Log.Info("abandoned upload removed", "tenant", p.Tenant, "upload", p.Upload, "age", strconv.Itoa(int(now.Sub(at).Hours()))+"h")
+	}
+	return nil
+}
+
+// serve serves the queries about artifacts.
+func (s *Service) serve() {
+	srv := &rpc.Server{Box: s.env.Box}
+	rpc.Serve(srv, events.ArtifactListQuery, s.queryList)
+	rpc.Serve(srv, events.ArtifactInfoQuery, s.queryInfo)
+}

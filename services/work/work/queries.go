@@ -1,0 +1,36 @@
+package work
+
+import (
+	"context"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	events "github.com/binnacle-mesh/binnacle/schemas/work"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
+)
+
+// maxList is the maximum number of artifacts in the response of a query.
+const maxList = 1000
+
+// queryList handles the query artifact_list.
+func (s *Service) queryList(ctx context.Context, q *events.ArtifactListRequest) ([]events.Artifact, error) {
+	return s.listed(ctx, transient.Tenant(ctx), q.Owner, q.Before, int(min(max(q.Limit, 1), maxList)))
+}
+
+// queryInfo handles the query artifact_info.
+func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) (out events.Artifact, err error) {
+	found, now := false, s.env.Emit.Now()
+	if err := s.read(ctx, func(v *shelf.View) {
+		a := v.Get(transient.Tenant(ctx), q.Artifact)
+		if u := a.Of(q.Owner, now); u != nil {
+			out, found = describe(a, u), true
+		}
+	}); err != nil {
+		return out, err
+	}
+	if !found {
+		return out, rpc.Errorf(contract.CodeNotFound, "no artifact %s", q.Artifact)
+	}
+	return out, nil
+}
