@@ -36,6 +36,7 @@ var naming = map[string][]string{
 	"call":                  {"call", "waiting", "decided"}, "call_id": {"call", "waiting", "decided"}, "ids": {"call"}, "disclose": {"call"},
 	"commitment": {"content"}, "hash": {"receipt"}, "digest": {"receipt"}, "seq": {"seq"}, "tenant": {"tenant"},
 	"getCall.id":                    {"call", "waiting", "decided"},
+	"cancelCall.id":                 {"call", "waiting", "decided"},
 	"getConformanceReport.id":       {"report"},
 	"reportOutcome.id":              {"intent"},
 	"createKey.id":                  {"key"},

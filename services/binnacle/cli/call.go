@@ -35,7 +35,7 @@ error.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
-	f.BoolVar(&o.async, "async", false, "return at once if the call needs approval")
+	f.BoolVar(&o.async, "async", false, "return at once if the call needs approval, and after a second if it has no outcome; 'binnacle job' follows it")
 	f.StringVar(&o.onBehalfOf, "on-behalf-of", "", "`PRINCIPAL` you act for")
 	f.StringVar(&o.delegation, "delegation", "", "`ID` of the delegation that permits it")
 	return cmd
@@ -83,6 +83,12 @@ func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 			return err
 		}
 		return fail(exitPending, "call %s waits for approval; `binnacle approvals list` shows it", doc.CallID)
+	}
+	if doc.ReceiptID == "" && doc.Output == nil {
+		return c.printRaw(raw, func() {
+			fmt.Fprintln(c.out, doc.CallID)
+			fmt.Fprintf(c.errOut, "the call goes on; `binnacle job wait %s` waits for its outcome\n", doc.CallID)
+		})
 	}
 	if doc.Called == "" {
 		doc.Called = doc.Session

@@ -43,6 +43,7 @@ var invocations = []invocation{
 	{line: "judge --session s-none --rubric DIR/rubric.yaml", code: exitFailed}, {line: "judge", code: exitUsage},
 	{line: "token create --actor a --scope tools:call"}, {line: "token create --actor a --scope nosuch", code: exitUsage}, {line: "token admin"}, {line: "token operator"}, {line: "token revoke json-%d --reason x"},
 	{line: "sandbox list", code: exitDenied}, {line: "sandbox create shell", code: exitDenied}, {line: "sandbox exec sb-none true", code: exitDenied}, {line: "sandbox cp a b", code: exitUsage}, {line: "sandbox nosuch", code: exitUsage},
+	{line: "call noop --async --session s-json"}, {line: "job show c-nosuch", code: exitFailed}, {line: "job wait c-nosuch", code: exitFailed}, {line: "job cancel c-nosuch", code: exitFailed}, {line: "job nosuch", code: exitUsage},
 	{line: "artifact put DIR/rubric.yaml --session s-json"}, {line: "artifact list"}, {line: "artifact get nosuch", code: exitFailed}, {line: "artifact info ar-x", code: exitDenied}, {line: "artifact put", code: exitUsage}, {line: "artifact nosuch", code: exitUsage},
 	{line: "session list"}, {line: "session grant s-json json-%d"}, {line: "session revoke s-json json-%d"}, {line: "session nosuch", code: exitUsage}, {line: "key consent json-c%d --maker bob --scope llm:call"}, {line: "key consent", code: exitUsage},
 	{line: "key create json-%d --actor admin"}, {line: "key list"}, {line: "key revoke json-%d --reason over"}, {line: "key revoke nosuch --reason over", code: exitFailed},

@@ -41,8 +41,8 @@ type API struct {
 	ModelRequest func(c echo.Context, kind string, body []byte, who *auth.Caller) (propose.Request, error)
 }
 
-// Async reports whether a request prefers an immediate response to waiting for an
-// approval (Prefer: respond-async, RFC 7240).
+// Async reports whether a request prefers an early response to waiting for an approval or
+// for the outcome of a long call (Prefer: respond-async, RFC 7240).
 func Async(c echo.Context) bool {
 	return strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
 }
@@ -149,12 +149,16 @@ func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args 
 
 // Answer proposes the call r and waits for its outcome. It responds with a CallResponse
 // if the call succeeds, and with 202 and the path of the call's state if the wait ends
-// while the call waits for approval. It returns every other error of Run.
+// while the call waits for approval or, for an asynchronous request, while it has no
+// outcome. It returns every other error of Run.
 func (s *API) Answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.Run(c, r)
 	var esc *apierr.Escalation
 	if errors.As(err, &esc) {
 		return Accepted(c, r, esc)
+	}
+	if late := (*apierr.Error)(nil); Async(c) && errors.As(err, &late) && late.Code == contract.CodeOutcomePending {
+		return Later(c, r)
 	}
 	if err != nil {
 		return err

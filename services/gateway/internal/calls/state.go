@@ -10,7 +10,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -41,6 +43,56 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 	c.Response().Header().Set("Retry-After", "5")
 	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
 		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
+}
+
+// Later responds to the proposal of a call that has no outcome yet with 202 and the path
+// under which the call's state can be read. The call goes on when the caller disconnects.
+func Later(c echo.Context, r propose.Request) error {
+	poll := pollOf(r.ID)
+	c.Response().Header().Set("Location", poll)
+	c.Response().Header().Set("Retry-After", "1")
+	c.Response().Header().Set("Preference-Applied", "respond-async")
+	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: proposed, Poll: poll})
+}
+
+// Cancel handles DELETE /api/v1/calls/{id}. It records that the caller, who must be the
+// actor of the call, requests its cancellation, and responds with the state of the call. The executor stops a running call; a call that has ended is not changed. Any
+// gateway can cancel a call that a gateway proposed; the cancellation of another call is
+// an error (409).
+func (s *API) Cancel(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
+	defer cancel()
+	id := c.Param("id")
+	e, err := s.Runner.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
+	if err != nil {
+		return err
+	}
+	if e == nil || !who.Is(e) {
+		return apierr.NotFound("not found: no call " + id)
+	}
+	if e.Service() != contract.CallerExecutor {
+		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call was proposed by " + e.Service() + ", which cancels it with the call that it is a part of"}
+	}
+	var call contract.Call
+	if err := contract.Decode(e.Data, &call); err != nil {
+		return err
+	}
+	p := s.Proposer.Join(e, &call)
+	defer p.Close()
+	if err := p.Cancel(ctx); err != nil && !errors.Is(err, eventlog.ErrIDConflict) {
+		return apierr.Unavailable("the cancellation could not be recorded: " + err.Error())
+	}
+	out := CallState{CallID: id, Session: e.Session, Status: proposed, Poll: pollOf(id)}
+	if last, err := s.Runner.Queries.In(who.Tenant).Last(ctx, id); err == nil && last != nil {
+		if _, err := out.fold(last); err != nil {
+			return err
+		}
+	}
+	return c.JSON(http.StatusOK, out)
 }
 
 // Escalated responds as Accepted does if err is the escalation of the proposal r, and

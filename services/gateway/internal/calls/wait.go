@@ -92,21 +92,28 @@ func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.C
 // of a call that times out is recorded after its timeout.
 const Margin = 5 * time.Second
 
+// asyncWait is the time that an asynchronous request waits for the outcome of its call.
+const asyncWait = time.Second
+
 // Await proposes a call, waits for its outcome and reads its output. A returned outcome
 // is durable; it is returned with an error if the call did not succeed or its output
-// cannot be read. The wait lasts for at most r.Timeout + Margin; with async, it ends as
-// soon as the call is escalated. If the wait ends without an outcome, the error is an
+// cannot be read. The wait lasts for at most r.Timeout + Margin; with async, for at most
+// asyncWait, and it ends as soon as the call is escalated. If the wait ends without an outcome, the error is an
 // *apierr.Escalation if the call was escalated, and otherwise an *apierr.Error or
 // ctx.Err(). If the call was not escalated, Await cancels it if ctx is done before the
 // outcome is received, and as GiveUp does if the ledger does not respond. If a call was
 // proposed earlier under the same Idempotency-Key, Await instead waits for that call as
-// Repeat does, which ignores async and never cancels the call.
+// Repeat does, with async for at most asyncWait, which never cancels the call.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
 	}
+	terms, again := await.Terms{Within: r.Timeout + Margin, Async: async}, r
+	if async {
+		terms.Within, again.Timeout = min(terms.Within, asyncWait), min(r.Timeout, asyncWait)
+	}
 	if before, err := s.Before(ctx, r, nil); err != nil || before != nil {
-		return s.repeatOr(ctx, r, before, err)
+		return s.repeatOr(ctx, again, before, err)
 	}
 	p, err := s.Propose(ctx, r)
 	if err != nil {
@@ -114,7 +121,7 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	}
 	defer p.Close()
 	began := time.Now()
-	res := s.Wait(ctx, p, await.Terms{Within: r.Timeout + Margin, Async: async}, await.Whole{})
+	res := s.Wait(ctx, p, terms, await.Whole{})
 	switch {
 	case res.State == await.Ended:
 		s.Metrics.Observe(r.Kind, res.Outcome.Recorded.Effect.Status, time.Since(began))
@@ -124,7 +131,7 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 		return nil, nil, &apierr.Escalation{CallID: r.ID, Doc: res.Escalated}
 	case res.State == await.Failed:
 		if before, err := s.Before(ctx, r, res.Err); err != nil || before != nil {
-			return s.repeatOr(ctx, r, before, err)
+			return s.repeatOr(ctx, again, before, err)
 		}
 	}
 	s.Metrics.Count(r.Kind, "none")

@@ -129,7 +129,7 @@ var requestHeaders = []param{
 	text("X-Binnacle-Session", "session of the call: an id, or a name that the caller gives, \"s-\" and up to 98 of [A-Za-z0-9_-]; a new session without it"),
 	number("X-Binnacle-Timeout", "seconds that the caller waits, 1 to 600; the call must start within them"),
 	text("Idempotency-Key", "with it, a request that is sent again does not become a second call: its first outcome is the answer"),
-	text("Prefer", "respond-async: answer at once if people must approve the call (RFC 7240)"),
+	text("Prefer", "respond-async: answer at once if people must approve the call, and after a second if it has no outcome (RFC 7240)"),
 	text("X-Binnacle-On-Behalf-Of", "principal for whom the caller acts; policy checks the claim"),
 	text("X-Binnacle-Delegation", "id of the delegation under which it does"),
 }

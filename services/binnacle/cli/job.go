@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// newJobCmd returns the command job, which follows calls that were made with --async.
+func newJobCmd(c *env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "job COMMAND",
+		Short: "Show, await and cancel calls that were made with --async",
+		Long: `Show, await and cancel calls that were made with --async. The state of a call is on the
+ledger: it survives restarts, and every gateway of the mesh returns it.`,
+		Example: "  id=$(binnacle call cmd.spin '{\"how\":\"nap\"}' --async)\n  binnacle job wait $id",
+	}, newJobShowCmd(c), newJobWaitCmd(c), newJobCancelCmd(c))
+}
+
+// jobState is the state of a call.
+type jobState struct {
+	Status    string          `json:"status"`
+	ReceiptID string          `json:"receipt_id"`
+	Error     string          `json:"error"`
+	ErrorCode string          `json:"error_code"`
+	Output    json.RawMessage `json:"output"`
+}
+
+// job requests the state of a call by a method, and returns it with the response's bytes.
+func job(ctx context.Context, c *env, method, id string) (s jobState, raw []byte, err error) {
+	resp, err := c.request(ctx, method, "/api/v1/calls/"+url.PathEscape(id), nil, nil)
+	if err != nil {
+		return s, nil, err
+	}
+	defer resp.Body.Close()
+	if raw, err = io.ReadAll(resp.Body); err != nil {
+		return s, nil, err
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return s, nil, fmt.Errorf("the mesh's response cannot be read: %w", err)
+	}
+	return s, raw, nil
+}
+
+func newJobShowCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show CALL", Short: "Print the state of a call", Example: "  binnacle job show c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			_, raw, err := job(cmd.Context(), c, http.MethodGet, pos[0])
+			if err != nil {
+				return err
+			}
+			return c.printRaw(raw, func() { fmt.Fprintln(c.out, indent(raw)) })
+		},
+	}
+}
+
+// jobPoll is the time between two requests for the state of a call that is awaited.
+const jobPoll = 200 * time.Millisecond
+
+func newJobWaitCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "wait CALL", Short: "Wait for the outcome of a call and print its output", Long: "Wait for the outcome of a call and print its output. Exits with code 1 if it did not\nsucceed.",
+		Example: "  binnacle job wait c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			for {
+				s, raw, err := job(cmd.Context(), c, http.MethodGet, pos[0])
+				if err != nil {
+					return err
+				}
+				if slices.Contains([]string{"proposed", "pending_approval", "allowed", "running"}, s.Status) {
+					select {
+					case <-cmd.Context().Done():
+						return cmd.Context().Err()
+					case <-time.After(jobPoll):
+					}
+					continue
+				}
+				if s.Status != "succeeded" {
+					return fail(exitFailed, "the call ended: %s %s: %s (receipt %s)", s.Status, s.ErrorCode, s.Error, s.ReceiptID)
+				}
+				return c.printRaw(raw, func() { fmt.Fprintln(c.out, indent(s.Output)) })
+			}
+		},
+	}
+}
+
+func newJobCancelCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel CALL", Short: "Cancel a call of yours", Long: "Request the cancellation of a call of yours. A running call is stopped; one that has ended\nis not changed.",
+		Example: "  binnacle job cancel c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			_, raw, err := job(cmd.Context(), c, http.MethodDelete, pos[0])
+			if err != nil {
+				return err
+			}
+			return c.printRaw(raw, func() {})
+		},
+	}
+}
