@@ -17,8 +17,9 @@ import (
 
 // TestComposeConfigured shows that the services on compose apply the llm document, the
 // capture mode, the policy and the OpenTelemetry settings with which they are
-// configured, that the NATS server commits in groups in durability mode power, and that a
-// tool reaches what its rules permit, with a credential, and nothing else.
+// configured, that the NATS server commits in groups in durability mode power, that a tool
+// reaches what its rules permit, with a credential, and nothing else, and that images, held
+// sandboxes and tier container work with two session-runners.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -32,6 +33,8 @@ func TestComposeConfigured(t *testing.T) {
 	if err := os.WriteFile(rego, []byte(`package binnacle.p1
 
 answer := {"verdict": "DENY", "reason_code": "DENY_NO_UPPER"} if input.tool == "cmd.upper"
+
+else := {"verdict": "DENY", "reason_code": "DENY_UNPINNED_IMAGE"} if input.args.unpinned == true
 
 else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 `), 0o644); err != nil {
@@ -53,7 +56,17 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	if err := os.WriteFile(filepath.Join(packs, "upper"), upper, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m := harness.Compose(t, harness.Options{LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs,
+	boxed, vars := boxedOptions(t)
+	for _, name := range []string{"say", "say.pack.yaml"} {
+		body, err := os.ReadFile(filepath.Join(boxed.Packs, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(packs, name), body, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs,
 		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
@@ -73,6 +86,8 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
 	composeEgress(t, m, host, port, &seen)
+	m.Scale("session-runner=2")
+	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })
 }
 

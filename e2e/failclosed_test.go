@@ -75,7 +75,18 @@ answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox":
 `), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	state := func(m *harness.Mesh) string {
+		t.Helper()
+		r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
+		if err != nil || r.Status != 200 {
+			t.Fatalf("readyz: %v %+v", err, r)
+		}
+		return string(r.Body)
+	}
 	m := harness.One(t, harness.Options{Policies: []string{rego}})
+	if s := state(m); !strings.Contains(s, "tier container is missing: no containerd socket is configured") {
+		t.Error(s)
+	}
 	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-tier", `{"text":"x"}`)
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_unavailable") || !strings.Contains(string(r.Body), "BINNACLE_CONTAINERD") {
 		t.Fatalf("%v %+v %s", err, r, r.Body)
@@ -85,6 +96,9 @@ answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox":
 	}
 	m.StopAll()
 	m = harness.One(t, harness.Options{Policies: []string{rego}, Containerd: "/run/containerd/containerd.sock"})
+	if s := state(m); !strings.Contains(s, "tiers wasi and container") {
+		t.Error(s)
+	}
 	r, err = m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-tier", `{"text":"x"}`)
 	if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), `"tier":"container"`) || !strings.Contains(string(r.Body), `"memory_mib":32`) {
 		t.Fatalf("%v %+v %s", err, r, r.Body)

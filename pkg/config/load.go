@@ -169,7 +169,7 @@ func Load(s Source) (*Loaded, error) {
 	}
 	l := &Loaded{File: s.File, Digest: f.digest()}
 	tree := map[string]any{}
-	var failed []error
+	failed := s.renamedVariables()
 	for i := range Settings {
 		x := &Settings[i]
 		if !x.ReadBy(s.Program) {
@@ -379,7 +379,9 @@ func (f *document) visit(tree map[string]any, at string, yield func(*Setting, an
 		sub, isObject := v.(map[string]any)
 		switch {
 		case x == nil && len(below) == 0:
-			p.Message = unknown(name, membersOf(at))
+			if p.Message = renamedMember(pointer); p.Message == "" {
+				p.Message = unknown(name, membersOf(at))
+			}
 			yield(nil, nil, p)
 		case v == nil:
 		case x == nil && !isObject:

@@ -52,6 +52,12 @@ func (i *Instance) Close() {
 	delete(i.reg.instances, i)
 }
 
+// Gauge registers a metric of the instance whose value is that of f at the time of a scrape.
+// It must be called at most once per name.
+func (i *Instance) Gauge(name, help string, f func() float64) {
+	i.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+}
+
 // Process returns the registry of the process that the instance runs in.
 func (i *Instance) Process() *Registry { return i.reg }
 

@@ -106,6 +106,23 @@ func (d *SandboxExecStarted) Canonical(c *canon.Codec) {
 	c.Str("exec", &d.Exec)
 }
 
+// SandboxQueuedName is the event's name.
+const SandboxQueuedName = "sandbox_queued"
+
+// SandboxQueued is the data of session-runner.sandbox_queued.v1. A started call waits for a sandbox, because the instance runs as many as it may.
+type SandboxQueued struct {
+	CallID   string `json:"call_id"`
+	Position int64  `json:"position"` // number of calls that wait, this one included; tenants are served in turn
+	Running  int64  `json:"running"`  // number of calls that run
+}
+
+// Canonical implements canon.Document.
+func (d *SandboxQueued) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Int("position", &d.Position)
+	c.Int("running", &d.Running)
+}
+
 // SandboxRenewedName is the event's name.
 const SandboxRenewedName = "sandbox_renewed"
 

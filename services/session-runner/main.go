@@ -18,19 +18,16 @@ import (
 const samples = "/packs"
 
 // main uses the example packs if no folder of packs is configured and the folder samples
-// exists. With the built-in tool.noop, up to 256 calls run concurrently.
+// exists.
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
-			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Images: c.SessionRunner.Images, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop,
+			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Images: c.SessionRunner.Images, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop, Runs: c.SessionRunner.Runs, Queue: c.SessionRunner.Queue, MicroVM: c.SessionRunner.MicroVM.Runtime, Registries: c.SessionRunner.Registries, RegistryCA: c.SessionRunner.RegistryCA,
 			Held: sessionrunner.HeldConfig(c.SessionRunner.Sandboxes)}
 		if cfg.PacksDir == "" {
 			if _, err := os.Stat(samples); err == nil {
 				cfg.PacksDir = samples
 			}
-		}
-		if cfg.Noop {
-			cfg.Limit = 256
 		}
 		return &sessionrunner.Service{Config: cfg}, nil
 	})

@@ -181,7 +181,7 @@ type Sandbox struct {
 	MemoryMiB   int64  `json:"memory_mib"`   // memory in MiB (1 MiB = 2^20 bytes)
 	OutputBytes int64  `json:"output_bytes"` // maximum size of stdout in bytes
 	Pids        int64  `json:"pids"`
-	Tier        string `json:"tier"`          // weakest permitted isolation: "process", "wasi" or "container"
+	Tier        string `json:"tier"`          // weakest permitted isolation: "process", "wasi", "container" or "microvm"
 	UID         string `json:"uid,omitempty"` // OwnUID = a user id that no other run has at the same time; empty = any user id
 	WallMS      int64  `json:"wall_ms"`       // wall-clock time in milliseconds
 }

@@ -10,7 +10,7 @@ import (
 
 // cellKinds are the kinds of calls that govern the whole mesh, besides those that begin
 // with cellFamily.
-var cellKinds = []string{"image.gc", "image.import", "image.list", "policy.freeze", KindUnfreeze}
+var cellKinds = []string{"image.gc", "image.import", "image.list", "image.pull", "policy.freeze", KindUnfreeze}
 
 // cellFamily begins the kinds of calls that create and change tenants.
 const cellFamily = "tenant."

@@ -127,7 +127,7 @@ func (r *OverlayRule) validate() error {
 func checkIsolation(s *contract.Sandbox) error {
 	switch {
 	case tierRank(s.Tier) < 0:
-		return fmt.Errorf("sandbox.tier %q: want process, wasi or container", s.Tier)
+		return fmt.Errorf("sandbox.tier %q: want process, wasi, container or microvm", s.Tier)
 	case !knownUID(s.UID):
 		return fmt.Errorf("sandbox.uid %q: want per_run, or leave it out", s.UID)
 	}

@@ -67,6 +67,8 @@ func tierRank(t string) int {
 		return 1
 	case "container":
 		return 2
+	case "microvm":
+		return 3
 	}
 	return -1
 }
@@ -74,7 +76,7 @@ func tierRank(t string) int {
 func knownUID(uid string) bool { return uid == "" || uid == contract.OwnUID }
 
 // TierSatisfies reports whether both isolation tiers are known and have is at least as
-// strong as want. The tiers are process, wasi and container, from weakest to
+// strong as want. The tiers are process, wasi, container and microvm, from weakest to
 // strongest. The empty tier is unknown.
 func TierSatisfies(have, want string) bool {
 	return tierRank(want) >= 0 && tierRank(have) >= tierRank(want)

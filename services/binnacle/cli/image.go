@@ -24,7 +24,9 @@ import (
 type imageOptions struct {
 	folder string // the session-runner's folder of images, as this host sees it
 	dryRun bool
-	script string
+
+	unpinned bool // accept a reference without a digest
+	script   string
 }
 
 // newImageCmd returns the command image, which manages the images in which packs run.
@@ -61,6 +63,21 @@ func newImageCmd(c *env) *cobra.Command {
 				RunE:              func(cmd *cobra.Command, args []string) error { return buildImage(cmd.Context(), c, &o, args[0]) },
 			})
 			cmd.Flags().StringVar(&o.script, "script", "deploy/images/base", "the `program` that builds images; it is run with the folder and the name")
+			return cmd
+		}(),
+		func() *cobra.Command {
+			cmd := &cobra.Command{
+				Use:               "pull REF",
+				Short:             "Pull an image by its digest from a registry",
+				Long:              "Pull an image from a registry that session-runner.registries lists. Other session-runners\nwith the same containerd use it too. REF is HOST/NAME@sha256:DIGEST. A REF without a\ndigest needs --unpinned, and a policy that allows it.",
+				Example:           "  binnacle image pull registry.example.com/tools@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+				Args:              takes(1, 1),
+				ValidArgsFunction: cobra.NoFileCompletions,
+				RunE: func(cmd *cobra.Command, args []string) error {
+					return imageCall(cmd.Context(), c, "image.pull", map[string]any{"ref": args[0], "unpinned": o.unpinned})
+				},
+			}
+			cmd.Flags().BoolVar(&o.unpinned, "unpinned", false, "accept a REF without a digest")
 			return cmd
 		}(),
 		&cobra.Command{

@@ -199,6 +199,7 @@ func TestMeshConfig(t *testing.T) {
 	file := filepath.Join(filepath.Dir(llm), "mesh.yaml")
 	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12, ArtifactQuota: 1e11, Warm: 4, EgressHosts: []string{"*"}, Sandboxes: sessionrunner.HeldConfig{Max: 8, PerTenant: 4}}
 	with := func(change func(*mesh.Config)) mesh.Config { c := base; change(&c); return c }
+	base.Runs, base.Queue = 16, 256
 	for _, x := range []struct {
 		line, env string
 		want      mesh.Config

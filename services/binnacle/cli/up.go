@@ -93,6 +93,8 @@ func meshConfig(x *config.Config) (mesh.Config, error) {
 	if x.Durability == "replicated" {
 		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")
 	}
+	runner := &x.SessionRunner
+	cfg.Runs, cfg.Queue, cfg.MicroVM, cfg.Registries, cfg.RegistryCA = runner.Runs, runner.Queue, runner.MicroVM.Runtime, runner.Registries, runner.RegistryCA
 	if kek := x.VaultBroker.KEK; kek.Given() {
 		text, err := kek.Read()
 		if err != nil {

@@ -52,6 +52,11 @@ type Config struct {
 	EgressNetworks []string                 // special-use networks that tools may reach, such as 10.0.0.0/8
 	Images         string                   // folder of image archives and images.lock; empty = none
 	Warm           int                      // maximum number of containers that are prepared ahead of calls; 0 = none
+	Registries     []string                 // registries from which images may be pulled
+	RegistryCA     string                   // PEM file of the authorities of the registries; empty = those of the system
+	Runs           int                      // maximum number of sandboxes of calls at a time; 0 = 16
+	Queue          int                      // maximum number of calls that wait for a sandbox
+	MicroVM        string                   // containerd runtime of tier "microvm"; empty = that tier is not available
 	Sandboxes      sessionrunner.HeldConfig // held sandboxes of the session-runner
 	ArtifactQuota  int64                    // maximum number of bytes of the artifacts of one tenant; 0 = 100 GB
 	Policies       []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle

@@ -52,7 +52,7 @@ var parts = []part{
 	}),
 	of(func(b *setup, s *sessionrunner.Service) error {
 		s.Config = sessionrunner.Config{PacksDir: b.cfg.Packs, StateDir: filepath.Join(b.dir, "sandbox"),
-			Containerd: b.cfg.Containerd, Images: b.cfg.Images, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Limit: runnerLimit(b.cfg), Held: b.cfg.Sandboxes}
+			Containerd: b.cfg.Containerd, Images: b.cfg.Images, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Runs: b.cfg.Runs, Queue: b.cfg.Queue, MicroVM: b.cfg.MicroVM, Registries: b.cfg.Registries, RegistryCA: b.cfg.RegistryCA, Held: b.cfg.Sandboxes}
 		return os.MkdirAll(s.Config.StateDir, 0o711)
 	}),
 	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),
@@ -163,15 +163,6 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	}
 	*c = vaultbroker.Config{Dir: b.state(services.VaultBroker), KEK: kek, SealSeed: sealSeed}
 	return private.Mkdir(c.Dir)
-}
-
-// runnerLimit returns the concurrency limit of the session-runner: 256 with tool.noop,
-// which needs no isolation, and otherwise 0, the default.
-func runnerLimit(cfg *Config) int {
-	if cfg.Noop {
-		return 256
-	}
-	return 0
 }
 
 // tokenPublic returns the public key by which tokens are verified.

@@ -42,6 +42,12 @@ privileged if startswith(input.kind, "policy.")
 
 privileged if startswith(input.kind, "tenant.")
 
+# An image that is named without a digest may change between two calls.
+unpinned if {
+	input.kind in {"tool.sandbox.create", "image.pull"}
+	input.args.unpinned == true
+}
+
 # Labels of data that a model may receive only if its provider accepts them.
 held := {"secret", "user_file"}
 
@@ -64,6 +70,8 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	not input.kind in own_affairs
 } else := {"verdict": "DENY", "reason_code": "MISSING_REQUIREMENT"} if {
 	unfit
+} else := {"verdict": "DENY", "reason_code": "DENY_UNPINNED_IMAGE"} if {
+	unpinned
 } else := {"verdict": "DENY", "reason_code": "TAINTED_PRIVILEGED_INVOKE_DENY"} if {
 	web
 	privileged

@@ -5,18 +5,19 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"path/filepath"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 )
 
 // heldCall is a claimed call for a held sandbox, on the instance that holds it.
@@ -32,6 +33,7 @@ type heldCall struct {
 type heldArgs struct {
 	Sandbox   string   `json:"sandbox"`
 	Image     string   `json:"image"`
+	Unpinned  bool     `json:"unpinned"`
 	CPUMillis int64    `json:"cpu_millis"`
 	MemoryMiB int64    `json:"memory_mib"`
 	Pids      int64    `json:"pids"`
@@ -89,7 +91,7 @@ func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
 
 // permitted reports whether no limit of a sandbox exceeds what an intent permits.
 func permitted(s *events.SandboxCreated, most *contract.Sandbox) bool {
-	return s.MemoryMib <= most.MemoryMiB && s.CpuMillis <= most.CPUMillis && s.Pids <= most.Pids && s.OutputBytes <= most.OutputBytes
+	return guard.TierSatisfies(heldTier, most.Tier) && s.MemoryMib <= most.MemoryMiB && s.CpuMillis <= most.CPUMillis && s.Pids <= most.Pids && s.OutputBytes <= most.OutputBytes
 }
 
 // find sets c.sandbox to the sandbox that a call names, or to the newest open one of its
@@ -142,7 +144,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 
 // limitsOf returns the limits of a sandbox.
 func limitsOf(s *events.SandboxCreated) contract.Sandbox {
-	return contract.Sandbox{CPUMillis: s.CpuMillis, MemoryMiB: s.MemoryMib, OutputBytes: s.OutputBytes, Pids: s.Pids, Tier: "container", WallMS: s.LifeMS}
+	return contract.Sandbox{CPUMillis: s.CpuMillis, MemoryMiB: s.MemoryMib, OutputBytes: s.OutputBytes, Pids: s.Pids, Tier: heldTier, WallMS: s.LifeMS}
 }
 
 // output returns a successful result with a document.
@@ -197,16 +199,15 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	if h.runner == nil {
 		return execute.Fail(contract.CodeSandboxUnavailable, "a held sandbox needs tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
 	}
+	if !guard.TierSatisfies(heldTier, most.Tier) {
+		return execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, and held sandboxes are of tier %s", most.Tier, heldTier)
+	}
 	if most.UID == contract.OwnUID && !h.runner.OwnUID() {
 		return execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is required, and containers share a user id here")
 	}
-	name, digest, pinned := strings.Cut(c.args.Image, "@")
-	img, err := h.runner.OpenImage(filepath.Join(h.Images, name+".tar"))
-	if err != nil {
-		return execute.Fail(contract.CodeSandboxFailed, "image %s cannot be used: %v", name, err)
-	}
-	if pinned && digest != img.Digest {
-		return execute.Fail(contract.CodeSandboxFailed, "image %s has digest %s, not %s", name, img.Digest, digest)
+	img, res := h.image(c)
+	if img == nil {
+		return res
 	}
 	data := events.SandboxCreated{Actor: c.actor, CallID: c.id, Session: c.session, Instance: h.env.Instance, Host: h.runner.Host(), Image: img.Digest,
 		CpuMillis: least(c.args.CPUMillis, most.CPUMillis), MemoryMib: least(c.args.MemoryMiB, most.MemoryMiB), Pids: least(c.args.Pids, most.Pids),
@@ -240,9 +241,37 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	h.mu.Lock()
 	h.boxes[id] = b
 	h.mu.Unlock()
-	res := output(stateOf(s))
+	res = output(stateOf(s))
 	res.Attestation = b.Attestation(img.Digest, limitsOf(&data))
 	return res
+}
+
+// image returns the image that a call names. A name that is not pinned is that of an archive,
+// and only a call whose argument unpinned is true may use it: policy decides on that
+// argument. If the image cannot be used, image returns nil and the result of the call.
+func (h *holder) image(c *heldCall) (*containerd.HeldImage, execute.Result) {
+	lock, err := h.lock()
+	if err != nil {
+		return nil, execute.Fail(contract.CodeSandboxFailed, "%v", err)
+	}
+	digest, err := lock.Resolve(c.args.Image)
+	if errors.Is(err, pack.ErrUnpinned) {
+		if !c.args.Unpinned {
+			return nil, execute.Fail(contract.CodeImageUnpinned, "%v; or call with \"unpinned\": true, if policy allows it", err)
+		}
+		digest, err = h.runner.Named(c.args.Image)
+	}
+	if err != nil {
+		return nil, execute.Fail(contract.CodeSandboxFailed, "image %s cannot be used: %v", c.args.Image, err)
+	}
+	img, err := h.runner.OpenImage(digest)
+	if missing := (*containerd.MissingImage)(nil); errors.As(err, &missing) {
+		return nil, execute.Fail(contract.CodeImageMissing, "image %s: %v", c.args.Image, missing)
+	}
+	if err != nil {
+		return nil, execute.Fail(contract.CodeSandboxFailed, "image %s cannot be used: %v", c.args.Image, err)
+	}
+	return img, execute.Result{}
 }
 
 // beginCreation makes tend ignore a sandbox until the returned function is called. A sandbox

@@ -7,9 +7,8 @@ import (
 // HeldConfig configures held sandboxes: containers that one call creates and later calls
 // use.
 type HeldConfig struct {
-	Images    string // folder of OCI archives, NAME.tar, that held sandboxes are created from; empty means that none are offered
-	Max       int    // maximum number of held sandboxes of this instance
-	PerTenant int    // maximum number of open held sandboxes of a tenant, on all instances
+	Max       int // maximum number of held sandboxes of this instance; 0 means that none are offered
+	PerTenant int // maximum number of open held sandboxes of a tenant, on all instances
 }
 
 // The kinds of calls for held sandboxes; heldKinds begins each of them.
@@ -25,6 +24,9 @@ const (
 	kindKeepAlive = "tool.sandbox.keep_alive"
 	kindTerminate = "tool.sandbox.terminate"
 )
+
+// heldTier is the tier of held sandboxes.
+const heldTier = "container"
 
 // Limits of the arguments and outputs of calls for held sandboxes.
 const (
@@ -47,8 +49,8 @@ var heldTools = []heldTool{
 	{kind: kindCreate, class: "E1", ceiling: true, about: "Creates a sandbox that outlives the call: a container without a network, for later calls of the same session.",
 		props: `"cpu_millis":{"maximum":1000000,"minimum":1,"type":"integer"},"disk_mib":{"default":64,"description":"size of /work, in memory","maximum":65536,"minimum":1,"type":"integer"},` +
 			`"idle_ms":{"default":600000,"description":"time without use after which it ends","maximum":86400000,"minimum":1000,"type":"integer"},` +
-			`"image":{"description":"NAME, or NAME@sha256:DIGEST","maxLength":200,"pattern":"^[a-z0-9][a-z0-9._-]{0,63}(@sha256:[0-9a-f]{64})?$","type":"string"},` +
-			`"life_ms":{"default":3600000,"description":"time after which it ends in any case","maximum":86400000,"minimum":1000,"type":"integer"},"memory_mib":{"maximum":1048576,"minimum":8,"type":"integer"},"pids":{"maximum":32768,"minimum":2,"type":"integer"}`,
+			`"image":{"description":"NAME@sha256:DIGEST, sha256:DIGEST, or a NAME of images.lock","maxLength":200,"pattern":"^[a-z0-9][a-z0-9._/:-]{0,127}(@sha256:[0-9a-f]{64})?$","type":"string"},` +
+			`"life_ms":{"default":3600000,"description":"time after which it ends in any case","maximum":86400000,"minimum":1000,"type":"integer"},"memory_mib":{"maximum":1048576,"minimum":8,"type":"integer"},"pids":{"maximum":32768,"minimum":2,"type":"integer"},"unpinned":{"default":false,"description":"image may be the NAME of the archive NAME.tar, whose bytes may change","type":"boolean"}`,
 		required: `"image"`, output: `"created":{"type":"string"},"expires":{"type":"string"},"image":{"type":"string"},"sandbox":{"type":"string"}`},
 	{kind: kindExec, class: "E1", ceiling: true, about: "Runs a command in a sandbox and returns its exit code and output, or starts it.",
 		props: `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"},"detach":{"default":false,"description":"return when the command has started","type":"boolean"},` +
@@ -82,7 +84,7 @@ func (t heldTool) tool() contract.Tool {
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{` + t.props + `},"required":[` + t.required + `],"type":"object"}`),
 		OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{` + t.output + `},"type":"object"}`)}
 	if t.ceiling {
-		out.Sandbox = &contract.Sandbox{CPUMillis: 1000, MemoryMiB: 512, OutputBytes: outputBytes, Pids: 128, Tier: "container", WallMS: maxExecMS}
+		out.Sandbox = &contract.Sandbox{CPUMillis: 1000, MemoryMiB: 512, OutputBytes: outputBytes, Pids: 128, Tier: heldTier, WallMS: maxExecMS}
 	}
 	return out
 }

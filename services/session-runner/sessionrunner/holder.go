@@ -20,6 +20,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 )
 
 // heldReader reads the events of held sandboxes.
@@ -32,7 +33,8 @@ type holder struct {
 	HeldConfig
 
 	env      *run.Env
-	runner   *containerd.Holder // nil without containerd
+	runner   *containerd.Holder        // nil without containerd
+	lock     func() (pack.Lock, error) // reads the digests of the names of images
 	follower *follow.Follower
 
 	mu       sync.Mutex
@@ -103,8 +105,8 @@ func (b *box) get(id string) *execution {
 }
 
 // newHolder returns a holder whose view is not filled yet.
-func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder) *holder {
-	h := &holder{HeldConfig: cfg, env: env, runner: r, boxes: map[string]*box{}, creating: map[string]bool{}}
+func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder, lock func() (pack.Lock, error)) *holder {
+	h := &holder{HeldConfig: cfg, env: env, runner: r, lock: lock, boxes: map[string]*box{}, creating: map[string]bool{}}
 	h.follower = follow.New(env.Conn, env.Instance, heldReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en, heldReader.Filters...)
 		if err != nil {

@@ -17,6 +17,7 @@ const (
 	kindImageGC     = "image.gc"
 	kindImageImport = "image.import"
 	kindImageList   = "image.list"
+	kindImagePull   = "image.pull"
 )
 
 // imageOutput is the schema of the output of each kind of call.
@@ -31,6 +32,9 @@ var imageTools = []contract.Tool{
 		OutputSchema: contract.Raw(imageOutput)},
 	{Description: "Lists the images in containerd's store and the packs that use them.", Class: "E0", Executor: "session-runner", Kind: kindImageList, Tool: kindImageList, Version: "v1", Rerunnable: true,
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(imageOutput)},
+	{Description: "Pulls an image by its digest from a registry of session-runner.registries into containerd's store.", Class: "E1", Executor: "session-runner", Kind: kindImagePull, Tool: kindImagePull, Version: "v1", Rerunnable: true,
+		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"ref":{"description":"HOST/NAME@sha256:DIGEST","maxLength":500,"minLength":1,"type":"string"},"unpinned":{"default":false,"description":"ref may be HOST/NAME:TAG, whose bytes may change","type":"boolean"}},"required":["ref"],"type":"object"}`),
+		OutputSchema: contract.Raw(imageOutput)},
 }
 
 // imageArgs are the arguments of the calls that manage images.
@@ -38,6 +42,9 @@ type imageArgs struct {
 	Archive string `json:"archive"`
 	Digest  string `json:"digest"`
 	DryRun  bool   `json:"dry_run"`
+	Ref     string `json:"ref"`
+
+	Unpinned bool `json:"unpinned"`
 }
 
 // listedImage is an image in the output of a call.
@@ -61,10 +68,19 @@ func (s *Service) manageImages(ctx context.Context, w *execute.Work) execute.Res
 	switch w.Call.Kind {
 	case kindImageImport:
 		images, err = s.images.Import(ctx, args.Archive, args.Digest)
+	case kindImagePull:
+		images = make([]containerd.Image, 1)
+		images[0], err = s.images.Pull(ctx, s.from, args.Ref, args.Unpinned)
 	case kindImageGC:
 		images, err = s.images.GC(ctx, s.used(), args.DryRun)
 	default:
 		images, err = s.images.Images(ctx)
+	}
+	switch {
+	case errors.Is(err, containerd.ErrUnpinned):
+		return execute.Fail(contract.CodeImageUnpinned, "%v; or call with \"unpinned\": true, if policy allows it", err)
+	case errors.Is(err, containerd.ErrReference):
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	if err != nil {
 		return execute.Fail(contract.CodeHandlerFailed, "%s: %v", w.Call.Kind, err)
@@ -114,6 +130,9 @@ func isImageKind(kind string) bool {
 func unavailable(tool, tier string, err error) execute.Result {
 	if missing := (*containerd.MissingImage)(nil); errors.As(err, &missing) {
 		return execute.Fail(contract.CodeImageMissing, "%s cannot run: %v", tool, missing)
+	}
+	if containerd.Unavailable(err) {
+		return execute.Fail(contract.CodeSandboxUnavailable, "%s cannot run in tier %s: %v", tool, tier, err)
 	}
 	return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made in tier %s: %v", tier, err)
 }

@@ -6,6 +6,7 @@ package sessionrunner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -37,14 +38,18 @@ import (
 // Config is the session-runner's configuration. If neither PacksDir nor Noop is set, the
 // service registers no tool.
 type Config struct {
-	PacksDir   string // folder of executables and their manifests; empty means no packs
-	StateDir   string // folder for temporary files of sandboxes
-	Containerd string // path of containerd's socket; empty means that tier "container" is not available
-	FIFODir    string // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
-	Images     string // folder of image archives, and of the file images.lock; empty means none
-	Noop       bool   // register the built-in tool.noop, for benchmarks and tests
-	Warm       int    // maximum number of containers that are prepared ahead of calls; 0 means none
-	Limit      int    // maximum number of concurrent calls; 0 means 16
+	PacksDir   string   // folder of executables and their manifests; empty means no packs
+	StateDir   string   // folder for temporary files of sandboxes
+	Containerd string   // path of containerd's socket; empty means that tier "container" is not available
+	FIFODir    string   // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
+	Images     string   // folder of image archives, and of the file images.lock; empty means none
+	Registries []string // registries from which image.pull may pull: HOST, HOST:PORT or http://HOST:PORT
+	RegistryCA string   // PEM file of the authorities that sign the registries' certificates; empty means those of the system
+	Noop       bool     // register the built-in tool.noop, for benchmarks and tests
+	Warm       int      // maximum number of containers that are prepared ahead of calls; 0 means none
+	Runs       int      // maximum number of sandboxes of calls at a time; 0 means 16
+	Queue      int      // maximum number of calls that wait for a sandbox
+	MicroVM    string   // containerd runtime of tier "microvm"; empty means that the tier is not available
 	Held       HeldConfig
 }
 
@@ -60,8 +65,10 @@ type Service struct {
 	wasi    *wasi.Runner
 	held    *holder           // nil if no held sandboxes are offered
 	images  *containerd.Store // nil without tier "container"
-	closer  io.Closer         // of tier "container"; nil without it
-	broken  error             // reason why tier "process" is not available; nil if it is, or if containerd is configured
+	from    *containerd.Registries
+	closer  io.Closer // of tier "container"; nil without it
+	queue   *queue
+	broken  error // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
 
 // Declaration implements run.Service. The service executes calls, and reads
@@ -76,6 +83,9 @@ func (*Service) Declaration() bus.Declaration {
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
 	var err error
+	if s.from, err = containerd.ParseRegistries(s.Registries, s.RegistryCA); err != nil {
+		return err
+	}
 	if s.wasi, err = wasi.Open(ctx); err != nil {
 		return fmt.Errorf("wasi: %w", err)
 	}
@@ -84,6 +94,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	if s.closer != nil {
 		defer s.closer.Close()
+		defer s.sweepOthers(ctx)()
 	}
 	var tools []contract.Tool
 	var checker toolschema.Checker
@@ -114,27 +125,25 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			tools = append(tools, p.Tool)
 		}
 	}
-	if s.Held.Images != "" {
+	if s.Images != "" && s.Held.Max > 0 {
 		for _, t := range heldTools {
 			tools = append(tools, t.tool())
 		}
 		var holder *containerd.Holder
 		if r, ok := s.closer.(*containerd.Runner); ok {
-			if holder, err = r.Holder(namespace(env.RootKID, "held")); err != nil {
+			if holder, err = r.Holder(namespace(env.RootKID, heldInstance)); err != nil {
 				return err
 			}
 		}
-		s.held = newHolder(env, s.Held, holder)
+		s.held = newHolder(env, s.Held, holder, func() (pack.Lock, error) { return pack.ReadLock(s.Images, s.PacksDir) })
 		s.held.serve()
 	}
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
 		return err
 	}
-	limit := s.Limit
-	if limit == 0 {
-		limit = 16
-	}
-	x := execute.New(env, limit, tools, s.handle)
+	s.queue = newQueue(cmp.Or(s.Runs, defaultRuns), s.Queue)
+	s.report(env)
+	x := execute.New(env, s.queue.runs+s.queue.max+beside, tools, s.handle)
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = s.rerunnable
 	if s.held == nil {
@@ -186,11 +195,14 @@ func (s *Service) openRunners(ctx context.Context) error {
 		if fifo == "" {
 			fifo = filepath.Join(s.StateDir, "fifo")
 		}
-		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, s.env.Instance), fifo, s.Images, s.Warm)
+		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, ""), s.env.Instance, fifo, s.Images, s.Warm)
 		if err != nil {
 			return err
 		}
 		s.runners, s.closer, s.images = append(s.runners, r), r, r.Store()
+		if s.MicroVM != "" {
+			s.runners = append(s.runners, containerd.NewMicroVM(r, s.MicroVM))
+		}
 		return nil
 	}
 	dir := filepath.Join(s.StateDir, "sandbox-"+s.env.Instance)
@@ -248,7 +260,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if r == nil {
 		return res
 	}
-	if p.Tool.Image != "" && r.Tier() != "container" {
+	if p.Tool.Image != "" && !guard.TierSatisfies(r.Tier(), "container") {
 		return execute.Fail(contract.CodeSandboxUnavailable, "images require tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
 	}
 	stdin, res := input(w)
@@ -263,6 +275,11 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeEgressRefused, "%v", err)
 	}
+	leave, res := s.enter(ctx, w)
+	if leave == nil {
+		return res
+	}
+	defer leave()
 	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits, Egress: network,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	var missing *program.MissingInterpreter
@@ -313,7 +330,7 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 	if s.broken != nil {
 		return nil, execute.Fail(contract.CodeSandboxUnavailable, "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
 	}
-	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, which this host does not support: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
+	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, which this host does not support: %s", want.Tier, s.remedy(want.Tier))
 }
 
 // secretsMember is the member of a pack's input that contains the granted secrets. It is

@@ -155,7 +155,9 @@ func statusOf(code string) int {
 		return http.StatusConflict
 	case contract.CodeModelNotFound, contract.CodeSessionNotFound, contract.CodeNotFound:
 		return http.StatusNotFound
-	case contract.CodeImageMissing, contract.CodeSandboxUnavailable, contract.CodeUnavailable:
+	case contract.CodeImageUnpinned:
+		return http.StatusForbidden
+	case contract.CodeImageMissing, contract.CodeSandboxQueueFull, contract.CodeSandboxUnavailable, contract.CodeUnavailable:
 		return http.StatusServiceUnavailable
 	case contract.CodeSandboxEnded:
 		return http.StatusGone

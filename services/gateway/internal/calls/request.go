@@ -89,10 +89,13 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 // Plain makes the proposal of a call in a session from its arguments and the headers for
 // delegation and tracing. The proposal has no Idempotency-Key, no inherited labels, and
 // the default timeout. The error is 400 if a header for delegation is longer than
-// body.MaxName.
+// body.MaxName, or if pinned rejects the SandboxHeader.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
+		return propose.Request{}, err
+	}
+	if args, err = s.pinned(h, kind, args); err != nil {
 		return propose.Request{}, err
 	}
 	r := propose.Request{ID: propose.NewCallID(), Tenant: who.Tenant, Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,

@@ -69,6 +69,7 @@ type Store struct {
 	client   *containerd.Client
 	ns       string
 	archives string                   // folder of image archives; "" means none
+	mesh     string                   // beginning of the names of the namespaces of the mesh's instances
 	ran      func(digest string) bool // reports whether this process ran the program
 
 	building sync.Mutex // serializes imports, builds and removals of images
@@ -137,7 +138,7 @@ func (s *Store) importArchive(ctx context.Context, in io.Reader, want string) (o
 		return nil, fmt.Errorf("archive: index: %w", err)
 	}
 	for _, m := range list.Manifests {
-		if want != "" && m.Digest.String() != want || m.Platform != nil && m.Platform.OS != "" && !platforms.Default().Match(*m.Platform) {
+		if want != "" && m.Digest.String() != want || !here(m) {
 			continue
 		}
 		added, err := s.addBase(ctx, m)
@@ -287,9 +288,13 @@ func (s *Store) base(ctx context.Context, want string) (*base, error) {
 	return out, json.Unmarshal(body, &out.config)
 }
 
-// load imports the image with the given digest from the archive in the folder of archives
-// that has it in its index. Archives without an OCI index are not searched.
+// load adds the image with the given digest from the namespace of another instance of the
+// mesh, or else from the archive in the folder of archives that has it in its index.
+// Archives without an OCI index are not searched.
 func (s *Store) load(ctx context.Context, want string) error {
+	if found, err := s.share(ctx, want); found || err != nil {
+		return err
+	}
 	if s.archives == "" {
 		return &MissingImage{want}
 	}
@@ -315,17 +320,60 @@ func (s *Store) load(ctx context.Context, want string) error {
 
 // indexed reports whether the index of an OCI archive lists the digest.
 func indexed(f io.Reader, want string) bool {
+	list, err := indexOf(f)
+	return err == nil && slices.ContainsFunc(list.Manifests, func(m v1.Descriptor) bool { return m.Digest.String() == want })
+}
+
+// indexOf returns the index of an OCI archive.
+func indexOf(f io.Reader) (list v1.Index, err error) {
 	for t := tar.NewReader(f); ; {
 		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return list, errors.New("the archive has no OCI index")
+		}
 		if err != nil {
-			return false
+			return list, err
 		}
 		if path.Clean(h.Name) != v1.ImageIndexFile {
 			continue
 		}
-		var list v1.Index
 		body, err := io.ReadAll(io.LimitReader(t, archiveMax))
-		return err == nil && json.Unmarshal(body, &list) == nil &&
-			slices.ContainsFunc(list.Manifests, func(m v1.Descriptor) bool { return m.Digest.String() == want })
+		if err != nil {
+			return list, err
+		}
+		return list, json.Unmarshal(body, &list)
 	}
+}
+
+// Named returns the digest of the image in NAME.tar or NAME.oci.tar in the folder of
+// archives. The file must have an OCI index with one image for this platform. Its bytes may
+// change, so the name does not pin the image.
+func (h *Holder) Named(name string) (string, error) {
+	f, err := h.store.archive(name + ".tar")
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = h.store.archive(name + ".oci.tar")
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	list, err := indexOf(f)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, m := range list.Manifests {
+		if here(m) {
+			found = append(found, m.Digest.String())
+		}
+	}
+	if len(found) != 1 {
+		return "", fmt.Errorf("the archive has %d images for this platform: name one as NAME@sha256:…", len(found))
+	}
+	return found[0], nil
+}
+
+// here reports whether an image in an index is for this platform, or for none in particular.
+func here(m v1.Descriptor) bool {
+	return m.Platform == nil || m.Platform.OS == "" || platforms.Default().Match(*m.Platform)
 }

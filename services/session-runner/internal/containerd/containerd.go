@@ -64,9 +64,11 @@ const maxDiscards = 8
 
 // Open connects to the daemon and removes the containers and temporary snapshots that an
 // earlier process of the same instance did not remove. fifoDir must have the same path
-// for this process and for the daemon. archives is the folder of image archives, or "".
+// for this process and for the daemon. The namespace is mesh and instance; mesh begins the
+// namespaces of all instances of a mesh, and of no other one. archives is the folder of image archives, or "".
 // warm is the maximum number of prepared containers.
-func Open(ctx context.Context, socket, ns, fifoDir, archives string, warm int) (*Runner, error) {
+func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives string, warm int) (*Runner, error) {
+	ns := mesh + instance
 	uidDir := filepath.Join(fifoDir, "uids") // shared by the instances on a host
 	fifoDir = filepath.Join(fifoDir, ns)
 	if err := os.RemoveAll(fifoDir); err != nil { // FIFOs of an earlier process
@@ -80,7 +82,7 @@ func Open(ctx context.Context, socket, ns, fifoDir, archives string, warm int) (
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
 	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}, discards: discards{slots: make(chan struct{}, maxDiscards)}}
-	r.store = &Store{client: client, ns: ns, archives: archives, ran: r.ran}
+	r.store = &Store{client: client, ns: ns, mesh: mesh, archives: archives, ran: r.ran}
 	if r.uids, err = sandbox.OpenUIDs(uidDir); err != nil {
 		slog.Warn("runs share a user id", "err", err)
 	}
@@ -132,6 +134,12 @@ func (r *Runner) ctx(ctx context.Context) context.Context {
 // cancelled creation could leave the container behind. The container is removed after
 // Run has returned.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
+	return r.runIn(ctx, s, "")
+}
+
+// runIn is Run with a containerd runtime; "" is containerd's default, which is that of tier
+// "container".
+func (r *Runner) runIn(ctx context.Context, s sandbox.Spec, runtime string) (sandbox.Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
 	}
@@ -139,7 +147,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 		return sandbox.Outcome{}, err
 	}
 	s.Env = s.Egress.Environment(s.Env)
-	p := profile{image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB), egress: s.Egress != nil}
+	p := profile{runtime: runtime, image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB), egress: s.Egress != nil}
 	c := r.pool.take(p, s.Program)
 	if c == nil {
 		var err error

@@ -117,7 +117,7 @@ func (d *daemon) open(t testing.TB, warm int) *Runner {
 // openAs is open with another namespace.
 func (d *daemon) openAs(t testing.TB, ns string, warm int) *Runner {
 	t.Helper()
-	r, err := Open(t.Context(), d.socket, ns, filepath.Join(d.dir, "fifo"), d.dir, warm)
+	r, err := Open(t.Context(), d.socket, ns, "", filepath.Join(d.dir, "fifo"), d.dir, warm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +394,7 @@ func crash(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(t.Context(), filepath.Join(dir, "c.sock"), testNamespace, filepath.Join(dir, "fifo"), "", 2)
+	r, err := Open(t.Context(), filepath.Join(dir, "c.sock"), testNamespace, "", filepath.Join(dir, "fifo"), "", 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,8 +79,10 @@ type Holder struct {
 	r    *Runner // for requests in the namespace
 	host string
 
+	store *Store // of the namespace
+
 	mu     sync.Mutex
-	images map[string]*HeldImage // by the path of the archive
+	images map[string]*HeldImage // by digest
 }
 
 // Holder returns a Holder for a namespace of the runner's daemon. It must not be used after
@@ -91,7 +92,9 @@ func (r *Runner) Holder(ns string) (*Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Holder{r: &Runner{client: r.client, ns: ns, fifoDir: r.fifoDir, uids: r.uids}, host: server.UUID, images: map[string]*HeldImage{}}, nil
+	held := &Runner{client: r.client, ns: ns, fifoDir: r.fifoDir, uids: r.uids}
+	return &Holder{r: held, host: server.UUID, images: map[string]*HeldImage{},
+		store: &Store{client: r.client, ns: ns, mesh: r.store.mesh, archives: r.store.archives, ran: held.ran}}, nil
 }
 
 // Host returns the id of the daemon, which a restart does not change.
@@ -107,43 +110,32 @@ func (h *Holder) Sweep(open func(id string) bool) error {
 	return all.sweep(all.ctx(context.Background()))
 }
 
-// OpenImage imports an OCI archive, once per path and process, and adds the first
-// process's program. The archive must contain one image for this platform.
-func (h *Holder) OpenImage(path string) (*HeldImage, error) {
+// OpenImage returns the image with the given digest, once per process, with the first
+// process's program. If containerd's store does not have the image, OpenImage imports it
+// from the folder of archives. It returns a *MissingImage if the image is in neither place.
+func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	r := h.r
 	if initCode == nil {
 		return nil, ErrNoInit
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if img := h.images[path]; img != nil {
+	if img := h.images[want]; img != nil {
 		return img, nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
+	h.store.building.Lock()
+	defer h.store.building.Unlock()
 	ctx, done, err := r.client.WithLease(r.ctx(context.Background()))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = done(ctx) }()
-	got, err := r.client.Import(ctx, f, containerd.WithDigestRef(func(d digest.Digest) string { return "binnacle.invalid/held:" + d.Encoded() }))
+	if _, err := h.store.base(ctx, want); err != nil {
+		return nil, err
+	}
+	img, err := r.client.GetImage(ctx, baseName(want))
 	if err != nil {
-		return nil, fmt.Errorf("import: %w", err)
-	}
-	if len(got) == 0 {
-		return nil, errors.New("import: the archive has no image")
-	}
-	for _, g := range got {
-		if g.Target.Digest != got[0].Target.Digest {
-			return nil, errors.New("import: the archive has more than one image")
-		}
-	}
-	img := containerd.NewImage(r.client, got[0])
-	if err := img.Unpack(ctx, snapshotter); err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
+		return nil, err
 	}
 	layers, err := img.RootFS(ctx)
 	if err != nil {
@@ -157,7 +149,7 @@ func (h *Holder) OpenImage(path string) (*HeldImage, error) {
 	if out.snapshot, err = r.withInit(ctx, identity.ChainID(layers).String()); err != nil {
 		return nil, fmt.Errorf("first process: %w", err)
 	}
-	h.images[path] = out
+	h.images[want] = out
 	return out, nil
 }
 

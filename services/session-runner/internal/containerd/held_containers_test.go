@@ -58,7 +58,12 @@ var heldLimits = contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1
 // hold creates a held sandbox.
 func hold(t testing.TB, r *Holder, image, id string, life time.Duration) *Held {
 	t.Helper()
-	img, err := r.OpenImage(image)
+	r.store.archives = filepath.Dir(image)
+	digest, err := r.Named("shell")
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := r.OpenImage(digest)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,17 @@ func (p *pool) take(of profile, prog *program.Program) *prepared {
 	return nil
 }
 
+// ready returns the number of containers that are prepared.
+func (p *pool) ready() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, s := range p.shelves {
+		n += len(s.ready)
+	}
+	return n
+}
+
 // notify wakes fill.
 func (p *pool) notify() {
 	select {

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,6 +24,7 @@ import (
 
 // profile identifies the containers that are equal before a run starts in them.
 type profile struct {
+	runtime   string // containerd runtime; "" is containerd's default
 	image     imageID
 	memoryMiB int64
 	cpuMillis int64
@@ -91,7 +93,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
 	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithNewSpec(spec(p, argv, environment(img.env, env), uint32(uid), c.way)...))
+		containerd.WithRuntime(cmp.Or(p.runtime, r.client.Runtime()), nil), containerd.WithNewSpec(spec(p, argv, environment(img.env, env), uint32(uid), c.way)...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}
@@ -101,6 +103,9 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	stdin := &closing{r: in, eof: make(chan struct{})}
 	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end(); c.folders.close() })
 	if c.task, err = ctr.NewTask(rpc, cio.NewCreator(cio.WithStreams(stdin, c.stdout, c.stderr), cio.WithFIFODir(r.fifoDir))); err != nil {
+		if p.runtime != "" {
+			return nil, &MissingRuntime{p.runtime, err}
+		}
 		return nil, fmt.Errorf("task: %w", err)
 	}
 	undo = append(undo, func() {

@@ -76,6 +76,33 @@ func (r *Runner) sweep(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
+// parts returns the ids of the containers, tasks and temporary snapshots in the runner's
+// namespace.
+func parts(ctx context.Context, r *Runner) ([]string, error) {
+	var ids []string
+	list, err := r.client.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range list {
+		ids = append(ids, c.ID)
+	}
+	running, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, errdefs.FromGRPC(err)
+	}
+	for _, t := range running.Tasks {
+		ids = append(ids, t.ID)
+	}
+	err = r.client.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+		if i.Kind != snapshots.KindCommitted && !strings.HasPrefix(i.Name, checkPrefix) {
+			ids = append(ids, i.Name)
+		}
+		return nil
+	})
+	return ids, err
+}
+
 // keeps reports whether a container belongs to this process, or must not be removed.
 func (r *Runner) keeps(id string) bool { return r.own.has(id) || r.keep != nil && r.keep(id) }
 

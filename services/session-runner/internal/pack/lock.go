@@ -52,10 +52,13 @@ func ReadLock(dirs ...string) (Lock, error) {
 	return out, nil
 }
 
-// resolve returns the digest of an image that a manifest names as NAME@DIGEST, as DIGEST,
-// or as a NAME of the lock file. A name that is not pinned is an error, because its bytes
-// could change without a change of the tool document.
-func (l Lock) resolve(image string) (string, error) {
+// ErrUnpinned means that an image is named by a name that no lock file has, and without a
+// digest, so that its bytes could change without a change of the name.
+var ErrUnpinned = errors.New("is not pinned")
+
+// Resolve returns the digest of an image that is named as NAME@DIGEST, as DIGEST, or as a
+// NAME of the lock file. The error of a name that is not pinned wraps ErrUnpinned.
+func (l Lock) Resolve(image string) (string, error) {
 	name, digest, pinned := strings.Cut(image, "@")
 	switch {
 	case image == "":
@@ -69,7 +72,7 @@ func (l Lock) resolve(image string) (string, error) {
 	case pinned:
 		return "", fmt.Errorf("image: %q: want sha256: and 64 hexadecimal digits after the @", image)
 	case l[name] == "":
-		return "", fmt.Errorf("image: %s is not pinned: write %s@sha256:…, or add the name to %s in the folder of packs or of images", name, name, LockFile)
+		return "", fmt.Errorf("image: %s %w: write %s@sha256:…, or add the name to %s in the folder of packs or of images", name, ErrUnpinned, name, LockFile)
 	}
 	return l[name], nil
 }

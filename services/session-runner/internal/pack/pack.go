@@ -180,7 +180,7 @@ func load(dir, file string, lock Lock) (p Pack, err error) {
 	if err != nil {
 		return Pack{}, err
 	}
-	image, err := lock.resolve(m.Image)
+	image, err := lock.Resolve(m.Image)
 	if err != nil {
 		return Pack{}, err
 	}
@@ -300,6 +300,7 @@ func (m *manifest) fill(base string, wasm bool) error {
 const (
 	tierProcess   = "process"
 	tierContainer = "container"
+	tierMicroVM   = "microvm"
 	tierWASI      = "wasi"
 )
 
@@ -318,10 +319,10 @@ func (m *manifest) check(file string) error {
 		return fmt.Errorf("class: %q is not E0, E1, E2, E3 or E4", m.Class)
 	case min(m.Reserve.Cents, m.Reserve.ComputeMillis, m.Reserve.EgressBytes, m.Reserve.Tokens) < 0:
 		return fmt.Errorf("reserve: must not be negative")
-	case !slices.Contains([]string{tierProcess, tierContainer, tierWASI}, m.Tier):
-		return fmt.Errorf("tier: %q is not process, wasi or container", m.Tier)
-	case m.Image != "" && m.Tier != tierContainer:
-		return fmt.Errorf("image: requires tier container, not %s", m.Tier)
+	case !slices.Contains([]string{tierProcess, tierContainer, tierMicroVM, tierWASI}, m.Tier):
+		return fmt.Errorf("tier: %q is not process, wasi, container or microvm", m.Tier)
+	case m.Image != "" && m.Tier != tierContainer && m.Tier != tierMicroVM:
+		return fmt.Errorf("image: requires tier container or microvm, not %s", m.Tier)
 	case (m.Tier == tierWASI) != isWASM(file):
 		return fmt.Errorf("tier: %q cannot run %s: .wasm files require tier wasi, and other files another tier", m.Tier, file)
 	}

@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// boxedOptions returns the options of a mesh for the scripts in testdata/boxed, which need
+// containerd, and the variables for these scripts: packs that run in an image, and the
+// archive of the image. The folder of images contains only the lock file, so that the
+// scripts import the image.
+func boxedOptions(t *testing.T) (harness.Options, []string) {
+	t.Helper()
+	archives, digest := shellImages(t)
+	packs, images := t.TempDir(), t.TempDir()
+	lock, err := os.ReadFile(filepath.Join(archives, "images.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(packs, os.DirFS(filepath.Join(harness.Root(), "bin/packs"))); err != nil {
+		t.Fatal(err)
+	}
+	for path, body := range map[string]string{
+		filepath.Join(images, "images.lock"):  string(lock),
+		filepath.Join(packs, "say.pack.yaml"): "description: Prints a document from a shell script.\nimage: shell\n",
+		filepath.Join(packs, "say"):           "#!/bin/sh\necho '{\"shell\":\"'$0'\"}'\n",
+	} {
+		if err := os.WriteFile(path, []byte(body), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return harness.Options{Containerd: containerdSocket, Packs: packs, Images: images}, []string{"ARCHIVE=" + filepath.Join(archives, "shell.tar"), "DIGEST=" + digest}
+}
+
+// TestBoxed runs the scripts about images, held sandboxes and tier container on one process,
+// and on one process per service with two session-runners. TestComposeConfigured runs them
+// on compose.
+func TestBoxed(t *testing.T) {
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			o, vars := boxedOptions(t)
+			m := start(t, o)
+			if name == "processes" {
+				m.StartService("session-runner-b", "session-runner")
+			}
+			scriptsIn(t, m, sdkDir(t), "boxed", vars...)
+		})
+	}
+}
+
+// TestSandboxQueue shows that a call that finds no free sandbox waits, which the ledger,
+// /readyz and the metrics show with its position, and then runs, and that a call above the
+// maximum is refused with 503 and may be repeated.
+func TestSandboxQueue(t *testing.T) {
+	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 3}\n"})
+	state := func() string {
+		r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Body)
+	}
+	metrics := func() string {
+		r, err := http.Get("http://" + m.Admin("binnacle") + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		_, line, _ := strings.Cut(string(body), "\nbinnacle_sandboxes_waiting{")
+		line, _, _ = strings.Cut(line, "\n")
+		return line + "\n"
+	}
+	var wg sync.WaitGroup
+	loop := func() {
+		wg.Go(func() {
+			r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.spin", "s-queue", `{"how":"loop"}`)
+			if err != nil || !strings.Contains(string(r.Body), "stopped after 2000 ms") {
+				t.Errorf("a call that runs or waits: %v %+v %s", err, r, r.Body)
+			}
+		})
+	}
+	for range 4 {
+		loop()
+	}
+	eventually(t, "three calls wait", 10*time.Second, func() bool { return strings.Contains(metrics(), "} 3\n") })
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-full", `{"text":"x"}`)
+	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_queue_full") {
+		t.Errorf("a call above the maximum: %v %+v %s", err, r, r.Body)
+	}
+	eventually(t, "/readyz shows the queue", 5*time.Second, func() bool { return strings.Contains(state(), "1 running, 3 waiting") })
+	wg.Wait()
+	if out := cli(t, m, "events", "list", "--session", "s-queue", "--json"); strings.Count(out, `"position":`) != 3 || !strings.Contains(out, `"position":3,"running":1`) {
+		t.Errorf("sandbox_queued: %s", out)
+	}
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-after", `{"text":"x"}`); err != nil || r.Status != 200 {
+		t.Errorf("after the queue is empty: %v %+v %s", err, r, r.Body)
+	}
+	cli(t, m, "replay")
+}

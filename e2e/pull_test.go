@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
+)
+
+// pushed serves a registry, by TLS if ca is not nil, that has the image in an OCI archive
+// under the name tools and the tag latest. It returns the registry's host and port.
+func pushed(t *testing.T, archive, digest string, ca *certs.Authority) string {
+	t.Helper()
+	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	s := httptest.NewUnstartedServer(h)
+	if ca != nil {
+		dir := t.TempDir()
+		ca.Write(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), "registry")
+		cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	put := func(method, path, kind string, body []byte) {
+		r := httptest.NewRequest(method, path, bytes.NewReader(body))
+		r.Header.Set("Content-Type", kind)
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != http.StatusCreated {
+			t.Fatalf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const manifest = "application/vnd.oci.image.manifest.v1+json"
+	for in := tar.NewReader(f); ; {
+		head, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, isBlob := strings.CutPrefix(head.Name, "blobs/sha256/")
+		if !isBlob {
+			continue
+		}
+		body, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if "sha256:"+id == digest {
+			put("PUT", "/v2/tools/manifests/latest", manifest, body)
+			continue
+		}
+		put("POST", "/v2/tools/blobs/uploads/?digest=sha256:"+id, "application/octet-stream", body)
+	}
+	return s.Listener.Addr().String()
+}
+
+// TestImagePull shows with one process, and with one process per service and two
+// session-runners, that an operator pulls an image by its digest from a registry whose
+// certificate a configured authority signed, or on a loopback address without TLS; that a
+// pull by one session-runner serves packs and held sandboxes on both; and that a registry
+// that is not configured, one with another authority, a wrong digest, a tag and a tenant's
+// call are refused.
+func TestImagePull(t *testing.T) {
+	archives, digest := shellImages(t)
+	caFile := filepath.Join(t.TempDir(), "ca.crt")
+	ca, other := certs.NewAuthority(t, caFile), certs.NewAuthority(t, filepath.Join(t.TempDir(), "other.crt"))
+	archive := filepath.Join(archives, "shell.tar")
+	secure, plain, foreign := pushed(t, archive, digest, ca), pushed(t, archive, digest, nil), pushed(t, archive, digest, other)
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			o, _ := boxedOptions(t)
+			o.Env = []string{"BINNACLE_REGISTRY_CA=" + caFile, "BINNACLE_REGISTRIES=" + strings.Join([]string{secure, "http://" + plain, foreign}, ",")}
+			m := start(t, o)
+			if name == "processes" {
+				m.StartService("session-runner-b", "session-runner")
+			}
+			for ref, want := range map[string]string{
+				"127.0.0.1:1/tools@" + digest:                             "is not one of the registries",
+				foreign + "/tools@" + digest:                              "certificate",
+				secure + "/tools@sha256:" + strings.Repeat("0", 64):       "not found",
+				secure + "/tools:latest":                                  "is named without a digest",
+				"http://" + plain + "/tools@" + digest:                    "is not one of the registries",
+				secure + "/tools@" + strings.TrimSuffix(digest, "0")[:60]: "is not HOST/NAME@sha256:DIGEST",
+			} {
+				if out, err := m.CLI("image", "pull", ref); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %q, %v; want %s", ref, out, err, want)
+				}
+			}
+			if _, err := m.CLI("image", "pull", "--unpinned", secure+"/tools:latest"); err == nil || !strings.Contains(err.Error(), "DENY_UNPINNED_IMAGE") {
+				t.Errorf("a tag that the caller accepts: %v", err)
+			}
+			if r, err := m.Do(t.Context(), "POST", "/api/v1/calls", "s-tenant", `{"kind":"image.pull","tool":"image.pull","args":{"ref":"`+secure+`/tools@`+digest+`"}}`); err != nil || r.Status != 403 {
+				t.Errorf("image.pull by a tenant: %v %+v", err, r)
+			}
+			if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.say", "s-pull", `{}`); err != nil || r.Status != 503 {
+				t.Fatalf("the image is there already: %v %+v %s", err, r, r.Body)
+			}
+			from := map[string]string{"one": plain, "processes": secure}[name]
+			if out := cli(t, m, "image", "pull", from+"/tools@"+digest, "--output", "json"); !strings.Contains(out, digest) {
+				t.Fatal(out)
+			}
+			ran := map[string]bool{}
+			eventually(t, "each session-runner has run the pack", time.Minute, func() bool {
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.say", "s-pull", `{}`)
+				if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), `"image:`+digest+`"`) {
+					t.Fatalf("%v %+v %s", err, r, r.Body)
+				}
+				var doc struct{ Instance string }
+				if err := json.Unmarshal(r.Body, &doc); err != nil {
+					t.Fatal(err)
+				}
+				ran[doc.Instance] = true
+				return len(ran) == map[string]int{"one": 1, "processes": 2}[name]
+			})
+			id := strings.TrimSpace(cli(t, m, "sandbox", "create", "shell", "--session", "s-pull"))
+			cli(t, m, "sandbox", "terminate", id)
+			cli(t, m, "replay")
+		})
+	}
+}

@@ -1,0 +1,72 @@
+package calls
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+)
+
+// SandboxHeader is the request header with the id of the held sandbox that a call is for, in
+// place of the argument sandbox of the tools that have one. It selects a sandbox and
+// permits nothing: the session-runner refuses the sandbox of another tenant, principal or
+// session.
+const SandboxHeader = "X-Binnacle-Sandbox"
+
+// sandboxArg is the argument that SandboxHeader sets.
+const sandboxArg = "sandbox"
+
+// takesSandbox reports whether the input schema of a tool has the property sandboxArg.
+func takesSandbox(t *contract.Tool) bool {
+	var schema struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if t == nil || json.Unmarshal(t.InputSchema, &schema) != nil {
+		return false
+	}
+	_, ok := schema.Properties[sandboxArg]
+	return ok
+}
+
+// pinned returns the args of a call with the value of SandboxHeader as the member sandboxArg,
+// in canonical JSON, or args without the header. It returns an error (400) if the tool has no
+// such argument, if the value is not an id of a sandbox, or if the args name another one.
+func (s *Maker) pinned(h http.Header, kind string, args []byte) ([]byte, error) {
+	id := h.Get(SandboxHeader)
+	if id == "" {
+		return args, nil
+	}
+	t, _ := s.Tools.Lookup(kind)
+	return pin(t, kind, id, args)
+}
+
+// pin is pinned for a tool, which is nil if the kind is not in the catalog.
+func pin(t *contract.Tool, kind, id string, args []byte) ([]byte, error) {
+	switch {
+	case !takesSandbox(t):
+		return nil, apierr.BadRequest(SandboxHeader, "calls of kind "+kind+" are for no held sandbox: leave the header out")
+	case !strings.HasPrefix(id, contract.IDSandbox) || len(id) > body.MaxName || !contract.Token(id):
+		return nil, apierr.BadRequest(SandboxHeader, "want the id of a held sandbox, "+contract.IDSandbox+"…, as sandbox.create returns it")
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(args, &members); err != nil || members == nil {
+		return nil, apierr.BadRequest(SandboxHeader, "the arguments are not one JSON object")
+	}
+	value, err := json.Marshal(id)
+	if err != nil {
+		return nil, err
+	}
+	if in, ok := members[sandboxArg]; ok && string(in) != string(value) {
+		return nil, apierr.BadRequest(SandboxHeader, "the argument sandbox names another sandbox: leave one of them out")
+	}
+	members[sandboxArg] = value
+	doc, err := json.Marshal(members)
+	if err != nil {
+		return nil, err
+	}
+	return canon.Transform(nil, doc)
+}

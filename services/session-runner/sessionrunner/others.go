@@ -1,0 +1,72 @@
+package sessionrunner
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
+)
+
+// othersEvery is the time between two sweeps of the namespaces of other instances.
+const othersEvery = time.Minute
+
+// heldInstance takes the place of an instance in the name of the namespace that all
+// instances share.
+const heldInstance = "held"
+
+// sweepOthers starts to remove what instances of the mesh left that were killed and not
+// started again. What is removed was there a minute before, when the instance had no lease,
+// and the instance has had none since. The returned function ends that.
+func (s *Service) sweepOthers(ctx context.Context) (stop func()) {
+	r, ok := s.closer.(*containerd.Runner)
+	if !ok {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		gone := map[string]containerd.Remains{}
+		t := time.NewTicker(othersEvery)
+		defer t.Stop()
+		for {
+			gone = s.removeGone(ctx, r, gone)
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+		}
+	})
+	return func() { cancel(); running.Wait() }
+}
+
+// removeGone removes the remains in before whose instances do not run, and returns those of
+// instances that do not run, for the next call.
+func (s *Service) removeGone(ctx context.Context, r *containerd.Runner, before map[string]containerd.Remains) map[string]containerd.Remains {
+	now := map[string]containerd.Remains{}
+	all, err := containerd.Others(r)
+	if err != nil {
+		s.env.Log.Warn("the containers of other instances cannot be listed", "err", err)
+		return now
+	}
+	live, err := bus.Live(ctx, s.env.Conn, s.env.Service)
+	if err != nil {
+		return now
+	}
+	for _, m := range all {
+		instance := strings.TrimPrefix(m.Namespace, namespace(s.env.RootKID, ""))
+		if instance == heldInstance || slices.Contains(live, instance) {
+			continue
+		}
+		now[instance] = m
+		if old, ok := before[instance]; ok {
+			err := old.Remove()
+			s.env.Log.Info("removed the containers of an instance that does not run", "instance", instance, "err", err)
+		}
+	}
+	return now
+}

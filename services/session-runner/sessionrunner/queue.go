@@ -1,0 +1,138 @@
+package sessionrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
+)
+
+// defaultRuns is the default of Config.Runs.
+const defaultRuns = 16
+
+// beside is the number of concurrent calls beside those that run in a sandbox or wait for
+// one: tool.noop, calls for held sandboxes, and calls that are refused because the queue is
+// full.
+const beside = 256
+
+// queue bounds the sandboxes of calls that run at a time, and the calls that wait for one.
+// Waiting calls are served as a fair.Gate does: the tenants in turn, and within a tenant its
+// actors. A queue is safe for concurrent use.
+type queue struct {
+	runs, max int
+	gate      *fair.Gate
+
+	mu      sync.Mutex
+	present int // calls that run or wait
+}
+
+// newQueue returns a queue for the given numbers of running and of waiting calls.
+func newQueue(runs, waiting int) *queue {
+	return &queue{runs: runs, max: waiting, gate: fair.New(runs)}
+}
+
+// errQueueFull is the error of enter if too many calls wait.
+var errQueueFull = errors.New("too many calls wait for a sandbox")
+
+// enter waits until a call may run, and returns the function that the caller must call when
+// the call no longer runs. If the call must wait, enter first calls waits with the number
+// of waiting calls, this one included. It returns errQueueFull, or the error of ctx.
+func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(position int)) (leave func(), err error) {
+	q.mu.Lock()
+	if q.present >= q.runs+q.max {
+		q.mu.Unlock()
+		return nil, errQueueFull
+	}
+	q.present++
+	position := q.present - q.runs
+	q.mu.Unlock()
+	gone := func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.present--
+	}
+	if position > 0 {
+		waits(position)
+	}
+	if err := q.gate.Enter(ctx, tenant, actor); err != nil {
+		gone()
+		return nil, err
+	}
+	return func() { q.gate.Leave(); gone() }, nil
+}
+
+// state returns the numbers of running and of waiting calls.
+func (q *queue) state() (running, waiting int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return min(q.present, q.runs), max(q.present-q.runs, 0)
+}
+
+// enter waits until a call may run in a sandbox. While it waits, its position is recorded as
+// sandbox_queued. If the call cannot run, enter returns nil and the result of the call.
+func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res execute.Result) {
+	leave, err := s.queue.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
+		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(s.queue.runs)}))
+	})
+	if errors.Is(err, errQueueFull) || errors.Is(err, fair.ErrFull) {
+		return nil, execute.Fail(contract.CodeSandboxQueueFull, "%d calls run and %d wait for a sandbox of this instance: call again later, or raise session-runner.runs or session-runner.queue", s.queue.runs, s.queue.max)
+	}
+	if err != nil {
+		return nil, execute.Fail(contract.CodeUnavailable, "the call ended while it waited for a sandbox: %v", err)
+	}
+	return leave, execute.Result{}
+}
+
+// report adds the state of the sandboxes to the health and the metrics of the instance. The
+// part is ready even without a tier, because only calls that demand the tier are refused.
+func (s *Service) report(env *run.Env) {
+	env.Report(func(ctx context.Context) run.Health {
+		running, waiting := s.queue.state()
+		detail := fmt.Sprintf("%d running, %d waiting, %d prepared; ", running, waiting, s.prepared())
+		return run.Health{Name: "sandboxes", OK: true, Lag: uint64(waiting), Detail: detail + s.tiers(ctx)}
+	})
+	env.Metrics.Gauge("binnacle_sandboxes_running", "Calls that run in a sandbox.", func() float64 { n, _ := s.queue.state(); return float64(n) })
+	env.Metrics.Gauge("binnacle_sandboxes_waiting", "Calls that wait for a sandbox.", func() float64 { _, n := s.queue.state(); return float64(n) })
+	env.Metrics.Gauge("binnacle_sandboxes_prepared", "Containers that are prepared for a call.", func() float64 { return float64(s.prepared()) })
+}
+
+// prepared returns the number of prepared containers.
+func (s *Service) prepared() int {
+	if r, ok := s.closer.(*containerd.Runner); ok {
+		return r.Prepared()
+	}
+	return 0
+}
+
+// tiers describes which isolation tiers are available, and why one is not.
+func (s *Service) tiers(ctx context.Context) string {
+	r, ok := s.closer.(*containerd.Runner)
+	switch {
+	case ok:
+		if err := containerd.Serving(ctx, r); err != nil {
+			return "tier container is missing: " + err.Error()
+		}
+		if s.MicroVM != "" {
+			return "tiers wasi, container and microvm (" + s.MicroVM + ")"
+		}
+		return "tiers wasi and container"
+	case s.broken != nil:
+		return "tiers process and container are missing: " + s.broken.Error()
+	}
+	return "tiers wasi and process; tier container is missing: no containerd socket is configured"
+}
+
+// remedy returns what makes a tier available.
+func (s *Service) remedy(tier string) string {
+	if tier == containerd.TierMicroVM {
+		return "configure a containerd socket and session-runner.microvm.runtime (BINNACLE_MICROVM_RUNTIME) on the session-runner"
+	}
+	return "configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner"
+}

@@ -1,0 +1,69 @@
+package sessionrunner
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestQueue shows that at most runs calls run, that those after them wait and learn their
+// position, that a call above the maximum is refused at once, and that a waiting call whose
+// context ends leaves its place to others.
+func TestQueue(t *testing.T) {
+	q := newQueue(2, 3)
+	never := func(int) { t.Error("a call with a free place waits") }
+	var running []func()
+	for range 2 {
+		leave, err := q.enter(t.Context(), "t", "a", never)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running = append(running, leave)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	positions := make(chan int, 3)
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			of := t.Context()
+			if i == 2 {
+				of = ctx
+			}
+			leave, err := q.enter(of, "t", "a", func(p int) { positions <- p })
+			if (i == 2) != errors.Is(err, context.Canceled) {
+				t.Errorf("call %d: %v", i, err)
+			}
+			if err == nil {
+				leave()
+			}
+		})
+		if p := <-positions; p != i+1 {
+			t.Errorf("position %d, want %d", p, i+1)
+		}
+	}
+	if _, err := q.enter(t.Context(), "t", "b", never); !errors.Is(err, errQueueFull) {
+		t.Errorf("above the maximum: %v", err)
+	}
+	if running, waiting := q.state(); running != 2 || waiting != 3 {
+		t.Errorf("%d running, %d waiting", running, waiting)
+	}
+	cancel()
+	for end := time.Now().Add(10 * time.Second); ; {
+		if _, waiting := q.state(); waiting == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the cancelled call keeps its place")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for _, leave := range running {
+		leave()
+	}
+	wg.Wait()
+	if running, waiting := q.state(); running+waiting != 0 {
+		t.Errorf("at the end %d running, %d waiting", running, waiting)
+	}
+}
