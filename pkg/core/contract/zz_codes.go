@@ -32,6 +32,7 @@ const (
 	CodeHttpError           = "http_error"            // An error of HTTP itself, such as a method that the path does not have; the status says which.
 	CodeIdempotencyConflict = "idempotency_conflict"  // The Idempotency-Key was used for another call.
 	CodeImageMissing        = "image_missing"         // The host does not have the image in which the pack runs.
+	CodeImageUnpinned       = "image_unpinned"        // The image is named without a digest, and the call did not say that it accepts this.
 	CodeIntentExpired       = "intent_expired"        // The call was allowed and did not start in time.
 	CodeIntentUsed          = "intent_used"           // The intent was handed out already.
 	CodeInternal            = "internal"              // A fault of the mesh; the service's log says which.
@@ -60,6 +61,7 @@ const (
 	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit.
 	CodeSandboxEnded        = "sandbox_ended"         // The held sandbox has ended.
 	CodeSandboxFailed       = "sandbox_failed"        // The sandbox could not be made.
+	CodeSandboxQueueFull    = "sandbox_queue_full"    // Too many calls wait for a sandbox.
 	CodeSandboxUnavailable  = "sandbox_unavailable"   // The host has no sandbox of the tier that is demanded.
 	CodeScopeMissing        = "scope_missing"         // The token lacks a scope.
 	CodeSecretsUnsupported  = "secrets_unsupported"   // The executor cannot receive secrets.
@@ -124,6 +126,7 @@ var Codes = map[string]CodeInfo{
 	CodeHttpError:           {500, false, "An error of HTTP itself, such as a method that the path does not have; the status says which."},
 	CodeIdempotencyConflict: {409, false, "The Idempotency-Key was used for another call."},
 	CodeImageMissing:        {503, false, "The host does not have the image in which the pack runs."},
+	CodeImageUnpinned:       {403, false, "The image is named without a digest, and the call did not say that it accepts this."},
 	CodeIntentExpired:       {503, true, "The call was allowed and did not start in time."},
 	CodeIntentUsed:          {409, false, "The intent was handed out already."},
 	CodeInternal:            {500, false, "A fault of the mesh; the service's log says which."},
@@ -152,6 +155,7 @@ var Codes = map[string]CodeInfo{
 	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit."},
 	CodeSandboxEnded:        {410, false, "The held sandbox has ended."},
 	CodeSandboxFailed:       {502, true, "The sandbox could not be made."},
+	CodeSandboxQueueFull:    {503, true, "Too many calls wait for a sandbox."},
 	CodeSandboxUnavailable:  {503, false, "The host has no sandbox of the tier that is demanded."},
 	CodeScopeMissing:        {403, false, "The token lacks a scope."},
 	CodeSecretsUnsupported:  {502, false, "The executor cannot receive secrets."},

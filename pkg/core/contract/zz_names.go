@@ -95,6 +95,7 @@ const (
 	EventSandboxEnded       = "sandbox_ended"
 	EventSandboxExecEnded   = "sandbox_exec_ended"
 	EventSandboxExecStarted = "sandbox_exec_started"
+	EventSandboxQueued      = "sandbox_queued"
 	EventSandboxRenewed     = "sandbox_renewed"
 
 	// Schemas in schemas/events/vault-broker.
