@@ -91,6 +91,18 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
 		return out, "", err
 	}
+	// Another instance may have opened a proxy for another request meanwhile. The order of
+	// the ledger decides.
+	if before, err = s.pastOf(ctx, e, at, req.Inbox); err != nil {
+		return out, "", err
+	}
+	if before.other {
+		closed := events.EgressClosed{CallID: e.CallID, Reason: "refused"}
+		if _, err := s.env.Emit.Append(ctx, s.fact(e, events.EgressClosedName, contract.Bytes(&closed))); err != nil {
+			return out, "", err
+		}
+		return out, "the call has a proxy already", c.note.remove()
+	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return out, "", err

@@ -16,7 +16,7 @@ import (
 // past is what the ledger contains about earlier proxies of a call.
 type past struct {
 	used  int64 // bytes of their flows
-	other bool  // a proxy was opened for another request, and not closed
+	other bool  // a proxy was opened for another request, earlier than any for this one, and not closed
 }
 
 // pastOf reads the events about the proxies of the call of a request. from is the sequence of
@@ -53,6 +53,7 @@ func (s *Service) pastOf(ctx context.Context, e *contract.Event, from uint64, in
 type opening struct {
 	inbox string
 	bytes int64
+	order int // position of egress_opened
 }
 
 // fold returns the past of a call from the events about its proxies in the order of the
@@ -61,7 +62,7 @@ type opening struct {
 func fold(list []*contract.Event, inbox string) (p past) {
 	inboxes := map[string]string{} // by id of the request
 	open := map[string]opening{}   // by id of the request, which is the cause of all events of a proxy
-	for _, e := range list {
+	for i, e := range list {
 		switch e.Name {
 		case contract.EventEgressRequested:
 			var r egress.Request
@@ -70,7 +71,7 @@ func fold(list []*contract.Event, inbox string) (p past) {
 			}
 		case events.EgressOpenedName:
 			o := open[e.Cause]
-			open[e.Cause] = opening{inboxes[e.Cause], o.bytes}
+			open[e.Cause] = opening{inboxes[e.Cause], o.bytes, i}
 		case events.FlowEndedName:
 			var f events.FlowEnded
 			if contract.Decode(e.Data, &f) == nil {
@@ -86,9 +87,15 @@ func fold(list []*contract.Event, inbox string) (p past) {
 			}
 		}
 	}
+	own := len(list)
 	for _, o := range open {
 		p.used += o.bytes
-		p.other = p.other || o.inbox != inbox
+		if o.inbox == inbox {
+			own = min(own, o.order)
+		}
+	}
+	for _, o := range open {
+		p.other = p.other || o.inbox != inbox && o.order < own
 	}
 	return p
 }

@@ -236,6 +236,8 @@ func TestPast(t *testing.T) {
 		"open for this request":             {[]*contract.Event{first, open("a", "r-1"), flow("a", "r-1", 10)}, past{11, false}},
 		"open for a repetition":             {[]*contract.Event{first, again, open("a", "r-2"), flow("a", "r-2", 10)}, past{11, false}},
 		"open for another request":          {[]*contract.Event{first, second, open("a", "r-3")}, past{0, true}},
+		"open for another request later":    {[]*contract.Event{first, second, open("a", "r-1"), open("b", "r-3")}, past{0, false}},
+		"open for another request before":   {[]*contract.Event{first, second, open("b", "r-3"), open("a", "r-1")}, past{0, true}},
 		"another request, closed":           {[]*contract.Event{second, open("a", "r-3"), flow("a", "r-3", 1), closed("a", "r-3", 50)}, past{50, false}},
 		"killed and restarted":              {[]*contract.Event{second, open("a", "r-3"), flow("a", "r-3", 20), closed("a", "r-3", 0)}, past{21, false}},
 		"two instances, one of them killed": {[]*contract.Event{first, again, open("a", "r-1"), flow("a", "r-1", 5), open("b", "r-2"), flow("b", "r-2", 7), closed("b", "r-2", 8)}, past{14, false}},
@@ -267,6 +269,38 @@ func TestAllowance(t *testing.T) {
 		}
 		if want > 0 && !strings.Contains(b.data(events.EgressOpenedName), fmt.Sprintf(`"limit_bytes":%d,`, want)) {
 			t.Error(used, b.data(events.EgressOpenedName))
+		}
+	}
+}
+
+// TestOneProxy shows that of two instances which handle two requests of one call at the same
+// time, exactly one opens a proxy, and that the other one records that it opened none.
+func TestOneProxy(t *testing.T) {
+	for range 50 {
+		a := newBroker(t, t.TempDir(), "a.example")
+		b := newBroker(t, t.TempDir(), "a.example")
+		b.log, b.env.Emit.Log = a.log, a.log
+		b.env.Emit.Source = "egress-broker/egress-broker-2"
+		b.runner.Log = a.log
+		b.request, b.seq = b.put(contract.EventEgressRequested, contract.Bytes(&egress.Request{CallID: "c-1", Inbox: "egress-2", To: "session-runner-1"}))
+		refusals := make(chan string, 2)
+		for inbox, x := range map[string]*broker{"egress-1": a, "egress-2": b} {
+			go func() {
+				_, refusal, err := x.opened(context.Background(), x.request, x.seq, &egress.Request{CallID: "c-1", Inbox: inbox}, x.allowed, 1)
+				if err != nil {
+					refusal = err.Error()
+				}
+				refusals <- refusal
+			}()
+		}
+		one, two := <-refusals, <-refusals
+		if (one == "") == (two == "") || !strings.Contains(one+two, "already") || len(a.open)+len(b.open) != 1 {
+			t.Fatalf("%q and %q, %v", one, two, a.events())
+		}
+		a.closeAll()
+		b.closeAll()
+		if names := strings.Join(a.events(), " "); strings.Count(names, "egress_opened") != strings.Count(names, "egress_closed") {
+			t.Fatal(names)
 		}
 	}
 }
