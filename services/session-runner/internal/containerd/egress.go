@@ -9,7 +9,6 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/forward"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
@@ -66,7 +65,7 @@ func checkEgress(e *sandbox.Egress) error {
 	case launcherCode == nil:
 		return fmt.Errorf("%w on this architecture", sandbox.ErrNoEgress)
 	}
-	return e.CheckAuthority()
+	return e.Check()
 }
 
 // egress writes the certificate authority of the call, obtains the listener of the container
@@ -132,33 +131,5 @@ func (c *prepared) listener() (net.Listener, error) {
 	if err := errors.Join(<-written, conn.SetDeadline(time.Now().Add(listenerTime))); err != nil {
 		return nil, err
 	}
-	return received(conn)
-}
-
-// received returns the TCP listener whose descriptor the peer of a connection sends.
-func received(conn *net.UnixConn) (net.Listener, error) {
-	var data [1]byte
-	control := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := conn.ReadMsgUnix(data[:], control)
-	if err != nil {
-		return nil, err
-	}
-	messages, err := unix.ParseSocketControlMessage(control[:n])
-	if err != nil || len(messages) != 1 {
-		return nil, errors.Join(errors.New("the container sent no descriptor"), err)
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return nil, errors.Join(errors.New("the container sent no descriptor"), err)
-	}
-	file := os.NewFile(uintptr(fds[0]), "listener")
-	defer file.Close() // FileListener copies the descriptor
-	l, err := net.FileListener(file)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := l.(*net.TCPListener); !ok {
-		return nil, errors.Join(errors.New("the container sent another descriptor than that of a TCP listener"), l.Close())
-	}
-	return l, nil
+	return forward.Receive(conn)
 }

@@ -3,9 +3,14 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/forward"
 )
@@ -17,7 +22,7 @@ type Egress struct {
 }
 
 // ErrNoEgress means that a tier cannot connect a run to a proxy on this host.
-var ErrNoEgress = errors.New("egress needs tier container, or tier process with a session-runner that is root")
+var ErrNoEgress = errors.New("egress needs tier process or container")
 
 // CAPath is the path, in a sandbox with egress, of a file that holds the certificate
 // authority of the call. The program cannot change it.
@@ -34,22 +39,9 @@ var egressEnv = func() (env []string) {
 	return append(env, "NO_PROXY=", "no_proxy=")
 }()
 
-// Check returns an error that wraps ErrNoEgress if e is not nil and this process cannot
-// enter the namespaces of a sandbox, and an error if the certificate authority is
-// missing.
+// Check returns an error if e is not nil and its certificate authority is missing.
 func (e *Egress) Check() error {
-	switch {
-	case e == nil:
-		return nil
-	case !privileged():
-		return ErrNoEgress
-	}
-	return e.CheckAuthority()
-}
-
-// CheckAuthority returns an error if the certificate authority is missing.
-func (e *Egress) CheckAuthority() error {
-	if len(e.CA) == 0 {
+	if e != nil && len(e.CA) == 0 {
 		return errors.New("egress: no certificate authority")
 	}
 	return nil
@@ -108,4 +100,60 @@ func (e *Egress) forwardChild(pid int) (stop func() int64, err error) {
 	}
 	defer process.Close()
 	return e.Forward(process)
+}
+
+// handed is how a session-runner that is not root, and so cannot enter the network namespace
+// of a child, obtains the listener of a run with egress: the child opens it, and sends its
+// descriptor through a pair of sockets before it becomes the program.
+type handed struct{ inside, outside *os.File }
+
+// listenerTime is the maximum time until the child has sent its listener.
+const listenerTime = 10 * time.Second
+
+// canEnter reports whether this process can enter the network namespaces of its children.
+var canEnter = privileged
+
+// newHanded returns nil if the run has no egress or this process is root.
+func newHanded(e *Egress) (*handed, error) {
+	if e == nil || canEnter() {
+		return nil, nil
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", err)
+	}
+	return &handed{os.NewFile(uintptr(fds[0]), "inside"), os.NewFile(uintptr(fds[1]), "outside")}, nil
+}
+
+func (h *handed) close() {
+	if h != nil {
+		_, _ = h.inside.Close(), h.outside.Close()
+	}
+}
+
+// forward receives the child's listener and starts the forwarder. Connections that the
+// program makes before wait. If the child has ended without sending one, forward returns no
+// error: the child has written the reason to its status.
+func (h *handed) forward(e *Egress) (stop func() int64, err error) {
+	_ = h.inside.Close() // so that the end of the child ends the read
+	c, err := net.FileConn(h.outside)
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(listenerTime)); err != nil {
+		return nil, err
+	}
+	l, err := forward.Receive(c.(*net.UnixConn))
+	if errors.Is(err, io.EOF) {
+		return func() int64 { return 0 }, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", err)
+	}
+	f, err := forward.Serve(l, e.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", errors.Join(err, l.Close()))
+	}
+	return func() int64 { f.Close(); return f.Bytes() }, nil
 }

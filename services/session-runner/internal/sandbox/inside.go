@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/forward"
 )
 
 // setupFailed is the exit code of a child process that could not set up its sandbox.
@@ -38,6 +40,11 @@ func become() error {
 	var s setup
 	if err := json.NewDecoder(cfg).Decode(&s); err != nil {
 		return fmt.Errorf("setup: %w", err)
+	}
+	if s.Listener != 0 {
+		if _, err := forward.Send(s.Listener); err != nil { // execveat closes the listener
+			return fmt.Errorf("egress: %w", err)
+		}
 	}
 	if err := buildRoot(s); err != nil {
 		return err

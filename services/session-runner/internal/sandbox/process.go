@@ -51,6 +51,7 @@ type setup struct {
 	Limits     contract.Sandbox
 	Cgroup     bool   // memory and processes are limited by a cgroup
 	UID        int    // user and group id to change to; 0 means no change
+	Listener   int    // descriptor to which the child sends that of its listener for a run with egress; 0 if it has none to send
 	CA         []byte // contents of the file CAPath; empty if there is none
 	StopBefore bool   // exit before the program starts; set by Probe
 }
@@ -113,7 +114,17 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	}
 	defer status.Close()
 	defer statusEnd.Close()
-	cmd := command(append([]*os.File{read, statusEnd}, files...))
+	extra := append([]*os.File{read, statusEnd}, files...)
+	way, err := newHanded(s.Egress)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer way.close()
+	if way != nil {
+		doc.Listener = setupFD + len(extra)
+		extra = append(extra, way.inside)
+	}
+	cmd := command(extra)
 	cmd.Stdin = bytes.NewReader(s.Stdin)
 	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, &Capped{Max: StderrMax}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -126,7 +137,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 		return Outcome{}, fmt.Errorf("namespaces: %w", err)
 	}
 	statusEnd.Close() // so that reads from status end when the child has closed its copy
-	stop, err := begin(cmd, cg, write, doc, s.Egress)
+	stop, err := begin(cmd, cg, write, doc, s.Egress, way)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -160,7 +171,7 @@ func (p Process) user(doc *setup) (fact string, release func(), err error) {
 // sends the setup. The child waits for the setup, so no part of the program runs without
 // limits. begin returns the function that ends the forwarder (see Egress.Forward). If a
 // step fails, the forwarder is ended and the child is killed.
-func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, way *Egress) (stop func() int64, err error) {
+func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, e *Egress, way *handed) (stop func() int64, err error) {
 	defer func() {
 		to.Close()
 		if err != nil {
@@ -175,7 +186,13 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, way *Egress) (stop
 	if err != nil {
 		return nil, err
 	}
-	if stop, err = way.forwardChild(cmd.Process.Pid); err != nil {
+	if way != nil {
+		if _, err = to.Write(b); err != nil {
+			return nil, err
+		}
+		return way.forward(e)
+	}
+	if stop, err = e.forwardChild(cmd.Process.Pid); err != nil {
 		return nil, err
 	}
 	if _, err = to.Write(b); err != nil {
