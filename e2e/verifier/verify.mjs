@@ -198,8 +198,7 @@ const token = /^[A-Za-z0-9_-]{1,128}$/
 const time = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 const envelope = { actor: 's', callid: 's?', causationid: 's?', client: 's', correlationid: 's?', data: 'o', datacontenttype: 's', dataschema: 's', id: 's', lamport: 's', origin: 's', session: 's?', source: 's', specversion: 's', subject: 's', target: 's?',
   tenant: 's', time: 's', traceparent: 's?', type: 's' }
-const shared = new Set(['allowed', 'approval_recorded', 'call_proposed', 'cancel_requested', 'cell_opened', 'config_reloaded', 'operator_delegated', 'operator_withdrawn', 'snapshot_rejected', 'tenant_created', 'tenant_quota_set', 'tenant_resumed', 'tenant_suspended', 'effect_recorded', 'effect_started', 'escalated', 'freeze_acknowledged', 'key_published', 'key_revoked', 'log_epoch_opened', 'policy_activated', 'secret_requested', 'start_expired',
-  'tool_approved', 'tool_registered', 'tool_retired'])
+const shared = new Set([...schemas.keys()].map((id) => id.split(':')).filter(([, , , owner]) => owner === 'mesh').map(([, , , , name]) => name))
 
 function event(bytes) {
   const e = read(bytes, 'event')
