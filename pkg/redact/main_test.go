@@ -7,4 +7,4 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/endless"
 )
 
-func TestMain(m *testing.M) { endless.Run(m, 30*time.Second) }
+func TestMain(m *testing.M) { endless.Run(m, 15*time.Second) }

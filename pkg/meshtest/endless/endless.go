@@ -16,13 +16,14 @@ import (
 // Run runs the tests of m and ends the process with their exit code. Once the process has
 // used limit of CPU time for each time that the tests run (-count), it panics, which fails the
 // tests. CPU time, unlike the time limit of go test, does not depend on the load of the
-// machine. There is no limit for fuzzing and for benchmarks.
+// machine. The limit is ten times as large under the race detector, and there is none for
+// fuzzing and benchmarks.
 func Run(m *testing.M, limit time.Duration) {
 	flag.Parse()
 	value := func(name string) string { return flag.Lookup("test." + name).Value.String() }
 	if value("fuzz") == "" && value("fuzzworker") == "false" && value("bench") == "" {
 		count, _ := strconv.Atoi(value("count")) // a number, as package testing has parsed it
-		go watch(limit * time.Duration(max(count, 1)))
+		go watch(limit * time.Duration(slower*max(count, 1)))
 	}
 	os.Exit(m.Run())
 }

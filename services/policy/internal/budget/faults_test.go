@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-func TestMain(m *testing.M) { endless.Run(m, 30*time.Second) }
+func TestMain(m *testing.M) { endless.Run(m, 10*time.Second) }
 
-// logged makes an instance write its log to the returned buffer.
-func logged(x *Ledgers) *bytes.Buffer {
-	out := &bytes.Buffer{}
+// output is the log output of an instance. It is safe for concurrent use.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+// take returns the output since the last call.
+func (o *output) take() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer o.text.Reset()
+	return o.text.String()
+}
+
+// logged makes an instance write its log to the returned output.
+func logged(x *Ledgers) *output {
+	out := &output{}
 	x.log = slog.New(slog.NewTextHandler(out, nil))
 	x.home.log = x.log
 	return out
@@ -45,10 +67,9 @@ func TestRefusedAppend(t *testing.T) {
 				t.Error("a refused append:", f, err)
 			}
 		}
-		if n := strings.Count(out.String(), "budget not written"); n != 3 {
-			t.Errorf("%d errors are logged: %s", n, out)
+		if text := out.take(); strings.Count(text, "budget not written") != 3 {
+			t.Errorf("three errors are logged as %s", text)
 		}
-		out.Reset()
 		log.refuse("")
 		for n := range 4 {
 			want := ""
@@ -59,14 +80,14 @@ func TestRefusedAppend(t *testing.T) {
 				t.Errorf("%d: %q, want %q: %v", n, f.Refused, want, err)
 			}
 		}
-		if out.Len() > 0 {
-			t.Errorf("without an error: %s", out)
+		if text := out.take(); text != "" {
+			t.Errorf("without an error: %s", text)
 		}
 		log.refuse(events.AllotmentClosedName)
 		cancel()
 		time.Sleep(2 * patience)
-		if n := strings.Count(out.String(), "an allotment is not closed"); n != 1 || strings.Contains(out.String(), "budget not written") {
-			t.Errorf("at the end: %s", out)
+		if text := out.take(); strings.Count(text, "an allotment is not closed") != 1 || strings.Contains(text, "budget not written") {
+			t.Errorf("at the end: %s", text)
 		}
 	})
 }
@@ -234,12 +255,17 @@ func TestUsers(t *testing.T) {
 		go x.Run(ctx)
 		synctest.Wait()
 		b := x.of("acme_web_prod")
-		if x.wake(b); b.active {
+		active := func() bool {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return b.active
+		}
+		if x.wake(b); active() {
 			t.Error("a ledger without users runs")
 		}
 		done := x.start(b)
 		outcomes := b.outcomes
-		if !b.active || outcomes == nil {
+		if !active() || outcomes == nil {
 			t.Error("a ledger with a user does not run")
 		}
 		x.start(b)()
@@ -247,12 +273,12 @@ func TestUsers(t *testing.T) {
 			t.Error("the outcomes are replaced")
 		}
 		time.Sleep(3 * idle)
-		if !b.active || b.retire() {
+		if !active() || b.retire() {
 			t.Error("a ledger with a user ends")
 		}
 		done()
 		time.Sleep(3 * idle)
-		if b.active {
+		if active() {
 			t.Error("a ledger without a user does not end")
 		}
 		b.outcomes <- limit.Outcome{}
