@@ -105,8 +105,8 @@ var bodies = map[string]string{
 // wrapped lists the inputs whose value is not the id itself, with the value.
 var wrapped = map[string]string{"ids": `["ID"]`, "audit.evidence.disclose": `["ID"]`, "terms": `{"session":"ID"}`, "audit.proof.seq": `ID`}
 
-// together lists the inputs that have an effect only with another one, with that one: a
-// line of the header, or a parameter after "?".
+// together maps an input that has an effect only with another input to that other one: a line
+// of the header, or a parameter after "?".
 var together = map[string]string{
 	"X-Binnacle-Delegation": "X-Binnacle-On-Behalf-Of: ann",
 	"Idempotency-Key":       "X-Binnacle-Session: s-FRESH",

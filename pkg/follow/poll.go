@@ -44,9 +44,10 @@ func (f *Follower) Poll(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the sequence of the newest entry that the consumer selects, or 0 if there
-// is none. For each of a reader's own filters, the server would visit every subject that
-// matches; for a cover that matches every entry, it returns the last one.
+// newest returns the sequence of the newest entry that the consumer selects, or 0 if there is
+// none. It queries with the consumer's filters: a cover that matches every entry makes the
+// server return the last entry, whereas for the reader's own filters it would visit every
+// subject that matches.
 func (f *Follower) newest(ctx context.Context) (last uint64, err error) {
 	for _, filter := range f.delivers {
 		n, err := f.Conn.Last(ctx, f.Stream, filter)

@@ -108,13 +108,21 @@ func TestLook(t *testing.T) {
 }
 
 // TestClaim shows that only one of the claims of several instances and policy's expiry
-// is stored, even if another service has stored an entry under their message id.
+// is stored, even if their message id is taken by an entry that is no claim of the call: one
+// of another service, of another tenant, of another call, or another event.
 func TestClaim(t *testing.T) {
-	for _, squatted := range []bool{false, true} {
-		t.Run(fmt.Sprint("squatted ", squatted), func(t *testing.T) {
+	foreign := event(executor, contract.EventEffectStarted, "", "c-1", []byte(`{}`))
+	foreign.Tenant = "u"
+	for name, e := range map[string]*contract.Event{
+		"no other entry":     nil,
+		"by another service": event("judge", contract.EventEffectStarted, "", "c-1", []byte(`{}`)),
+		"of another tenant":  foreign,
+		"of another call":    event(executor, contract.EventEffectStarted, "", "c-2", []byte(`{}`)),
+		"another event":      event(executor, contract.EventEffectRecorded, "", "c-1", []byte(`{}`)),
+	} {
+		t.Run(name, func(t *testing.T) {
 			log := &memlog.Log{}
-			if squatted {
-				e := event("judge", contract.EventEffectStarted, "", "c-1", []byte(`{}`))
+			if e != nil {
 				b, err := e.Encode()
 				if err != nil {
 					t.Fatal(err)
@@ -194,6 +202,84 @@ func TestRecord(t *testing.T) {
 	}
 	if n != 6 {
 		t.Errorf("%d outcomes", n)
+	}
+}
+
+// TestForeignReceipt shows that an outcome whose receipt names another service, call, session
+// or tenant than the event does not count in the chain.
+func TestForeignReceipt(t *testing.T) {
+	for name, change := range map[string]func(*contract.Receipt){
+		"executor": func(x *contract.Receipt) { x.Executor = "judge" },
+		"call":     func(x *contract.Receipt) { x.CallID = "c-2" },
+		"session":  func(x *contract.Receipt) { x.Session = "s-2" },
+		"tenant":   func(x *contract.Receipt) { x.Tenant = "u" },
+	} {
+		log := &memlog.Log{}
+		m := emitter(log)
+		for _, call := range []string{"c-y", "c-0"} {
+			record(t, recorder(m), event(executor, contract.EventEffectStarted, "", call, []byte(`{}`)), call)
+		}
+		en, err := log.Last(t.Context(), bus.ChainFilter("t", "s-1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := eventlog.Open(en, eventlog.Every)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rec contract.Recorded
+		if err := contract.Decode(e.Data, &rec); err != nil {
+			t.Fatal(err)
+		}
+		tip := receipt.TipOf(&rec.Receipt)
+		rec.Receipt.CallID = "c-x"
+		change(&rec.Receipt)
+		put(t, log, event(executor, contract.EventEffectRecorded, "", "c-x", contract.Bytes(&rec)))
+		record(t, recorder(m), event(executor, contract.EventEffectStarted, "", "c-1", []byte(`{}`)), "c-1")
+		if en, err = log.Last(t.Context(), bus.ChainFilter("t", "s-1")); err != nil {
+			t.Fatal(err)
+		}
+		if e, err = eventlog.Open(en, eventlog.Every); err == nil {
+			err = contract.Decode(e.Data, &rec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := receipt.CheckLink(tip, &rec.Receipt); err != nil {
+			t.Errorf("a receipt of another %s is the tip: %v", name, err)
+		}
+	}
+}
+
+// TestTakenOutcome shows which entries under the message id of an outcome end the call: an
+// event of policy about it, and an outcome by its executor. An outcome is stored beside others.
+func TestTakenOutcome(t *testing.T) {
+	foreign := event(executor, contract.EventEffectRecorded, "", "c-1", []byte(`{}`))
+	foreign.Tenant = "u"
+	for name, c := range map[string]struct {
+		e    *contract.Event
+		want error
+	}{
+		"by the executor":    {event(executor, contract.EventEffectRecorded, "", "c-1", []byte(`{}`)), outcome.ErrSuperseded},
+		"by policy":          {event("policy", "escalated", "", "c-1", []byte(`{}`)), outcome.ErrSuperseded},
+		"by another service": {event("judge", contract.EventEffectRecorded, "", "c-1", []byte(`{}`)), nil},
+		"of another call":    {event(executor, contract.EventEffectRecorded, "", "c-2", []byte(`{}`)), nil},
+		"of another tenant":  {foreign, nil},
+		"policy, other call": {event("policy", "escalated", "", "c-2", []byte(`{}`)), nil},
+		"another event":      {event(executor, contract.EventEffectStarted, "", "c-1", []byte(`{}`)), nil},
+	} {
+		log := &memlog.Log{}
+		b, err := c.e.Encode()
+		if err == nil {
+			_, err = log.Append(t.Context(), c.e.Subject(), receipt.ID("c-1"), b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim := event(executor, contract.EventEffectStarted, "", "c-1", []byte(`{}`))
+		if err := end(t, recorder(emitter(log)), claim, "c-1", contract.Succeeded); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
 	}
 }
 

@@ -126,7 +126,7 @@ func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.E
 		}
 		// The append requires that the last entry of the chain is at c.seq. A
 		// concurrent writer therefore causes a conflict and not a fork of the chain.
-		seq, err := eventlog.Contend(ctx, r.Emit.Log, id, func(x *contract.Event) bool { return endsCall(x, d) }, func(id string) (uint64, error) {
+		seq, err := eventlog.Contend(ctx, r.Emit.Log, id, func(x *contract.Event) bool { return x.Tenant == e.Tenant && endsCall(x, d) }, func(id string) (uint64, error) {
 			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)
 		})
 		switch {

@@ -109,6 +109,13 @@ func TestIntersect(t *testing.T) {
 		{`[{"host":"a.test","mode":"http","methods":["GET"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[]`},
 		{`[{"host":"a.test","mode":"http","paths":["/v1/**"]}]`, `[{"host":"*","paths":["/v1/*","/v2/**","/**"]}]`, `[{"host":"a.test","mode":"http","paths":["/v1/*","/v1/** /v2/**","/v1/**"]}]`},
 		{`[{"host":"a.test","mode":"passthrough"}]`, `[{"host":"*","paths":["/**"]}]`, `[]`},
+		{`[{"host":"a.test","mode":"passthrough"}]`, `[{"host":"*"}]`, `[{"host":"a.test","mode":"passthrough"}]`},
+		{`[{"host":"a.test","mode":"tcp","port":1}]`, `[{"host":"*.test"}]`, `[{"host":"a.test","mode":"tcp","port":1}]`},
+		{`[{"host":"x.b.test","mode":"http"}]`, `[{"host":"b.test"},{"host":"*.c.test"}]`, `[]`},
+		{`[{"host":"b.test","mode":"http"}]`, `[{"host":"x.b.test"},{"host":"*.b.test"},{"host":"*.x.b.test"}]`, `[]`},
+		{`[{"host":"*.x.b.test","mode":"http"}]`, `[{"host":"b.test"}]`, `[]`},
+		{`[{"host":"*.a.test","mode":"http"}]`, `[{"host":"*.b.test"},{"host":"a.test"},{"host":"x.b.test"}]`, `[]`},
+		{`[{"host":"*.a.test","mode":"http"}]`, `[{"host":"x.a.test"}]`, `[{"host":"x.a.test","mode":"http"}]`},
 		{`[{"host":"a.test","mode":"tcp","port":1}]`, `[{"host":"*","methods":["GET"]}]`, `[]`},
 		{`[{"host":"a.test","mode":"terminate","credential":{"secret":"s","header":"h"}}]`, `[{"host":"*","methods":["GET"]}]`, `[{"host":"a.test","mode":"terminate","methods":["GET"],"credential":{"secret":"s","header":"h"}}]`},
 	} {
@@ -134,7 +141,7 @@ func TestLimits(t *testing.T) {
 	for i := range MaxMembers {
 		methods[i], paths[i] = "M"+strings.Repeat("X", i), "/"+strings.Repeat("a", maxPattern-1-i)
 	}
-	full := Rule{Host: "a.test", Mode: HTTP, Port: 65535, Methods: methods, Paths: paths, Credential: &Credential{Secret: "s", Header: "h", Format: "~ {} "}}
+	full := Rule{Host: "a.test", Mode: HTTP, Port: 65535, Methods: methods, Paths: paths, Credential: &Credential{Secret: "s", Header: "h~", Format: "~ {} "}}
 	if _, err := Compile(append(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules-1), full)); err != nil {
 		t.Error(err)
 	}

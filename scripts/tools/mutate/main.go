@@ -27,7 +27,7 @@ import (
 const least = 80
 
 // core lists the folders, below pkg/core, of the packages that are mutated by default.
-var core = []string{"canon", "cmd/binnacle-verify", "contract", "evidence", "guard", "proofgraph", "receipt", "sign", "translog", "trust"}
+var core = []string{"canon", "cmd/binnacle-verify", "contract", "evidence", "guard", "netrule", "proofgraph", "receipt", "sign", "translog", "trust"}
 
 func main() {
 	if filepath.Base(os.Args[0]) == "go" {

@@ -47,12 +47,12 @@ type Config struct {
 
 // Limits of one call. A value of 0 means the default.
 type Limits struct {
-	Bytes   int64         // of all flows in both directions; default: no limit
-	Flows   int           // at a time, and connections of the client; default 64
-	Head    int           // bytes of a request's or response's head; default 64 KiB
-	Connect time.Duration // for the head of a request, a TLS handshake, and each connection attempt; default 10 s
-	Idle    time.Duration // of a flow without a byte in either direction; default 1 minute
-	Total   time.Duration // of one flow; default: no limit
+	Bytes   int64         // maximum number of bytes of all flows, both directions together; default: no limit
+	Flows   int           // maximum number of concurrent flows; the client may have twice as many connections; default 64
+	Head    int           // maximum size of the head of a request or response in bytes; default 64 KiB
+	Connect time.Duration // maximum time for the head of a request, for a TLS handshake, and for each connection attempt; default 10 s
+	Idle    time.Duration // maximum time without a byte in either direction of a flow; default 1 minute
+	Total   time.Duration // maximum duration of a flow; default: no limit
 }
 
 // Proxy is the proxy of one call. Make one with New, then call Serve once.
@@ -70,14 +70,14 @@ type Proxy struct {
 	left      atomic.Int64 // bytes of the allowance; meaningless without a limit
 	exhausted atomic.Bool
 	secrets   bool                   // a rule has a credential
-	hidden    atomic.Pointer[hidden] // secrets that requests have carried; nil if there are none
+	hidden    atomic.Pointer[hidden] // the secrets of requests that were sent; nil if there are none
 	flows     atomic.Int64           // open flows
 	allowed   atomic.Int64           // flows that were allowed
 	conns     atomic.Int64           // open connections of the client
 
 	mu      sync.Mutex
 	closed  bool
-	running sync.WaitGroup // flows and tunnels
+	running sync.WaitGroup // counts open flows and tunnels
 	totals  Totals
 }
 

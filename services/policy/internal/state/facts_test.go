@@ -55,7 +55,8 @@ func TestDumpOfCell(t *testing.T) {
 	}
 }
 
-// TestOperatorFact shows that an operator is one in the cell's own tenant only.
+// TestOperatorFact shows that the facts of a call name its actor as an operator only if the
+// call is in the cell's own tenant.
 func TestOperatorFact(t *testing.T) {
 	l := several(t)
 	root := rootKey(t)
