@@ -33,6 +33,7 @@ func TestDocument(t *testing.T) {
 	u := &user{t: t, m: m}
 
 	u.edge()
+	u.logins()
 	u.calls()
 	u.models()
 	u.govern()
@@ -151,6 +152,22 @@ func (u *user) edge() {
 		u.get(path)
 	}
 	u.operator().get("/metrics")
+}
+
+func (u *user) logins() {
+	form := []string{"Content-Type", "application/x-www-form-urlencoded"}
+	if _, err := u.m.CLIStdin("correct horse battery staple", "password", "set", "admin"); err != nil {
+		u.t.Fatal(err)
+	}
+	u.must(200, "POST", "/api/v1/calls", `{"kind":"policy.grant_role","args":{"principal":"admin","role":"developer"}}`)
+	u.get("/.well-known/jwks.json")
+	u.get("/.well-known/oauth-authorization-server")
+	r := u.must(200, "POST", "/oauth/token", "grant_type=password&username=admin&password=correct+horse+battery+staple", form...)
+	u.as(u.member(r, "access_token")).get("/api/v1/packs")
+	u.must(200, "POST", "/oauth/introspect", "token="+u.member(r, "access_token"), form...)
+	u.must(200, "POST", "/oauth/revoke", "token="+u.member(r, "refresh_token"), form...)
+	d := u.must(200, "POST", "/oauth/device", "client_id=doc", form...)
+	u.must(200, "POST", "/api/v1/devices", `{"code":"`+u.member(d, "user_code")+`"}`)
 }
 
 func (u *user) calls() {

@@ -72,7 +72,7 @@ var plain = map[string]any{
 	// the content of what is made or recorded
 	"all": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "",
 	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
-	"rubric": rubric, "value": "x", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
+	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKL", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
 	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
 }
 

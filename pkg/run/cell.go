@@ -88,6 +88,10 @@ func (c *Cell) now() *cellState {
 // first root key's event. It is "" until that event has been read.
 func (c *Cell) Tenant() string { return c.now().cell.Tenant }
 
+// Original returns the mesh's original tenant, which no call created, or "" if there is
+// none.
+func (c *Cell) Original() string { return c.now().cell.Original }
+
 // Check reports whether a tenant exists, and whether it is suspended, according to the
 // events read so far. Once the cell is opened, the tenant of the mesh's own events
 // exists and is never suspended.

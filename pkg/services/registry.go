@@ -51,8 +51,8 @@ var all = []Service{
 	},
 	{
 		Name: Gateway, Executes: true, Instance: "gw", Slots: 4, Content: true,
-		Uses:  []string{contract.UseReceipt, contract.UseSnapshot}, // the gateway signs the receipts of calls that their callers execute
-		Files: []string{"token.pub", "webhook.seed"},
+		Uses:  []string{contract.UseReceipt, contract.UseSnapshot, contract.UseToken}, // the gateway signs the receipts of calls that their callers execute, and the tokens of logins
+		Files: []string{"passwords.json", "token.pub", "webhook.seed"},
 		Views: []View{{Name: ViewCatalog, Path: Gateway, Snapshot: ViewCatalog}, {Name: ViewAuthority, Path: "gateway-authority", Snapshot: ViewCatalog}},
 	},
 	{

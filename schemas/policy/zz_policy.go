@@ -224,6 +224,25 @@ func (d *DelegationRevoked) Canonical(c *canon.Codec) {
 	c.Str("id", &d.ID)
 }
 
+// DeviceApprovedName is the event's name.
+const DeviceApprovedName = "device_approved"
+
+// DeviceApproved is the data of policy.device_approved.v1. A person allows the program that shows a code to open one login for that person.
+type DeviceApproved struct {
+	Code      string   `json:"code"`             // sha256 of the code
+	Expires   string   `json:"expires"`          // the login must be opened before this time
+	Principal string   `json:"principal"`        // the person
+	Scopes    []string `json:"scopes,omitempty"` // scopes that the login is limited to; absent: those of the person's roles
+}
+
+// Canonical implements canon.Document.
+func (d *DeviceApproved) Canonical(c *canon.Codec) {
+	c.Str("code", &d.Code)
+	c.Str("expires", &d.Expires)
+	c.Str("principal", &d.Principal)
+	c.OptStrs("scopes", &d.Scopes)
+}
+
 // LimitsSetName is the event's name.
 const LimitsSetName = "limits_set"
 
@@ -235,6 +254,65 @@ type LimitsSet struct {
 // Canonical implements canon.Document.
 func (d *LimitsSet) Canonical(c *canon.Codec) {
 	c.Raw("limits", &d.Limits)
+}
+
+// LoginEndedName is the event's name.
+const LoginEndedName = "login_ended"
+
+// LoginEnded is the data of policy.login_ended.v1. A login ends here: its access tokens and its refresh token are no longer valid.
+type LoginEnded struct {
+	ID        string `json:"id"`        // of the login
+	Principal string `json:"principal"` // the person
+	Reason    string `json:"reason"`
+}
+
+// Canonical implements canon.Document.
+func (d *LoginEnded) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Str("principal", &d.Principal)
+	c.Str("reason", &d.Reason)
+}
+
+// LoginOpenedName is the event's name.
+const LoginOpenedName = "login_opened"
+
+// LoginOpened is the data of policy.login_opened.v1. A person has authenticated at a gateway. Until the login ends, its refresh token renews access tokens.
+type LoginOpened struct {
+	Expires   string   `json:"expires"`             // no token of the login is valid at or after this time
+	ID        string   `json:"id"`                  // of the login
+	Method    string   `json:"method"`              // how the person authenticated: password, oidc, device or passkey
+	Principal string   `json:"principal"`           // the person
+	Refresh   string   `json:"refresh"`             // sha256 of the refresh token
+	Requested []string `json:"requested,omitempty"` // scopes that the login was limited to; absent: those of the person's roles
+	Scopes    []string `json:"scopes"`              // scopes of the first access token: those of the person's roles, limited to the requested ones
+}
+
+// Canonical implements canon.Document.
+func (d *LoginOpened) Canonical(c *canon.Codec) {
+	c.Str("expires", &d.Expires)
+	c.Str("id", &d.ID)
+	c.Str("method", &d.Method)
+	c.Str("principal", &d.Principal)
+	c.Str("refresh", &d.Refresh)
+	c.OptStrs("requested", &d.Requested)
+	c.Strs("scopes", &d.Scopes)
+}
+
+// LoginRenewedName is the event's name.
+const LoginRenewedName = "login_renewed"
+
+// LoginRenewed is the data of policy.login_renewed.v1. The refresh token of a login was used and replaced.
+type LoginRenewed struct {
+	ID      string   `json:"id"`      // of the login
+	Refresh string   `json:"refresh"` // sha256 of the next refresh token
+	Scopes  []string `json:"scopes"`  // scopes of the new access token: those of the person's roles now, limited to the requested ones
+}
+
+// Canonical implements canon.Document.
+func (d *LoginRenewed) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Str("refresh", &d.Refresh)
+	c.Strs("scopes", &d.Scopes)
 }
 
 // MeshFrozenName is the event's name.

@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/password"
 )
 
 // main runs the gateway. It reads the key file token.pub, the Ed25519 public key in hex
@@ -38,7 +39,7 @@ func main() {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{TLSCert: c.Gateway.TLS.Cert, TLSKey: c.Gateway.TLS.Key, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
+		return &gateway.Service{Config: gateway.Config{Passwords: keys.Path(password.File), TLSCert: c.Gateway.TLS.Cert, TLSKey: c.Gateway.TLS.Key, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
 			Durability: c.Durability,
 			Expect:     c.Gateway.Expect,
 			Listening: func(addr string) {

@@ -57,6 +57,10 @@ func (x *Call) Canonical(c *canon.Codec) {
 // of the key follows it.
 const KeyClient = "key/"
 
+// LoginClient is the prefix of Event.Client of the calls with which a gateway records that
+// a person has authenticated. The method follows it. No credential has such a client.
+const LoginClient = "login/"
+
 // Contents returns the contents that the call refers to: the args, and the body if there
 // is one. The slice is new; its contents share Encryption with those of the call.
 func (x *Call) Contents() []Content {

@@ -22,6 +22,7 @@ const (
 	IDFreezeAck  = "k-"           // the event that acknowledges a freeze; only event ids have this meaning
 	IDIntent     = "i-"           // an execution intent
 	IDKey        = sign.KIDPrefix // a signing or sealing key
+	IDLogin      = "l-"           // a login of a person
 	IDOutcome    = "o-"           // the event that records a caller's report received after the outcome
 	IDProposal   = "p-"           // the event that proposes a call
 	IDReceipt    = "r-"           // a receipt, and the event that records it

@@ -14,6 +14,7 @@ const (
 	UseApproval   = "approval" // an approver's own key; Owner is "approver:<principal>"
 	UseBundle     = "bundle"   // signs P1 bundles; Owner is "bundle:<name>"
 	UseSnapshot   = "snapshot" // signs snapshots of views
+	UseToken      = "token"    // signs access and refresh tokens of logins
 	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
 )
 

@@ -9,12 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // defaultContext is the name of the context that login creates if no context is named or
@@ -24,27 +26,44 @@ const defaultContext = "default"
 // newLoginCmd returns the command login, which stores a mesh's address and a token in a
 // context.
 func newLoginCmd(c *env) *cobra.Command {
-	var ca string
+	var o loginOptions
 	cmd := &cobra.Command{
-		Use:   "login",
-		Short: "Store a token, with the mesh's address, in a context",
-		Long: `Store a token, with the mesh's address, in the context that --context names, the one in
+		Use:   "login [--device | --user WHO]",
+		Short: "Log in, and store the tokens with the mesh's address in a context",
+		Long: `With --device, log in by a code that you enter in a browser, or approve with
+"binnacle device approve". With --user, log in with the password that is read from
+standard input. The tokens are renewed when they expire. Without both, store a token, with the mesh's address, in the context that --context names, the one in
 use, or "default", and use that context from now on. The token is read from standard
 input, on a terminal without showing it, so that no other user of this machine sees it.
 The mesh must accept it.`,
-		Example: `  binnacle login < alice.token
+		Example: `  binnacle login --device
+  binnacle login --user alice
+  binnacle login < alice.token
   binnacle login --context prod --addr https://mesh.example --ca ca.pem`,
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return runLogin(cmd.Context(), c, ca) },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runLogin(cmd.Context(), c, &o) },
 	}
-	cmd.Flags().StringVar(&ca, "ca", "", "PEM `FILE` of the authority of the mesh's certificate (default the context's, BINNACLE_CA)")
+	f := cmd.Flags()
+	f.BoolVar(&o.device, "device", false, "log in by a code")
+	f.StringVar(&o.user, "user", "", "`WHO` logs in with a password")
+	f.StringVar(&o.tenant, "tenant", "", "id of the `TENANT` to log in to (default the mesh's original tenant)")
+	f.StringArrayVar(&o.scopes, "scope", nil, "`SCOPE` that the login is limited to; may be repeated; none is what the roles give")
+	flagWords(cmd, "scope", token.All...)
+	f.StringVar(&o.ca, "ca", "", "PEM `FILE` of the authority of the mesh's certificate (default the context's, BINNACLE_CA)")
 	return cmd
 }
 
-// runLogin reads a token, checks that the mesh accepts it, stores it in a context and
+// loginOptions holds the flags of the command login.
+type loginOptions struct {
+	ca, user, tenant string
+	device           bool
+	scopes           []string
+}
+
+// runLogin obtains tokens by a login, or reads a token, checks that the mesh accepts it, stores it in a context and
 // makes that context current. Nothing is stored if the mesh does not accept the token.
-func runLogin(ctx context.Context, c *env, ca string) error {
+func runLogin(ctx context.Context, c *env, o *loginOptions) error {
 	if c.given("token") {
 		return fail(exitUsage, "login reads the token from standard input: other users of this machine can see an argument")
 	}
@@ -56,11 +75,11 @@ func runLogin(ctx context.Context, c *env, ca string) error {
 	if err != nil {
 		return err
 	}
-	name, x, err := loginContext(c, s, ca)
+	name, x, err := loginContext(c, s, o.ca)
 	if err != nil {
 		return err
 	}
-	if x.Token, err = readToken(c, x.Addr); err != nil {
+	if err := obtain(ctx, c, x, o); err != nil {
 		return err
 	}
 	if err := tryToken(ctx, c, x); err != nil {
@@ -75,6 +94,22 @@ func runLogin(ctx context.Context, c *env, ca string) error {
 	return c.print(map[string]string{"context": name, "addr": x.Addr, "file": path}, func() {
 		fmt.Fprintf(c.out, "logged in to %s; context %s is in use (%s)\n", x.Addr, name, path)
 	})
+}
+
+// obtain sets the tokens of a context: those of a login or, without one, a token that it
+// reads.
+func obtain(ctx context.Context, c *env, x *contexts.Context, o *loginOptions) (err error) {
+	if !o.device && o.user == "" {
+		x.Token, err = readToken(c, x.Addr)
+		x.Refresh, x.Expires = "", time.Time{}
+		return err
+	}
+	c.target = &target{addr: x.Addr, ca: x.CA}
+	t, err := loginTokens(ctx, c, o)
+	if err == nil {
+		keep(x, t)
+	}
+	return err
 }
 
 // loginContext returns the name and content of the context that login stores, except for
@@ -123,11 +158,11 @@ func readToken(c *env, addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token := strings.TrimSpace(string(b))
-	if token == "" || strings.ContainsAny(token, " \t\r\n") {
+	raw := strings.TrimSpace(string(b))
+	if raw == "" || strings.ContainsAny(raw, " \t\r\n") {
 		return "", fail(exitAuth, "standard input contains no token: want one line")
 	}
-	return token, nil
+	return raw, nil
 }
 
 // tryToken returns an error unless the mesh accepts the token of x. A token that lacks

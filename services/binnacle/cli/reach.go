@@ -19,11 +19,12 @@ const defaultAddr = "127.0.0.1:8080"
 
 // target is the mesh that a command uses, with the credentials for it.
 type target struct {
-	addr    string
-	ca      string // PEM file of the authorities for the mesh's certificate; empty: the system's
-	token   string // token of the context; empty if no context is used or it has no token
-	context string // name of the context that has the address addr; empty if none is used
-	err     error  // error of finding the context; nil if the command needs no context
+	addr      string
+	ca        string // PEM file of the authorities for the mesh's certificate; empty: the system's
+	refreshes bool   // the token of the context is renewed when it expires
+	token     string // token of the context; empty if no context is used or it has no token
+	context   string // name of the context that has the address addr; empty if none is used
+	err       error  // error of finding the context; nil if the command needs no context
 }
 
 // mesh returns the address of the mesh and the credentials for requests. Flags take
@@ -51,6 +52,7 @@ func findMesh(c *env) *target {
 	case x == nil || err != nil:
 	case t.addr == "" || t.addr == x.Addr:
 		t.addr, t.token, t.context = x.Addr, x.Token, name
+		t.refreshes = x.Refresh != ""
 		if x.CA != "" && (t.ca == "" || c.context != "") {
 			t.ca = x.CA
 		}
@@ -124,6 +126,8 @@ func (c *env) bearer() (string, error) {
 		}
 	}
 	switch {
+	case t.refreshes:
+		return renewed(c, t.context)
 	case t.token != "":
 		return t.token, nil
 	case t.context != "":

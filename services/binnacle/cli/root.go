@@ -16,12 +16,12 @@ var families = []struct {
 }{
 	{"run", "Run a mesh", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
 	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSandboxCmd, newArtifactCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
-		newTokenCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
+		newTokenCmd, newPasswordCmd, newDeviceCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
 	{"govern", "Govern a mesh", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},
 	{"prove", "Audit and verify", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
 		newRecoverCmd, newWitnessCmd}},
-	{"line", "The command line", []verb{newLoginCmd, newContextCmd, newCompletionCmd, newManualCmd, newDevCmd, newVersionCmd, newHelpCmd}},
+	{"line", "The command line", []verb{newLoginCmd, newLogoutCmd, newContextCmd, newCompletionCmd, newManualCmd, newDevCmd, newVersionCmd, newHelpCmd}},
 }
 
 const about = `binnacle runs a verifiable mesh for AI agents, and is the client of a running mesh.

@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/password"
 	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
@@ -142,7 +143,7 @@ func (b *setup) gateway(c *gateway.Config) error {
 			return err
 		}
 	}
-	*c = gateway.Config{TLSCert: b.cfg.TLSCert, TLSKey: b.cfg.TLSKey, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, WebhookKey: webhookKey,
+	*c = gateway.Config{Passwords: b.ring.Path(password.File), TLSCert: b.cfg.TLSCert, TLSKey: b.cfg.TLSKey, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, WebhookKey: webhookKey,
 		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening}
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/labels"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
@@ -46,6 +47,7 @@ type parts struct {
 	packs       *packs.API
 	decide      *decide.API
 	keys        *keys.API
+	logins      *logins.API
 	secrets     *secrets.API
 	approvals   *approvals.API
 	artifacts   *artifacts.API
@@ -118,7 +120,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 		ledger = env.Emit.Log
 	}
 	s.queries = queries.New(out.Queries)
-	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, Exceeded: s.metrics.CountExceeded,
+	s.gate = &auth.Gate{TokenKey: s.TokenKey, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, Exceeded: s.metrics.CountExceeded,
 		Turns: fair.Turns{Places: runtime.GOMAXPROCS(0), Hold: turn}}
 	if out.Tenants == nil {
 		s.gate.Tenants = env.Cell
@@ -149,6 +151,13 @@ func (s *Service) build(env *run.Env, out Outside) {
 		s.decide.Lender = s.lender
 	}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
+	s.logins = &logins.API{Gate: s.gate, Calls: s.calls, Ledger: ledger, Key: env.SignKey, Keys: env.Trust.Keys, Passwords: s.Passwords,
+		Original: func() string {
+			if env.Cell == nil {
+				return ""
+			}
+			return env.Cell.Original()
+		}}
 	s.secrets = &secrets.API{Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
 	s.artifacts = &artifacts.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Env: env, Uploads: &fair.Places{N: artifacts.MaxUploads}}
 	if env.Conn != nil {

@@ -46,6 +46,14 @@ func (s *Service) table() []route {
 		{get, "/openapi.json", auth.Open, openapi},
 		{get, "/version", auth.Open, s.health.VersionOf},
 
+		{get, "/.well-known/jwks.json", auth.Open, s.logins.PublishKeys},
+		{get, "/.well-known/oauth-authorization-server", auth.Open, s.logins.Describe},
+		{post, "/oauth/token", auth.Login, s.logins.Token},
+		{post, "/oauth/device", auth.Login, s.logins.Device},
+		{post, "/oauth/revoke", auth.Login, s.logins.Revoke},
+		{post, "/oauth/introspect", auth.Known.WithOpaqueBody(), s.logins.Introspect},
+		{post, "/api/v1/devices", calling, s.logins.ApproveDevice},
+
 		{post, "/v1/chat/completions", model, s.models.Handler(llm.Chat)},
 		{post, "/v1/completions", model, s.models.Handler(llm.Completions)},
 		{post, "/v1/embeddings", model, s.models.Handler(llm.Embeddings)},
@@ -147,7 +155,7 @@ func (s *Service) routes() *echo.Echo {
 // ledger is durable. For open routes it returns handle: their responses contain nothing
 // from the ledger, and are also sent while it cannot be synced.
 func (s *Service) withheld(need auth.Need, handle echo.HandlerFunc) echo.HandlerFunc {
-	if !need.Caller {
+	if !need.Caller && !need.Login {
 		return handle
 	}
 	return durable.Handler(s.env.Conn.Durable, handle)

@@ -54,6 +54,9 @@ type Config struct {
 	TLSKey      string
 	Webhook     string // URL that is notified of calls that wait for approval; empty disables notifications
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature; if Webhook is set, at least 16 bytes
+	// Passwords is the path of the file of passwords (see package password), which need not
+	// exist. It is read at each login. Empty means that no person has a password.
+	Passwords string
 	// Listening, if set, is called with the bound address before requests are served.
 	Listening func(addr string)
 	// Listener, if set, accepts the connections instead of a TCP listener on Addr.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 )
 
 // Documents of the key API, exported for the command line.
@@ -10,6 +11,13 @@ type (
 	KeyRequest     = keys.KeyRequest
 	KeyResponse    = keys.KeyResponse
 	ConsentRequest = keys.ConsentRequest
+)
+
+// Documents of the API of logins, exported for the command line.
+type (
+	TokenResponse  = logins.TokenResponse
+	DeviceResponse = logins.DeviceResponse
+	DeviceApproval = logins.DeviceApproval
 )
 
 // AuthorityView is the gateway's view of credentials: virtual keys, suspensions,

@@ -5,6 +5,7 @@ package token
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,6 +67,80 @@ type Claims struct {
 	Client string   `json:"client"`
 	Tenant string   `json:"tenant"`
 	Scopes []string `json:"scopes"`
+	Login  string   `json:"sid,omitempty"` // id of the login that the token belongs to; empty for a token that Mint made
+	Use    string   `json:"use,omitempty"` // one of the uses of the tokens of logins; empty for a token that Mint made
+	KID    string   `json:"-"`             // key id in the header; empty for a token that Mint made
+}
+
+// The uses of the tokens that Issue makes. Only an access token is a credential of
+// requests; the others are valid for what they are named after.
+const (
+	UseAccess  = "access"
+	UseRefresh = "refresh"
+	UseDevice  = "device"  // the code of a device, which is exchanged for tokens after its approval
+	UseBrowser = "browser" // the credential of a browser, which is valid only in a cookie
+	UseState   = "state"   // the state of an OpenID Connect login that is in progress
+)
+
+// Signer signs with a key that the registry of keys holds. sign.Key implements it.
+type Signer interface {
+	Raw(msg []byte) []byte
+}
+
+// Issue returns a token with the claims c, signed with the key kid, whose private part key
+// holds. It sets the issuer, the audience and, if it is empty, the id. Unlike the seed of
+// Mint, the key is rotated: every gateway signs with its own, and verifiers find it by its
+// id (RFC 7517).
+func Issue(key Signer, kid string, c *Claims) (string, error) {
+	if c.Issuer, c.Audience = issuer, (jwt.ClaimStrings{audience + "/" + c.Use}); c.Use == UseAccess {
+		c.Audience = jwt.ClaimStrings{audience}
+	}
+	if c.ID == "" {
+		c.ID = rand.Text()
+	}
+	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c)
+	t.Header["kid"] = kid
+	msg, err := t.SigningString()
+	if err != nil {
+		return "", err
+	}
+	return msg + "." + base64.RawURLEncoding.EncodeToString(key.Raw([]byte(msg))), nil
+}
+
+// KeyOf returns the public key of the gateways with an id, or an error if there is none
+// that is valid now.
+type KeyOf func(kid string) (ed25519.PublicKey, error)
+
+// VerifyUse verifies a token that Issue made for a use, as Verify does a token that Mint
+// made.
+func VerifyUse(keys KeyOf, raw, use string) (*Claims, error) {
+	var c Claims
+	want := audience
+	if use != UseAccess {
+		want += "/" + use
+	}
+	_, err := jwt.ParseWithClaims(raw, &c, func(t *jwt.Token) (any, error) {
+		c.KID, _ = t.Header["kid"].(string)
+		return keys(c.KID)
+	}, jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithIssuer(issuer), jwt.WithAudience(want), jwt.WithExpirationRequired())
+	if err == nil && c.Use != use {
+		err = fmt.Errorf("token is for %q, not for %s", c.Use, use)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &c, check(&c)
+}
+
+// Issued reports whether a token names a key in its header, as those that Issue makes do,
+// without verifying the token.
+func Issued(raw string) bool {
+	t, _, err := jwt.NewParser().ParseUnverified(raw, &Claims{})
+	if err != nil {
+		return false
+	}
+	_, ok := t.Header["kid"]
+	return ok
 }
 
 // Mint returns a signed token for actor, valid for ttl from now. seed is the 32-byte
@@ -97,19 +172,28 @@ func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !contract.Token(c.Tenant) {
-		return nil, errors.New("token names no tenant")
+	if c.Use != "" || c.Login != "" {
+		return nil, errors.New("token of a login is signed by the mesh's token key")
 	}
-	if c.Subject == "" {
-		return nil, errors.New("token names no subject")
+	return &c, check(&c)
+}
+
+// check returns an error unless the claims name a tenant, a subject, an id and a time of
+// issue. It sets a missing client to "-".
+func check(c *Claims) error {
+	if !contract.Token(c.Tenant) {
+		return errors.New("token names no tenant")
+	}
+	if c.Subject == "" && c.Use != UseDevice && c.Use != UseState {
+		return errors.New("token names no subject")
 	}
 	if c.ID == "" || len(c.ID) > 128 || c.IssuedAt == nil {
-		return nil, errors.New("token names no id or no time of issue")
+		return errors.New("token names no id or no time of issue")
 	}
 	if c.Client == "" {
 		c.Client = "-"
 	}
-	return &c, nil
+	return nil
 }
 
 // Has reports whether a token has a scope, without verifying the token. It is false if raw
@@ -120,12 +204,15 @@ func Has(raw, scope string) bool {
 	return err == nil && slices.Contains(c.Scopes, scope)
 }
 
-// ID returns the id of a token without verifying the token, or raw if raw is not a token
-// with an id.
+// ID returns the id by which a token is revoked, without verifying the token, or raw if raw
+// is not a token with an id: that of its login if it has one, and otherwise its own.
 func ID(raw string) string {
 	var c Claims
 	if _, _, err := jwt.NewParser().ParseUnverified(raw, &c); err != nil || c.ID == "" {
 		return raw
+	}
+	if c.Login != "" {
+		return c.Login
 	}
 	return c.ID
 }

@@ -16,7 +16,7 @@ scope_of := {
 }
 
 # What principals say about what is their own needs no scope beside a token.
-own_affairs := {"policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
+own_affairs := {"policy.approve_device", "policy.end_login", "policy.open_login", "policy.renew_login", "policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
 
 required_scope := "approvals:vote" if {
 	input.kind == "policy.vote"

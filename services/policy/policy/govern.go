@@ -52,7 +52,7 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if st == nil {
 		return unknownTenant(w.Event.Tenant)
 	}
-	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: g.emit.Now(), View: st,
+	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Client: w.Event.Client, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: g.emit.Now(), View: st,
 		Consistent: func(limits []guard.Limit) error { return g.consistent(w.Event.Tenant, limits) }}
 	by.Owns = func(session string) bool {
 		owner, err := g.sessions.opener(ctx, by.Tenant, session, "")

@@ -55,12 +55,26 @@ var tools = []contract.Tool{
 	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Somebody else must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},`+ttl(govern.MaxBreakGlass)+``, "reason", "ttl_ms"),
 	tool(guard.KindReview, "Closes a break-glass grant after looking at what was done under it.",
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
+	tool(govern.KindOpenLogin, "Opens a login of the caller, who has authenticated at a gateway. Only gateways make this call.",
+		`"id":`+loginID+`,"method":{"enum":["password","oidc","device","passkey"]},"refresh":`+digest+`,"requested":`+loginScopes+`,`+ttl(govern.MaxLogin), "id", "method", "refresh", "ttl_ms"),
+	tool(govern.KindRenewLogin, "Replaces the refresh token of a login of the caller, or ends the login if that token was used before. Only gateways make this call.",
+		`"id":`+loginID+`,"used":`+digest+`,"next":`+digest, "id", "used", "next"),
+	tool(govern.KindEndLogin, "Ends a login of the caller: its tokens are no longer valid.", `"id":`+loginID+`,"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "reason"),
+	tool(govern.KindApproveDevice, "Permits the program that shows a code to open one login of the caller, a registered person.",
+		`"id":`+loginID+`,"code":`+digest+`,"requested":`+loginScopes+`,`+ttl(govern.MaxDevice), "id", "code", "ttl_ms"),
 	tool(tenant.KindCreate, "Creates a tenant: one environment of a project of an organization. The principal in admin is its first registered person. Only operators of the mesh create tenants.",
 		`"organization":{"type":"string","maxLength":64},"project":{"type":"string","maxLength":64},"environment":{"type":"string","maxLength":64},"admin":{"type":"string","minLength":1,"maxLength":128},`+quota, "organization", "project", "environment", "admin"),
 	tool(tenant.KindSuspend, "Suspends a tenant: none of its calls is allowed or started until tenant.resume.", `"tenant":{"type":"string","maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "tenant", "reason"),
 	tool(tenant.KindResume, "Ends the suspension of a tenant.", `"tenant":{"type":"string","maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "tenant", "reason"),
 	tool(tenant.KindSetQuota, "Replaces the quota of a tenant as a whole. For a member that is 0 or omitted, no limit applies.", `"tenant":{"type":"string","maxLength":128},`+quota, "tenant", "quota"),
 }
+
+// Schemas of the arguments of calls about logins.
+const (
+	loginID     = `{"type":"string","pattern":"^l-[A-Za-z0-9_-]{8,64}$"}`
+	loginScopes = `{"type":"array","maxItems":32,"items":{"type":"string","maxLength":64}}`
+	digest      = `{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"}`
+)
 
 // quota is the property quota of an input schema: the limits on a tenant's use of each
 // gateway.

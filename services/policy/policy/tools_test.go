@@ -39,8 +39,8 @@ func TestToolsHaveCommands(t *testing.T) {
 			t.Errorf("%s accepts an argument that its schema lacks", tool.Kind)
 		}
 	}
-	if governed != 24 {
-		t.Errorf("%d tools have commands, want 24", governed)
+	if governed != 28 {
+		t.Errorf("%d tools have commands, want 28", governed)
 	}
 }
 
@@ -69,14 +69,14 @@ func TestTimesToLive(t *testing.T) {
 		}
 		found++
 		for _, ms := range []int64{9223372036855, 18446744073710} {
-			if at, keyword := checker.Where(&tools[i], fmt.Appendf(nil, `{"actor":"a","delegate":"d","digest":"sha256:%064d","id":"i","kinds":["k"],"maker":"m","principal":"p","reason":"r","role":"r","scopes":["s"],"session":"s-x","ttl_ms":%d}`, 0, ms)); keyword == "" {
+			if at, keyword := checker.Where(&tools[i], fmt.Appendf(nil, `{"actor":"a","code":"sha256:%064[1]d","delegate":"d","digest":"sha256:%064[1]d","id":"l-12345678","kinds":["k"],"maker":"m","method":"password","refresh":"sha256:%064[1]d","principal":"p","reason":"r","role":"r","scopes":["s"],"session":"s-x","ttl_ms":%[2]d}`, 0, ms)); keyword == "" {
 				t.Errorf("%s accepts ttl_ms %d", tools[i].Kind, ms)
 			} else if keyword != "maximum" && keyword != "additionalProperties" {
 				t.Errorf("%s: %s violates %s", tools[i].Kind, at, keyword)
 			}
 		}
 	}
-	if found != 6 {
-		t.Errorf("%d tools have a time to live, want 6", found)
+	if found != 8 {
+		t.Errorf("%d tools have a time to live, want 8", found)
 	}
 }

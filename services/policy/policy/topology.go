@@ -36,7 +36,7 @@ func stateFilters() []string {
 			events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
 			events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
 			events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
-			events.SessionGrantedName, events.SessionGrantRevokedName),
+			events.SessionGrantedName, events.SessionGrantRevokedName, events.LoginEndedName),
 		catalog.Filters)
 }
 

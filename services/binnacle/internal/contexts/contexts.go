@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
@@ -21,7 +22,11 @@ import (
 type Context struct {
 	Addr  string `json:"addr"`            // host:port, or a URL
 	Token string `json:"token,omitempty"` // bearer token
-	CA    string `json:"ca,omitempty"`    // PEM file of the authorities for the mesh's certificate; empty: the system's
+	// Refresh is the refresh token of a login, with which Token is renewed once it expires,
+	// and Expires when that is. Both are zero without a login.
+	Refresh string    `json:"refresh,omitempty"`
+	Expires time.Time `json:"expires,omitzero"`
+	CA      string    `json:"ca,omitempty"` // PEM file of the authorities for the mesh's certificate; empty: the system's
 }
 
 // Store is the content of the file of contexts. It is not safe for concurrent use.

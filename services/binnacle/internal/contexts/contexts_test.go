@@ -40,7 +40,7 @@ func TestStore(t *testing.T) {
 	if err != nil || !slices.Equal(again.Names(), []string{"dev", "prod"}) {
 		t.Fatal(again, err)
 	}
-	if c, err := again.Get(""); err != nil || *c != (Context{"https://mesh.example", "t1", "/ca.pem"}) {
+	if c, err := again.Get(""); err != nil || *c != (Context{Addr: "https://mesh.example", Token: "t1", CA: "/ca.pem"}) {
 		t.Errorf("%v %v", c, err)
 	}
 	if _, err := again.Get("nosuch"); err == nil {

@@ -34,6 +34,7 @@ type standing struct {
 	suspended map[string]bool
 	revoked   map[string]bool               // ids of revoked tokens
 	ended     map[string]time.Time          // by principal: tokens issued at or before this time are revoked
+	demoted   map[string]time.Time          // by principal: tokens of logins issued at or before this time are not valid, because the principal lost a role
 	grants    map[string]map[string]grantor // by session, and by the principal to whom the session is granted
 	changed   chan struct{}                 // closed at the next change; nil if nextChange was not called since the last one
 }
@@ -54,7 +55,7 @@ func (a *Authority) ensure(tenant string) *standing {
 	t := a.tenants[tenant]
 	if t == nil {
 		t = &standing{byID: map[string]*virtualKey{}, suspended: map[string]bool{}, revoked: map[string]bool{},
-			ended: map[string]time.Time{}, grants: map[string]map[string]grantor{}}
+			ended: map[string]time.Time{}, demoted: map[string]time.Time{}, grants: map[string]map[string]grantor{}}
 		if a.tenants == nil {
 			a.keys, a.tenants = map[string]*virtualKey{}, map[string]*standing{}
 		}
@@ -92,6 +93,8 @@ var folds = map[string]func(a *Authority, t *standing, e *contract.Event) error{
 	contract.EventPrincipalSuspended:  with(func(_ *Authority, t *standing, d *events.PrincipalSuspended) { t.suspended[d.Principal] = true }),
 	contract.EventPrincipalResumed:    with(func(_ *Authority, t *standing, d *events.PrincipalResumed) { delete(t.suspended, d.Principal) }),
 	contract.EventTokenRevoked:        (*Authority).tokenRevoked,
+	contract.EventLoginEnded:          with(func(_ *Authority, t *standing, d *events.LoginEnded) { t.revoked[d.ID] = true }),
+	contract.EventRoleRevoked:         (*Authority).roleRevoked,
 	contract.EventSessionGranted: with(func(_ *Authority, t *standing, d *events.SessionGranted) {
 		if t.grants[d.Session] == nil {
 			t.grants[d.Session] = map[string]grantor{}
@@ -206,6 +209,24 @@ func (a *Authority) tokenRevoked(t *standing, e *contract.Event) error {
 	return nil
 }
 
+// roleRevoked applies the end of a role of a member. The access tokens of the principal's
+// logins hold scopes that it may have lost, so only tokens that are issued afterwards are
+// valid. Other roles give no scopes.
+func (a *Authority) roleRevoked(t *standing, e *contract.Event) error {
+	var d events.RoleRevoked
+	if err := contract.Decode(e.Data, &d); err != nil {
+		return err
+	}
+	if len(contract.MemberScopes([]string{d.Role})) == 0 {
+		return nil
+	}
+	at, err := contract.ParseTime(e.Time)
+	if err == nil && t.demoted[d.Principal].Before(at) {
+		t.demoted[d.Principal] = at
+	}
+	return err
+}
+
 // drop removes the virtual key with an id from the state of a tenant.
 func (a *Authority) drop(t *standing, id string) {
 	if k := t.byID[id]; k != nil {
@@ -219,6 +240,7 @@ var (
 	errKeyUnknown = errors.New("virtual key not found, revoked or expired")
 	errExpired    = errors.New("the token has expired")
 	errRevoked    = errors.New("the token was revoked")
+	errDemoted    = errors.New("a role of the principal ended after the token was issued; refresh the token")
 	errMaker      = errors.New("the principal that made the virtual key is suspended")
 )
 
@@ -285,6 +307,8 @@ func (t *standing) withdrawn(who *Caller) error {
 		return errMaker
 	case who.key == nil && (t.revoked[who.Token] || !who.issued.After(t.ended[who.Actor])):
 		return errRevoked
+	case who.Login != "" && !who.issued.After(t.demoted[who.Actor]):
+		return errDemoted
 	}
 	return nil
 }

@@ -4,6 +4,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
@@ -30,6 +31,7 @@ import (
 // its first use; it is safe for concurrent use.
 type Gate struct {
 	TokenKey  ed25519.PublicKey // verifies bearer tokens
+	LoginKeys token.KeyOf       // returns the keys that verify the tokens of logins; nil if there are none
 	Tenants   Tenants
 	Authority *Authority
 	Known     <-chan struct{} // closed once Authority has applied the whole ledger; nil if the gateway has no ledger
@@ -53,9 +55,11 @@ type Caller struct {
 	Until         time.Time // when the credential expires; zero if it does not
 	Cache         bool      // the caller accepts cached responses of models by default
 
-	Token  string      // id of the bearer token; empty for a virtual key
+	Token  string      // id by which the bearer token is revoked, its login's if it has one; empty for a virtual key
+	Login  string      // id of the login that the bearer token belongs to; empty if it belongs to none
 	issued time.Time   // when the bearer token was issued; zero for a virtual key
 	key    *virtualKey // the virtual key of the request; nil for a bearer token
+	kid    string      // key that signed the token of a login
 }
 
 // Verify returns the caller that a credential identifies, or an error if the credential
@@ -79,21 +83,20 @@ func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
 	}
 	digest := sha256.Sum256([]byte(raw))
 	if v, ok := s.verified.Load(digest); ok {
-		k := v.(*Caller)
-		return k, s.Authority.check(k)
+		return v.(*Caller), s.check(v.(*Caller))
 	}
-	c, err := token.Verify(s.TokenKey, raw)
+	c, err := s.claims(raw)
 	if err != nil {
 		return nil, err
 	}
 	if !s.tenantExists(ctx, c.Tenant) {
 		return nil, errTenant
 	}
-	if strings.HasPrefix(c.Client, contract.KeyClient) {
-		return nil, errors.New("a token's client cannot be a virtual key")
+	if strings.HasPrefix(c.Client, contract.KeyClient) || strings.HasPrefix(c.Client, contract.LoginClient) {
+		return nil, errors.New("a token's client cannot be a virtual key or a login")
 	}
-	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: c.ID, issued: c.IssuedAt.Time}
-	if err := s.Authority.check(k); err != nil {
+	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: cmp.Or(c.Login, c.ID), Login: c.Login, issued: c.IssuedAt.Time, kid: c.KID}
+	if err := s.check(k); err != nil {
 		return nil, err
 	}
 	if s.verifiedCount.Add(1) > maxKnown {
@@ -102,6 +105,26 @@ func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
 	}
 	s.verified.Store(digest, k)
 	return k, nil
+}
+
+// claims verifies a bearer token: one of a login if its header names a key, and otherwise
+// one that the mesh's token key signed.
+func (s *Gate) claims(raw string) (*token.Claims, error) {
+	if s.LoginKeys == nil || !token.Issued(raw) {
+		return token.Verify(s.TokenKey, raw)
+	}
+	return token.VerifyUse(s.LoginKeys, raw, token.UseAccess)
+}
+
+// check returns the reason why a verified credential is not valid now, or nil. A key that
+// was revoked since signs nothing that is valid.
+func (s *Gate) check(who *Caller) error {
+	if who.kid != "" {
+		if _, err := s.LoginKeys(who.kid); err != nil {
+			return err
+		}
+	}
+	return s.Authority.check(who)
 }
 
 // caughtUp reports whether Authority has applied the ledger to its end at least once
@@ -181,7 +204,9 @@ const (
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
-		if !n.Caller { // handlers of open routes do not use the body
+		if !n.Caller { // handlers of open routes do not use the body, except those of logins
+			c.Request().Body = http.MaxBytesReader(c.Response(), c.Request().Body, maxForm)
+			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(formTime)) // tests have responses without deadlines
 			return handle(c)
 		}
 		who, err := s.Caller(c, "")
@@ -211,6 +236,12 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 		return handle(c)
 	}
 }
+
+// maxForm is the maximum size of the body of a request to an open route in bytes.
+const maxForm = 64 << 10
+
+// formTime is the time within which the body of a request to an open route must arrive.
+const formTime = 10 * time.Second
 
 // admit returns an error (403) if a caller lacks the scopes that n requires, if n.Mesh is
 // set and OfMesh does not accept the caller, or, unless n.Recorded is set, if the caller

@@ -16,6 +16,7 @@ type Need struct {
 	Streamed bool     // the handler reads the body as it arrives
 	Mesh     bool     // only callers that Gate.OfMesh accepts are admitted
 	Recorded bool     // suspended callers are admitted; see WithRecord
+	Login    bool     // no credential is required; the body, a small form, holds what the caller authenticates with
 	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
 }
 
@@ -23,6 +24,7 @@ type Need struct {
 var (
 	Open    = Need{}
 	Known   = Need{Caller: true}
+	Login   = Need{Login: true}
 	Calling = Need{Caller: true, Calls: true} // policy decides which calls the caller may make
 )
 

@@ -37,6 +37,8 @@ func TestEventsOfAnotherTenant(t *testing.T) {
 		contract.EventPrincipalRegistered:        &events.PrincipalRegistered{Principal: "mallory"},
 		contract.EventPrincipalSuspended:         &events.PrincipalSuspended{Principal: "alice"},
 		contract.EventPrincipalResumed:           &events.PrincipalResumed{Principal: "mallory"},
+		contract.EventLoginEnded:                 &events.LoginEnded{ID: "l-1", Principal: "alice", Reason: "x"},
+		contract.EventRoleRevoked:                &events.RoleRevoked{Principal: "alice", Role: contract.RoleAdmin},
 		contract.EventTokenRevoked:               &events.TokenRevoked{ID: "j1", Principal: "alice", Before: hour},
 		contract.EventSessionGranted:             &events.SessionGranted{Session: session, Principal: "eve", Owner: "alice", Expires: hour},
 		contract.EventSessionGrantRevoked:        &events.SessionGrantRevoked{Session: session, Principal: "bob"},

@@ -51,6 +51,9 @@ func (t *standing) lines(a *Authority, tenant string) (out []string) {
 	for p, until := range t.ended {
 		line("before", contract.Time(until), "revoked_principal", p)
 	}
+	for p, until := range t.demoted {
+		line("before", contract.Time(until), "demoted", p)
+	}
 	for session, to := range t.grants {
 		for p, g := range to {
 			line("expires", g.expires, "owner", g.owner, "principal", p, "session", session)

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
@@ -55,6 +56,11 @@ type media struct {
 
 // doc returns the form of a body that is a T in JSON.
 func doc[T any]() []media { return []media{{"application/json", []reflect.Type{reflect.TypeFor[T]()}}} }
+
+// formOf returns the form of a body that is a T as the fields of a form.
+func formOf[T any]() []media {
+	return []media{{"application/x-www-form-urlencoded", []reflect.Type{reflect.TypeFor[T]()}}}
+}
 
 // either returns the form of a body that is an A or a B in JSON.
 func either[A, B any]() []media {
@@ -129,6 +135,14 @@ var table = []operation{
 	{id: "getMetrics", method: "GET", path: "/metrics", summary: "Prometheus metrics, brought up to date once a second; open to peers on the gateway's own host. A request that a proxy forwards does not count as one from that host.", scope: "health:read", answer: raw("text/plain")},
 	{id: "getOpenAPI", method: "GET", path: "/openapi.json", summary: "This document.", answer: doc[gateway.Document]()},
 	{id: "getVersion", method: "GET", path: "/version", summary: "What this gateway was built from.", answer: doc[run.Build]()},
+
+	{id: "getTokenKeys", method: "GET", path: "/.well-known/jwks.json", summary: "Public keys that verify the access tokens of logins (RFC 7517).", answer: doc[logins.JWKS]()},
+	{id: "getTokenMetadata", method: "GET", path: "/.well-known/oauth-authorization-server", summary: "Addresses of the token routes (RFC 8414).", answer: doc[logins.Metadata]()},
+	{id: "createTokens", method: "POST", path: "/oauth/token", summary: "Opens a login, or renews its tokens (RFC 6749, RFC 8628).", body: formOf[logins.TokenRequest](), answer: doc[logins.TokenResponse]()},
+	{id: "createDeviceCode", method: "POST", path: "/oauth/device", summary: "Begins the login of a program that shows a code (RFC 8628).", body: formOf[logins.DeviceRequest](), answer: doc[logins.DeviceResponse]()},
+	{id: "revokeLogin", method: "POST", path: "/oauth/revoke", summary: "Ends the login of a refresh or access token (RFC 7009).", body: formOf[logins.TokenForm]()},
+	{id: "introspectToken", method: "POST", path: "/oauth/introspect", summary: "State of a credential of the caller's tenant (RFC 7662).", scope: auth, body: formOf[logins.TokenForm](), answer: doc[logins.Introspection]()},
+	{id: "approveDevice", method: "POST", path: "/api/v1/devices", summary: "Permits the program that shows a code to open one login of the caller.", scope: "call policy.approve_device", body: doc[logins.DeviceApproval](), answer: doc[calls.CallResponse](), then: waits},
 
 	{id: "createChatCompletion", method: "POST", path: "/v1/chat/completions", summary: "OpenAI chat completion, plain or streamed. model is provider/model, an alias or a virtual model.", scope: "llm:call, and call llm.chat", body: doc[llmapi.ProviderRequest](), answer: append(doc[llmapi.ProviderResponse](), raw(events)...)},
 	{id: "createResponse", method: "POST", path: "/v1/responses", summary: "OpenAI response, plain or streamed.", scope: "llm:call, and call llm.responses", body: doc[llmapi.ProviderRequest](), answer: append(doc[llmapi.ProviderResponse](), raw(events)...)},

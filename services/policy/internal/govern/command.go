@@ -47,6 +47,7 @@ const (
 type Caller struct {
 	CallID string
 	Actor  string
+	Client string // contract.LoginClient and the method, for a person that has authenticated at a gateway
 	Tenant string
 	Held   []string // scopes of the caller's credential
 	Now    time.Time
@@ -70,6 +71,11 @@ type View interface {
 	// EndedAt returns when all credentials of a principal were last revoked
 	// (contract.TimeFormat), or "" if they never were.
 	EndedAt(principal string) string
+	// Roles returns the roles that a principal holds at now (contract.TimeFormat).
+	Roles(principal, now string) []string
+	// Revoked reports whether a token or login was revoked, or all credentials of its
+	// principal since the time at (contract.TimeFormat).
+	Revoked(token, principal, at string) bool
 }
 
 // now returns the time of the call in contract.TimeFormat.
@@ -96,22 +102,26 @@ type decide func(*State, *Caller) (Fact, error)
 // command is the entry of a verb: the aggregate that it changes, and the function that
 // decodes its arguments.
 type command struct {
-	aggregate string
-	decode    func(args []byte) (decide, error)
+	decode func(args []byte) (aggregate string, d decide, err error)
 }
 
 // verb returns the command that decodes arguments into an A and passes them to d.
 // Unknown members of the arguments are an error, although the input schema of the
 // verb has already rejected them.
 func verb[A any](aggregate string, d func(*State, *Caller, *A) (Fact, error)) command {
-	return command{aggregate, func(args []byte) (decide, error) {
+	return keyed(func(*A) string { return aggregate }, d)
+}
+
+// keyed returns a command like verb whose aggregate depends on the arguments.
+func keyed[A any](aggregate func(*A) string, d func(*State, *Caller, *A) (Fact, error)) command {
+	return command{func(args []byte) (string, decide, error) {
 		a := new(A)
 		strict := json.NewDecoder(bytes.NewReader(args))
 		strict.DisallowUnknownFields()
 		if err := strict.Decode(a); err != nil {
-			return nil, err
+			return "", nil, err
 		}
-		return func(s *State, c *Caller) (Fact, error) { return d(s, c, a) }, nil
+		return aggregate(a), func(s *State, c *Caller) (Fact, error) { return d(s, c, a) }, nil
 	}}
 }
 
@@ -138,6 +148,10 @@ var commands = map[string]command{
 	"policy.revoke_key":        verb(KeyKeys, revokeKey),
 	"policy.break_glass":       verb(KeyBreakGlass, breakGlass),
 	guard.KindReview:           verb(KeyBreakGlass, reviewBreakGlass),
+	KindOpenLogin:              keyed(func(a *openLoginArgs) string { return loginKey(a.ID) }, openLogin),
+	KindRenewLogin:             keyed(func(a *renewLoginArgs) string { return loginKey(a.ID) }, renewLogin),
+	KindEndLogin:               keyed(func(a *endLoginArgs) string { return loginKey(a.ID) }, endLogin),
+	KindApproveDevice:          keyed(func(a *approveDeviceArgs) string { return loginKey(a.ID) }, approveDevice),
 }
 
 // Command is a governing call with decoded arguments, ready to be decided on the
@@ -154,11 +168,11 @@ func Parse(kind string, args []byte) (*Command, error) {
 	if !ok {
 		return nil, unknownKind(kind)
 	}
-	d, err := c.decode(args)
+	aggregate, d, err := c.decode(args)
 	if err != nil {
 		return nil, err
 	}
-	return &Command{c.aggregate, d}, nil
+	return &Command{aggregate, d}, nil
 }
 
 // Decide returns the event to record, or an error. If an argument is the reason, the
@@ -174,7 +188,7 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 // inPerson lists the kinds of calls that a principal must make in person: a virtual key
 // cannot be used for them, whatever its scopes. Most of them give authority.
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
-	KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
+	KindApproveDevice, KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
 
 // InPerson reports whether calls of this kind are denied if they are made with a virtual
 // key.

@@ -29,6 +29,7 @@ type State struct {
 	Freeze      Freeze
 	Emergencies Emergencies
 	Limits      Limits
+	Logins      Logins
 }
 
 // moment is the Lamport time and the time of an event.
@@ -77,9 +78,20 @@ var folds = map[string]func(*State, *contract.Event) error{
 	events.MeshUnfrozenName:       func(s *State, _ *contract.Event) error { s.Freeze.in = nil; return nil },
 	events.BreakGlassOpenedName:   fold(func(s *State, d *events.BreakGlassOpened, _ moment) { s.Emergencies.open(d) }),
 	events.BreakGlassReviewedName: fold(func(s *State, d *events.BreakGlassReviewed, _ moment) { s.Emergencies.review(d) }),
+	events.LoginEndedName: fold(func(s *State, d *events.LoginEnded, at moment) {
+		s.Logins.end(d.ID)
+		s.Tokens.revoke(&events.TokenRevoked{ID: d.ID}, at.lamport)
+	}),
 	events.LimitsSetName: func(s *State, e *contract.Event) error {
 		return s.Limits.set(e.Data)
 	},
+}
+
+// ownFolds is like folds, for events that only the decisions of their own aggregate are
+// based on. The views of a whole tenant do not read them.
+var ownFolds = map[string]func(*State, *contract.Event) error{
+	events.LoginOpenedName:  fold(func(s *State, d *events.LoginOpened, at moment) { s.Logins.open(d, at) }),
+	events.LoginRenewedName: fold(func(s *State, d *events.LoginRenewed, _ moment) { s.Logins.renew(d) }),
 }
 
 // fold returns a function that decodes the data of an event into a T and applies
@@ -98,16 +110,20 @@ func fold[T any, P interface {
 	}
 }
 
-// Folds reports whether Evolve processes events with this name.
+// Folds reports whether a view of a tenant processes events with this name. Evolve also
+// processes those that only an aggregate of their own consists of.
 func Folds(name string) bool { return folds[name] != nil }
 
 // Evolve applies one event of the service policy to the state. The event that creates a
 // tenant belongs to the state of that tenant, although the event is in the cell's own
-// tenant. Events of other services, and those whose name Folds rejects, change nothing. If
+// tenant. Events of other services, and those in neither of the tables, change nothing. If
 // the event's data cannot be decoded, Evolve returns an error and changes nothing; the
 // data of mesh_unfrozen is not read.
 func Evolve(s *State, e *contract.Event) error {
 	apply := folds[e.Name]
+	if apply == nil {
+		apply = ownFolds[e.Name]
+	}
 	if apply == nil || e.Service() != "policy" {
 		return nil
 	}
@@ -152,6 +168,12 @@ func (s *State) MayVote(principal string) error { return s.People.MayVote(princi
 // EndedAt implements View. It returns when all credentials of a principal were
 // last revoked, or "".
 func (s *State) EndedAt(principal string) string { return s.Tokens.ended[principal] }
+
+// Roles implements View. It returns the roles that a principal holds at now.
+func (s *State) Roles(principal, now string) []string { return s.People.Roles(principal, now) }
+
+// Revoked implements View; see Tokens.Revoked.
+func (s *State) Revoked(token, actor, at string) bool { return s.Tokens.Revoked(token, actor, at) }
 
 // span is the time during which an entry is in force: from the Lamport time from until
 // the Lamport time to, which is 0 if no event has ended the span. If expires

@@ -208,10 +208,15 @@ type grantRoleArgs struct {
 }
 
 // grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is revoked.
-// It replaces an earlier grant of the role to the principal.
-func grantRole(_ *State, c *Caller, a *grantRoleArgs) (Fact, error) {
+// It replaces an earlier grant of the role to the principal. The role of a member gives
+// scopes, so a caller cannot grant one with a scope that its credential lacks, and only
+// owners grant the role of owners once there is one.
+func grantRole(s *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	if !contract.Token(a.Role) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")
+	}
+	if err := s.People.mayChange(c, a.Role); err != nil {
+		return none, err
 	}
 	d := &events.RoleGranted{Principal: a.Principal, Role: a.Role}
 	if a.TTLMS != 0 {
@@ -223,6 +228,33 @@ func grantRole(_ *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	return Fact{events.RoleGrantedName, d}, nil
 }
 
+// mayChange returns the reason why the caller may not grant or revoke a role, or nil.
+func (p *People) mayChange(c *Caller, role string) error {
+	if !contract.MemberRole(role) {
+		return nil
+	}
+	if role == contract.RoleOwner && p.owned(c.now(), "") && !p.holds(c.Actor, role, c.now()) {
+		return errors.New("role: only owners grant and revoke the role of owners")
+	}
+	for _, s := range contract.MemberScopes([]string{role}) {
+		if !slices.Contains(c.Held, s) {
+			return fmt.Errorf("role: %s gives the scope %s, which the caller's credential lacks", role, s)
+		}
+	}
+	return nil
+}
+
+// owned reports whether a principal other than except is an owner at now
+// (contract.TimeFormat).
+func (p *People) owned(now, except string) bool {
+	for name := range p.roles {
+		if name != except && p.holds(name, contract.RoleOwner, now) {
+			return true
+		}
+	}
+	return false
+}
+
 type revokeRoleArgs struct {
 	Principal string `json:"principal"`
 	Role      string `json:"role"`
@@ -232,6 +264,12 @@ type revokeRoleArgs struct {
 func revokeRole(s *State, c *Caller, a *revokeRoleArgs) (Fact, error) {
 	if !s.People.holds(a.Principal, a.Role, c.now()) {
 		return none, fmt.Errorf("role: %s does not hold %s", a.Principal, a.Role)
+	}
+	if err := s.People.mayChange(c, a.Role); err != nil {
+		return none, err
+	}
+	if a.Role == contract.RoleOwner && !s.People.owned(c.now(), a.Principal) {
+		return none, fmt.Errorf("role: %s is the last owner; give another principal the role first", a.Principal)
 	}
 	return Fact{events.RoleRevokedName, &events.RoleRevoked{Principal: a.Principal, Role: a.Role}}, nil
 }

@@ -156,6 +156,7 @@ func routed(l *ledger) map[string]struct {
 		events.RoleRevokedName:                {oneTenant, "policy", &events.RoleRevoked{Principal: "alice", Role: "sec"}},
 		events.DelegationGrantedName:          {oneTenant, "policy", &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: at(1), ID: "g-1", Kinds: []string{"tool.*"}, Scopes: []string{"tools:call"}}},
 		events.DelegationRevokedName:          {oneTenant, "policy", &events.DelegationRevoked{ID: "g-1"}},
+		events.LoginEndedName:                 {oneTenant, "policy", &events.LoginEnded{ID: "l-1", Principal: "alice", Reason: "x"}},
 		events.TokenRevokedName:               {oneTenant, "policy", &events.TokenRevoked{Principal: "alice", Reason: "x"}},
 		events.VirtualKeyCreatedName:          {oneTenant, "policy", &events.VirtualKeyCreated{Actor: "alice", Digest: "d", ID: "k", Scopes: []string{"tools:call"}}},
 		events.VirtualKeyRevokedName:          {oneTenant, "policy", &events.VirtualKeyRevoked{ID: "k", Reason: "x"}},

@@ -85,6 +85,18 @@ func (st *State) EndedAt(principal string) (at string) {
 	return at
 }
 
+// Roles implements govern.View; see govern.People.Roles.
+func (st *State) Roles(principal, now string) (roles []string) {
+	st.Read(func(v *View) { roles = v.People.Roles(principal, now) })
+	return roles
+}
+
+// Revoked implements govern.View; see govern.Tokens.Revoked.
+func (st *State) Revoked(token, principal, at string) (revoked bool) {
+	st.Read(func(v *View) { revoked = v.People.Revoked(token, principal, at) })
+	return revoked
+}
+
 // tools returns the tool documents by which calls of the tenant are decided.
 func (st *State) tools() stack.Tools { return st.all.Catalog.In(st.view.tenant) }
 

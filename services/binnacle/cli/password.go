@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+	"github.com/binnacle-mesh/binnacle/services/gateway/password"
+)
+
+// newPasswordCmd returns the command password, which sets and removes the passwords of
+// persons in the ring of keys.
+func newPasswordCmd(c *env) *cobra.Command {
+	var tenant, to string
+	change := func(cmd *cobra.Command, run func(path, tenant, who string) error) *cobra.Command {
+		cmd.Args, cmd.ValidArgsFunction = takes(1, 1), cobra.NoFileCompletions
+		cmd.RunE = func(_ *cobra.Command, args []string) error {
+			ring, original, err := openRing(c.data)
+			if err != nil {
+				return fmt.Errorf("passwords are stored where the mesh's keys are: %w", err)
+			}
+			of := cmp.Or(tenant, original)
+			if err := run(ring.Path(password.File), of, args[0]); err != nil {
+				return err
+			}
+			if err := distribute(ring, to); err != nil {
+				return err
+			}
+			return c.print(map[string]string{"tenant": of, "principal": args[0]}, func() { fmt.Fprintf(c.out, "%s of tenant %s: done\n", args[0], of) })
+		}
+		cmd.Flags().StringVar(&tenant, "tenant", "", "id of the `TENANT` of the principal (default the mesh's original tenant)")
+		distributeFlag(cmd, &to)
+		return cmd
+	}
+	return group(&cobra.Command{
+		Use:     "password COMMAND",
+		Short:   "Set and remove the passwords with which persons log in",
+		Example: "  binnacle password set alice\n  binnacle login --user alice",
+	},
+		change(&cobra.Command{
+			Use:   "set WHO",
+			Short: "Set a password, which is read from standard input",
+			Long: fmt.Sprintf(`Set the password of a principal. It is read from standard input, on a terminal without
+showing it, and needs %d characters. Only an Argon2id hash of it is stored, in DATA/keys;
+where services have keys of their own, --distribute copies it to the gateways.`, password.MinLength),
+			Example: "  binnacle password set alice < password",
+		}, func(path, tenant, who string) error {
+			secret, err := readSecret(c, "new password of "+who)
+			if err != nil {
+				return err
+			}
+			if err := password.Set(path, tenant, who, []byte(secret)); err != nil {
+				return fail(exitUsage, "%v", err)
+			}
+			return nil
+		}),
+		change(&cobra.Command{
+			Use:     "remove WHO",
+			Short:   "Remove a password; logins that it opened continue",
+			Example: "  binnacle password remove alice",
+		}, password.Remove))
+}
+
+// readSecret reads one line from standard input, without echo on a terminal.
+func readSecret(c *env, what string) (string, error) {
+	var b []byte
+	var err error
+	if f, ok := c.in.(*os.File); ok && output.Terminal(f) {
+		fmt.Fprintf(c.errOut, "%s: ", what)
+		b, err = term.ReadPassword(int(f.Fd()))
+		fmt.Fprintln(c.errOut)
+	} else {
+		b, err = io.ReadAll(io.LimitReader(c.in, 64<<10))
+	}
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	if line = strings.TrimSuffix(line, "\r"); line == "" {
+		return "", fail(exitAuth, "standard input contains no %s: want one line", what)
+	}
+	return line, nil
+}

@@ -1,0 +1,155 @@
+package logins
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// deviceTTL is the time within which a person approves a device.
+const deviceTTL = 10 * time.Minute
+
+// DeviceRequest is the form of POST /oauth/device (RFC 8628, section 3.1).
+type DeviceRequest struct {
+	Client string `json:"client_id,omitempty"`
+	Scope  string `json:"scope,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
+}
+
+// DeviceResponse is the response to a DeviceRequest.
+type DeviceResponse struct {
+	Device   string `json:"device_code"`
+	User     string `json:"user_code"`
+	URI      string `json:"verification_uri"`
+	Complete string `json:"verification_uri_complete"`
+	Expires  int64  `json:"expires_in"` // seconds
+	Interval int64  `json:"interval"`   // seconds
+}
+
+// Device handles POST /oauth/device. The device code is a token that any gateway can
+// verify, and the code that the person enters is computed from it, so gateways store
+// nothing.
+func (s *API) Device(c echo.Context) error {
+	c.Response().Header().Set("Cache-Control", "no-store")
+	f := formOf(c)
+	tenant := f("tenant")
+	if tenant == "" {
+		tenant = s.Original()
+	}
+	now := time.Now()
+	raw, err := s.issue(&token.Claims{Use: token.UseDevice, Tenant: tenant, Client: f("client_id"), Scopes: strings.Fields(f("scope"))}, "", now, now.Add(deviceTTL))
+	if err != nil {
+		return failed(c, err)
+	}
+	user, at := userCode(raw), s.base(c)+"/auth/device"
+	return c.JSON(http.StatusOK, DeviceResponse{Device: raw, User: user, URI: at, Complete: at + "?code=" + url.QueryEscape(user), Expires: int64(deviceTTL / time.Second), Interval: 2})
+}
+
+// letters are those of user codes: base 32 without digits, vowels and letters that look like
+// others.
+var letters = base32.NewEncoding("BCDFGHJKLMNPQRSTVWXZ23456789bcdf").WithPadding(base32.NoPadding)
+
+// userCode returns the code that a person enters for a device code: nine characters, 45 bits.
+func userCode(device string) string {
+	sum := sha256.Sum256([]byte(device))
+	code := letters.EncodeToString(sum[:6])
+	return code[:3] + "-" + code[3:6] + "-" + code[6:9]
+}
+
+// deviceKey returns the key of the event that approves a user code.
+func deviceKey(user string) string {
+	sum := sha256.Sum256([]byte(user))
+	return contract.IDLogin + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16])
+}
+
+// byDevice opens the login of a device whose code a person has approved.
+func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) {
+	c, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseDevice)
+	if err != nil {
+		return nil, &refusal{"expired_token", "the device code is not valid, or has expired"}
+	}
+	key := deviceKey(userCode(raw))
+	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: c.Tenant, Service: "policy", Event: contract.EventDeviceApproved, Key: key}.String())
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil, &refusal{"authorization_pending", "no person has approved the code yet"}
+	}
+	if err != nil {
+		return nil, apierr.Unavailable("the ledger does not respond")
+	}
+	e, err := eventlog.Open(en, bus.Filter{Tenant: c.Tenant, Service: "policy", Event: contract.EventDeviceApproved, Key: key}.String())
+	if err != nil {
+		return nil, err
+	}
+	var d events.DeviceApproved
+	if err := contract.Decode(e.Data, &d); err != nil {
+		return nil, err
+	}
+	if d.Code != sign.Digest([]byte(userCode(raw))) || d.Expires <= contract.Time(time.Now()) {
+		return nil, &refusal{"expired_token", "the approval has expired"}
+	}
+	scopes := c.Scopes
+	if len(d.Scopes) > 0 {
+		scopes = d.Scopes
+	}
+	// One id for each device code, so that it opens one login.
+	return s.open(ctx, person(c.Tenant, d.Principal, "device"), opening{id: contract.IDLogin + c.ID, client: c.Client, scopes: scopes, ttl: programTTL})
+}
+
+// DeviceApproval is the body of POST /api/v1/devices.
+type DeviceApproval struct {
+	Code   string   `json:"code"`             // the code that the device shows
+	Scopes []string `json:"scopes,omitempty"` // the login is limited to these; empty means those of the caller's roles
+}
+
+// ApproveDevice handles POST /api/v1/devices: the caller permits the program that shows a
+// code to open a login of the caller.
+func (s *API) ApproveDevice(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	var req DeviceApproval
+	if _, err := body.Into(c, &req); err != nil {
+		return err
+	}
+	args, err := approval(req.Code, req.Scopes)
+	if err != nil {
+		return err
+	}
+	return s.Calls.Respond(c, who, kindApprove, kindApprove, args)
+}
+
+const kindApprove = "policy.approve_device"
+
+// approval returns the arguments of the call that approves a user code.
+func approval(code string, scopes []string) ([]byte, error) {
+	code = strings.TrimSpace(code)
+	if len(code) != 11 {
+		return nil, apierr.BadRequest("/code", "want the code that the device shows, such as BCD-FGH-JKL")
+	}
+	w := canon.Object(nil)
+	w.Str("code", sign.Digest([]byte(code)))
+	w.Str("id", deviceKey(code))
+	if len(scopes) > 0 {
+		w.Strs("requested", scopes)
+	}
+	w.Int("ttl_ms", deviceTTL.Milliseconds())
+	return w.End(), nil
+}

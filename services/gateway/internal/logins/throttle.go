@@ -1,0 +1,103 @@
+package logins
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+)
+
+// throttle delays attempts to log in after failures. An attempt counts for the address of
+// the peer, for the person, and for the person at that address. Each of them has a number
+// of failures that it may have without a delay. After more, each failure doubles the time
+// until the next attempt, up to longest. Without failures for that time, they are forgotten.
+//
+// The person alone may have many failures, because otherwise anybody could keep a person
+// from logging in. The zero value is ready to use, and safe for concurrent use.
+type throttle struct {
+	mu   sync.Mutex
+	seen map[string]*failures
+}
+
+type failures struct {
+	n     int
+	until time.Time // no attempt is made before
+	last  time.Time
+}
+
+const (
+	longest       = 15 * time.Minute
+	maxThrottled  = 10000
+	freeOfBoth    = 5
+	freeOfAddress = 30
+	freeOfPerson  = 100
+)
+
+// attempt is the keys under which one attempt counts, with the failures that each may have.
+func attempt(address, tenant, principal string) map[string]int {
+	person := tenant + "/" + principal
+	return map[string]int{"a " + address: freeOfAddress, "p " + person: freeOfPerson, "b " + address + " " + person: freeOfBoth}
+}
+
+// check returns an error (429) if the attempt must not be made at now. An attempt that may
+// be made counts as a failure until succeeded is called, so that attempts that are made at
+// the same time count, too.
+func (t *throttle) check(keys map[string]int, now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wait := time.Duration(0)
+	for k := range keys {
+		if f := t.seen[k]; f != nil && now.Before(f.until) {
+			wait = max(wait, f.until.Sub(now))
+		}
+	}
+	if wait > 0 {
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: contract.CodeQuotaExceeded,
+			Message: "too many failed attempts to log in; wait", RetryAfter: strconv.Itoa(int(wait/time.Second) + 1)}
+	}
+	t.prune(now)
+	for k, free := range keys {
+		f := t.seen[k]
+		if f == nil || now.Sub(f.last) > longest {
+			f = &failures{}
+			t.seen[k] = f
+		}
+		f.n, f.last = f.n+1, now
+		if over := f.n - free; over >= 0 {
+			f.until = now.Add(min(time.Second<<min(over, 20), longest))
+		}
+	}
+	return nil
+}
+
+// succeeded forgets the failures of an attempt, but not those of its address.
+func (t *throttle) succeeded(keys map[string]int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, free := range keys {
+		if free != freeOfAddress {
+			delete(t.seen, k)
+		} else if f := t.seen[k]; f != nil {
+			f.n, f.until = max(f.n-1, 0), time.Time{}
+		}
+	}
+}
+
+// prune removes what is forgotten and, if there is still too much, everything that delays
+// nothing now.
+func (t *throttle) prune(now time.Time) {
+	if t.seen == nil {
+		t.seen = map[string]*failures{}
+	}
+	if len(t.seen) < maxThrottled {
+		return
+	}
+	for k, f := range t.seen {
+		if now.Sub(f.last) > longest || now.After(f.until) {
+			delete(t.seen, k)
+		}
+	}
+}
