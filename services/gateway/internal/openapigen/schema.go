@@ -76,7 +76,7 @@ var (
 	output   = member{of: reflect.TypeFor[calls.Output]()}
 	schema   = member{of: reflect.TypeFor[packs.Schema]()}
 	scopes   = member{enum: token.All}
-	keyUses  = []string{contract.UseRoot, contract.UseDecision, contract.UseReceipt, contract.UseCheckpoint, contract.UseManifest, contract.UseSeal, contract.UseApproval, contract.UseBundle, contract.UseSnapshot, contract.UseWitness}
+	keyUses  = []string{contract.UseRoot, contract.UseDecision, contract.UseReceipt, contract.UseCheckpoint, contract.UseManifest, contract.UseSeal, contract.UseApproval, contract.UseBundle, contract.UseSnapshot, contract.UseToken, contract.UseWitness}
 	event    = member{of: reflect.TypeFor[ledgerapi.Event]()}
 )
 

@@ -1,0 +1,135 @@
+package govern
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// byGateway decides a call about a login that a gateway makes for a person, and applies the
+// resulting event.
+func (d *desk) byGateway(actor, client, kind string, at time.Duration, args any) (Fact, error) {
+	d.t.Helper()
+	raw, err := json.Marshal(args)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	c, err := Parse(kind, raw)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	f, err := c.Decide(&d.st, Caller{CallID: "c-1", Actor: actor, Client: client, Now: noon.Add(at)})
+	if err == nil {
+		d.lamport += 10
+		d.fold(at, f.Name, f.Data)
+	}
+	return f, err
+}
+
+// TestLogins shows who may open a login, that its scopes are those of the person's roles,
+// limited to the requested ones, that each refresh token is used once and a second use ends
+// the login, and that no ended, expired or revoked login is renewed.
+func TestLogins(t *testing.T) {
+	d := &desk{t: t, lamport: 1}
+	for _, p := range []struct{ name, kind string }{{"ann", Person}, {"robot", Agent}} {
+		d.fold(0, events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: p.name, Type: p.kind})
+		d.fold(0, events.RoleGrantedName, &events.RoleGranted{Principal: p.name, Role: contract.RoleDeveloper})
+	}
+	d.fold(0, events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: "norole", Type: Person})
+	open := func(actor, client, id string, requested ...string) (Fact, error) {
+		return d.byGateway(actor, client, KindOpenLogin, 0, openLoginArgs{ID: id, Method: "password", Refresh: "r0", Requested: requested, TTLMS: 60_000})
+	}
+	for _, c := range []struct{ actor, client, word string }{
+		{"ann", "-", "only a gateway"}, {"ann", "cli", "only a gateway"}, {"ann", "key/login/x", "only a gateway"},
+		{"robot", "login/password", "not a registered person"}, {"eve", "login/password", "not a registered person"}, {"norole", "login/password", "no role"},
+	} {
+		_, err := open(c.actor, c.client, "l-1")
+		d.refused(err, c.word)
+	}
+	_, err := open("ann", "login/password", "l-1", "policy:admin")
+	d.refused(err, "no role")
+	f, err := open("ann", "login/password", "l-1", "llm:call", "policy:admin")
+	d.ok(err)
+	if got := f.Data.(*events.LoginOpened); !slices.Equal(got.Scopes, []string{"llm:call"}) || got.Expires != at(time.Minute) {
+		t.Errorf("%+v", got)
+	}
+	_, err = open("ann", "login/device", "l-1")
+	d.refused(err, "opened before")
+	renew := func(actor, id, used, next string, at time.Duration) (Fact, error) {
+		return d.byGateway(actor, "login/refresh", KindRenewLogin, at, renewLoginArgs{id, used, next})
+	}
+	_, err = renew("robot", "l-1", "r0", "r1", time.Second)
+	d.refused(err, "not found")
+	f, err = renew("ann", "l-1", "r0", "r1", time.Second)
+	d.ok(err)
+	if got := f.Data.(*events.LoginRenewed); !slices.Equal(got.Scopes, []string{"llm:call"}) || got.Refresh != "r1" {
+		t.Errorf("%+v", got)
+	}
+	_, err = renew("ann", "l-1", "r1", "r2", time.Minute)
+	d.refused(err, "expired")
+	f, err = renew("ann", "l-1", "r0", "rx", 2*time.Second)
+	d.ok(err)
+	if e, ended := f.Data.(*events.LoginEnded); !ended || !strings.Contains(e.Reason, "twice") {
+		t.Fatalf("a refresh token was used twice: %+v", f)
+	}
+	if _, err = renew("ann", "l-1", "r1", "r2", 3*time.Second); err == nil || !d.st.Revoked("l-1", "ann", at(0)) {
+		t.Error("the login has not ended", err)
+	}
+	for id, end := range map[string]func(){
+		"l-2": func() {
+			_, err = d.byGateway("ann", "cli", KindEndLogin, time.Second, endLoginArgs{"l-2", "over"})
+			d.ok(err)
+		},
+		"l-3": func() { d.fold(time.Second, events.TokenRevokedName, &events.TokenRevoked{ID: "l-3"}) },
+		"l-4": func() {
+			d.fold(time.Second, events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: "ann"})
+		},
+		"l-5": func() {
+			d.fold(time.Second, events.RoleRevokedName, &events.RoleRevoked{Principal: "ann", Role: contract.RoleDeveloper})
+		},
+	} {
+		e := &desk{t: t, lamport: 1}
+		e.fold(0, events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: "ann", Type: Person})
+		e.fold(0, events.RoleGrantedName, &events.RoleGranted{Principal: "ann", Role: contract.RoleDeveloper})
+		d = e
+		_, err = open("ann", "login/oidc", id)
+		d.ok(err)
+		end()
+		if _, err = renew("ann", id, "r0", "r1", 2*time.Second); err == nil {
+			t.Errorf("%s is renewed", id)
+		}
+	}
+	_, err = d.byGateway("eve", "cli", KindEndLogin, 0, endLoginArgs{"l-2", "x"})
+	d.refused(err, "not found among the caller's")
+	_, err = d.byGateway("eve", "cli", KindApproveDevice, 0, approveDeviceArgs{ID: "l-9", Code: "c", TTLMS: 1000})
+	d.refused(err, "not a registered person")
+}
+
+// TestMemberRoles shows that only owners grant and revoke the role of owners, that the last
+// owner keeps it, and that nobody grants a role with scopes that its credential lacks.
+func TestMemberRoles(t *testing.T) {
+	d := &desk{t: t}
+	all := contract.MemberScopes([]string{contract.RoleOwner})
+	role := func(verb, actor, principal, role string, held ...string) error {
+		return d.do(actor, 0, verb, call{Principal: principal, Role: role, Held: held})
+	}
+	d.refused(role("grant_role", "ann", "ann", "owner", "policy:admin"), "credential lacks")
+	d.ok(role("grant_role", "ann", "ann", "owner", all...))
+	d.refused(role("grant_role", "bob", "bob", "owner", all...), "only owners")
+	d.ok(role("grant_role", "bob", "bob", "admin", all...))
+	d.refused(role("revoke_role", "bob", "ann", "owner", all...), "only owners")
+	d.refused(role("revoke_role", "ann", "ann", "owner", all...), "last owner")
+	d.ok(role("grant_role", "ann", "bob", "owner", all...))
+	d.ok(role("revoke_role", "bob", "ann", "owner", all...))
+	d.ok(role("grant_role", "eve", "eve", "finance", "policy:admin"))
+	for _, r := range []string{"owner", "admin", "developer", "viewer", "auditor"} {
+		if !contract.MemberRole(r) || len(contract.MemberScopes([]string{r})) == 0 {
+			t.Error(r)
+		}
+	}
+}
