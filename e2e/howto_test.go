@@ -50,7 +50,7 @@ var howtos = map[string]howto{
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"images.md":     {notRun: 2, setup: alone},
 	"jobs.md":       {notRun: 0, setup: withMesh(harness.Options{})},
-	"login.md":      {},
+	"login.md":      {setup: withMesh(harness.Options{})},
 	"judge.md":      {notRun: 0, setup: withProvider},
 	"monitor.md":    {notRun: 1, setup: alone},
 	"llm.md":        {notRun: 0, setup: withProvider},
