@@ -4,12 +4,15 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/artifacts"
@@ -42,7 +45,7 @@ func (s *Service) table() []route {
 	return []route{
 		{get, "/healthz", auth.Open, s.health.Alive},
 		{get, "/readyz", auth.Open, s.health.Ready},
-		{get, "/metrics", auth.Open, s.metrics.Handler(s.health, s.queries.OfMesh().Client)},
+		{get, "/metrics", auth.Open.Checking(token.Health), s.metrics.Handler(s.health, s.queries.OfMesh().Client)},
 		{get, "/openapi.json", auth.Open, openapi},
 		{get, "/version", auth.Open, s.health.VersionOf},
 
@@ -130,6 +133,33 @@ func (s *Service) table() []route {
 	}
 }
 
+// pathParameter matches a parameter in the path of a route.
+var pathParameter = regexp.MustCompile(`:([a-z]+)`)
+
+// documentPath returns the path of a route as the OpenAPI document names it.
+func documentPath(path string) string {
+	switch path {
+	case "/v1/models/*":
+		return "/v1/models/{model}"
+	case "/log/tile/:level/:tile/*":
+		path = "/log/tile/:level/:tile/:rest"
+	}
+	return pathParameter.ReplaceAllString(path, "{$1}")
+}
+
+// Scopes returns the scope that each operation requires, by method and path in the form of
+// the OpenAPI document, such as "GET /api/v1/packs/{name}". The scope is "" for operations
+// that require no credential.
+func Scopes() map[string]string {
+	s := &Service{}
+	s.build(&run.Env{Log: slog.Default(), Trust: &run.Trust{}}, Outside{Queries: &rpc.Client{}})
+	out := map[string]string{}
+	for _, r := range s.table() {
+		out[r.method+" "+documentPath(r.path)] = r.need.Scope()
+	}
+	return out
+}
+
 // routes returns the echo instance that serves the table of routes. Its middleware
 // recovers from panics, counts requests, writes the access log, and closes connections
 // whose request body was not read.
@@ -144,11 +174,30 @@ func (s *Service) routes() *echo.Echo {
 		}}))
 	e.Use(s.metrics.Middleware)
 	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, metrics.RouteOf, accessFacts))
+	e.Use(secured)
 	e.Use(body.Unread)
 	for _, r := range s.table() {
 		e.Add(r.method, r.path, s.withheld(r.need, s.gate.Enter(r.need, decoded(r.handle))))
 	}
 	return e
+}
+
+// secured is middleware that sets the headers which keep browsers from doing more with a
+// response than to show it: from guessing its type, embedding it, running what it contains,
+// and sending its address elsewhere. There are no headers of CORS, so pages of other origins
+// cannot read responses. Over TLS, browsers use only TLS from then on (RFC 6797).
+func secured(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if c.IsTLS() {
+			h.Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		return next(c)
+	}
 }
 
 // withheld returns a handler that calls handle and withholds its response until the

@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
@@ -247,6 +248,42 @@ func TestPrivilegedKinds(t *testing.T) {
 			if v, reason := w.decide(f, `{}`); reason != c.want {
 				t.Errorf("%s with %v and labels %v: %s %s, want %s", kind, c.scopes, c.labels, v, reason, c.want)
 			}
+		}
+	}
+}
+
+// TestOneScope shows that the built-in policy requires exactly one scope for each of
+// policy's tools and for each family of kinds, and none for those that are about the
+// caller's own affairs.
+func TestOneScope(t *testing.T) {
+	w := usualIn(t, contract.CellTenant)
+	known := map[string]bool{"approvals:vote": true, "vault:erase": true, "audit:read": true, "calls:decide": true}
+	var kinds []string
+	for _, tool := range tools {
+		kinds = append(kinds, tool.Kind)
+	}
+	for _, k := range services.Kinds() {
+		if known[k.Scope] = true; !k.Callers {
+			kinds = append(kinds, k.Prefix+".x")
+		}
+	}
+	own := []string{"policy.approve_device", "policy.consent_key", "policy.end_login", "policy.grant_session", "policy.open_login", "policy.renew_login", "policy.revoke_session", "policy.withdraw_consent"}
+	for _, kind := range append(kinds, "vault.destroy_content_key") {
+		w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: kind, Tool: kind, Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
+		var passed []string
+		for scope := range known {
+			f := facts("")
+			f.Kind, f.Tool, f.Scopes = kind, kind, []string{scope}
+			if _, reason := w.decide(f, `{}`); reason != contract.ReasonMissingRequirement {
+				passed = append(passed, scope)
+			}
+		}
+		want := 1
+		if slices.Contains(own, kind) {
+			want = len(known)
+		}
+		if len(passed) != want {
+			t.Errorf("%s passes with each of %v, want %d scopes", kind, passed, want)
 		}
 	}
 }

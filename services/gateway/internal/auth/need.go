@@ -20,6 +20,33 @@ type Need struct {
 	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
 }
 
+// Scopes that no token names: a credential has them if it has one of others.
+const (
+	ScopeAny   = "mesh:use"   // every valid credential has it
+	ScopeCalls = "calls:make" // credentials with a scope that allows calls have it; policy decides which calls
+	ScopeLog   = "log:read"   // credentials with audit:read or cell:audit have it
+)
+
+// Scope returns the one scope that a route requires, or "" for a route that requires no
+// credential.
+func (n Need) Scope() string {
+	switch {
+	case len(n.Scopes) == 1:
+		return n.Scopes[0]
+	case len(n.Scopes) > 1:
+		return ScopeLog
+	case n.Calls:
+		return ScopeCalls
+	case n.Caller:
+		return ScopeAny
+	}
+	return ""
+}
+
+// Checking returns n for a route whose handler checks the scope itself, because some
+// requests need no credential.
+func (n Need) Checking(scope string) Need { n.Scopes = []string{scope}; return n }
+
 // Needs that name no particular scope.
 var (
 	Open    = Need{}

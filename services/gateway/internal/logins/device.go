@@ -62,9 +62,9 @@ func (s *API) Device(c echo.Context) error {
 	return c.JSON(http.StatusOK, DeviceResponse{Device: raw, User: user, URI: at, Complete: at + "?code=" + url.QueryEscape(user), Expires: int64(deviceTTL / time.Second), Interval: 2})
 }
 
-// letters are those of user codes: base 32 without digits, vowels and letters that look like
-// others.
-var letters = base32.NewEncoding("BCDFGHJKLMNPQRSTVWXZ23456789bcdf").WithPadding(base32.NoPadding)
+// letters are those of user codes: Crockford's base 32, which has no letters that look like
+// digits.
+var letters = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
 
 // userCode returns the code that a person enters for a device code: nine characters, 45 bits.
 func userCode(device string) string {
@@ -140,7 +140,7 @@ const kindApprove = "policy.approve_device"
 
 // approval returns the arguments of the call that approves a user code.
 func approval(code string, scopes []string) ([]byte, error) {
-	code = strings.TrimSpace(code)
+	code = strings.ToUpper(strings.TrimSpace(code))
 	if len(code) != 11 {
 		return nil, apierr.BadRequest("/code", "want the code that the device shows, such as BCD-FGH-JKL")
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
@@ -55,6 +56,9 @@ func main() {
 	write("../../docs/reference/http.md", page())
 }
 
+// required holds the scope that each operation requires, from the table of routes.
+var required = gateway.Scopes()
+
 func write(path string, b []byte) {
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		log.Fatal(err)
@@ -67,7 +71,7 @@ func (op *operation) calls() bool { return strings.Contains(op.scope, "call ") }
 func (op *operation) render(s *schemas) object {
 	out := object{"summary": op.summary, "operationId": op.id, "responses": op.responses(s)}
 	if op.scope != "" {
-		out["security"] = []any{object{"bearer": []string{}}}
+		out["security"] = []any{object{"bearer": []string{required[op.method+" "+op.path]}}}
 		out["x-binnacle-scope"] = op.scope
 	} else {
 		out["security"] = []any{}
