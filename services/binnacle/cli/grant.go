@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
@@ -30,7 +31,7 @@ func (e *grantError) Error() string { return e.Description }
 
 // postForm sends a form to a route of the mesh that needs no credential, and decodes the
 // response into out unless that is nil. A refusal is a *grantError.
-func (c *env) postForm(ctx context.Context, path string, form url.Values, out any) error {
+func postForm(ctx context.Context, c *env, path string, form url.Values, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base()+path, strings.NewReader(form.Encode()))
 	if err != nil {
 		return err
@@ -74,7 +75,7 @@ func loginTokens(ctx context.Context, c *env, o *loginOptions) (*gateway.TokenRe
 		return grant(ctx, c, form)
 	}
 	var d gateway.DeviceResponse
-	if err := c.postForm(ctx, "/oauth/device", form, &d); err != nil {
+	if err := postForm(ctx, c, "/oauth/device", form, &d); err != nil {
 		return nil, fail(exitAuth, "%v", err)
 	}
 	fmt.Fprintf(c.errOut, "open %s and enter %s, or run: binnacle device approve %s\n", d.URI, d.User, d.User)
@@ -86,7 +87,7 @@ func loginTokens(ctx context.Context, c *env, o *loginOptions) (*gateway.TokenRe
 		}
 		t, err := grant(ctx, c, url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {d.Device}, "client_id": {"cli"}})
 		var waits *grantError
-		if !errors.As(err, &waits) || waits.Code != "authorization_pending" {
+		if !errors.As(err, &waits) || waits.Code != contract.OAuthPending {
 			return t, err
 		}
 	}
@@ -97,7 +98,7 @@ func loginTokens(ctx context.Context, c *env, o *loginOptions) (*gateway.TokenRe
 // exitAuth.
 func grant(ctx context.Context, c *env, form url.Values) (*gateway.TokenResponse, error) {
 	var t gateway.TokenResponse
-	err := c.postForm(ctx, "/oauth/token", form, &t)
+	err := postForm(ctx, c, "/oauth/token", form, &t)
 	var refused *grantError
 	if errors.As(err, &refused) {
 		return nil, &exitError{code: exitAuth, err: refused}
@@ -177,7 +178,7 @@ func runLogout(ctx context.Context, c *env) error {
 		return fail(exitUsage, "no context with a login is in use; `binnacle context list` lists the contexts")
 	}
 	if x.Refresh != "" {
-		if err := c.postForm(ctx, "/oauth/revoke", url.Values{"token": {x.Refresh}}, nil); err != nil {
+		if err := postForm(ctx, c, "/oauth/revoke", url.Values{"token": {x.Refresh}}, nil); err != nil {
 			return fmt.Errorf("the login was not ended: %w", err)
 		}
 	}

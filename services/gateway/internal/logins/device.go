@@ -83,12 +83,12 @@ func deviceKey(user string) string {
 func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) {
 	c, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseDevice)
 	if err != nil {
-		return nil, &refusal{"expired_token", "the device code is not valid, or has expired"}
+		return nil, &refusal{contract.OAuthExpired, "the device code is not valid, or has expired"}
 	}
 	key := deviceKey(userCode(raw))
 	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: c.Tenant, Service: "policy", Event: contract.EventDeviceApproved, Key: key}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, &refusal{"authorization_pending", "no person has approved the code yet"}
+		return nil, &refusal{contract.OAuthPending, "no person has approved the code yet"}
 	}
 	if err != nil {
 		return nil, apierr.Unavailable("the ledger does not respond")
@@ -102,7 +102,7 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 		return nil, err
 	}
 	if d.Code != sign.Digest([]byte(userCode(raw))) || d.Expires <= contract.Time(time.Now()) {
-		return nil, &refusal{"expired_token", "the approval has expired"}
+		return nil, &refusal{contract.OAuthExpired, "the approval has expired"}
 	}
 	scopes := c.Scopes
 	if len(d.Scopes) > 0 {

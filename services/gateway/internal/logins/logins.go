@@ -190,7 +190,7 @@ func (s *API) Token(c echo.Context) error {
 	case grantDevice:
 		out, err = s.byDevice(c.Request().Context(), f("device_code"))
 	default:
-		err = &refusal{"unsupported_grant_type", "grant_type: want " + grantPassword + ", " + grantRefresh + " or " + grantDevice}
+		err = &refusal{contract.OAuthGrantType, "grant_type: want " + grantPassword + ", " + grantRefresh + " or " + grantDevice}
 	}
 	if err != nil {
 		return failed(c, err)
@@ -226,11 +226,11 @@ type refusal struct{ code, text string }
 func (r *refusal) Error() string { return r.text }
 
 // errCredentials is the error for a wrong name or password. It does not say which is wrong.
-var errCredentials = &refusal{"invalid_grant", "the name or the password is wrong"}
+var errCredentials = &refusal{contract.OAuthGrant, "the name or the password is wrong"}
 
 // failed responds with an error in the form of RFC 6749.
 func failed(c echo.Context, err error) error {
-	status, out := http.StatusBadRequest, oauthError{"server_error", err.Error()}
+	status, out := http.StatusBadRequest, oauthError{contract.OAuthServer, err.Error()}
 	var r *refusal
 	var e *apierr.Error
 	switch {
@@ -243,11 +243,11 @@ func failed(c echo.Context, err error) error {
 		}
 		switch {
 		case status == http.StatusBadRequest, status == http.StatusConflict, status == http.StatusForbidden && e.ReasonCode == "":
-			status, out.Code = http.StatusBadRequest, "invalid_grant"
+			status, out.Code = http.StatusBadRequest, contract.OAuthGrant
 		case status == http.StatusForbidden:
-			out.Code = "access_denied"
+			out.Code = contract.OAuthDenied
 		case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
-			out.Code = "temporarily_unavailable"
+			out.Code = contract.OAuthUnavailable
 		}
 	default:
 		status = http.StatusInternalServerError
@@ -343,7 +343,7 @@ func (s *API) open(ctx context.Context, who *auth.Caller, o opening) (*TokenResp
 func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
 	c, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseRefresh)
 	if err != nil {
-		return nil, &refusal{"invalid_grant", "the refresh token is not valid: " + err.Error()}
+		return nil, &refusal{contract.OAuthGrant, "the refresh token is not valid: " + err.Error()}
 	}
 	now := time.Now()
 	next, err := s.issue(&token.Claims{Use: token.UseRefresh, Login: c.Login, Tenant: c.Tenant, Client: c.Client}, c.Subject, now, c.ExpiresAt.Time)
@@ -362,7 +362,7 @@ func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
 		return nil, err
 	}
 	if d.Reason != "" {
-		return nil, &refusal{"invalid_grant", "the login has ended: " + d.Reason}
+		return nil, &refusal{contract.OAuthGrant, "the login has ended: " + d.Reason}
 	}
 	return s.tokens(&token.Claims{Use: token.UseAccess, Login: c.Login, Tenant: c.Tenant, Client: c.Client, Scopes: d.Scopes}, c.Subject, next, AccessTTL)
 }
