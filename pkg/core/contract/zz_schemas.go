@@ -94,37 +94,41 @@ var schemas = map[schemaID]schema{
 	{"policy", "delegation_granted", 1}:            {&shape190, "7f761f6a06fd2a7311c7648469681d6f93db125b6f3ae3f810213f1d085a2f9d"},
 	{"policy", "delegation_granted", 2}:            {&shape191, "9661d8a9826aea79121abede951521c5f1a147bc1e546cb5c281bc055af2ea05"},
 	{"policy", "delegation_revoked", 1}:            {&shape192, "3e7ea2aa07b4f006dff108712ff27a1cbfdf867140ce011a18b4bf3e331e180e"},
-	{"policy", "limits_set", 1}:                    {&shape193, "25e301f9ee0de423b984a0edb6e11804f2f3fd358cea86ab397ef9ced0abe921"},
-	{"policy", "mesh_frozen", 1}:                   {&shape194, "574007f62dc7f35cb1d899496192337d7712901fadc9c0f75228fa124aa76664"},
-	{"policy", "mesh_unfrozen", 1}:                 {&shape194, "3cdb2d3460ed381803f4b2402e637eaf37a58dd6d18a9ff2ef9f797bd038a823"},
-	{"policy", "principal_registered", 1}:          {&shape195, "3a038b36a5792d855623a957c5ebac069ca8e7e5f68522f0c2788a677747f164"},
-	{"policy", "principal_resumed", 1}:             {&shape196, "a68eb20e51cad7d5eb2f27123a17b90525c6b01fbac8a86b6ac69012bfa7d534"},
-	{"policy", "principal_suspended", 1}:           {&shape196, "ee639e2a9916f87b77cd8389db423ef848d0b915ca049500cd8f3487ca29bb25"},
-	{"policy", "role_granted", 1}:                  {&shape197, "28af6d27b57615717adede5190ccd159f91b4ca137110439d6e7a31f84b068b1"},
-	{"policy", "role_revoked", 1}:                  {&shape198, "31902b42b59a46c664b63526e1a1d147f6f234768302aa81cd3c1bec5e7dc86e"},
-	{"policy", "session_grant_revoked", 1}:         {&shape199, "d6c8905f82e0c4d7467f1d124f40b50bd399cc50fd1c6c48afe99f6b0b14efbc"},
-	{"policy", "session_granted", 1}:               {&shape200, "0bb51256fb4e4ef791695df6ad4f3bc615213c0a5e47b940b6590c31c6e9f57a"},
-	{"policy", "session_labelled", 1}:              {&shape201, "6ee884ff3158ac0b41cb316ed981443253340c4727db227e732cc393a61079f4"},
-	{"policy", "token_revoked", 1}:                 {&shape202, "f4919d740b03b5c9f5ee4511205fde836489c01d154ac1f7e2b13ba18b3e395c"},
-	{"policy", "virtual_key_consent_withdrawn", 1}: {&shape203, "9d49fd40dc7eea7b8d768d4d298e05a69e32789ab5a68de085e16d66c0280ccc"},
-	{"policy", "virtual_key_consented", 1}:         {&shape204, "646b86f871cfe228803394abe1d304c3810527d5ab17b3f50f7ebf417129062d"},
-	{"policy", "virtual_key_created", 1}:           {&shape205, "0ea6a6df0fbd04a1cee7002dafbc2cc2e14576e9ff64e15669bc3119aece8b89"},
-	{"policy", "virtual_key_created", 2}:           {&shape206, "095841d802b7358dd670de4aa639c4bb4f8934e2291f2ad363c3ca5776d878ec"},
-	{"policy", "virtual_key_revoked", 1}:           {&shape194, "aae4b0753002f75a735e5a7ce39ea57ae174361d87d462fe195a081f3f5b0270"},
-	{"session-runner", "sandbox_adopted", 1}:       {&shape207, "f0c3e52c7728c0181967ed45df096aec41172ab4216933d789288aa7114aa365"},
-	{"session-runner", "sandbox_created", 1}:       {&shape208, "dd19ac7ef15426cf30604b250f2c61326366cc154da3695050eabe0af84e7c4d"},
-	{"session-runner", "sandbox_ended", 1}:         {&shape209, "fa6e52a4a89917cc8849ce0266c3bc7038f237e424e98c2ea05fe1c5df2d2d7e"},
-	{"session-runner", "sandbox_exec_ended", 1}:    {&shape210, "3454646662f54253e4d28c3fef8e1fd05bdfbf8917068987bf0d8de9c8de988e"},
-	{"session-runner", "sandbox_exec_started", 1}:  {&shape211, "1040d16e529f18d2db6cc416c4967b82807a798a2bacb573d498c7c1f44b98b6"},
-	{"session-runner", "sandbox_queued", 1}:        {&shape212, "bf33015cdc5be3117dc185f2fd727d0c70d9feb5792beec37cac12ebe641c1f2"},
-	{"session-runner", "sandbox_renewed", 1}:       {&shape213, "07536c8de353a414236941736634695244b8e4db3afa0a43cd07dc643ba8668c"},
-	{"vault-broker", "secret_refused", 1}:          {&shape214, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
-	{"vault-broker", "secret_released", 1}:         {&shape215, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
-	{"work", "artifact_deleted", 1}:                {&shape216, "dce913084e34c200c2271591b8342f9329880c624734a0cea55aef2f8a69a418"},
-	{"work", "artifact_held", 1}:                   {&shape217, "20e3cca6c4ae088cea7c82a2c0166bce2101f357a1e23b2e48c3fd04db004e23"},
-	{"work", "artifact_linked", 1}:                 {&shape218, "02950ac100a5100325d9656921cf64303af62dbc156ff5423f9ed390236e154e"},
-	{"work", "artifact_released", 1}:               {&shape219, "b13ece59f1306e9957e55fe211beff7f7027f19f90f20d4fff08af42f0913694"},
-	{"work", "artifact_removed", 1}:                {&shape220, "3e2ac04ced567e8953bc0f2c5a5359f246cb0881dc908c2ea4a210398bde5281"},
+	{"policy", "device_approved", 1}:               {&shape193, "0555bbcbfe4d05c7828fd6106813a147df38c2a04e60e69dc15bd0148b974e31"},
+	{"policy", "limits_set", 1}:                    {&shape194, "25e301f9ee0de423b984a0edb6e11804f2f3fd358cea86ab397ef9ced0abe921"},
+	{"policy", "login_ended", 1}:                   {&shape195, "fccebed17ebf3bbdc2e695964e0c47f9aa866b81c732c572a6886cf98107e66d"},
+	{"policy", "login_opened", 1}:                  {&shape196, "f568c8527ad1b0c3c0adf3bc1ab5038dc86bd86497fd3ef51c09f3c595c149dd"},
+	{"policy", "login_renewed", 1}:                 {&shape197, "d16ff2393746f9979be88f32c0eb496bf80c8f19b7e187d4fe9850164de3bbb7"},
+	{"policy", "mesh_frozen", 1}:                   {&shape198, "574007f62dc7f35cb1d899496192337d7712901fadc9c0f75228fa124aa76664"},
+	{"policy", "mesh_unfrozen", 1}:                 {&shape198, "3cdb2d3460ed381803f4b2402e637eaf37a58dd6d18a9ff2ef9f797bd038a823"},
+	{"policy", "principal_registered", 1}:          {&shape199, "3a038b36a5792d855623a957c5ebac069ca8e7e5f68522f0c2788a677747f164"},
+	{"policy", "principal_resumed", 1}:             {&shape200, "a68eb20e51cad7d5eb2f27123a17b90525c6b01fbac8a86b6ac69012bfa7d534"},
+	{"policy", "principal_suspended", 1}:           {&shape200, "ee639e2a9916f87b77cd8389db423ef848d0b915ca049500cd8f3487ca29bb25"},
+	{"policy", "role_granted", 1}:                  {&shape201, "28af6d27b57615717adede5190ccd159f91b4ca137110439d6e7a31f84b068b1"},
+	{"policy", "role_revoked", 1}:                  {&shape202, "31902b42b59a46c664b63526e1a1d147f6f234768302aa81cd3c1bec5e7dc86e"},
+	{"policy", "session_grant_revoked", 1}:         {&shape203, "d6c8905f82e0c4d7467f1d124f40b50bd399cc50fd1c6c48afe99f6b0b14efbc"},
+	{"policy", "session_granted", 1}:               {&shape204, "0bb51256fb4e4ef791695df6ad4f3bc615213c0a5e47b940b6590c31c6e9f57a"},
+	{"policy", "session_labelled", 1}:              {&shape205, "6ee884ff3158ac0b41cb316ed981443253340c4727db227e732cc393a61079f4"},
+	{"policy", "token_revoked", 1}:                 {&shape206, "f4919d740b03b5c9f5ee4511205fde836489c01d154ac1f7e2b13ba18b3e395c"},
+	{"policy", "virtual_key_consent_withdrawn", 1}: {&shape207, "9d49fd40dc7eea7b8d768d4d298e05a69e32789ab5a68de085e16d66c0280ccc"},
+	{"policy", "virtual_key_consented", 1}:         {&shape208, "646b86f871cfe228803394abe1d304c3810527d5ab17b3f50f7ebf417129062d"},
+	{"policy", "virtual_key_created", 1}:           {&shape209, "0ea6a6df0fbd04a1cee7002dafbc2cc2e14576e9ff64e15669bc3119aece8b89"},
+	{"policy", "virtual_key_created", 2}:           {&shape210, "095841d802b7358dd670de4aa639c4bb4f8934e2291f2ad363c3ca5776d878ec"},
+	{"policy", "virtual_key_revoked", 1}:           {&shape198, "aae4b0753002f75a735e5a7ce39ea57ae174361d87d462fe195a081f3f5b0270"},
+	{"session-runner", "sandbox_adopted", 1}:       {&shape211, "f0c3e52c7728c0181967ed45df096aec41172ab4216933d789288aa7114aa365"},
+	{"session-runner", "sandbox_created", 1}:       {&shape212, "dd19ac7ef15426cf30604b250f2c61326366cc154da3695050eabe0af84e7c4d"},
+	{"session-runner", "sandbox_ended", 1}:         {&shape213, "fa6e52a4a89917cc8849ce0266c3bc7038f237e424e98c2ea05fe1c5df2d2d7e"},
+	{"session-runner", "sandbox_exec_ended", 1}:    {&shape214, "3454646662f54253e4d28c3fef8e1fd05bdfbf8917068987bf0d8de9c8de988e"},
+	{"session-runner", "sandbox_exec_started", 1}:  {&shape215, "1040d16e529f18d2db6cc416c4967b82807a798a2bacb573d498c7c1f44b98b6"},
+	{"session-runner", "sandbox_queued", 1}:        {&shape216, "bf33015cdc5be3117dc185f2fd727d0c70d9feb5792beec37cac12ebe641c1f2"},
+	{"session-runner", "sandbox_renewed", 1}:       {&shape217, "07536c8de353a414236941736634695244b8e4db3afa0a43cd07dc643ba8668c"},
+	{"vault-broker", "secret_refused", 1}:          {&shape218, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
+	{"vault-broker", "secret_released", 1}:         {&shape219, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
+	{"work", "artifact_deleted", 1}:                {&shape220, "dce913084e34c200c2271591b8342f9329880c624734a0cea55aef2f8a69a418"},
+	{"work", "artifact_held", 1}:                   {&shape221, "20e3cca6c4ae088cea7c82a2c0166bce2101f357a1e23b2e48c3fd04db004e23"},
+	{"work", "artifact_linked", 1}:                 {&shape222, "02950ac100a5100325d9656921cf64303af62dbc156ff5423f9ed390236e154e"},
+	{"work", "artifact_released", 1}:               {&shape223, "b13ece59f1306e9957e55fe211beff7f7027f19f90f20d4fff08af42f0913694"},
+	{"work", "artifact_removed", 1}:                {&shape224, "3e2ac04ced567e8953bc0f2c5a5359f246cb0881dc908c2ea4a210398bde5281"},
 }
 
 var (
@@ -321,32 +325,36 @@ var (
 	shape190 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "delegate", Required: true, Shape: &shape0}, {Name: "delegator", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "kinds", Required: true, Shape: &shape5}}}
 	shape191 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "delegate", Required: true, Shape: &shape0}, {Name: "delegator", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "kinds", Required: true, Shape: &shape5}, {Name: "scopes", Required: false, Shape: &shape5}}}
 	shape192 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}}}
-	shape193 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "limits", Required: true, Shape: &shape10}}}
-	shape194 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape195 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "type", Required: true, Shape: &shape0}}}
-	shape196 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape197 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: false, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
-	shape198 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
-	shape199 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape200 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "owner", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape201 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "labels", Required: true, Shape: &shape5}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape202 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "before", Required: false, Shape: &shape0}, {Name: "id", Required: false, Shape: &shape0}, {Name: "principal", Required: false, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape203 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}}}
-	shape204 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}}}
-	shape205 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape3}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape15}, {Name: "concurrent", Required: false, Shape: &shape3}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape5}, {Name: "rate_calls", Required: false, Shape: &shape3}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}, {Name: "tags", Required: false, Shape: &shape5}}}
-	shape206 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape3}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape15}, {Name: "concurrent", Required: false, Shape: &shape3}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: false, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape5}, {Name: "rate_calls", Required: false, Shape: &shape3}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}, {Name: "tags", Required: false, Shape: &shape5}}}
-	shape207 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "instance", Required: true, Shape: &shape0}}}
-	shape208 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "cpu_millis", Required: true, Shape: &shape13}, {Name: "disk_mib", Required: true, Shape: &shape13}, {Name: "host", Required: true, Shape: &shape0}, {Name: "idle_ms", Required: true, Shape: &shape13}, {Name: "image", Required: true, Shape: &shape0}, {Name: "instance", Required: true, Shape: &shape0}, {Name: "life_ms", Required: true, Shape: &shape13}, {Name: "memory_mib", Required: true, Shape: &shape13}, {Name: "output_bytes", Required: true, Shape: &shape13}, {Name: "pids", Required: true, Shape: &shape13}, {Name: "session", Required: true, Shape: &shape0}}}
-	shape209 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape210 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "exec", Required: true, Shape: &shape0}, {Name: "exit_code", Required: true, Shape: &shape13}, {Name: "status", Required: true, Shape: &shape0}, {Name: "stderr_bytes", Required: true, Shape: &shape13}, {Name: "stdout_bytes", Required: true, Shape: &shape13}}}
-	shape211 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "exec", Required: true, Shape: &shape0}}}
-	shape212 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "position", Required: true, Shape: &shape12}, {Name: "running", Required: true, Shape: &shape12}}}
-	shape213 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}}}
-	shape214 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape215 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape216 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
-	shape217 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape218 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}}}
-	shape219 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "holder", Required: true, Shape: &shape0}}}
-	shape220 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "service", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
+	shape193 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "code", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "scopes", Required: false, Shape: &shape5}}}
+	shape194 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "limits", Required: true, Shape: &shape10}}}
+	shape195 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape196 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "method", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "refresh", Required: true, Shape: &shape0}, {Name: "requested", Required: false, Shape: &shape5}, {Name: "scopes", Required: true, Shape: &shape5}}}
+	shape197 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "refresh", Required: true, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}}}
+	shape198 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape199 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "type", Required: true, Shape: &shape0}}}
+	shape200 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape201 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: false, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
+	shape202 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "role", Required: true, Shape: &shape0}}}
+	shape203 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape204 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "owner", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape205 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "labels", Required: true, Shape: &shape5}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape206 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "before", Required: false, Shape: &shape0}, {Name: "id", Required: false, Shape: &shape0}, {Name: "principal", Required: false, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape207 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}}}
+	shape208 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "expires", Required: true, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: true, Shape: &shape0}, {Name: "principal", Required: true, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}}}
+	shape209 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape3}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape15}, {Name: "concurrent", Required: false, Shape: &shape3}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape5}, {Name: "rate_calls", Required: false, Shape: &shape3}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}, {Name: "tags", Required: false, Shape: &shape5}}}
+	shape210 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "budget_usd_micros", Required: false, Shape: &shape3}, {Name: "budget_window", Required: false, Shape: &shape0}, {Name: "cache", Required: false, Shape: &shape15}, {Name: "concurrent", Required: false, Shape: &shape3}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "id", Required: true, Shape: &shape0}, {Name: "maker", Required: false, Shape: &shape0}, {Name: "models", Required: false, Shape: &shape5}, {Name: "rate_calls", Required: false, Shape: &shape3}, {Name: "rate_window", Required: false, Shape: &shape0}, {Name: "scopes", Required: true, Shape: &shape5}, {Name: "tags", Required: false, Shape: &shape5}}}
+	shape211 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "instance", Required: true, Shape: &shape0}}}
+	shape212 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "actor", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "cpu_millis", Required: true, Shape: &shape13}, {Name: "disk_mib", Required: true, Shape: &shape13}, {Name: "host", Required: true, Shape: &shape0}, {Name: "idle_ms", Required: true, Shape: &shape13}, {Name: "image", Required: true, Shape: &shape0}, {Name: "instance", Required: true, Shape: &shape0}, {Name: "life_ms", Required: true, Shape: &shape13}, {Name: "memory_mib", Required: true, Shape: &shape13}, {Name: "output_bytes", Required: true, Shape: &shape13}, {Name: "pids", Required: true, Shape: &shape13}, {Name: "session", Required: true, Shape: &shape0}}}
+	shape213 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape214 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "exec", Required: true, Shape: &shape0}, {Name: "exit_code", Required: true, Shape: &shape13}, {Name: "status", Required: true, Shape: &shape0}, {Name: "stderr_bytes", Required: true, Shape: &shape13}, {Name: "stdout_bytes", Required: true, Shape: &shape13}}}
+	shape215 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "exec", Required: true, Shape: &shape0}}}
+	shape216 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "position", Required: true, Shape: &shape12}, {Name: "running", Required: true, Shape: &shape12}}}
+	shape217 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}}}
+	shape218 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape219 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape220 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
+	shape221 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape222 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}}}
+	shape223 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "holder", Required: true, Shape: &shape0}}}
+	shape224 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "service", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
 )
