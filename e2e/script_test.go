@@ -67,6 +67,5 @@ func TestProcessPerService(t *testing.T) {
 func TestCompose(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
 	scripts(t, m)
-	waysOut(t, m)
 	t.Run("scale", func(t *testing.T) { spread(t, m) })
 }
