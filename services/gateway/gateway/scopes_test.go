@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// openRoutes lists the operations that require no credential.
-var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /healthz", "GET /openapi.json", "GET /readyz", "GET /version",
+// openRoutes lists the operations that require no credential. The link of an artifact is a
+// credential itself.
+var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /a/{link}", "GET /healthz", "GET /openapi.json", "GET /readyz", "GET /version",
 	"POST /oauth/device", "POST /oauth/revoke", "POST /oauth/token"}
 
 // TestScopes shows that every operation except those in openRoutes requires exactly one
