@@ -46,10 +46,11 @@ services: build ## build every service as a program of its own, and the NATS ser
 man: build ## write a manual page for each command to bin/man
 	$(BIN)/binnacle manual $(BIN)/man
 
-packs: ## build the sample packs
+packs: ## build the sample packs and the built-in packs
 	@mkdir -p $(BIN)/packs
 	for p in $(PACKS); do go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/$$p ./examples/packs/$$p && cp examples/packs/$$p/*.yaml $(BIN)/packs/ || exit 1; done
 	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/spin-wasi.wasm ./examples/packs/spin
+	go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/builtin ./packs/builtin && cp packs/manifests/*.yaml $(BIN)/packs/
 	@mkdir -p $(BIN)/hostile-packs && cp -p $(BIN)/packs/* $(BIN)/hostile-packs/
 	for p in $(HOSTILE); do go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/$$p ./e2e/packs/$$p && cp e2e/packs/$$p/*.yaml $(BIN)/hostile-packs/ || exit 1; done
 	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container

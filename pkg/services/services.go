@@ -73,6 +73,7 @@ type Kind struct {
 	// Callers is true for the family of functions that callers define in their requests.
 	// They have no tool document in the mesh and cannot be proposed by name.
 	Callers bool
+	Names   []string // names of its kinds after the prefix, if tools may have names that begin with the prefix; nil means any
 }
 
 // View describes a view of the ledger and how clients reach it.
@@ -172,10 +173,10 @@ func Families() []string {
 // KindOf returns the family that a kind such as "llm.chat" belongs to, and whether there
 // is one.
 func KindOf(kind string) (Kind, bool) {
-	prefix, _, ok := strings.Cut(kind, ".")
+	prefix, name, ok := strings.Cut(kind, ".")
 	for _, s := range all {
 		for _, k := range s.Kinds {
-			if ok && k.Prefix == prefix {
+			if ok && k.Prefix == prefix && (k.Names == nil || slices.Contains(k.Names, name)) {
 				return k, true
 			}
 		}

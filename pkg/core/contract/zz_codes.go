@@ -20,7 +20,7 @@ const (
 	CodeConformanceBusy     = "conformance_busy"      // Another conformance run of the tenant, or several of others, are under way at this gateway.
 	CodeContentBlocked      = "content_blocked"       // The request or the response holds content of a class that is blocked here.
 	CodeContentErased       = "content_erased"        // The output of the call was erased; the call and its receipt remain.
-	CodeCredentialInvalid   = "credential_invalid"    // The provider refused its key.
+	CodeCredentialInvalid   = "credential_invalid"    // The provider, or the service that a pack uses, refused its key.
 	CodeCredentialMissing   = "credential_missing"    // The provider's key cannot be read.
 	CodeDeadLettered        = "dead_lettered"         // The call was delivered to an executor too often and never ended.
 	CodeDenied              = "denied"                // Policy denied the call, or the service may not send the query. A denied call names its reason_code.
@@ -58,14 +58,16 @@ const (
 	CodeRateLimited         = "rate_limited"          // The provider limits the rate of requests.
 	CodeReadsExceeded       = "reads_exceeded"        // The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again.
 	CodeReportMissing       = "report_missing"        // The caller who executed the call did not report its outcome in time.
-	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit.
+	CodeResourceExhausted   = "resource_exhausted"    // The program was ended at its memory limit, or the work exceeds a limit of the pack.
 	CodeSandboxEnded        = "sandbox_ended"         // The held sandbox has ended.
 	CodeSandboxFailed       = "sandbox_failed"        // The sandbox could not be made.
 	CodeSandboxQueueFull    = "sandbox_queue_full"    // Too many calls wait for a sandbox.
 	CodeSandboxUnavailable  = "sandbox_unavailable"   // The host has no sandbox of the tier that is demanded.
+	CodeSchemaMismatch      = "schema_mismatch"       // What the pack was to change has changed since the caller has read it; read it again.
 	CodeScopeMissing        = "scope_missing"         // The token lacks a scope.
 	CodeSecretsUnsupported  = "secrets_unsupported"   // The executor cannot receive secrets.
 	CodeSessionNotFound     = "session_not_found"     // No such session is on the ledger.
+	CodeSessionUnavailable  = "session_unavailable"   // The call needs a held sandbox, and the session has none that is open; create one.
 	CodeSigningKeyMissing   = "signing_key_missing"   // The gateway cannot sign a decision without a key of its own.
 	CodeStreamBroken        = "stream_broken"         // Frames of a live stream were lost; the call itself continues.
 	CodeSystemFrozen        = "system_frozen"         // The mesh was frozen before the effect started.
@@ -114,7 +116,7 @@ var Codes = map[string]CodeInfo{
 	CodeConformanceBusy:     {429, true, "Another conformance run of the tenant, or several of others, are under way at this gateway."},
 	CodeContentBlocked:      {502, false, "The request or the response holds content of a class that is blocked here."},
 	CodeContentErased:       {410, false, "The output of the call was erased; the call and its receipt remain."},
-	CodeCredentialInvalid:   {502, false, "The provider refused its key."},
+	CodeCredentialInvalid:   {502, false, "The provider, or the service that a pack uses, refused its key."},
 	CodeCredentialMissing:   {502, false, "The provider's key cannot be read."},
 	CodeDeadLettered:        {500, false, "The call was delivered to an executor too often and never ended."},
 	CodeDenied:              {403, false, "Policy denied the call, or the service may not send the query. A denied call names its reason_code."},
@@ -152,14 +154,16 @@ var Codes = map[string]CodeInfo{
 	CodeRateLimited:         {502, true, "The provider limits the rate of requests."},
 	CodeReadsExceeded:       {429, true, "The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again."},
 	CodeReportMissing:       {500, false, "The caller who executed the call did not report its outcome in time."},
-	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit."},
+	CodeResourceExhausted:   {502, false, "The program was ended at its memory limit, or the work exceeds a limit of the pack."},
 	CodeSandboxEnded:        {410, false, "The held sandbox has ended."},
 	CodeSandboxFailed:       {502, true, "The sandbox could not be made."},
 	CodeSandboxQueueFull:    {503, true, "Too many calls wait for a sandbox."},
 	CodeSandboxUnavailable:  {503, false, "The host has no sandbox of the tier that is demanded."},
+	CodeSchemaMismatch:      {409, false, "What the pack was to change has changed since the caller has read it; read it again."},
 	CodeScopeMissing:        {403, false, "The token lacks a scope."},
 	CodeSecretsUnsupported:  {502, false, "The executor cannot receive secrets."},
 	CodeSessionNotFound:     {404, false, "No such session is on the ledger."},
+	CodeSessionUnavailable:  {503, true, "The call needs a held sandbox, and the session has none that is open; create one."},
 	CodeSigningKeyMissing:   {503, true, "The gateway cannot sign a decision without a key of its own."},
 	CodeStreamBroken:        {502, false, "Frames of a live stream were lost; the call itself continues."},
 	CodeSystemFrozen:        {503, true, "The mesh was frozen before the effect started."},

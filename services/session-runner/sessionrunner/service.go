@@ -389,6 +389,9 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	case out.Overflow:
 		return execute.Fail(contract.CodeInvalidOutput, "more than max_output_bytes (%d) on standard output", w.Intent.Sandbox.OutputBytes)
 	case out.Exit != 0:
+		if res, ok := reported(red, out.Stdout); ok {
+			return res
+		}
 		return execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
 	case len(bytes.TrimSpace(out.Stdout)) == 0:
 		return execute.Fail(contract.CodeInvalidOutput, "nothing on standard output")

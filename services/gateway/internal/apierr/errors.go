@@ -32,6 +32,7 @@ type Error struct {
 	CallID     string `json:"call_id,omitempty"`
 	DecisionID string `json:"decision_id,omitempty"`
 	ReceiptID  string `json:"receipt_id,omitempty"`
+	Retryable  bool   `json:"retryable,omitempty"` // the same request may succeed later
 	RetryAfter string `json:"-"`
 }
 
@@ -101,10 +102,7 @@ func OfOutcome(r *contract.Recorded) *Error {
 	case contract.Unknown, contract.DeadLettered:
 		e.Status = http.StatusInternalServerError
 	default:
-		e.Status = statusOf(r.Effect.ErrorCode)
-		if e.Status < 500 {
-			e.Type = "invalid_request_error"
-		}
+		e.ofCode()
 	}
 	return e
 }
@@ -118,7 +116,7 @@ func (e *Error) ofReason(r *contract.Recorded) {
 	if !ok {
 		return // a reason code that a policy bundle defines is not in the registry
 	}
-	e.Status, e.Hint = info.Status, info.Hint
+	e.Status, e.Hint, e.Retryable = info.Status, info.Hint, info.Retryable
 	e.Message += ": " + info.Meaning
 	if info.Status == http.StatusBadRequest {
 		e.Type = "invalid_request_error"
@@ -145,28 +143,19 @@ func (e *Error) ofReason(r *contract.Recorded) {
 	}
 }
 
-// statusOf returns the HTTP status for the error code of an executor. It returns 502 for
-// codes that it does not list.
-func statusOf(code string) int {
-	switch code {
-	case contract.CodeInvalidInput, contract.CodeUnknownPack:
-		return http.StatusBadRequest
-	case contract.CodeConflict:
-		return http.StatusConflict
-	case contract.CodeModelNotFound, contract.CodeSessionNotFound, contract.CodeNotFound:
-		return http.StatusNotFound
-	case contract.CodeImageUnpinned:
-		return http.StatusForbidden
-	case contract.CodeImageMissing, contract.CodeSandboxQueueFull, contract.CodeSandboxUnavailable, contract.CodeUnavailable:
-		return http.StatusServiceUnavailable
-	case contract.CodeSandboxEnded:
-		return http.StatusGone
-	case contract.CodeTooManySandboxes:
-		return http.StatusTooManyRequests
-	case contract.CodeInternal:
-		return http.StatusInternalServerError
+// ofCode sets the status, the type and RetryAfter from the registry of error codes. For a
+// code that is not in it, the status is 502.
+func (e *Error) ofCode() {
+	info, ok := contract.Codes[e.Code]
+	if !ok {
+		info.Status = http.StatusBadGateway
 	}
-	return http.StatusBadGateway
+	if e.Status = info.Status; e.Status < 500 {
+		e.Type = "invalid_request_error"
+	}
+	if e.Retryable = info.Retryable; info.Retryable && (info.Status == http.StatusTooManyRequests || info.Status == http.StatusServiceUnavailable) {
+		e.RetryAfter = "2"
+	}
 }
 
 // Handler returns the function that converts the error of a handler into a response. For

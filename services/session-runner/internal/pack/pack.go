@@ -7,10 +7,12 @@
 package pack
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,8 +38,10 @@ type Pack struct {
 }
 
 // manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml.
-// readManifest describes NAME.
+// readManifest describes NAME. With the member program, it describes a pack of its own;
+// see loadNamed.
 type manifest struct {
+	Program        string                `yaml:"program"` // file of the same folder that several packs may share
 	Name           string                `yaml:"name"`
 	Version        string                `yaml:"version"`
 	Description    string                `yaml:"description"`
@@ -64,7 +68,16 @@ type manifest struct {
 		EgressBytes   int64 `yaml:"egress_bytes"`
 		Tokens        int64 `yaml:"tokens"`
 	} `yaml:"reserve"`
-	Secrets []secretOf `yaml:"secrets"`
+	Secrets  []secretOf `yaml:"secrets"`
+	Examples []Example  `yaml:"examples"`
+}
+
+// Example is an example of a call in a manifest. Documentation and tests use it; the mesh
+// does not.
+type Example struct {
+	About  string         `yaml:"about"`
+	Input  map[string]any `yaml:"input"`
+	Output map[string]any `yaml:"output"` // nil if the output is not stated
 }
 
 // secretOf names a secret that the program receives.
@@ -102,37 +115,34 @@ var (
 // Discover reads every pack in dir, resolves the names of images with lock, and returns the packs sorted by name. It omits an
 // invalid pack and returns its error in problems, because the pack must not run with
 // weaker limits than its author intended. If several packs have the same name, it omits
-// all of them and adds an error to problems. It ignores manifests, files that are not
-// regular, and files that are neither executable nor named *.wasm. If dir cannot be
-// read, problems contains only that error.
+// all of them and adds an error to problems. It ignores manifests without the member
+// program, files that are not regular, files that such a manifest names as its program,
+// and files that are neither executable nor named *.wasm. If dir cannot be read, problems
+// contains only that error.
 func Discover(dir string, lock Lock) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, []error{fmt.Errorf("packs directory: %w", err)}
 	}
-	byName := map[string][]Pack{}
+	l := loader{dir: dir, lock: lock, byName: map[string][]Pack{}, sealed: map[sealedKey]*program.Program{}}
+	shared := l.named(entries)
 	for _, en := range entries {
 		info, err := en.Info()
-		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 && !isWASM(en.Name()) || isManifest(en.Name()) {
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 && !isWASM(en.Name()) || isManifest(en.Name()) || shared[en.Name()] {
 			continue
 		}
-		p, err := load(dir, en.Name(), lock)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("pack %s: %w", en.Name(), err))
-			continue
-		}
-		byName[p.Tool.Tool] = append(byName[p.Tool.Tool], p)
+		l.add(en.Name(), func() (Pack, error) { return l.load(en.Name()) })
 	}
-	for name, same := range byName {
+	problems = l.problems
+	for name, same := range l.byName {
 		if len(same) > 1 {
 			problems = append(problems, fmt.Errorf("pack name %s is used by %s and %s; rename one", name, same[0].Path, same[1].Path))
-			for i := range same {
-				_ = same[i].Program.Close()
-			}
 			continue
 		}
 		packs = append(packs, same[0])
+		l.used(&same[0])
 	}
+	l.closeUnused()
 	slices.SortFunc(packs, func(a, b Pack) int { return strings.Compare(a.Tool.Tool, b.Tool.Tool) })
 	return packs, problems
 }
@@ -166,59 +176,29 @@ func Name(file string) string {
 	return "cmd." + clean
 }
 
-// load reads one executable into sealed memory, and reads its manifest.
-func load(dir, file string, lock Lock) (p Pack, err error) {
-	name := Name(file)
-	if name == "" {
-		return Pack{}, fmt.Errorf("the file name has no ASCII letter or digit, so the pack has no name")
-	}
-	path, err := filepath.Abs(filepath.Join(dir, file))
-	if err != nil {
-		return Pack{}, err
-	}
-	m, err := readManifest(dir, file, strings.TrimPrefix(name, "cmd."))
-	if err != nil {
-		return Pack{}, err
-	}
-	image, err := lock.Resolve(m.Image)
-	if err != nil {
-		return Pack{}, err
-	}
-	open := program.Open
-	if image != "" {
-		open = program.OpenInImage
-	}
-	sealed, err := open(path)
-	if err != nil {
-		return Pack{}, err
-	}
-	defer func() {
-		if err != nil {
-			_ = sealed.Close()
-		}
-	}()
-	p = Pack{Path: path, Program: sealed, Env: m.Env}
-	p.Tool = contract.Tool{
-		Description: m.Description, DiskMiB: m.DiskMiB, Executor: "session-runner", Image: image, Kind: "tool." + name, Pack: sealed.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
+// tool returns the tool document of a pack.
+func (m *manifest) tool(name, image, digest string) (t contract.Tool, err error) {
+	t = contract.Tool{
+		Description: m.Description, DiskMiB: m.DiskMiB, Executor: "session-runner", Image: image, Kind: "tool." + name, Pack: digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
 	}
-	p.Tool.Class, p.Tool.Labels, p.Tool.Egress, p.Tool.EgressRules = m.Class, m.Labels, m.EgressHosts, m.Egress
+	t.Class, t.Labels, t.Egress, t.EgressRules = m.Class, m.Labels, m.EgressHosts, m.Egress
 	if r := (contract.Amounts{Cents: m.Reserve.Cents, ComputeMillis: m.Reserve.ComputeMillis, EgressBytes: m.Reserve.EgressBytes, Tokens: m.Reserve.Tokens}); r != (contract.Amounts{}) {
-		p.Tool.Reserve = &r
+		t.Reserve = &r
 	}
 	for _, s := range m.Secrets {
 		if !nameRE.MatchString(s.Name) {
-			return Pack{}, fmt.Errorf("secrets: name %q: want 1 to 64 characters of [A-Za-z0-9._-]", s.Name)
+			return t, fmt.Errorf("secrets: name %q: want 1 to 64 characters of [A-Za-z0-9._-]", s.Name)
 		}
-		p.Tool.Secrets = append(p.Tool.Secrets, contract.SecretGrant{Name: s.Name, Hosts: s.Hosts})
+		t.Secrets = append(t.Secrets, contract.SecretGrant{Name: s.Name, Hosts: s.Hosts})
 	}
-	if p.Tool.InputSchema, err = jsonSchema(m.InputSchema); err != nil {
-		return Pack{}, fmt.Errorf("input_schema: %w", err)
+	if t.InputSchema, err = jsonSchema(m.InputSchema); err != nil {
+		return t, fmt.Errorf("input_schema: %w", err)
 	}
-	if p.Tool.OutputSchema, err = jsonSchema(m.OutputSchema); err != nil {
-		return Pack{}, fmt.Errorf("output_schema: %w", err)
+	if t.OutputSchema, err = jsonSchema(m.OutputSchema); err != nil {
+		return t, fmt.Errorf("output_schema: %w", err)
 	}
-	return p, nil
+	return t, nil
 }
 
 // readManifest reads and checks the manifest of an executable. The manifest's file name is
@@ -258,14 +238,31 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 				return nil, fmt.Errorf("has two manifests, %s and %s; keep one", found, path)
 			}
 			found = path
-			dec := yaml.NewDecoder(strings.NewReader(string(body)))
-			dec.KnownFields(true)
-			if err := dec.Decode(m); err != nil {
-				return nil, fmt.Errorf("manifest %s: %w", filepath.Base(path), err)
+			if err := decode(body, filepath.Base(path), m); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return m, nil
+}
+
+// decodeManifest reads the manifest at path.
+func decodeManifest(path string, m *manifest) error {
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return decode(body, filepath.Base(path), m)
+}
+
+// decode decodes a manifest. An unknown member is an error.
+func decode(body []byte, file string, m *manifest) error {
+	dec := yaml.NewDecoder(bytes.NewReader(body))
+	dec.KnownFields(true)
+	if err := dec.Decode(m); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("manifest %s: %w", file, err)
+	}
+	return nil
 }
 
 // fill sets the version, the description, the tier and the limits of a run to their

@@ -99,3 +99,49 @@ func TestProblems(t *testing.T) {
 		t.Errorf("two manifests: %v", problems)
 	}
 }
+
+// TestNamed checks packs whose manifests name their program: they have the stated names
+// and one sealed program, and the program itself is no pack. It checks also that the
+// manifest is refused if the name or the program is not possible.
+func TestNamed(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "tool", "x", 0o755)
+	write(t, dir, "web.a.pack.yaml", "name: web.a\nprogram: tool\nenv: [A=1]\nexamples: [{about: x, input: {a: 1}}]\n", 0o644)
+	write(t, dir, "b.pack.yaml", "name: web.b\nprogram: tool\n", 0o644)
+	packs, problems := Discover(dir, nil)
+	if len(packs) != 2 || len(problems) != 0 || packs[0].Tool.Tool != "web.a" || packs[1].Tool.Kind != "tool.web.b" || packs[0].Program != packs[1].Program || packs[0].Env[0] != "A=1" {
+		t.Fatalf("%+v %v", packs, problems)
+	}
+	if _, err := packs[0].Program.Bytes(); err != nil {
+		t.Error(err)
+	}
+	for name, manifest := range map[string]string{
+		"no name":          "program: tool\n",
+		"reserved":         "name: cmd.tool\nprogram: tool\n",
+		"reserved tool":    "name: image.gc\nprogram: tool\n",
+		"upper case":       "name: Web.a\nprogram: tool\n",
+		"one part":         "name: web\nprogram: tool\n",
+		"another folder":   "name: web.a\nprogram: ../tool\n",
+		"absent":           "name: web.a\nprogram: other\n",
+		"a link":           "name: web.a\nprogram: link\n",
+		"unknown member":   "name: web.a\nprogram: tool\nrun: x\n",
+		"unreadable":       "program: [\n",
+		"the tier of wasm": "name: web.a\nprogram: tool\ntier: wasi\n",
+	} {
+		dir := t.TempDir()
+		write(t, dir, "tool", "x", 0o755)
+		if err := os.Symlink("tool", filepath.Join(dir, "link")); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "web.a.pack.yaml", manifest, 0o644)
+		packs, problems := Discover(dir, nil)
+		for _, p := range packs {
+			if p.Tool.Tool != "cmd.tool" {
+				t.Errorf("%s: %+v", name, p)
+			}
+		}
+		if len(problems) != 1 {
+			t.Errorf("%s: %v", name, problems)
+		}
+	}
+}
