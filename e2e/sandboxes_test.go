@@ -39,7 +39,7 @@ func shellImages(t *testing.T) (dir, digest string) {
 	}
 	files, out := tar.NewWriter(&layer), tar.NewWriter(&archive)
 	put(files, "bin/busybox", "", busybox)
-	for _, name := range []string{"sh", "cat", "sleep", "tail", "head", "stat", "echo"} {
+	for _, name := range []string{"sh", "cat", "sleep", "tail", "head", "stat", "echo", "find", "ln", "mkdir", "readlink", "rm"} {
 		put(files, "bin/"+name, "busybox", nil)
 	}
 	_ = files.Close()

@@ -57,6 +57,7 @@ type heldArgs struct {
 	Append    bool     `json:"append"`
 	Offset    int64    `json:"offset"`
 	Ended     bool     `json:"ended"`
+	workArgs
 }
 
 // handle executes a call for held sandboxes. The view contains every event that was
@@ -101,7 +102,11 @@ func (h *holder) find(c *heldCall) execute.Result {
 	defer h.mu.Unlock()
 	if c.args.Sandbox == "" {
 		if c.sandbox = h.view.Current(c.tenant, c.actor, c.session); c.sandbox == nil {
-			return execute.Fail(contract.CodeNotFound, "the session has no open sandbox: call sandbox.create first")
+			code := contract.CodeNotFound
+			if !strings.HasPrefix(c.kind, operateKinds) {
+				code = contract.CodeSessionUnavailable
+			}
+			return execute.Fail(code, "the session has no open sandbox: call sandbox.create first")
 		}
 		return execute.Result{}
 	}
@@ -127,6 +132,8 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	defer func() { b.touch(h.env.Emit.Now()) }()
 	do := map[string]func(context.Context, *heldCall, *box) execute.Result{
 		kindExec: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate,
+		kindCommand: runCommand, kindPython: runCommand, kindNode: runCommand, kindFSRead: fsRead, kindFSWrite: fsWrite, kindFSList: fsList, kindFSPatch: fsPatch, kindFSDelete: fsDelete,
+		kindGitCommit: gitCommit, kindGitDiff: gitDiff, kindGitLog: gitLog,
 	}[c.kind]
 	if do == nil {
 		return execute.Fail(contract.CodeInvalidInput, "%s is not a call for an open sandbox", c.kind)

@@ -1,6 +1,9 @@
 package sessionrunner
 
 import (
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
@@ -11,9 +14,9 @@ type HeldConfig struct {
 	PerTenant int // maximum number of open held sandboxes of a tenant, on all instances
 }
 
-// The kinds of calls for held sandboxes; heldKinds begins each of them.
+// The kinds of calls that operate a held sandbox; operateKinds begins each of them.
 const (
-	heldKinds     = "tool.sandbox."
+	operateKinds  = "tool.sandbox."
 	kindCreate    = "tool.sandbox.create"
 	kindExec      = "tool.sandbox.exec"
 	kindLogs      = "tool.sandbox.logs"
@@ -34,6 +37,11 @@ const (
 	outputBytes = 1 << 20   // bytes of each output stream of a command that are cached
 	maxExecMS   = 600_000   // time of a command that a call waits for
 )
+
+// isHeld reports whether calls of a kind are for held sandboxes.
+func isHeld(kind string) bool {
+	return slices.ContainsFunc(heldTools, func(t heldTool) bool { return t.kind == kind })
+}
 
 // heldTool describes one tool for held sandboxes. Its input schema has the properties
 // props, of which required are required.
@@ -75,16 +83,60 @@ var heldTools = []heldTool{
 		props: sandboxProp, output: `"expires":{"type":"string"}`},
 	{kind: kindTerminate, class: "E1", about: "Ends a sandbox and removes its container.",
 		props: sandboxProp, output: `"sandbox":{"type":"string"}`},
+	{kind: kindCommand, class: "E1", ceiling: true, about: "Runs a command in the session's sandbox and returns its exit code and output.",
+		props: commandProp + `,` + rootProp + stdinProps, required: `"command"`, output: runOutput},
+	{kind: kindPython, class: "E1", ceiling: true, about: "Runs Python code, or a command, in the session's sandbox, whose image has python3.",
+		props: commandProp + `,` + rootProp + stdinProps + `,"code":{"maxLength":262144,"type":"string"}`, output: runOutput},
+	{kind: kindNode, class: "E1", ceiling: true, about: "Runs JavaScript code, or a command, in the session's sandbox, whose image has node.",
+		props: commandProp + `,` + rootProp + stdinProps + `,"code":{"maxLength":262144,"type":"string"}`, output: runOutput},
+	{kind: kindFSRead, class: "E0", about: "Returns a file in the session's sandbox, of at most 256 KiB.",
+		props: pathProp + rootProp, required: `"path"`, output: `"content":{"type":"string"},"encoding":{"type":"string"},"sha256":{"type":"string"},"size":{"type":"integer"}`},
+	{kind: kindFSWrite, class: "E1", about: "Writes a file in the session's sandbox, and makes its folders.",
+		props: `"base64":{"default":false,"type":"boolean"},"content":{"maxLength":524288,"type":"string"},` + pathProp + rootProp, required: `"content","path"`, output: `"sha256":{"type":"string"},"size":{"type":"integer"}`},
+	{kind: kindFSList, class: "E0", about: "Lists the files in a folder of the session's sandbox, at most 5000, without those in .git.",
+		props:  `"glob":{"description":"pattern of the last part of the names","maxLength":255,"type":"string"},"path":{"default":".","maxLength":4096,"type":"string"},"recursive":{"default":false,"type":"boolean"},` + rootProp,
+		output: `"count":{"type":"integer"},"files":{"items":{"type":"string"},"type":"array"},"truncated":{"type":"boolean"}`},
+	{kind: kindFSPatch, class: "E1", about: "Replaces texts of a file in the session's sandbox. Nothing is changed if one of them does not occur.",
+		props: `"edits":{"items":{"additionalProperties":false,"properties":{"newText":{"type":"string"},"oldText":{"minLength":1,"type":"string"}},"required":["newText","oldText"],"type":"object"},"maxItems":100,"type":"array"},` +
+			`"occurrences":{"description":"number of occurrences to replace; all without it","minimum":0,"type":"integer"},"replace":{"type":"string"},"search":{"type":"string"},` + pathProp + rootProp,
+		required: `"path"`, output: `"applied":{"type":"integer"},"sha256":{"type":"string"}`},
+	{kind: kindFSDelete, class: "E1", about: "Deletes a file or a folder in the session's sandbox.",
+		props: pathProp + rootProp, required: `"path"`, output: `"deleted":{"type":"boolean"},"path":{"type":"string"}`},
+	{kind: kindGitCommit, class: "E1", about: "Commits the changes in a git repository in the session's sandbox.",
+		props:    `"all":{"default":true,"description":"also changes that are not staged","type":"boolean"},"author":{"default":"binnacle-agent","maxLength":200,"type":"string"},"email":{"default":"agent@binnacle.invalid","maxLength":200,"type":"string"},"message":{"maxLength":65536,"minLength":1,"type":"string"},` + rootProp,
+		required: `"message"`, output: `"commit":{"type":"string"}`},
+	{kind: kindGitDiff, class: "E0", about: "Returns the changes in a git repository in the session's sandbox that are not committed.",
+		props: `"staged":{"default":false,"type":"boolean"},` + rootProp, output: `"diff":{"type":"string"},"files_changed":{"type":"integer"}`},
+	{kind: kindGitLog, class: "E0", about: "Returns the newest commits of a git repository in the session's sandbox.",
+		props: `"count":{"default":10,"maximum":100,"minimum":1,"type":"integer"},` + rootProp, output: `"commits":{"type":"array"},"count":{"type":"integer"}`},
 }
+
+// Properties and outputs of several tools.
+const (
+	commandProp = `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"}`
+	pathProp    = `"path":{"description":"relative to clone_path","maxLength":4096,"minLength":1,"type":"string"},`
+	rootProp    = `"clone_path":{"default":"/work","description":"folder in the sandbox","maxLength":4096,"type":"string"},` + sandboxProp
+	stdinProps  = `,"stdin":{"maxLength":262144,"type":"string"},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"}`
+	runOutput   = `"exit_code":{"type":"integer"},"stderr":{"type":"string"},"stdout":{"type":"string"},"truncated":{"type":"boolean"}`
+)
 
 // tool returns the tool document.
 func (t heldTool) tool() contract.Tool {
 	name := t.kind[len("tool."):]
 	out := contract.Tool{Description: t.about, Class: t.class, Executor: "session-runner", Kind: t.kind, Tool: name, Version: "v1",
-		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{` + t.props + `},"required":[` + t.required + `],"type":"object"}`),
-		OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{` + t.output + `},"type":"object"}`)}
+		InputSchema:  canonical(`{"additionalProperties":false,"properties":{` + t.props + `},"required":[` + t.required + `],"type":"object"}`),
+		OutputSchema: canonical(`{"additionalProperties":true,"properties":{` + t.output + `},"type":"object"}`)}
 	if t.ceiling {
 		out.Sandbox = &contract.Sandbox{CPUMillis: 1000, MemoryMiB: 512, OutputBytes: outputBytes, Pids: 128, Tier: heldTier, WallMS: maxExecMS}
+	}
+	return out
+}
+
+// canonical returns a schema in canonical form. A test checks that each is JSON.
+func canonical(schema string) contract.Raw {
+	out, err := canon.Transform(nil, []byte(schema))
+	if err != nil {
+		return contract.Raw(schema)
 	}
 	return out
 }

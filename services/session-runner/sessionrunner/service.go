@@ -114,6 +114,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			env.Log.Error("pack left out", "err", p)
 		}
 		for _, p := range packs {
+			if s.Held.Images != "" && isHeld(p.Tool.Kind) {
+				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", "a tool for held sandboxes has this name: rename the pack")
+				continue
+			}
 			if err := checker.Valid(&p.Tool); err != nil {
 				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", err)
 				continue
@@ -245,7 +249,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}
 	}
-	if s.held != nil && strings.HasPrefix(w.Call.Kind, heldKinds) {
+	if s.held != nil && isHeld(w.Call.Kind) {
 		return s.held.handle(ctx, w)
 	}
 	if isImageKind(w.Call.Kind) {

@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// workImages returns a folder with the images shell, which has git, and python for held
+// sandboxes.
+func workImages(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"shell", "python"} {
+		archive, _ := built(t, name)
+		body, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".tar"), body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestWorkPacks shows, on one process and with one process per service and two
+// session-runners, that fs.*, git.*, cmd.run and python.run work on the files of the
+// session's sandbox; that no path leads out of clone_path, by .. or a symbolic link; that
+// they fail with a typed error without a sandbox, and that a command ends at its time limit.
+func TestWorkPacks(t *testing.T) {
+	images := workImages(t)
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_SANDBOX_IMAGES=" + images, "BINNACLE_WARM=0"}})
+			if name == "processes" {
+				m.StartService("session-runner-b", "session-runner")
+			}
+			call := func(session, tool, args string) (int, map[string]any, string) {
+				t.Helper()
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, session, args)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var doc struct{ Output map[string]any }
+				_ = json.Unmarshal(r.Body, &doc)
+				return r.Status, doc.Output, string(r.Body)
+			}
+			must := func(session, tool, args string) map[string]any {
+				t.Helper()
+				status, out, body := call(session, tool, args)
+				if status != 200 {
+					t.Fatalf("%s %s: %d %s", tool, args, status, body)
+				}
+				return out
+			}
+			if status, _, body := call("s-none", "fs.read", `{"path":"a"}`); status != 503 || !strings.Contains(body, contract.CodeSessionUnavailable) || !strings.Contains(body, `"retryable":true`) {
+				t.Errorf("without a sandbox: %d %s", status, body)
+			}
+			must("s-work", "sandbox.create", `{"image":"shell","memory_mib":256}`)
+			must("s-work", "cmd.run", `{"command":["git","init","-q","/work/repo"]}`)
+			const repo = `"clone_path":"/work/repo"`
+			if out := must("s-work", "fs.write", `{`+repo+`,"path":"src/a.txt","content":"one two one"}`); out["size"].(float64) != 11 || len(fmt.Sprint(out["sha256"])) != 64 {
+				t.Error(out)
+			}
+			if out := must("s-work", "fs.patch", `{`+repo+`,"path":"src/a.txt","edits":[{"oldText":"one","newText":"1"}],"occurrences":1}`); out["applied"].(float64) != 1 {
+				t.Error(out)
+			}
+			if out := must("s-work", "fs.read", `{`+repo+`,"path":"src/a.txt"}`); out["content"] != "1 two one" {
+				t.Error(out)
+			}
+			if out := must("s-work", "git.commit", `{`+repo+`,"message":"Add a\n\nwith 'quotes'; and $(id)"}`); len(fmt.Sprint(out["commit"])) != 40 {
+				t.Error(out)
+			}
+			must("s-work", "fs.write", `{`+repo+`,"path":"src/a.txt","content":"two"}`)
+			if out := must("s-work", "git.diff", `{`+repo+`}`); out["files_changed"].(float64) != 1 || !strings.Contains(fmt.Sprint(out["diff"]), "+two") {
+				t.Error(out)
+			}
+			if out := must("s-work", "git.log", `{`+repo+`}`); out["count"].(float64) != 1 || !strings.Contains(fmt.Sprint(out["commits"]), "Add a") {
+				t.Error(out)
+			}
+			if out := must("s-work", "fs.list", `{`+repo+`,"recursive":true,"glob":"*.txt"}`); fmt.Sprint(out["files"]) != "[src/a.txt]" {
+				t.Error(out)
+			}
+			must("s-work", "cmd.run", `{`+repo+`,"command":["ln","-s","/etc","etc"]}`)
+			must("s-work", "cmd.run", `{`+repo+`,"command":["ln","-s","../secret","dangling"]}`)
+			must("s-work", "cmd.run", `{`+repo+`,"command":["ln","-s","a.txt","src/inside"]}`)
+			for _, bad := range []string{`fs.read {"path":"etc/passwd"}`, `fs.read {"path":"../secret"}`, `fs.read {"path":"src/../../secret"}`, `fs.read {"path":"/etc/passwd"}`, `fs.list {"path":"etc"}`,
+				`fs.write {"path":"etc/x","content":"x"}`, `fs.write {"path":"dangling","content":"x"}`, `fs.write {"path":"dangling/x","content":"x"}`, `fs.delete {"path":"etc/hosts"}`, `fs.delete {"path":"."}`,
+				`fs.patch {"path":"etc/passwd","search":"root","replace":"x"}`, `fs.patch {"path":"src/a.txt","search":"absent","replace":"x"}`, `fs.read {"path":"absent"}`, `git.diff {"clone_path":"/work"}`, `git.diff {"clone_path":"/work/../etc"}`} {
+				tool, args, _ := strings.Cut(bad, " ")
+				if !strings.Contains(args, "clone_path") {
+					args = `{` + repo + `,` + args[1:]
+				}
+				if status, _, body := call("s-work", tool, args); status != 400 || !strings.Contains(body, contract.CodeInvalidInput) {
+					t.Errorf("%s: %d %s", bad, status, body)
+				}
+			}
+			if out := must("s-work", "fs.read", `{`+repo+`,"path":"src/inside"}`); out["content"] != "two" {
+				t.Errorf("a link inside of the folder: %v", out)
+			}
+			must("s-work", "fs.delete", `{`+repo+`,"path":"etc"}`) // the link, not what it leads to
+			must("s-work", "git.commit", `{`+repo+`,"message":"Second"}`)
+			if status, _, body := call("s-work", "git.commit", `{`+repo+`,"message":"Third"}`); status != 400 || !strings.Contains(body, "nothing to commit") {
+				t.Errorf("nothing to commit: %d %s", status, body)
+			}
+			if out := must("s-work", "cmd.run", `{"command":["sh","-c","cat; exit 3"],"stdin":"in"}`); out["exit_code"].(float64) != 3 || out["stdout"] != "in" {
+				t.Error(out)
+			}
+			if status, _, body := call("s-work", "cmd.run", `{"command":["sleep","60"],"timeout_ms":300}`); status != 504 || !strings.Contains(body, contract.CodeTimeout) {
+				t.Errorf("a command that exceeds its time: %d %s", status, body)
+			}
+			must("s-python", "sandbox.create", `{"image":"python","memory_mib":256}`)
+			if out := must("s-python", "python.run", `{"code":"import sys; print(sum(range(5)), sys.stdin.read())","stdin":"x"}`); out["stdout"] != "10 x\n" {
+				t.Error(out)
+			}
+			if status, _, body := call("s-python", "python.run", `{}`); status != 400 {
+				t.Errorf("neither code nor command: %d %s", status, body)
+			}
+			begun := time.Now()
+			must("s-python", "sandbox.terminate", `{}`)
+			must("s-work", "sandbox.terminate", `{}`)
+			if d := time.Since(begun); d > 20*time.Second {
+				t.Error("the end of the sandboxes took", d)
+			}
+			if out := cli(t, m, "replay"); !strings.HasSuffix(strings.TrimSpace(out), "equal") {
+				t.Error(out)
+			}
+		})
+	}
+}
