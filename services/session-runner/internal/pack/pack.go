@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -259,7 +258,7 @@ func decodeManifest(path string, m *manifest) error {
 func decode(body []byte, file string, m *manifest) error {
 	dec := yaml.NewDecoder(bytes.NewReader(body))
 	dec.KnownFields(true)
-	if err := dec.Decode(m); err != nil && !errors.Is(err, io.EOF) {
+	if err := dec.Decode(m); err != nil {
 		return fmt.Errorf("manifest %s: %w", file, err)
 	}
 	return nil
