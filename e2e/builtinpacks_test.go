@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// connected returns a folder with the built-in packs, whose manifests name the given host
+// in place of those that they ship with.
+func connected(t *testing.T, host string) string {
+	t.Helper()
+	dir, bin := t.TempDir(), filepath.Join(harness.Root(), "bin/packs")
+	files, err := filepath.Glob(filepath.Join(bin, "*.pack.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(path, name string, change func(string) string) {
+		body, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(change(string(body))), 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := strings.NewReplacer(`egress_hosts: ["*"]`, fmt.Sprintf("egress_hosts: [%q]", host), "egress_hosts: [mesh.example.com]", fmt.Sprintf("egress_hosts: [%q]", host),
+		"egress_hosts: [api.github.com]", fmt.Sprintf("egress_hosts: [%q]", host), "https://search.example.com", "http://"+host, "https://mesh.example.com", "http://"+host,
+		"env: [BINNACLE_PACK=github", fmt.Sprintf("env: [\"GITHUB_API_URL=http://%s\", BINNACLE_PACK=github", host), "hosts: [api.github.com]", "hosts: [127.0.0.1]", "hosts: [mesh.example.com]", "hosts: [127.0.0.1]")
+	put(filepath.Join(bin, "builtin"), "builtin", func(s string) string { return s })
+	for _, f := range files {
+		put(f, filepath.Base(f), func(s string) string {
+			if !strings.Contains(s, "\nprogram: builtin\n") {
+				return "" // of a program that is not here; the file is ignored
+			}
+			return names.Replace(s)
+		})
+	}
+	return dir
+}
+
+// TestConnectedPacks runs every built-in pack that connects to a service, in its sandbox
+// and through its proxy, against a local server that imitates a web site, SearXNG, GitHub
+// and the mesh's API, on one process and with one process per service. It shows that a
+// redirect to a host that is not permitted is refused, that the secrets reach the service
+// and neither the output nor the ledger, and that a pack is denied without the ceilings.
+func TestConnectedPacks(t *testing.T) {
+	const token, key = "gh-t0ken-of-the-test", "vk-of-the-test"
+	var site *httptest.Server
+	site = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		auth := r.Header.Get("Authorization")
+		reply := func(permitted bool, doc string) {
+			if !permitted {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			fmt.Fprint(w, doc)
+		}
+		gh, llm := auth == "Bearer "+token, auth == "Bearer "+key
+		switch r.Method + " " + r.URL.Path {
+		case "GET /tides":
+			w.Header().Set("Content-Type", "text/html")
+			fmt.Fprint(w, "<html><head><title>Tides</title></head><body><article><h1>Tides</h1><p>", strings.Repeat("The tide rises twice a day. ", 40), "</p></article></body></html>")
+		case "GET /away":
+			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
+		case "GET /search":
+			reply(r.URL.Query().Get("format") == "json", `{"results":[{"url":"`+site.URL+`/tides","title":"Tides","content":"c"}]}`)
+		case "GET /repos/octo/harbor/issues", "GET /repos/octo/harbor/pulls/8/files":
+			reply(gh, `[{"number":7,"title":"Empty","filename":"a.go"}]`)
+		case "GET /repos/octo/harbor/pulls/8", "POST /repos/octo/harbor/issues", "POST /repos/octo/harbor/pulls", "POST /repos/octo/harbor/issues/7/comments", "POST /repos/octo/harbor/releases":
+			reply(gh, `{"id":70,"number":8,"title":"echo `+token+`","state":"open","html_url":"http://x/8","head":{"ref":"a"},"base":{"ref":"main"}}`)
+		case "GET /api/v1/packs":
+			reply(llm, `[{"name":"doc.parse","description":"d","input_schema":{}}]`)
+		case "POST /v1/chat/completions":
+			text, _ := json.Marshal(`{"steps":[{"tool":"doc.parse","args":{}}],"recommendation":{"tool":"doc.parse","suggested_inputs":{},"why":"w"}}`)
+			reply(llm, `{"choices":[{"message":{"role":"assistant","content":`+string(text)+`}}]}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer site.Close()
+	host := strings.TrimPrefix(site.URL, "http://")
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{Packs: connected(t, host), Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
+			call := func(tool, args string) (int, string) {
+				t.Helper()
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, "s-connected", args)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r.Status, string(r.Body)
+			}
+			if status, body := call("http.fetch", `{"url":"`+site.URL+`/tides"}`); status != 403 || !strings.Contains(body, "DATA_EGRESS_BLOCKED") {
+				t.Errorf("without ceilings: %d %s", status, body)
+			}
+			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q]}`, host)))
+			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+			for name, value := range map[string]string{"github-token": token, "pack-llm-key": key} {
+				if out, err := m.CLIStdin(value, "secret", "put", name); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
+			for _, c := range [][3]string{
+				{"http.fetch", `{"url":"` + site.URL + `/tides"}`, `"status":200`},
+				{"web.scrape", `{"url":"` + site.URL + `/tides"}`, `"title":"Tides"`},
+				{"research.deep", `{"query":"tides","model":"m"}`, `"sources_used":1`},
+				{"github.issue.list", `{"repo":"octo/harbor"}`, `"count":1`},
+				{"github.issue.create", `{"repo":"octo/harbor","title":"t"}`, `"number":8`},
+				{"github.issue.comment", `{"repo":"octo/harbor","issue_number":7,"body":"b"}`, `"id":70`},
+				{"github.pr.create", `{"repo":"octo/harbor","title":"t","head":"a","base":"main"}`, `"number":8`},
+				{"github.pr.get", `{"repo":"octo/harbor","number":8}`, `echo [secret:github-token]`},
+				{"github.pr.files", `{"repo":"octo/harbor","number":8}`, `"filename":"a.go"`},
+				{"github.release.create", `{"repo":"octo/harbor","tag":"v1"}`, `"id":70`},
+				{"mesh.route", `{"user_intent":"i","model":"m"}`, `"tool":"doc.parse"`},
+				{"mesh.plan", `{"user_intent":"i","model":"m"}`, `"order":1`},
+			} {
+				if status, body := call(c[0], c[1]); status != 200 || !strings.Contains(body, c[2]) {
+					t.Errorf("%s: %d %s", c[0], status, body)
+				}
+			}
+			if status, body := call("http.fetch", `{"url":"`+site.URL+`/away"}`); status != 400 || !strings.Contains(body, "egress to 169.254.169.254 was refused") {
+				t.Errorf("a redirect: %d %s", status, body)
+			}
+			for _, e := range ledger(t, m) {
+				if strings.Contains(string(e.Data), token) || strings.Contains(string(e.Data), key) {
+					t.Errorf("%s contains a secret", e.Name)
+				}
+			}
+		})
+	}
+}
