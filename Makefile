@@ -105,6 +105,7 @@ vuln: ## known vulnerabilities in dependencies, by govulncheck (its database is 
 
 gen: ## regenerate types and references
 	cd schemas && go run ./gen
+	cd packs && go run ./gen
 	cd services/policy && go run ./internal/scopegen
 	cd services/gateway && go run ./internal/openapigen
 	cd services/binnacle && go run ./internal/asyncgen

@@ -52,6 +52,7 @@ var howtos = map[string]howto{
 	"jobs.md":       {notRun: 0, setup: withMesh(harness.Options{})},
 	"login.md":      {setup: withMesh(harness.Options{})},
 	"judge.md":      {notRun: 0, setup: withProvider},
+	"packs.md":      {notRun: 3, setup: withMesh(harness.Options{})},
 	"monitor.md":    {notRun: 1, setup: alone},
 	"llm.md":        {notRun: 0, setup: withProvider},
 	"processes.md":  {notRun: 0, setup: alone},
