@@ -156,6 +156,7 @@ func TestErrors(t *testing.T) {
 		{"github.pr.create", `{"repo":"octo/stale",` + token + `}`, pack.SchemaMismatch},
 		{"mesh.plan", `{"user_intent":"i","model":"m","_secrets":{"pack-llm-key":"vk"}}`, pack.HandlerFailed},
 		{"mesh.plan", `{"user_intent":"i","model":"m","_secrets":{"pack-llm-key":"other"}}`, pack.CredentialInvalid},
+		{"mesh.plan", `{"user_intent":"i","model":"m"}`, pack.CredentialInvalid},
 		{"image.convert", `{"image_b64":"eA==","format":"png"}`, pack.InvalidInput},
 		{"image.convert", `{"image_b64":"?","format":"png"}`, pack.InvalidInput},
 		{"doc.parse", `{"source_b64":"` + b64("\xff\xfe") + `"}`, pack.InvalidInput},

@@ -20,10 +20,13 @@ import (
 type manifest struct {
 	Name, Description, Class, Image string
 	EgressHosts                     []string `yaml:"egress_hosts"`
-	Secrets                         []struct{ Name string }
-	Input                           schema `yaml:"input_schema"`
-	Output                          schema `yaml:"output_schema"`
-	Examples                        []struct {
+	Egress                          []struct {
+		Host       string
+		Credential struct{ Secret string }
+	}
+	Input    schema `yaml:"input_schema"`
+	Output   schema `yaml:"output_schema"`
+	Examples []struct {
 		About string
 		Input map[string]any
 	}
@@ -70,8 +73,10 @@ func (m *manifest) write(page *bytes.Buffer) error {
 	if len(m.EgressHosts) > 0 {
 		fmt.Fprintf(page, " It connects to `%s`.", strings.Join(m.EgressHosts, "`, `"))
 	}
-	for _, s := range m.Secrets {
-		fmt.Fprintf(page, " It receives the secret `%s`.", s.Name)
+	for _, e := range m.Egress {
+		if e.Credential.Secret != "" {
+			fmt.Fprintf(page, " The egress-broker adds the secret `%s` to its requests to `%s`.", e.Credential.Secret, e.Host)
+		}
 	}
 	page.WriteString("\n")
 	m.Input.write(page, "argument")

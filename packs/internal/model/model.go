@@ -14,7 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// KeySecret is the name of the secret with the virtual key of the pack.
+// KeySecret is the name of the secret with the virtual key of the pack, which the
+// egress-broker adds to requests.
 const KeySecret = "pack-llm-key"
 
 const maxResponse = 8 << 20
@@ -23,8 +24,8 @@ const maxResponse = 8 << 20
 // and decodes the response into out.
 func request(ctx context.Context, c *http.Client, secrets map[string]string, method, path string, in, out any) error {
 	base, key := os.Getenv("BINNACLE_URL"), secrets[KeySecret]
-	if base == "" || key == "" {
-		return &pack.Error{Code: pack.CredentialInvalid, Message: "the pack cannot reach a model", Hint: "set BINNACLE_URL in the env of the pack's manifest, and store a virtual key as the secret " + KeySecret}
+	if base == "" {
+		return &pack.Error{Code: pack.HandlerFailed, Message: "the pack cannot reach a model", Hint: "set BINNACLE_URL in the env of the pack's manifest"}
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -34,13 +35,18 @@ func request(ctx context.Context, c *http.Client, secrets map[string]string, met
 	if err != nil {
 		return pack.Fail(pack.HandlerFailed, "BINNACLE_URL: %v", err)
 	}
-	r.Header.Set("Authorization", "Bearer "+key)
+	if key != "" { // otherwise the egress-broker adds it
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := c.Do(r)
 	if err != nil {
 		return pack.Fail(pack.HandlerFailed, "the mesh did not respond: %v", err)
 	}
 	defer resp.Body.Close()
+	if e := pack.Refusal(resp); e != nil {
+		return e
+	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	if err != nil {
 		return pack.Fail(pack.HandlerFailed, "the response of the mesh ended early: %v", err)

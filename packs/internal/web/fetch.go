@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,9 +27,14 @@ const (
 	deadline = 30 * time.Second
 )
 
-// Client returns a client that uses the proxy of the environment.
+// Client returns a client that uses the proxy of the environment for every host. That of
+// the standard library does not use it for loopback addresses.
 func Client() *http.Client {
-	return &http.Client{Timeout: deadline, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if proxy, err := url.Parse(os.Getenv("HTTP_PROXY")); err == nil && proxy.Host != "" {
+		transport.Proxy = http.ProxyURL(proxy)
+	}
+	return &http.Client{Transport: transport, Timeout: deadline, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if len(via) >= maxHops {
 			return fmt.Errorf("more than %d redirects", maxHops)
 		}
@@ -47,14 +53,13 @@ func Do(c *http.Client, r *http.Request, limit int64) (*http.Response, []byte, b
 			return nil, nil, false, pack.Fail(pack.Timeout, "%s did not respond within %v", r.URL.Host, deadline)
 		}
 		if errors.As(err, &u) && strings.Contains(u.Err.Error(), "Forbidden") { // to CONNECT
-			return nil, nil, false, refused(r.URL.Host, "denied")
+			return nil, nil, false, pack.Refused(r.URL.Host, "denied")
 		}
 		return nil, nil, false, pack.Fail(pack.HandlerFailed, "%v", err)
 	}
 	defer resp.Body.Close()
-	if status := resp.Header.Get("Proxy-Status"); strings.HasPrefix(status, "egress-broker;") {
-		_, details, _ := strings.Cut(status, "details=")
-		return nil, nil, false, refused(resp.Request.URL.Host, strings.Trim(details, `"`))
+	if e := pack.Refusal(resp); e != nil {
+		return nil, nil, false, e
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
@@ -64,10 +69,6 @@ func Do(c *http.Client, r *http.Request, limit int64) (*http.Response, []byte, b
 		return resp, body[:limit], true, nil
 	}
 	return resp, body, false, nil
-}
-
-func refused(host, why string) *pack.Error {
-	return &pack.Error{Code: pack.InvalidInput, Message: fmt.Sprintf("egress to %s was refused: %s", host, why), Hint: "the pack's egress_hosts and the ceilings must list the host"}
 }
 
 // FetchInput is the input of http.fetch.
