@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// subprocessPacks returns a folder of packs in the format of the reference, unchanged: shell
+// scripts, with manifests named NAME.helmdeck-pack.yaml or none.
+func subprocessPacks(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	script := func(name, body string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/busybox sh\n"+body), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifest := func(name, body string) { // with an executable bit, which does not make it a pack
+		if err := os.WriteFile(filepath.Join(dir, name+".helmdeck-pack.yaml"), []byte(body), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script("My_Tool.sh", `read -r line; printf '%s' "$line"`)
+	manifest("my-tool", "name: anything\nversion: v3\nauthor: someone\ndescription: Returns its input.\ninput_schema:\n  required: [text]\n  properties: {text: string, n: number, b: boolean, o: object, a: array}\noutput_schema:\n  required: [text]\n  properties: {text: string}\ntimeout_s: 5\nmax_output_bytes: 100\n")
+	script("bare", `printf '\n {"ok":true}\n'`)
+	script("environment", `printf '{"env":"'; export -p | while read -r line; do printf '%s ' "$line"; done; printf '"}'`)
+	manifest("environment", "env: [GREETING=hello world]\n")
+	script("fails", `echo why it failed >&2; exit 7`)
+	script("silent", ``)
+	script("text", `echo not json`)
+	script("cut", `printf '{"a":'`)
+	script("list", `printf '[1]'`)
+	script("wrong", `printf '{"n":"x"}'`)
+	manifest("wrong", "output_schema:\n  properties: {n: number}\n")
+	script("slow", `while :; do :; done & while :; do :; done`)
+	manifest("slow", "timeout_s: 1\n")
+	script("typed", `printf '{"_error":{"code":"schema_mismatch","message":"the branch moved","pointer":"/branch","hint":"fetch it again"}}'; exit 1`)
+	script("negative", `:`)
+	manifest("negative", "timeout_s: -1\n")
+	script("unknown-type", `:`)
+	manifest("unknown-type", "input_schema:\n  properties: {a: text}\n")
+	return dir
+}
+
+// TestSubprocessPacks shows that packs in the format of the reference work unchanged, on one
+// process and with one process per service: names, manifests, the protocol, and how each
+// failure ends.
+func TestSubprocessPacks(t *testing.T) {
+	if _, err := os.Stat("/bin/busybox"); err != nil {
+		t.Fatal("install the Debian package busybox-static")
+	}
+	t.Setenv("SECRET_OF_THE_HOST", "hunter2")
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{Packs: subprocessPacks(t)})
+			for _, c := range []struct {
+				pack, args string
+				status     int
+				want       string
+			}{
+				{"my-tool", `{"text":"fair"}`, 200, `"output":{"text":"fair"}`},
+				{"my-tool", `{}`, 400, `"code":"denied"`}, // nothing has run
+				{"my-tool", `{"text":5}`, 400, ``},
+				{"my-tool", `{"text":"` + strings.Repeat("x", 200) + `"}`, 502, `more than max_output_bytes (100)`},
+				{"bare", `{}`, 200, `"output":{"ok":true}`}, // white space before the document
+				{"environment", `{}`, 200, `"env":"export GREETING='hello world' export HOME='/work' export`},
+				{"fails", `{}`, 502, `exit 7: why it failed`},
+				{"silent", `{}`, 502, `invalid_output`},
+				{"text", `{}`, 502, `invalid_output`},
+				{"cut", `{}`, 502, `invalid_output`},
+				{"list", `{}`, 502, `invalid_output`},
+				{"wrong", `{}`, 502, `invalid_output`},
+				{"slow", `{}`, 504, `"code":"timeout"`}, // although a process that it started has its output open
+				{"typed", `{"branch":"main"}`, 409, `branch: the branch moved; fetch it again`},
+				{"typed", `{"branch":"main"}`, 409, `"code":"schema_mismatch"`},
+				{"negative", `{}`, 403, `UNKNOWN_TOOL`}, // left out, not run with other limits
+				{"unknown-type", `{}`, 403, `UNKNOWN_TOOL`},
+			} {
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd."+c.pack, "s-subprocess", c.args)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Status != c.status || !strings.Contains(string(r.Body), c.want) || strings.Contains(string(r.Body), "hunter2") {
+					t.Errorf("%s %.60s: %d %s, want %d %s", c.pack, c.args, r.Status, r.Body, c.status, c.want)
+				}
+			}
+			if out := cli(t, m, "pack", "list"); !strings.Contains(out, "cmd.my-tool") || !strings.Contains(out, "v3") || strings.Contains(out, "helmdeck") {
+				t.Error(out)
+			}
+		})
+	}
+}
