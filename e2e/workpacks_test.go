@@ -18,15 +18,28 @@ import (
 func workImages(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
+	var locks []byte
 	for _, name := range []string{"shell", "python"} {
-		archive, _ := built(t, name)
+		archive, lock := built(t, name)
 		body, err := os.ReadFile(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
+		pins, err := os.ReadFile(lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(pins)) {
+			if strings.HasPrefix(line, "image "+name+" ") {
+				locks = append(locks, line...)
+			}
+		}
 		if err := os.WriteFile(filepath.Join(dir, name+".tar"), body, 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "images.lock"), locks, 0o644); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
@@ -39,7 +52,7 @@ func TestWorkPacks(t *testing.T) {
 	images := workImages(t)
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
-			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_SANDBOX_IMAGES=" + images, "BINNACLE_WARM=0"}})
+			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0"}})
 			if name == "processes" {
 				m.StartService("session-runner-b", "session-runner")
 			}

@@ -57,7 +57,7 @@ var all = []Service{
 	},
 	{
 		Name: SessionRunner, Executes: true, Slots: 8,
-		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}, {Prefix: "image", Scope: "cell:admin", Names: []string{"gc", "import", "list"}}},
+		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}, {Prefix: "image", Scope: "cell:admin", Names: []string{"gc", "import", "list", "pull"}}},
 		Uses:  []string{contract.UseReceipt},
 	},
 	{

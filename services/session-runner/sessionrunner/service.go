@@ -114,7 +114,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			env.Log.Error("pack left out", "err", p)
 		}
 		for _, p := range packs {
-			if s.Held.Images != "" && isHeld(p.Tool.Kind) {
+			if s.Images != "" && s.Held.Max > 0 && isHeld(p.Tool.Kind) {
 				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", "a tool for held sandboxes has this name: rename the pack")
 				continue
 			}

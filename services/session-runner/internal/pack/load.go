@@ -36,7 +36,7 @@ type sealedKey struct {
 var (
 	namedRE   = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)+$`)
 	programRE = regexp.MustCompile(`(?m)^program:`)
-	reserved  = map[string]bool{"cmd": true, "fs": true, "git": true, "sandbox": true, "node.run": true, "python.run": true, "image.gc": true, "image.import": true, "image.list": true}
+	reserved  = map[string]bool{"cmd": true, "fs": true, "git": true, "sandbox": true, "node.run": true, "python.run": true, "image.gc": true, "image.import": true, "image.list": true, "image.pull": true}
 )
 
 // add adds the pack that read returns, or its error, under the file's name.
