@@ -71,6 +71,9 @@ func forbidden(file, imp string) string {
 		if strings.HasPrefix(imp, "github.com/prometheus/") && strings.HasPrefix(file, "pkg/metrics/") {
 			return "" // the only package that uses the metrics library; see docs/decisions/0016
 		}
+		if strings.HasPrefix(imp, "github.com/ThreeDotsLabs/watermill") && strings.HasPrefix(file, "pkg/react/") {
+			return "" // the only package that uses Watermill
+		}
 		if strings.HasPrefix(imp, "github.com/minio/highwayhash") && strings.HasPrefix(file, "pkg/bus/embed/") {
 			return "" // the checksums in the files of the NATS server
 		}

@@ -24,6 +24,7 @@ type Instance struct {
 	reg     *Registry
 	appends *prometheus.HistogramVec
 	effects *prometheus.HistogramVec
+	reacted *prometheus.HistogramVec
 	events  capped
 }
 
@@ -37,8 +38,9 @@ func (r *Registry) Instance(service, instance string) *Instance {
 	own := prometheus.NewRegistry()
 	i := &Instance{events: capped{seen: map[string]bool{}}, Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"service": service, "instance": instance}, own), reg: r,
 		appends: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_append_seconds", Help: "Time to append an event to the ledger, by name of the event and by result: stored, conflict or failed.", Buckets: buckets}, []string{"event", "result"}),
-		effects: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_effect_seconds", Help: "Time that an executor's handler took, by family of the call's kind and by status.", Buckets: buckets}, []string{"kind", "status"})}
-	i.MustRegister(i.appends, i.effects)
+		effects: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_effect_seconds", Help: "Time that an executor's handler took, by family of the call's kind and by status.", Buckets: buckets}, []string{"kind", "status"}),
+		reacted: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_reaction_seconds", Help: "Time that a handler off the hot path took for an event, by reactor and by status: ok, retry or poison.", Buckets: buckets}, []string{"reactor", "status"})}
+	i.MustRegister(i.appends, i.effects, i.reacted)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.instances[i] = own
@@ -150,6 +152,12 @@ func oneOf(set []string, v string) string {
 func (i *Instance) Effect(kind, status string, took time.Duration) {
 	family, _, _ := strings.Cut(kind, ".")
 	i.effects.WithLabelValues(oneOf(families, family), oneOf(statuses, status)).Observe(took.Seconds())
+}
+
+// Reaction records that a reactor handled an event, with the status of the result and how
+// long it took; see package react.
+func (i *Instance) Reaction(reactor, status string, took time.Duration) {
+	i.reacted.WithLabelValues(reactor, status).Observe(took.Seconds())
 }
 
 // Log returns a ledger that forwards to l and measures each append.

@@ -49,6 +49,7 @@ const (
 	EventOperatorDelegated  = "operator_delegated"
 	EventOperatorWithdrawn  = "operator_withdrawn"
 	EventPolicyActivated    = "policy_activated"
+	EventReactionFailed     = "reaction_failed"
 	EventSecretRequested    = "secret_requested"
 	EventSnapshotRejected   = "snapshot_rejected"
 	EventStartExpired       = "start_expired"
@@ -138,6 +139,7 @@ var shared = map[string]bool{
 	EventOperatorDelegated:  true,
 	EventOperatorWithdrawn:  true,
 	EventPolicyActivated:    true,
+	EventReactionFailed:     true,
 	EventSecretRequested:    true,
 	EventSnapshotRejected:   true,
 	EventStartExpired:       true,

@@ -23,13 +23,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
-	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/react"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
@@ -213,9 +213,9 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 		g.Go(func() error { return s.lender.Run(ctx) })
 	}
 	if s.Webhook != "" {
-		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Log: s.env.Log, Durable: conn.Durable}
+		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Durable: conn.Durable}
 		g.Go(func() error {
-			return consumer.Run(ctx, conn, "gateway", approvals.Work, 4, hook.Notify)
+			return react.Run(ctx, react.Env{Service: "gateway", Conn: conn, Emit: s.env.Emit, Log: s.env.Log, Metrics: s.env.Metrics}, hook.Reactor())
 		})
 	}
 }

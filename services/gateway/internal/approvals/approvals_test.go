@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/hmac"
 	"encoding/json"
+	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
+	"github.com/binnacle-mesh/binnacle/pkg/react"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
@@ -73,53 +72,46 @@ func TestWebhook(t *testing.T) {
 	defer srv.Close()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	em := &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: func() time.Time { return now }}
-	hook := &approvals.Webhook{URL: srv.URL + "/secret-path", Key: key, Emit: em, Log: slog.New(slog.DiscardHandler), Durable: func(context.Context) error { return nil }}
+	hook := &approvals.Webhook{URL: srv.URL + "/secret-path", Key: key, Emit: em, Durable: func(context.Context) error { return nil }}
 	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(now.Add(time.Hour))}
 	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
 	by := &emit.Emitter{Tenant: "t", Source: "policy/p1", Now: em.Now}
-	send := func(data []byte) *logtest.Message {
+	send := func(data []byte) error {
 		e := by.New(contract.EventEscalated, "s-1", data, nil)
 		e.Session, e.CallID = "s-1", "c-1"
-		raw, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &logtest.Message{To: e.Subject(), Body: raw, Seq: 1, Tries: 1}
-		d, err := consumer.NewDelivery(m, approvals.Work.Filters)
-		if err != nil {
-			t.Fatal(err)
-		}
-		hook.Notify(t.Context(), d)
-		return m
+		return hook.Reactor().Handle(t.Context(), e)
 	}
-	if m := send(contract.Bytes(&x)); m.Settled != "ack" || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), "/api/v1/approvals/c-1/votes") {
-		t.Errorf("%s: %s", m.Settled, body)
+	if err := send(contract.Bytes(&x)); err != nil || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), "/api/v1/approvals/c-1/votes") {
+		t.Errorf("%v: %s", err, body)
 	}
 	if want := approvals.Signature(key, now, body); !hmac.Equal([]byte(want), []byte(signature)) || approvals.Signature([]byte("another key, also long"), now, body) == want {
 		t.Error("signature", signature, "want", want)
 	}
-	if status = http.StatusBadGateway; send(contract.Bytes(&x)).Settled != "nak" {
+	if status = http.StatusBadGateway; final(send(contract.Bytes(&x))) {
 		t.Error("a webhook that fails is not notified again")
 	}
-	if status = http.StatusTemporaryRedirect; send(contract.Bytes(&x)).Settled != "nak" || redirected {
+	if status = http.StatusTemporaryRedirect; final(send(contract.Bytes(&x))) || redirected {
 		t.Error("a redirect of the webhook was followed:", redirected)
 	}
 	body = nil
-	if m := send([]byte(`{}`)); m.Settled != "term" || body != nil {
-		t.Error("no escalation:", m.Settled)
+	if err := send([]byte(`{}`)); !errors.Is(err, react.ErrPermanent) || body != nil {
+		t.Error("no escalation:", err)
 	}
 	x.Expires = contract.Time(now.Add(-time.Second))
-	if m := send(contract.Bytes(&x)); m.Settled != "ack" || body != nil {
-		t.Error("one that is over:", m.Settled, string(body))
+	if err := send(contract.Bytes(&x)); err != nil || body != nil {
+		t.Error("one that is over:", err, string(body))
 	}
 	x.Expires = contract.Time(now.Add(time.Hour))
 	hook.Durable = func(context.Context) error { return bus.ErrNotDurable }
-	if m := send(contract.Bytes(&x)); m.Settled != "nak" || body != nil {
-		t.Error("one that is not synced:", m.Settled, string(body))
+	if err := send(contract.Bytes(&x)); final(err) || body != nil {
+		t.Error("one that is not synced:", err, string(body))
 	}
 	hook.Durable = func(context.Context) error { return nil }
 	srv.Close()
-	if m := send(contract.Bytes(&x)); m.Settled != "nak" {
-		t.Error("an unreachable webhook:", m.Settled)
+	if err := send(contract.Bytes(&x)); final(err) {
+		t.Error("an unreachable webhook:", err)
 	}
 }
+
+// final reports whether an event with this result is not handled again.
+func final(err error) bool { return err == nil || errors.Is(err, react.ErrPermanent) }

@@ -10,16 +10,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/react"
 )
 
 // Webhook notifies a URL of calls that wait for approval. Its fields are set before its
@@ -28,7 +28,6 @@ type Webhook struct {
 	URL  string
 	Key  []byte // HMAC-SHA256 key of the signature
 	Emit *emit.Emitter
-	Log  *slog.Logger
 	// Durable waits until the escalation, and all else that this process has read, is
 	// synced to disk.
 	Durable func(context.Context) error
@@ -42,35 +41,28 @@ var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.Even
 // seconds>,v1=<hex HMAC-SHA256>". The HMAC is that of the seconds, a dot and the body.
 const SignatureHeader = "X-Binnacle-Signature"
 
-// Notify posts one escalation to the webhook. It acknowledges the escalation's message
-// if the webhook accepts the escalation or the time to vote has passed, terminates the
-// message if it is not an escalation, and otherwise returns it for redelivery with a
-// delay of at most 30 seconds. A webhook may receive an escalation more than once; the
-// body has the same id each time.
-func (s *Webhook) Notify(ctx context.Context, d *consumer.Delivery) {
+// Reactor returns the reactor that notifies the webhook. It never gives an escalation up
+// before the time to vote has passed.
+func (s *Webhook) Reactor() react.Reactor {
+	return react.Reactor{Name: "approval_webhook", Work: Work, Limit: 4, MaxTries: math.MaxUint64, Handle: s.Notify}
+}
+
+// Notify posts one escalation to the webhook. It returns nil if the webhook accepts the
+// escalation or the time to vote has passed, an error that wraps react.ErrPermanent if the
+// event is not an escalation, and otherwise the error of the attempt. A webhook may receive
+// an escalation more than once; the body has the same id each time.
+func (s *Webhook) Notify(ctx context.Context, e *contract.Event) error {
 	var x contract.Escalated
-	e, err := d.Open()
-	if err == nil {
-		err = contract.Decode(e.Data, &x)
-	}
-	if err != nil {
-		s.Log.Error("not an escalation", "subject", d.Subject, "err", err)
-		d.Term()
-		return
+	if err := contract.Decode(e.Data, &x); err != nil {
+		return react.Permanent(err)
 	}
 	if x.Expires <= s.Emit.Time() {
-		d.Ack() // the time to vote has passed
-		return
+		return nil // the time to vote has passed
 	}
-	if err = s.Durable(ctx); err == nil {
-		err = s.post(ctx, e, &x)
+	if err := s.Durable(ctx); err != nil {
+		return err
 	}
-	if err != nil {
-		s.Log.Warn("webhook will be notified again", "call", e.CallID, "err", err)
-		d.Nak(min(time.Duration(d.Tries)*time.Second, 30*time.Second))
-		return
-	}
-	d.Ack()
+	return s.post(ctx, e, &x)
 }
 
 func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escalated) error {

@@ -1,0 +1,280 @@
+// Package react runs reactors that are off the hot path, such as notifications, on
+// Watermill's Router: several messages at once, with panics recovered, retries with
+// backoff, a poison queue, correlation and metrics as its middleware. It provides a thin
+// subscriber over a service's durable consumer and a thin publisher over the ledger, since
+// the ones of Watermill process one message at a time and panic on messages without their
+// headers. Readers that depend on the order of events use package follow.
+package react
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+)
+
+// Reactor is a handler of the events of a work consumer.
+type Reactor struct {
+	Name  string // name in logs and metrics, and in the events of its poison queue
+	Work  bus.Work
+	Limit int // maximum number of events that are handled at once
+	// Handle handles one event. It may be called again for the same event. A nil error
+	// acknowledges the event; any other error returns it for another delivery, or, if the
+	// error is or wraps Permanent, or after MaxTries deliveries, sends it to the poison
+	// queue.
+	Handle func(ctx context.Context, e *contract.Event) error
+	// MaxTries is the number of deliveries after which an event goes to the poison queue;
+	// 0 means 20.
+	MaxTries uint64
+	// Timeout bounds one call of Handle; 0 means 30 s.
+	Timeout time.Duration
+}
+
+// ErrPermanent is wrapped by the error of a handler for an event that no further attempt
+// can handle.
+var ErrPermanent = errors.New("no further attempt can succeed")
+
+// Permanent returns an error that wraps err and ErrPermanent.
+func Permanent(err error) error { return fmt.Errorf("%w: %w", ErrPermanent, err) }
+
+// Counter counts handled events by reactor and status: "ok", "retry" or "poison".
+type Counter interface {
+	Reaction(reactor, status string, took time.Duration)
+}
+
+// Env is what reactors need of an instance.
+type Env struct {
+	Service string
+	Conn    *bus.Conn
+	Emit    *emit.Emitter
+	Log     *slog.Logger
+	Metrics Counter // nil for none
+}
+
+// Run runs reactors until ctx ends and their handlers have returned. It returns an error if
+// the router cannot be made.
+func Run(ctx context.Context, env Env, reactors ...Reactor) error {
+	router, err := NewRouter(env, func(r Reactor) message.Subscriber {
+		return &Subscriber{Feed: func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error {
+			return consumer.Run(ctx, env.Conn, env.Service, r.Work, r.Limit, take)
+		}, Log: env.Log}
+	}, reactors...)
+	if err != nil {
+		return err
+	}
+	return router.Run(ctx)
+}
+
+// NewRouter returns a router with a handler for each reactor. from returns the subscriber of
+// a reactor.
+func NewRouter(env Env, from func(Reactor) message.Subscriber, reactors ...Reactor) (*message.Router, error) {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NewSlogLogger(env.Log))
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range reactors {
+		if r.MaxTries == 0 {
+			r.MaxTries = 20
+		}
+		if r.Timeout == 0 {
+			r.Timeout = 30 * time.Second
+		}
+		poison, err := middleware.PoisonQueueWithFilter(&Publisher{Emit: env.Emit}, contract.EventReactionFailed, isPoison)
+		if err != nil {
+			return nil, err
+		}
+		h := router.AddConsumerHandler(r.Name, r.Name, from(r), r.handle)
+		h.AddMiddleware(poison, r.measured(env), r.judged, middleware.CorrelationID, middleware.Recoverer,
+			middleware.Timeout(r.Timeout), middleware.Retry{MaxRetries: 2, InitialInterval: 50 * time.Millisecond, Multiplier: 4, ShouldRetry: func(p middleware.RetryParams) bool { return !errors.Is(p.Err, ErrPermanent) }}.Middleware)
+	}
+	return router, nil
+}
+
+// handle passes the event of a message to the reactor's handler.
+func (r *Reactor) handle(m *message.Message) error {
+	e, _ := m.Context().Value(eventKey).(*contract.Event)
+	if e == nil {
+		return Permanent(errors.New("the message has no event"))
+	}
+	return r.Handle(m.Context(), e)
+}
+
+// poisonError is the error of an event that goes to the poison queue.
+type poisonError struct{ error }
+
+func (p poisonError) Unwrap() error { return p.error }
+
+// isPoison reports whether an event with this error goes to the poison queue.
+func isPoison(err error) bool { return errors.As(err, new(poisonError)) }
+
+// judged marks the error of an event that goes to the poison queue.
+func (r *Reactor) judged(next message.HandlerFunc) message.HandlerFunc {
+	return func(m *message.Message) ([]*message.Message, error) {
+		out, err := next(m)
+		if tries, _ := m.Context().Value(triesKey).(uint64); err != nil && (errors.Is(err, ErrPermanent) || tries >= r.MaxTries) {
+			err = poisonError{err}
+		}
+		return out, err
+	}
+}
+
+// measured counts the results of a handler, and logs its errors.
+func (r *Reactor) measured(env Env) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(m *message.Message) ([]*message.Message, error) {
+			began := time.Now()
+			out, err := next(m)
+			status := "ok"
+			switch {
+			case isPoison(err):
+				status = "poison"
+				env.Log.Error("an event cannot be handled", "reactor", r.Name, "event", m.UUID, "err", err)
+			case err != nil:
+				status = "retry"
+				env.Log.Warn("an event will be handled again", "reactor", r.Name, "event", m.UUID, "err", err)
+			}
+			if env.Metrics != nil {
+				env.Metrics.Reaction(r.Name, status, time.Since(began))
+			}
+			return out, err
+		}
+	}
+}
+
+// Keys of values in the context of a message.
+type contextKey int
+
+const (
+	eventKey contextKey = iota
+	triesKey
+)
+
+// Metadata of a message.
+const (
+	MetaCorrelation = middleware.CorrelationIDMetadataKey
+	MetaSubject     = "subject"
+)
+
+// Subscriber passes the deliveries of a durable consumer to a router, as many at once as
+// the consumer has places. A message that is no valid event is logged and ended.
+type Subscriber struct {
+	// Feed calls take for each delivery until ctx ends, several at once, and returns when
+	// every call has returned.
+	Feed func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error
+	Log  *slog.Logger
+
+	mu     sync.Mutex
+	stops  []context.CancelFunc
+	closed sync.WaitGroup
+}
+
+// Subscribe implements message.Subscriber. The topic is not used: Feed has the filters.
+func (s *Subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	ctx, stop := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.stops = append(s.stops, stop)
+	s.mu.Unlock()
+	out := make(chan *message.Message)
+	s.closed.Go(func() {
+		defer close(out)
+		if err := s.Feed(ctx, func(_ context.Context, d *consumer.Delivery) { s.deliver(ctx, d, out) }); err != nil {
+			s.Log.Error("subscription ended", "err", err)
+		}
+	})
+	return out, nil
+}
+
+// deliver passes one delivery on and waits until it is acknowledged.
+func (s *Subscriber) deliver(ctx context.Context, d *consumer.Delivery, out chan<- *message.Message) {
+	e, err := d.Open()
+	if err != nil {
+		s.Log.Error("message refused", "subject", d.Subject, "err", err)
+		d.Term()
+		return
+	}
+	m := message.NewMessage(e.ID, message.Payload(e.Data))
+	m.Metadata.Set(MetaSubject, d.Subject)
+	m.Metadata.Set(MetaCorrelation, e.Correl)
+	with, cancel := context.WithCancel(context.WithValue(context.WithValue(context.WithoutCancel(ctx), eventKey, e), triesKey, d.Tries))
+	defer cancel()
+	m.SetContext(with)
+	select {
+	case out <- m:
+	case <-ctx.Done():
+		d.Nak(0)
+		return
+	}
+	select {
+	case <-m.Acked():
+		d.Ack()
+	case <-m.Nacked():
+		d.Nak(Backoff(d.Tries))
+	}
+}
+
+// Backoff returns the time before the next delivery of an event that was delivered n times:
+// one second, doubled each time, at most a minute.
+func Backoff(n uint64) time.Duration {
+	return min(time.Second<<min(max(n, 1)-1, 6), time.Minute)
+}
+
+// Close implements message.Subscriber. It waits until the handlers have returned.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	for _, stop := range s.stops {
+		stop()
+	}
+	s.mu.Unlock()
+	s.closed.Wait()
+	return nil
+}
+
+// Publisher appends messages to the ledger as events. The topic is the name of the event.
+// Of a message that a reactor has received, its event becomes the cause; its id and data
+// become those of a failure.
+type Publisher struct{ Emit *emit.Emitter }
+
+// Publish implements message.Publisher. A nil error means that the events are stored.
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	for _, m := range messages {
+		e, _ := m.Context().Value(eventKey).(*contract.Event)
+		if e == nil {
+			return errors.New("the message has no event, so its tenant is not known")
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(m.Context()), 10*time.Second)
+		_, err := p.Emit.Append(ctx, p.Emit.New(topic, e.Key, failure(m, e), e))
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close implements message.Publisher.
+func (*Publisher) Close() error { return nil }
+
+// maxReason is the maximum number of bytes of a reason.
+const maxReason = 512
+
+// failure returns the data of reaction_failed.v1.
+func failure(m *message.Message, e *contract.Event) []byte {
+	reason := m.Metadata.Get(middleware.ReasonForPoisonedKey)
+	w := canon.Object(nil)
+	w.Str("event", e.ID)
+	w.Str("reactor", m.Metadata.Get(middleware.PoisonedHandlerKey))
+	w.Str("reason", reason[:min(len(reason), maxReason)])
+	return w.End()
+}

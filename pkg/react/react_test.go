@@ -1,0 +1,190 @@
+package react
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+)
+
+// counts is a Counter.
+type counts struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+func (c *counts) Reaction(_, status string, _ time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by == nil {
+		c.by = map[string]int{}
+	}
+	c.by[status]++
+}
+
+// stage runs one reactor over messages and returns them, settled, with the counts and the
+// events that the reactor recorded.
+func stage(t *testing.T, r Reactor, tries uint64, messages ...*logtest.Message) (map[string]int, []*contract.Event) {
+	t.Helper()
+	log, c := &memlog.Log{}, &counts{}
+	env := Env{Service: "gateway", Emit: &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: time.Now, Log: log}, Log: slog.New(slog.DiscardHandler), Metrics: c}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	router, err := NewRouter(env, func(Reactor) message.Subscriber {
+		return &Subscriber{Log: env.Log, Feed: func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error {
+			var wg sync.WaitGroup
+			for i, m := range messages {
+				m.Seq, m.Tries = uint64(i+1), tries
+				d, err := consumer.NewDelivery(m, r.Work.Filters)
+				if err != nil {
+					return err
+				}
+				wg.Go(func() { take(ctx, d) })
+			}
+			wg.Wait()
+			stop()
+			<-ctx.Done()
+			return nil
+		}}
+	}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := router.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var out []*contract.Event
+	for en, err := range log.Scan(t.Context(), bus.EveryEvent, 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := eventlog.Open(en, bus.EveryEvent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+	return c.by, out
+}
+
+// escalated returns a message with an event of policy.
+func escalated(t *testing.T) *logtest.Message {
+	t.Helper()
+	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(time.Now().Add(time.Hour))}
+	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
+	e := (&emit.Emitter{Tenant: "t", Source: "policy/p1", Now: time.Now}).New(contract.EventEscalated, "s-1", contract.Bytes(&x), nil)
+	e.Session, e.CallID = "s-1", "c-1"
+	raw, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &logtest.Message{To: e.Subject(), Body: raw}
+}
+
+var work = bus.Work{Name: "test", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: time.Second, MaxAckPending: 64}
+
+// TestReactor checks how messages end: handled, failed once and then handled, failed,
+// panicked, permanent, after too many tries, and foreign.
+func TestReactor(t *testing.T) {
+	for name, c := range map[string]struct {
+		handle  func(n int32) error
+		tries   uint64
+		foreign bool
+		settled string
+		status  string
+		calls   int32
+		poison  bool
+	}{
+		"handled":        {handle: func(int32) error { return nil }, settled: "ack", status: "ok", calls: 1},
+		"the second try": {handle: func(n int32) error { return map[bool]error{true: errors.New("busy")}[n == 1] }, settled: "ack", status: "ok", calls: 2},
+		"failed":         {handle: func(int32) error { return errors.New("busy") }, settled: "nak", status: "retry", calls: 3},
+		"panicked":       {handle: func(int32) error { panic("oops") }, settled: "nak", status: "retry", calls: 1},
+		"permanent":      {handle: func(int32) error { return Permanent(errors.New("malformed")) }, settled: "ack", status: "poison", calls: 1, poison: true},
+		"too many tries": {handle: func(int32) error { return errors.New("busy") }, tries: 5, settled: "ack", status: "poison", calls: 3, poison: true},
+		"foreign":        {handle: func(int32) error { return nil }, foreign: true, settled: "term"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls atomic.Int32
+			m := escalated(t)
+			if c.foreign {
+				m = &logtest.Message{To: m.To, Body: []byte("\x00 not an event")}
+			}
+			by, recorded := stage(t, Reactor{Name: "hook", Work: work, Limit: 4, MaxTries: 5, Handle: func(_ context.Context, e *contract.Event) error {
+				if e.CallID != "c-1" {
+					t.Errorf("%+v", e)
+				}
+				return c.handle(calls.Add(1))
+			}}, max(c.tries, 1), m)
+			if m.Settled != c.settled || calls.Load() != c.calls || c.status != "" && by[c.status] != 1 {
+				t.Errorf("%s after %d calls: %v", m.Settled, calls.Load(), by)
+			}
+			if c.poison != (len(recorded) == 1) {
+				t.Fatalf("%d events", len(recorded))
+			}
+			if c.poison && (recorded[0].Name != contract.EventReactionFailed || recorded[0].Tenant != "t" || recorded[0].CallID != "c-1" || !strings.Contains(string(recorded[0].Data), `"reactor":"hook"`)) {
+				t.Errorf("%s %s", recorded[0].Name, recorded[0].Data)
+			}
+		})
+	}
+}
+
+// TestConcurrent checks that as many events are handled at once as were delivered.
+func TestConcurrent(t *testing.T) {
+	const n = 16
+	var all []*logtest.Message
+	for range n {
+		all = append(all, escalated(t))
+	}
+	var in atomic.Int32
+	meet := make(chan struct{})
+	by, _ := stage(t, Reactor{Name: "hook", Work: work, Limit: n, Handle: func(ctx context.Context, _ *contract.Event) error {
+		if in.Add(1) == n {
+			close(meet)
+		}
+		select {
+		case <-meet:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}}, 1, all...)
+	if by["ok"] != n || slices.ContainsFunc(all, func(m *logtest.Message) bool { return m.Settled != "ack" }) {
+		t.Errorf("%v", by)
+	}
+}
+
+// TestHangs checks that a handler that hangs is ended, and its event delivered again.
+func TestHangs(t *testing.T) {
+	m := escalated(t)
+	by, _ := stage(t, Reactor{Name: "hook", Work: work, Limit: 1, Timeout: 50 * time.Millisecond, Handle: func(ctx context.Context, _ *contract.Event) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}}, 1, m)
+	if m.Settled != "nak" || by["retry"] != 1 || m.Delay != time.Second {
+		t.Errorf("%s %v %s", m.Settled, by, m.Delay)
+	}
+}
+
+// TestBackoff checks the times between deliveries.
+func TestBackoff(t *testing.T) {
+	for n, want := range map[uint64]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 99: time.Minute} {
+		if got := Backoff(n); got != want {
+			t.Errorf("%d: %s", n, got)
+		}
+	}
+}
