@@ -182,7 +182,7 @@ func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *ex
 // identity of each service, and checks that every process is still running.
 func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
-	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}
+	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "work": "work-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}
 	for _, service := range harness.Services {
 		c := m.Connect(t, service)
 		i := 0

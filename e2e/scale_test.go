@@ -126,7 +126,7 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 // audit is rejected.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
-	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2")
+	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2", "work=2")
 	l := startLoad(t, m, 4)
 	l.check(t, "a run with two of everything")
 	t.Run("rotate", func(t *testing.T) { rotateAll(t, m, l) })

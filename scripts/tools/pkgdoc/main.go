@@ -34,6 +34,7 @@ var groups = []struct{ page, title, dir string }{
 	{"session-runner", "Session runner", "services/session-runner"},
 	{"vault-broker", "Vault broker", "services/vault-broker"},
 	{"judge", "Judge", "services/judge"},
+	{"work", "Work", "services/work"},
 	{"deploy", "Deployment programs", "deploy"},
 	{"e2e", "End-to-end tests", "e2e"},
 	{"examples", "Examples", "examples"},
