@@ -30,7 +30,7 @@ func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) 
 		return out, err
 	}
 	if !found {
-		return out, rpc.Errorf(contract.CodeNotFound, "no artifact %s", q.Artifact)
+		return out, rpc.Errorf(contract.CodeNotFound, "no artifact of the caller has this id")
 	}
 	return out, nil
 }
