@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,6 +75,9 @@ func TestLatency(t *testing.T) {
 		slices.Sort(r.took)
 		t.Logf("%-20s p50 %6.1f ms, p90 %6.1f ms", r.name, ms(r.took[rounds/2]), ms(r.took[rounds*9/10]))
 	}
+	filled(t, warm, 1)
+	n := warm.Prepared()
+	t.Logf("%-20s %.1f MiB of memory for each of %d (proportional set size of shim and launcher)", "idle container", float64(idleKiB(t, d, testNamespace+"-warm"))/1024/float64(n), n)
 	for _, r := range []struct {
 		name string
 		of   *Runner
@@ -90,6 +94,31 @@ func TestLatency(t *testing.T) {
 		wg.Wait()
 		t.Logf("%-20s %.1f runs/s with eight callers", r.name, 160/time.Since(begin).Seconds())
 	}
+}
+
+// idleKiB returns the proportional set size in KiB of the shims of a namespace and of the
+// processes in its containers.
+func idleKiB(t *testing.T, d *daemon, ns string) (sum int) {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/smaps_rollup")
+	for _, f := range files {
+		dir := filepath.Dir(f)
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		args := strings.Split(string(line), "\x00")
+		shim := slices.Contains(args, d.socket) && slices.Contains(args, ns)
+		if !shim && !strings.Contains(string(group), "/"+ns+"/") {
+			continue
+		}
+		body, _ := os.ReadFile(f)
+		for l := range strings.Lines(string(body)) {
+			var kib int
+			if _, err := fmt.Sscanf(l, "Pss: %d kB", &kib); err == nil {
+				sum += kib
+			}
+		}
+	}
+	return sum
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
