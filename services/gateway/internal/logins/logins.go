@@ -422,7 +422,7 @@ func (s *API) await(ctx context.Context, r propose.Request) ([]byte, error) {
 	if err := s.Gate.Suspended(r.Tenant, r.Actor); err != nil {
 		return nil, err
 	}
-	_, output, err := s.Calls.Await(ctx, r, true)
+	_, output, err := s.Calls.Await(ctx, r, false) // the request waits: no person approves a login
 	return output, err
 }
 
