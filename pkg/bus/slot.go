@@ -30,13 +30,18 @@ const slotFree = "free"
 type RunningError struct {
 	Service string
 	Holders []string // one per slot: "INSTANCE on HOST, process PID", or only INSTANCE for a lease of an earlier release
+	Alone   string // Declaration.Alone
 }
 
 // Error returns a message that names the running instances and their processes, and
 // instructs the user to stop one.
 func (e *RunningError) Error() string {
 	if len(e.Holders) == 1 {
-		return fmt.Sprintf("%s may run once, and runs already: %s; stop that one first", e.Service, e.Holders[0])
+		text := fmt.Sprintf("%s may run once, and runs already: %s; stop that one first", e.Service, e.Holders[0])
+		if e.Alone != "" {
+			text += ", or " + e.Alone
+		}
+		return text
 	}
 	return fmt.Sprintf("%s may run %d times, and does: %s; stop one first", e.Service, len(e.Holders), strings.Join(e.Holders, "; "))
 }
@@ -71,7 +76,7 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 			}
 		}
 		if !slices.Contains(running, "") {
-			return nil, &RunningError{d.Service, running}
+			return nil, &RunningError{d.Service, running, d.Alone}
 		}
 		select {
 		case <-ctx.Done():

@@ -56,6 +56,7 @@ type Declaration struct {
 	Service string
 	Prefix  string   // prefix of instance names; defaults to Service + "-"
 	Slots   int      // maximum number of instances
+	Alone   string   // how more than one instance can run, if Slots is 1 because of the configuration; part of an error message
 	Work    []Work   // durable consumers shared by all instances
 	Readers []Reader // one consumer per instance and reader
 	Logs    bool     // may publish and read checkpoints and cosignatures

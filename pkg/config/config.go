@@ -134,6 +134,26 @@ type SessionRunner struct {
 type VaultBroker struct {
 	KEK   Secret `json:"kek"`
 	State string `json:"state"`
+	Store string `json:"store"`
+	Vault Vault  `json:"vault"`
+}
+
+// Vault is the section vault-broker/vault: a HashiCorp Vault server and how the
+// vault-broker logs in to it.
+type Vault struct {
+	Address        string   `json:"address"`
+	CA             string   `json:"ca"`
+	Namespace      string   `json:"namespace"`
+	Mount          string   `json:"mount"`
+	Prefix         string   `json:"prefix"`
+	TokenFile      string   `json:"token_file"`
+	RoleID         string   `json:"role_id"`
+	SecretIDFile   string   `json:"secret_id_file"`
+	Wrapped        bool     `json:"secret_id_wrapped"`
+	KubernetesRole string   `json:"kubernetes_role"`
+	JWTFile        string   `json:"kubernetes_token_file"`
+	AuthMount      string   `json:"auth_mount"`
+	Timeout        Duration `json:"timeout"`
 }
 
 // Work is the section of the work service.

@@ -81,8 +81,25 @@ var Settings = []Setting{
 	{Pointer: "/session-runner/state", Kind: pathKind, Readers: []string{"session-runner"}, Variable: "BINNACLE_STATE", Default: "/state", About: "scratch folder"},
 	{Pointer: "/vault-broker/kek", Kind: secretKind, Readers: []string{Up, "vault-broker"}, Variable: "BINNACLE_VAULT_KEK", About: "where the vault's key-encryption key is, 32 bytes in hex; without it vault.kek in the folder of keys. The variable holds the key itself"},
 	{Pointer: "/vault-broker/state", Kind: pathKind, Readers: []string{"vault-broker"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the encrypted file"},
+	{Pointer: "/vault-broker/store", Kind: choice("file", "vault"), Readers: vaultReaders, Variable: "BINNACLE_VAULT_STORE", Default: "file", About: "where secrets and content keys are stored: in encrypted files, with one instance, or in HashiCorp Vault, with up to four"},
+	{Pointer: "/vault-broker/vault/address", Kind: urlKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_ADDR", Private: true, About: "URL of the Vault server"},
+	{Pointer: "/vault-broker/vault/ca", Kind: pathKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_CA", About: "PEM file of the authority that signed the Vault server's certificate; without it the system's"},
+	{Pointer: "/vault-broker/vault/namespace", Kind: textKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_NAMESPACE", About: "namespace of Vault; without it the root namespace"},
+	{Pointer: "/vault-broker/vault/mount", Kind: textKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_MOUNT", Default: "secret", About: "mount path of the key-value engine, version 2"},
+	{Pointer: "/vault-broker/vault/prefix", Kind: textKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_PREFIX", Default: "binnacle", About: "path in the engine below which all values are stored"},
+	{Pointer: "/vault-broker/vault/token_file", Kind: pathKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_TOKEN_FILE", About: "file with a token of Vault, which is read again when the token has ended"},
+	{Pointer: "/vault-broker/vault/role_id", Kind: textKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_ROLE_ID", About: "role id, to log in with AppRole"},
+	{Pointer: "/vault-broker/vault/secret_id_file", Kind: pathKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_SECRET_ID_FILE", About: "file with the secret id of AppRole"},
+	{Pointer: "/vault-broker/vault/secret_id_wrapped", Kind: switchKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_SECRET_ID_WRAPPED", Default: "false", About: "whether that file holds a wrapping token for one use instead, with which the secret id is unwrapped"},
+	{Pointer: "/vault-broker/vault/kubernetes_role", Kind: textKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_KUBERNETES_ROLE", About: "role, to log in with the Kubernetes auth method"},
+	{Pointer: "/vault-broker/vault/kubernetes_token_file", Kind: pathKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_KUBERNETES_TOKEN_FILE", Default: "/var/run/secrets/kubernetes.io/serviceaccount/token", About: "file with the service account's token"},
+	{Pointer: "/vault-broker/vault/auth_mount", Kind: textKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_AUTH_MOUNT", About: "mount path of the auth method; without it `approle` or `kubernetes`"},
+	{Pointer: "/vault-broker/vault/timeout", Kind: durationKind, Readers: vaultReaders, Variable: "BINNACLE_VAULT_TIMEOUT", Default: "3s", About: "time after which a request to Vault counts as failed"},
 	{Pointer: "/work/artifact_quota", Kind: sizeKind, Readers: []string{Up, "work"}, Variable: "BINNACLE_ARTIFACT_QUOTA", Default: "100GB", About: "the most that the artifacts of one tenant may take"},
 }
+
+// vaultReaders are the programs in which the vault-broker runs.
+var vaultReaders = []string{Up, services.VaultBroker}
 
 // Programs returns the names of the programs that read the configuration.
 func Programs() []string { return append([]string{Up, Provision}, services.Names()...) }

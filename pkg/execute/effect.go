@@ -220,12 +220,21 @@ func (x *Executor) named(ctx context.Context, w *Work, d *item) Result {
 	}
 	var err error
 	if w.Secrets, err = x.Secrets(ctx, w.Event, &d.a, d.seq, names); err != nil {
-		return Fail(contract.EventSecretRefused, "%v", err)
+		return Fail(refusal(err), "%v", err)
 	}
 	for name, v := range w.Secrets {
 		w.Hide(name, v)
 	}
 	return Result{}
+}
+
+// refusal returns the error code for an error of Executor.Secrets.
+func refusal(err error) string {
+	var coded interface{ RefusalCode() string }
+	if errors.As(err, &coded) {
+		return coded.RefusalCode()
+	}
+	return contract.EventSecretRefused
 }
 
 // tool returns the document of the tool with the given kind, or nil if the service does

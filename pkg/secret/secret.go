@@ -6,6 +6,7 @@
 package secret
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -94,7 +95,20 @@ func ValidInbox(id string) bool {
 type Sealed struct {
 	Sealed  string `json:"sealed,omitempty"` // base64 of a sealed JSON object with the values by name; "" if Refused is set
 	Refused string `json:"refused,omitempty"`
+	Code    string `json:"code,omitempty"` // error code of a refusal that has one; see Refusal
 }
+
+// Refusal is the error of a request for secrets that the vault-broker has refused.
+type Refusal struct {
+	Code   string // of schemas/errors.json
+	Reason string
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Reason }
+
+// RefusalCode returns the error code, for packages that do not import this one.
+func (r *Refusal) RefusalCode() string { return r.Code }
 
 // again is the time after which a request without a response is repeated for the first
 // time.
@@ -151,7 +165,7 @@ func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx c
 			return nil, err
 		}
 		if s.Refused != "" {
-			return nil, errors.New(s.Refused)
+			return nil, &Refusal{Code: cmp.Or(s.Code, contract.EventSecretRefused), Reason: s.Refused}
 		}
 		raw, err := base64.StdEncoding.DecodeString(s.Sealed)
 		if err != nil {

@@ -67,7 +67,7 @@ var all = []Service{
 		Views: []View{{Name: ViewUsage, Path: LLMRouter, Verb: viewVerb, Snapshot: ViewUsage}},
 	},
 	{
-		Name: VaultBroker, Executes: true, Slots: 1, State: "vault",
+		Name: VaultBroker, Executes: true, Slots: 4, State: "vault", Elsewhere: true,
 		Kinds:   []Kind{{Prefix: "vault", Scope: "vault:write"}},
 		Uses:    []string{contract.UseReceipt},
 		Files:   []string{"vault.kek", "vault.seal"},

@@ -56,6 +56,10 @@ type Service struct {
 	// data. The data must survive a restart. State is "" for a service without such
 	// data.
 	State string
+	// Elsewhere is true if the service can be configured to store its data elsewhere than
+	// in the folder of State. An instance that uses the folder is the only one; others
+	// may run up to Slots times.
+	Elsewhere bool
 	// Rebuilt is true if a restore makes the folder of State from the ledger and the newest
 	// checkpoint, so that a backup does not contain it.
 	Rebuilt bool

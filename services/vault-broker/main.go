@@ -1,7 +1,7 @@
 // Command vault-broker stores secrets and seals them to executors.
 //
-// It owns the folder of encrypted values, so one instance runs at a time; a second one
-// exits with an error that names the first. Package vaultbroker implements the service,
+// With encrypted files it owns their folder, so one instance runs at a time; a second one
+// exits with an error that names the first. With HashiCorp Vault, up to four run. Package vaultbroker implements the service,
 // which can also run in the process of the whole mesh; this file reads the configuration
 // that docs/reference/configuration.md describes, and starts the service.
 package main
@@ -24,7 +24,12 @@ func main() {
 		if err != nil {
 			return nil, err
 		}
-		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: c.VaultBroker.State, KEK: kek, SealSeed: sealSeed}}, nil
+		cfg, err := vaultbroker.ConfigOf(&c.VaultBroker, c.VaultBroker.State)
+		if err != nil {
+			return nil, err
+		}
+		cfg.KEK, cfg.SealSeed = kek, sealSeed
+		return &vaultbroker.Service{Config: cfg}, nil
 	})
 }
 

@@ -88,6 +88,9 @@ const (
 	CodeUpstreamUnreachable = "upstream_unreachable"  // The provider cannot be reached.
 	CodeValueMalformed      = "value_malformed"       // The sealed value cannot be opened for this call.
 	CodeValueMissing        = "value_missing"         // The gateway no longer holds the value to be stored; store it again.
+	CodeVaultDenied         = "vault_denied"          // The store of secrets denies the vault-broker access: its token, role or policy does not permit the request.
+	CodeVaultSealed         = "vault_sealed"          // The store of secrets is sealed; an operator has to unseal it.
+	CodeVaultUnavailable    = "vault_unavailable"     // The store of secrets does not respond.
 	CodeVerifierBusy        = "verifier_busy"         // Other evidence packs are being verified.
 )
 
@@ -184,5 +187,8 @@ var Codes = map[string]CodeInfo{
 	CodeUpstreamUnreachable: {502, true, "The provider cannot be reached."},
 	CodeValueMalformed:      {502, false, "The sealed value cannot be opened for this call."},
 	CodeValueMissing:        {502, false, "The gateway no longer holds the value to be stored; store it again."},
+	CodeVaultDenied:         {502, false, "The store of secrets denies the vault-broker access: its token, role or policy does not permit the request."},
+	CodeVaultSealed:         {503, true, "The store of secrets is sealed; an operator has to unseal it."},
+	CodeVaultUnavailable:    {503, true, "The store of secrets does not respond."},
 	CodeVerifierBusy:        {429, true, "Other evidence packs are being verified."},
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // meshOptions holds the flags of a mesh in one process. They override the members of the
@@ -104,10 +105,14 @@ func meshConfig(x *config.Config) (mesh.Config, error) {
 			return cfg, err
 		}
 	}
+	vault, err := vaultbroker.ConfigOf(&x.VaultBroker, "")
+	if err != nil {
+		return cfg, fail(exitUsage, "%v", err)
+	}
+	cfg.Vault = vault.Vault
 	if !x.LLMRouter.Document.Given() {
 		return cfg, nil
 	}
-	var err error
 	cfg.LLM, err = readLLM(x.LLMRouter.Document)
 	return cfg, err
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // Version is the version of this program, as run.Version returns it.
@@ -63,6 +64,7 @@ type Config struct {
 	Power          bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
 	Noop           bool                     // offer tool.noop, for benchmarks and tests
 	VaultKEK       []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
+	Vault          vaultbroker.Vault        // Vault server that stores secrets and content keys; its zero value = encrypted files in Dir
 	Mirror         bool                     // maintain a mirror of the ledger in a separate NATS account
 	NoSnapshots    bool                     // build every view from the ledger's first event, and store no snapshots
 	TLSCert        string                   // PEM files with the gateway's certificate and key; empty = plain HTTP

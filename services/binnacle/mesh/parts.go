@@ -162,7 +162,11 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	if err != nil {
 		return err
 	}
-	*c = vaultbroker.Config{Dir: b.state(services.VaultBroker), KEK: kek, SealSeed: sealSeed}
+	*c = vaultbroker.Config{Vault: b.cfg.Vault, KEK: kek, SealSeed: sealSeed}
+	if b.cfg.Vault.Address != "" {
+		return nil
+	}
+	c.Dir = b.state(services.VaultBroker)
 	return private.Mkdir(c.Dir)
 }
 

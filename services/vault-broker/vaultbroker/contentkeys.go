@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -19,6 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/hashivault"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
@@ -35,9 +36,25 @@ const (
 	contentDomain = secret.ReservedNames + "/"
 )
 
-// named returns the name in either store of a tenant's secret or content key. Neither
-// tenants nor names contain a slash.
-func named(tenant, name string) string { return tenant + "/" + name }
+// open opens the stores of secrets and of content keys. It returns the client that has to
+// run while they are used, or nil if they are files. original is the tenant of values
+// that have none in their names.
+func (s *Service) open(original string) (*hashivault.Client, error) {
+	if s.Dir != "" {
+		secrets, content, err := openStores(s.Dir, s.KEK, original)
+		if err != nil {
+			return nil, err
+		}
+		s.secrets, s.content = secrets.Backend(), content.Backend()
+		return nil, nil
+	}
+	c, err := hashivault.New(s.Vault, s.env.Log)
+	if err != nil {
+		return nil, err
+	}
+	s.secrets, s.content = hashivault.NewKV(c, "secrets", s.KEK), hashivault.NewKV(c, "content-keys", s.KEK)
+	return c, nil
+}
 
 // openStores checks the folder dir with private.Check and opens both stores in it. It moves
 // content keys that releases up to 0.4 stored among the secrets to the store of content
@@ -75,14 +92,21 @@ var contentTools = []contract.Tool{
 // contains the keys of the query's tenant, sealed to the recipient that the query names.
 func (s *Service) serveContentKeys() {
 	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
-		k, err := s.contentKeys(transient.Tenant(ctx))
+		k, err := s.contentKeys(ctx, transient.Tenant(ctx))
+		defer func() {
+			for _, key := range k.Keys {
+				clear(key)
+			}
+		}()
 		if err != nil {
+			s.env.Log.Warn("the content keys cannot be read", "err", err)
 			return sealed, errors.New("the content keys cannot be read")
 		}
 		plain, err := json.Marshal(k)
 		if err != nil {
 			return sealed, err
 		}
+		defer clear(plain)
 		sealed.Sealed, err = seal.To(q.Recipient, contentkeys.Info, plain)
 		return sealed, err
 	})
@@ -90,22 +114,28 @@ func (s *Service) serveContentKeys() {
 
 // contentKeys returns all content keys of a tenant that are not destroyed, with the newest
 // as the current one. If there are none, it creates one.
-func (s *Service) contentKeys(tenant string) (contentkeys.Keys, error) {
+func (s *Service) contentKeys(ctx context.Context, tenant string) (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	for _, name := range s.keys.Names(named(tenant, "")) { // Names returns sorted names, so the last usable key is the newest
-		v, err := s.keys.Get(name)
+	ids, err := s.content.Names(ctx, tenant)
+	if err != nil {
+		return k, err
+	}
+	for _, id := range ids { // the names are sorted, so the last usable key is the newest
+		v, err := s.content.Get(ctx, tenant, id, 0)
+		if errors.Is(err, backend.ErrErased) {
+			continue
+		}
 		if err != nil {
 			return k, err
 		}
-		id := strings.TrimPrefix(name, named(tenant, ""))
-		if len(v) == contentKeySize { // the value of a destroyed key is empty
-			k.Keys[id], k.Current = v, id
+		if len(v.Bytes) == contentKeySize { // releases up to 0.6 stored an empty value in the place of a destroyed key
+			k.Keys[id], k.Current = v.Bytes, id
 		}
 	}
 	if k.Current == "" {
-		id, key, err := s.newContentKey(tenant)
+		id, key, err := s.newContentKey(ctx, tenant)
 		if err != nil {
 			return k, err
 		}
@@ -117,30 +147,40 @@ func (s *Service) contentKeys(tenant string) (contentkeys.Keys, error) {
 const contentKeySize = 32
 
 // newContentKey creates the next key of a tenant and returns its id and value. The key is
-// durable if the error is nil, and otherwise must not be used. The caller must hold
+// durable if the error is nil, and otherwise must not be used. If another instance creates
+// the same id at the same time, one of them takes the next id. The caller must hold
 // contentMu.
-func (s *Service) newContentKey(tenant string) (string, []byte, error) {
-	n := 1
-	if names := s.keys.Names(named(tenant, "")); len(names) > 0 {
-		if _, err := fmt.Sscanf(strings.TrimPrefix(names[len(names)-1], named(tenant, "")), "tk-%d", &n); err != nil {
+func (s *Service) newContentKey(ctx context.Context, tenant string) (string, []byte, error) {
+	key := make([]byte, contentKeySize)
+	rand.Read(key)
+	for {
+		n := 1
+		names, err := s.content.Names(ctx, tenant)
+		if err != nil {
 			return "", nil, err
 		}
-		n++
+		if len(names) > 0 {
+			if _, err := fmt.Sscanf(names[len(names)-1], "tk-%d", &n); err != nil {
+				return "", nil, err
+			}
+			n++
+		}
+		id := fmt.Sprintf("tk-%06d", n)
+		if _, err = s.content.Put(ctx, tenant, id, key, 0); !errors.Is(err, backend.ErrConflict) {
+			return id, key, err
+		}
 	}
-	id, key := fmt.Sprintf("tk-%06d", n), make([]byte, contentKeySize)
-	rand.Read(key)
-	return id, key, s.keys.Put(named(tenant, id), key)
 }
 
-// content executes a call that creates or destroys a content key of its tenant.
-func (s *Service) content(w *execute.Work) execute.Result {
+// changeContentKey executes a call that creates or destroys a content key of its tenant.
+func (s *Service) changeContentKey(ctx context.Context, w *execute.Work) execute.Result {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	effect, id := "content_key.made", ""
 	if w.Call.Kind == kindRotate {
 		var err error
-		if id, _, err = s.newContentKey(w.Event.Tenant); err != nil {
-			return execute.Fail(contract.CodeInternal, "the store could not be written")
+		if id, _, err = s.newContentKey(ctx, w.Event.Tenant); err != nil {
+			return s.unchanged(w, err)
 		}
 	} else {
 		var args struct {
@@ -150,18 +190,30 @@ func (s *Service) content(w *execute.Work) execute.Result {
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 		effect, id = "content_key.destroyed", args.ID
-		name := named(w.Event.Tenant, id)
-		v, err := s.keys.Get(name)
-		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
+		v, err := s.content.Get(ctx, w.Event.Tenant, id, 0)
+		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrErased) || err == nil && len(v.Bytes) != contentKeySize {
 			return execute.Fail(contract.CodeNotFound, "id: content key %s not found or destroyed", id)
 		}
-		// Put stores an empty value instead of removing the name, so that the id is
-		// never used again.
-		if err != nil || s.keys.Put(name, []byte{}) != nil {
-			return execute.Fail(contract.CodeInternal, "the store could not be written")
+		clear(v.Bytes)
+		if err == nil {
+			err = s.content.Erase(ctx, w.Event.Tenant, id)
+		}
+		if err != nil {
+			return s.unchanged(w, err)
 		}
 	}
 	c := canon.Object(nil)
 	c.Str("id", id)
 	return execute.Result{EffectType: effect, Output: c.End()}
+}
+
+// unchanged returns the result of a call whose change of a content key failed with err. If
+// the store did not respond, the change may have been made.
+func (s *Service) unchanged(w *execute.Work, err error) execute.Result {
+	s.env.Log.Error("a content key cannot be changed", "tenant", w.Event.Tenant, "call", w.Call.ID, "err", err)
+	res := execute.Fail(code(err), "the store could not be written: %s", cause(err))
+	if errors.Is(err, backend.ErrUnavailable) {
+		res.Status = contract.Unknown
+	}
+	return res
 }

@@ -37,10 +37,10 @@ func TestContentKeys(t *testing.T) {
 	}
 	dir := t.TempDir()
 	s := &Service{env: &run.Env{Box: box("vault-broker")}}
+	s.Dir, s.KEK = dir, make([]byte, 32)
 	open := func() {
 		t.Helper()
-		var err error
-		if s.store, s.keys, err = openStores(dir, make([]byte, 32), "t"); err != nil {
+		if _, err := s.open("t"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestContentKeys(t *testing.T) {
 	}
 	tenant := "t"
 	do := func(kind, args string) execute.Result {
-		return s.content(&execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args)})
+		return s.changeContentKey(ctx, &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args)})
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000002"}` {
 		t.Fatal(r)
@@ -75,13 +75,13 @@ func TestContentKeys(t *testing.T) {
 		t.Fatal(r)
 	}
 	open()
-	k, err := s.contentKeys("t")
+	k, err := s.contentKeys(t.Context(), "t")
 	if err != nil || len(k.Keys) != 1 || k.Current != "tk-000001" {
 		t.Fatal(k.Current, len(k.Keys), err)
 	}
 	// Another tenant's keys have the same ids but other values, and destroying one of
 	// them leaves this tenant's key unchanged.
-	other, err := s.contentKeys("u")
+	other, err := s.contentKeys(t.Context(), "u")
 	if err != nil || other.Current != "tk-000001" || len(other.Keys) != 1 || bytes.Equal(other.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal(other.Current, len(other.Keys), err)
 	}
@@ -93,7 +93,7 @@ func TestContentKeys(t *testing.T) {
 		t.Fatal(r)
 	}
 	tenant = "t"
-	if again, err := s.contentKeys("t"); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
+	if again, err := s.contentKeys(t.Context(), "t"); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal("destroyed by another tenant:", again.Current, err)
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000003"}` {
@@ -118,19 +118,21 @@ func TestOldStore(t *testing.T) {
 	}
 	s := &Service{}
 	for range 2 {
-		if s.store, s.keys, err = openStores(dir, kek, "t"); err != nil {
+		secrets, content, err := openStores(dir, kek, "t")
+		if err != nil {
 			t.Fatal(err)
 		}
-		k, err := s.contentKeys("t")
+		s.content = content.Backend()
+		k, err := s.contentKeys(t.Context(), "t")
 		if err != nil || k.Current != "tk-000002" || len(k.Keys) != 1 || string(k.Keys["tk-000002"]) != "0123456789abcdef0123456789abcdef" {
 			t.Fatal(k, err)
 		}
-		if names := s.store.Names(""); len(names) != 1 || names[0] != "t/llm.openai" {
+		if names := secrets.Names(""); len(names) != 1 || names[0] != "t/llm.openai" {
 			t.Fatal(names)
 		}
 		// A broker of an earlier release, or a restored file, may have stored the name
 		// again.
-		if err := s.store.Put("content-key/tk-000002", []byte("ffffffffffffffffffffffffffffffff")); err != nil {
+		if err := secrets.Put("content-key/tk-000002", []byte("ffffffffffffffffffffffffffffffff")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,31 +150,38 @@ func TestOldStore(t *testing.T) {
 // that equal values have different fingerprints, and that a tenant without the secret is
 // refused as if no tenant had it.
 func TestSecretsOfTenants(t *testing.T) {
-	s := &Service{}
-	var err error
-	if s.store, s.keys, err = openStores(t.TempDir(), make([]byte, 32), "t"); err != nil {
+	secrets, _, err := openStores(t.TempDir(), make([]byte, 32), "t")
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, v := range map[string]string{named("t", "llm.a"): "t's", named("u", "llm.a"): "u's", named("t", "same"): "x", named("u", "same"): "x"} {
-		if err := s.store.Put(name, []byte(v)); err != nil {
+	s := &Service{secrets: secrets.Backend()}
+	for name, v := range map[string]string{"t/llm.a": "t's", "u/llm.a": "u's", "t/same": "x", "u/same": "x"} {
+		if err := secrets.Put(name, []byte(v)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	value := func(tenant, name string) (released, string) {
+		v, no, err := s.value(t.Context(), &contract.Event{Tenant: tenant}, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v, no.reason
+	}
 	for tenant, want := range map[string]string{"t": "t's", "u": "u's"} {
-		if v, _, refusal := s.value(tenant, "llm.a"); string(v) != want || refusal != "" {
-			t.Errorf("%s: %q %s", tenant, v, refusal)
+		if v, refusal := value(tenant, "llm.a"); string(v.value) != want || refusal != "" {
+			t.Errorf("%s: %q %s", tenant, v.value, refusal)
 		}
 	}
-	_, one, _ := s.value("t", "same")
-	_, two, _ := s.value("u", "same")
-	if one == two || one == "" {
-		t.Errorf("equal secrets of two tenants show: %s %s", one, two)
+	one, _ := value("t", "same")
+	two, _ := value("u", "same")
+	if one.print == two.print || one.print == "" {
+		t.Errorf("equal secrets of two tenants show: %s %s", one.print, two.print)
 	}
-	_, _, other := s.value("w", "llm.a")
-	if _, _, none := s.value("w", "llm.b"); strings.ReplaceAll(other, "llm.a", "llm.b") != none || !strings.Contains(none, "does not exist") {
+	_, other := value("w", "llm.a")
+	if _, none := value("w", "llm.b"); strings.ReplaceAll(other, "llm.a", "llm.b") != none || !strings.Contains(none, "does not exist") {
 		t.Errorf("%q and %q", other, none)
 	}
-	if _, _, refusal := s.value("w", "../t/llm.a"); refusal == "" {
+	if _, refusal := value("w", "../t/llm.a"); refusal == "" {
 		t.Error("a path to another tenant's secret is a name")
 	}
 	if _, _, err := openStores(t.TempDir(), make([]byte, 32), "content-key"); err == nil {

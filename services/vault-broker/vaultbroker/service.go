@@ -1,7 +1,7 @@
 // Package vaultbroker stores secrets and releases them, sealed, to the executor that a
 // verified decision names. It also stores the content keys of tenants. No event, log
-// line or error contains a value. Only one instance runs at a time, because it owns the
-// files.
+// line or error contains a value. With the encrypted files only one instance runs at a
+// time, because it owns them; with HashiCorp Vault, several instances share the values.
 package vaultbroker
 
 import (
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -34,26 +33,31 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/hashivault"
 )
 
-// Config is the vault-broker's configuration: the folder of its files, and its keys. It
+// Config is the vault-broker's configuration: where values are stored, and its keys. It
 // contains secret keys and must not be logged.
 type Config struct {
-	Dir      string // folder of the encrypted files
+	Dir      string // folder of the encrypted files; "" if values are stored in Vault
+	Vault    Vault  // Vault server; its zero value if values are stored in files
 	KEK      []byte // key-encryption key, 32 bytes
 	SealSeed []byte // X25519 private key that opens sealed values; its public key is published
 }
+
+// Vault describes a Vault server and how the broker logs in to it.
+type Vault = hashivault.Config
 
 // Service implements run.Service. It releases a secret only for a decision that it has
 // verified itself, and records the release before it sends the value.
 type Service struct {
 	Config
 
-	env   *run.Env
-	store *store.Store // stored secrets
-	keys  *store.Store // content keys
-	key   *seal.Key
+	env     *run.Env
+	secrets backend.Backend
+	content backend.Backend // content keys
+	key     *seal.Key
 
 	contentMu sync.Mutex
 
@@ -63,9 +67,14 @@ type Service struct {
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
 // Declaration implements run.Service. The service executes calls and handles requests
-// for secrets. It also reads cancellations and freezes.
-func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.ExecutorControl("vault-broker")}}
+// for secrets. It also reads cancellations and freezes. An instance that uses encrypted
+// files is the only one.
+func (s *Service) Declaration() bus.Declaration {
+	slots, alone := 4, ""
+	if s.Dir != "" {
+		slots, alone = 1, "store secrets in Vault, which several instances share (vault-broker.store: vault)"
+	}
+	return bus.Declaration{Service: "vault-broker", Slots: slots, Alone: alone, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.ExecutorControl("vault-broker")}}
 }
 
 var putTool = contract.Tool{
@@ -91,7 +100,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	// Values without a tenant in their names were stored when the mesh had one tenant.
-	if s.store, s.keys, err = openStores(s.Dir, s.KEK, cmp.Or(cell.Original, cell.Tenant)); err != nil {
+	vault, err := s.open(cmp.Or(cell.Original, cell.Tenant))
+	if err != nil {
 		return fmt.Errorf("vault: %w", err)
 	}
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "vault-broker", tools()); err != nil {
@@ -103,9 +113,13 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		if w.Call.Kind == putTool.Kind {
 			return s.put(ctx, w)
 		}
-		return s.content(w)
+		return s.changeContentKey(ctx, w)
 	})
 	g, ctx := errgroup.WithContext(ctx)
+	if vault != nil {
+		g.Go(func() error { return vault.Run(ctx) })
+		env.Report(func(context.Context) run.Health { return run.Health{Name: "vault", OK: vault.Err() == nil} })
+	}
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {
 		return consumer.Run(ctx, env.Conn, "vault-broker", requests, 16, s.request)
@@ -135,14 +149,19 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeValueMalformed, "the sealed value cannot be opened for this call")
 	}
-	name := named(w.Event.Tenant, args.Name)
-	fp, err := s.store.Fingerprint(name, value)
-	if err != nil || s.store.Put(name, value) != nil {
-		return execute.Fail(contract.CodeInternal, "the store could not be written")
+	defer clear(value)
+	version, res := s.putValue(ctx, w.Event.Tenant, args.Name, value)
+	if res != nil {
+		return *res
+	}
+	fp, err := backend.Fingerprint(s.KEK, w.Event.Tenant, value)
+	if err != nil {
+		return execute.Fail(contract.CodeInternal, "the fingerprint could not be derived")
 	}
 	c := canon.Object(nil)
 	c.Str("fingerprint", fp)
 	c.Str("name", args.Name)
+	c.Int("version", int64(version))
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
 
@@ -173,25 +192,24 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 // sequence seq, waits until that event is durable, and then sends the sealed values or the
 // refusal. It returns an error if the request must be redelivered.
 func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) error {
-	values, prints, refusal, err := s.check(ctx, e, seq, req)
+	released, refusal, err := s.check(ctx, e, seq, req)
+	defer released.clear()
 	if err != nil {
 		return err
 	}
-	answer := secret.Sealed{Refused: refusal}
+	answer := secret.Sealed{Refused: refusal.reason, Code: refusal.code}
 	var fact *contract.Event
-	if refusal != "" {
-		fact = s.env.Emit.New(events.SecretRefusedName, e.Session, contract.Bytes(&events.SecretRefused{CallID: req.CallID, DecisionID: req.DecisionID, Reason: refusal, To: req.To}), e)
+	if refusal.reason != "" {
+		fact = s.env.Emit.New(events.SecretRefusedName, e.Session, contract.Bytes(&events.SecretRefused{CallID: req.CallID, DecisionID: req.DecisionID, Reason: refusal.reason, To: req.To}), e)
 	} else {
-		plain, err := json.Marshal(values)
-		if err != nil {
-			return err
-		}
+		plain := released.document()
 		sealed, err := seal.To(req.Recipient, secret.RequestInfo(e.Tenant, req), plain)
+		clear(plain)
 		if err != nil {
 			return err
 		}
 		answer.Sealed = base64.StdEncoding.EncodeToString(sealed)
-		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{CallID: req.CallID, DecisionID: req.DecisionID, Secrets: prints, To: req.To}), e)
+		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{CallID: req.CallID, DecisionID: req.DecisionID, Secrets: released.prints(), To: req.To}), e)
 	}
 	fact.ID = contract.IDSecretFact + e.ID
 	if err := s.record(ctx, fact); err != nil {
@@ -225,28 +243,30 @@ func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 	return err
 }
 
-// check returns the requested values of the event's tenant and, for the ledger, their
-// names with their fingerprints. If the request must be refused, it returns the reason
-// as refusal. The values that may be released follow from the decision on the ledger.
-// It returns an error if the ledger cannot be read.
-func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
-	permits, refusal, err := s.permission(ctx, e, seq, req)
-	if err != nil || refusal != "" {
-		return nil, nil, refusal, err
+// check returns the requested values of the event's tenant, or the reason for which the
+// request must be refused. The values that may be released follow from the decision on the
+// ledger. It returns an error if the request must be redelivered: if the ledger cannot be
+// read, or the store for less than patience.
+func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (out values, no refusal, err error) {
+	permits, reason, err := s.permission(ctx, e, seq, req)
+	if err != nil || reason != "" {
+		return nil, refusal{reason: reason}, err
 	}
-	values = map[string]string{}
 	for _, name := range req.Names {
 		if !permits(name) {
-			return nil, nil, "the intent does not permit secret " + name, nil
+			return nil, refusal{reason: "the intent does not permit secret " + name}, nil
 		}
-		v, fp, refusal := s.value(e.Tenant, name)
-		if refusal != "" {
-			return nil, nil, refusal, nil
-		}
-		values[name] = string(v)
-		prints = append(prints, name+" "+fp)
 	}
-	return values, prints, "", nil
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	for _, name := range req.Names {
+		v, no, err := s.value(ctx, e, name)
+		if err != nil || no.reason != "" {
+			return out, no, err
+		}
+		out = append(out, v)
+	}
+	return out, no, nil
 }
 
 // permission returns a function that reports whether the requester may have a secret for
@@ -288,19 +308,4 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, from uint64) (b
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// value returns a tenant's secret and its fingerprint, or the reason for a refusal.
-func (s *Service) value(tenant, name string) (v []byte, fp, refusal string) {
-	if !secret.ValidName(name) {
-		return nil, "", "no secret is named " + strconv.Quote(name)
-	}
-	v, fp, err := s.store.Read(named(tenant, name))
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return nil, "", "secret " + name + " does not exist; store it with `binnacle secret put " + name + "`"
-	case err != nil:
-		return nil, "", "secret " + name + " cannot be read"
-	}
-	return v, fp, ""
 }

@@ -1,7 +1,8 @@
 // Package store stores values in one encrypted file. Each value is encrypted under its
 // own data key, and the data key is encrypted under the key-encryption key. Both
-// encryptions use AES-256-GCM with the store's domain and the value's name as additional
-// data, so a record that is moved to another domain or name does not decrypt.
+// encryptions use AES-256-GCM with the store's domain, the value's name and its version as
+// additional data, so a record that is moved to another domain, name or version does not
+// decrypt.
 //
 // A name has the form <owner>/<name>; names without an owner are those of releases up to
 // 0.5, and Rename gives them one.
@@ -11,10 +12,8 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,14 +21,17 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
 
-// ErrNotFound is returned by Get and Read if the name has no value.
-var ErrNotFound = errors.New("value not found")
+// ErrNotFound is returned by Get if the name has no value.
+var ErrNotFound = backend.ErrNotFound
 
 // Store is an open file of values by name. It is safe for concurrent use within one
 // process; no other process may have the file open.
@@ -40,6 +42,7 @@ type Store struct {
 	hmac   []byte // key of the fingerprints of values that releases up to 0.5 stored
 	mu     sync.Mutex
 	data   map[string]record
+	now    func() time.Time
 }
 
 type record struct {
@@ -49,6 +52,26 @@ type record struct {
 	// absent from a value that a release up to 0.5 stored, whose fingerprint must remain
 	// the one that is on the ledger.
 	Bound bool `json:"bound,omitempty"`
+	// Version is the number of the value, which is bound to the ciphertext. It is 0 in a
+	// value that a release up to 0.6 stored, which counts as version 1 and is bound to its
+	// name only.
+	Version int       `json:"version,omitempty"`
+	Created time.Time `json:"created,omitzero"`
+	Older   []record  `json:"older,omitempty"`   // earlier versions, the newest first
+	Deleted bool      `json:"deleted,omitempty"` // hidden until it is restored
+	Erased  bool      `json:"erased,omitempty"`  // the value is empty and the name is not used again
+}
+
+// number returns the number of the record's version.
+func (r *record) number() int { return max(r.Version, 1) }
+
+// bound returns the additional data of a record's ciphertexts: the store's domain, the
+// name, and the version, if the record has one.
+func (s *Store) bound(name string, version int) string {
+	if version == 0 {
+		return s.domain + name
+	}
+	return s.domain + name + "\x00" + strconv.Itoa(version)
 }
 
 // Open reads the file at path, which need not exist, and checks that every value
@@ -63,7 +86,7 @@ func Open(path string, kek []byte, domain string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, domain: domain, kek: kek, hmac: h, data: map[string]record{}}
+	s := &Store{path: path, domain: domain, kek: kek, hmac: h, data: map[string]record{}, now: time.Now}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -74,64 +97,89 @@ func Open(path string, kek []byte, domain string) (*Store, error) {
 	if err := json.Unmarshal(b, &s.data); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	for name := range s.data {
-		if _, err := s.get(name); err != nil {
-			return nil, fmt.Errorf("%s: the vault key does not decrypt a value: %w", path, err)
+	for name, newest := range s.data {
+		for _, r := range append([]record{newest}, newest.Older...) {
+			if _, err := s.open(name, &r); err != nil {
+				return nil, fmt.Errorf("%s: the vault key does not decrypt a value: %w", path, err)
+			}
 		}
 	}
 	return s, nil
 }
 
-// Fingerprint returns the fingerprint of a value that Put stores under a name: an
-// identifier that does not reveal the value. It is the first 16 bytes of an HMAC-SHA-256
-// under a key derived from the key-encryption key and the owner in the name, so equal
-// values of two owners have different fingerprints.
+// Fingerprint returns the fingerprint of a value that Put stores under a name; see
+// backend.Fingerprint.
 func (s *Store) Fingerprint(name string, value []byte) (string, error) {
 	owner, _, _ := strings.Cut(name, "/")
-	key, err := hkdf.Key(sha256.New, s.kek, nil, "binnacle vault fingerprint v2 "+owner, 32)
-	if err != nil {
-		return "", err
-	}
-	return fingerprint(key, value), nil
+	return backend.Fingerprint(s.kek, owner, value)
 }
 
-// fingerprint returns the fingerprint of a value under a key.
-func fingerprint(key, value []byte) string {
-	m := hmac.New(sha256.New, key)
-	m.Write(value)
-	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil)[:16])
-}
-
-// Put stores a value and replaces an older one. The value is durable when Put returns
+// Put stores a value as the next version of a name. The value is durable when Put returns
 // nil. After an error, Get returns the same as before Put, until the store is opened
 // again.
 func (s *Store) Put(name string, value []byte) error {
-	r, err := s.seal(name, value)
-	if err != nil {
-		return err
-	}
-	r.Bound = true
-	return s.change(func(data map[string]record) { data[name] = r })
+	_, err := s.put(name, value, backend.Any)
+	return err
 }
 
-// seal returns the record of a value under a name, with a new data key.
-func (s *Store) seal(name string, value []byte) (r record, err error) {
+// maxVersions is the number of versions of a value that are stored.
+const maxVersions = 10
+
+// put implements backend.Backend.Put.
+func (s *Store) put(name string, value []byte, expect int) (version int, err error) {
+	err = s.change(func(data map[string]record) error {
+		old, exists := data[name]
+		newest := 0
+		if exists {
+			newest = old.number()
+		}
+		switch {
+		case expect != backend.Any && expect != newest:
+			return backend.ErrConflict
+		case old.Erased:
+			return backend.ErrErased
+		}
+		version = newest + 1
+		r, err := s.seal(name, version, value)
+		if err != nil {
+			return err
+		}
+		r.Bound, r.Created = true, s.now().UTC()
+		if exists {
+			r.Older = append(r.Older, old.Older...)
+			old.Older = nil
+			r.Older = slices.Insert(r.Older, 0, old)
+			r.Older = r.Older[:min(len(r.Older), maxVersions-1)]
+		}
+		data[name] = r
+		return nil
+	})
+	return version, err
+}
+
+// seal returns the record of a version of a name, with a new data key.
+func (s *Store) seal(name string, version int, value []byte) (r record, err error) {
 	dek := make([]byte, 32)
+	defer clear(dek)
 	rand.Read(dek)
-	if r.Value, err = encrypt(dek, value, s.domain+name); err != nil {
+	if r.Value, err = encrypt(dek, value, s.bound(name, version)); err != nil {
 		return r, err
 	}
-	r.Wrapped, err = encrypt(s.kek, dek, s.domain+name)
+	r.Version = version
+	r.Wrapped, err = encrypt(s.kek, dek, s.bound(name, version))
 	return r, err
 }
 
 // change applies f to a copy of the values, replaces the file by the copy atomically and
-// durably, and then uses the copy. After an error, the values are the same as before.
-func (s *Store) change(f func(data map[string]record)) error {
+// durably, and then uses the copy. f must not change what a record points to. After an
+// error, which may be f's, the values are the same as before.
+func (s *Store) change(f func(data map[string]record) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := maps.Clone(s.data)
-	f(next)
+	if err := f(next); err != nil {
+		return err
+	}
 	b, err := json.Marshal(next)
 	if err != nil {
 		return err
@@ -167,10 +215,11 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return s.change(func(data map[string]record) {
+	return s.change(func(data map[string]record) error {
 		for _, name := range names {
 			delete(data, name)
 		}
+		return nil
 	})
 }
 
@@ -195,34 +244,20 @@ func (s *Store) Rename(owner string) error {
 		if err != nil {
 			return err
 		}
-		if added[to], err = s.seal(to, v); err != nil {
+		if added[to], err = s.seal(to, 1, v); err != nil {
 			return err
 		}
 	}
 	if len(old) == 0 {
 		return nil
 	}
-	return s.change(func(data map[string]record) {
+	return s.change(func(data map[string]record) error {
 		for _, name := range old {
 			delete(data, name)
 		}
 		maps.Copy(data, added)
+		return nil
 	})
-}
-
-// Read returns a decrypted value, which the caller owns, and its fingerprint. It returns
-// ErrNotFound if the name has no value.
-func (s *Store) Read(name string) (value []byte, fp string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if value, err = s.get(name); err != nil {
-		return nil, "", err
-	}
-	if !s.data[name].Bound {
-		return value, fingerprint(s.hmac, value), nil
-	}
-	fp, err = s.Fingerprint(name, value)
-	return value, fp, err
 }
 
 // Get returns a decrypted value, which the caller owns. It returns ErrNotFound if the
@@ -254,11 +289,17 @@ func (s *Store) get(name string) ([]byte, error) {
 	if !ok {
 		return nil, ErrNotFound
 	}
-	dek, err := decrypt(s.kek, r.Wrapped, s.domain+name)
+	return s.open(name, &r)
+}
+
+// open decrypts the value of a record of a name.
+func (s *Store) open(name string, r *record) ([]byte, error) {
+	dek, err := decrypt(s.kek, r.Wrapped, s.bound(name, r.Version))
 	if err != nil {
 		return nil, err
 	}
-	return decrypt(dek, r.Value, s.domain+name)
+	defer clear(dek)
+	return decrypt(dek, r.Value, s.bound(name, r.Version))
 }
 
 func gcm(key []byte) (cipher.AEAD, error) {

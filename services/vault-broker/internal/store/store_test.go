@@ -174,8 +174,18 @@ func open(t *testing.T, path string, kek []byte) *Store {
 	return s
 }
 
+// read returns a value and its fingerprint.
+func read(s *Store, name string) ([]byte, string, error) {
+	r, ok := s.data[name]
+	if !ok {
+		return nil, "", ErrNotFound
+	}
+	v, err := s.version(name, &r)
+	return v.Bytes, v.Fingerprint, err
+}
+
 // TestFingerprint checks that a fingerprint is the same after the store is opened again,
-// that it differs between values and between owners, that Read returns the same
+// that it differs between values and between owners, that a read returns the same
 // fingerprint as Fingerprint, and that a value of release 0.5 keeps the fingerprint of
 // that release, also under its new name, until it is stored again.
 func TestFingerprint(t *testing.T) {
@@ -188,17 +198,17 @@ func TestFingerprint(t *testing.T) {
 		}
 		want, err := s.Fingerprint(x[0], []byte(x[1]))
 		s = open(t, path, kek)
-		if v, got, err2 := s.Read(x[0]); err != nil || err2 != nil || got != want || string(v) != x[1] || seen[got] != "" {
+		if v, got, err2 := read(s, x[0]); err != nil || err2 != nil || got != want || string(v) != x[1] || seen[got] != "" {
 			t.Errorf("%s: %q has %s, want %s; so has %q (%v %v)", x[0], v, got, want, seen[got], err, err2)
 		}
 		seen[want] = x[0] + "=" + x[1]
 	}
-	old, err := s.seal("n", []byte("v")) // as release 0.5 stored it
+	old, err := s.seal("n", 0, []byte("v")) // as release 0.5 stored it
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.data["n"] = old
-	_, before, err := s.Read("n")
+	_, before, err := read(s, "n")
 	if err != nil || seen[before] != "" {
 		t.Fatal(before, err)
 	}
@@ -206,16 +216,16 @@ func TestFingerprint(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, path, kek)
-	if v, after, err := s.Read("c/n"); string(v) != "v" || after != before {
+	if v, after, err := read(s, "c/n"); string(v) != "v" || after != before {
 		t.Errorf("%q has %s, want %s (%v)", v, after, before, err)
 	}
 	if err := s.Put("c/n", []byte("v")); err != nil {
 		t.Fatal(err)
 	}
-	if _, again, err := s.Read("c/n"); again == before || err != nil {
+	if _, again, err := read(s, "c/n"); again == before || err != nil {
 		t.Errorf("%s %v", again, err)
 	}
-	if _, _, err := s.Read("n"); !errors.Is(err, ErrNotFound) {
+	if _, _, err := read(s, "n"); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }

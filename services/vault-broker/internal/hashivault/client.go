@@ -1,0 +1,433 @@
+// Package hashivault stores the vault-broker's values in HashiCorp Vault, or in a server
+// that speaks the same API, such as OpenBao: in a key-value engine of version 2.
+//
+// Client keeps the broker logged in: it renews the token, logs in again when the token has
+// ended, and repeats a request once with a new token. KV implements backend.Backend.
+package hashivault
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+	"github.com/hashicorp/vault/api/auth/approle"
+	"github.com/hashicorp/vault/api/auth/kubernetes"
+
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
+)
+
+// Config describes a Vault server and how the broker logs in. Exactly one of TokenFile,
+// RoleID and KubernetesRole must be set. It holds no secret: tokens and secret ids are
+// read from files at each login.
+type Config struct {
+	Address   string // URL of the server
+	CA        string // PEM file of the authority that signed the server's certificate; "" = the system's authorities
+	Namespace string // "" = the root namespace
+	Mount     string // mount path of the key-value engine
+	Prefix    string // path within the engine below which all values are stored
+	TokenFile string // file that holds a token
+
+	RoleID       string // role id of AppRole
+	SecretIDFile string // file that holds the secret id of AppRole, or a wrapping token if Wrapped is set
+	Wrapped      bool   // SecretIDFile holds a token for one use, with which the secret id is unwrapped
+
+	KubernetesRole string // role of the Kubernetes auth method
+	JWTFile        string // file of the service account's token; "" = where Kubernetes mounts it
+
+	AuthMount string // mount path of the auth method; "" = approle or kubernetes
+
+	Timeout time.Duration // of one request; 0 = 5 s
+}
+
+// Given reports whether a server is configured.
+func (c *Config) Given() bool { return c.Address != "" }
+
+// defaultTimeout is the time after which a server that does not respond counts as
+// unavailable.
+const defaultTimeout = 5 * time.Second
+
+// Client is a connection to Vault that stays logged in while Run runs. It is safe for
+// concurrent use.
+type Client struct {
+	cfg Config
+	log *slog.Logger
+	api *api.Client
+
+	secretID string // unwrapped secret id, which cannot be unwrapped again
+
+	mu     sync.Mutex
+	login  int           // number of successful logins
+	err    error         // why the client is not logged in; nil if it is
+	change chan struct{} // closed when login or err changes
+	again  chan int      // requests a new login in place of the given one
+}
+
+// New returns a client that is not logged in. It reads the CA file and checks the
+// configuration. It reads no variables of Vault's own, such as VAULT_TOKEN.
+func New(cfg Config, log *slog.Logger) (*Client, error) {
+	ways := 0
+	for _, w := range []string{cfg.TokenFile, cfg.RoleID, cfg.KubernetesRole} {
+		if w != "" {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return nil, fmt.Errorf("vault %s: set exactly one of token_file, role_id and kubernetes_role, so that the vault-broker can log in", cfg.Address)
+	}
+	if cfg.RoleID != "" && cfg.SecretIDFile == "" {
+		return nil, fmt.Errorf("vault %s: role_id needs secret_id_file", cfg.Address)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.CA != "" {
+		pem, err := os.ReadFile(cfg.CA)
+		if err != nil {
+			return nil, fmt.Errorf("vault ca: %w", err)
+		}
+		tlsConfig.RootCAs = x509.NewCertPool()
+		if !tlsConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("vault ca: %s holds no PEM certificate", cfg.CA)
+		}
+	}
+	h := &http.Client{
+		Transport:     &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: cfg.Timeout},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	c, err := api.NewClient(&api.Config{Address: cfg.Address, HttpClient: h, Timeout: cfg.Timeout, MaxRetries: 0})
+	if err != nil {
+		return nil, fmt.Errorf("vault %s: %w", cfg.Address, err)
+	}
+	c.ClearToken()
+	c.SetHeaders(http.Header{})
+	if cfg.Namespace != "" {
+		c.SetNamespace(cfg.Namespace)
+	}
+	return &Client{cfg: cfg, log: log, api: c, err: errNotYet, change: make(chan struct{}), again: make(chan int, 1)}, nil
+}
+
+// errNotYet is the state of a client before its first login.
+var errNotYet = fmt.Errorf("%w: not logged in yet", backend.ErrUnavailable)
+
+// Run keeps the client logged in until ctx ends, and then revokes the token if it comes
+// from a login. It returns nil.
+func (c *Client) Run(ctx context.Context) error {
+	wait := minWait
+	for ctx.Err() == nil {
+		s, err := c.authenticate(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				c.log.Warn("vault: login failed", "address", c.cfg.Address, "err", err)
+			}
+			c.set(0, err)
+			sleep(ctx, wait)
+			wait = min(2*wait, maxWait)
+			continue
+		}
+		wait = minWait
+		n := c.set(1, nil)
+		c.log.Info("vault: logged in", "address", c.cfg.Address, "ttl", time.Duration(s.Auth.LeaseDuration)*time.Second, "renewable", s.Auth.Renewable)
+		c.hold(ctx, s, n)
+	}
+	if c.cfg.TokenFile == "" {
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = c.api.Auth().Token().RevokeSelfWithContext(bye, "") // a token that is not revoked expires
+	}
+	return nil
+}
+
+// Bounds of the time between two attempts to log in.
+const (
+	minWait = 100 * time.Millisecond
+	maxWait = 5 * time.Second
+)
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// set records the state of the login and returns the number of logins.
+func (c *Client) set(logins int, err error) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.login += logins
+	c.err = err
+	close(c.change)
+	c.change = make(chan struct{})
+	return c.login
+}
+
+// hold renews the token of a login until it has ended, a request found it invalid, or ctx
+// ends.
+func (c *Client) hold(ctx context.Context, s *api.Secret, login int) {
+	var done <-chan error
+	ttl := time.Duration(s.Auth.LeaseDuration) * time.Second
+	var expiry <-chan time.Time
+	switch {
+	case s.Auth.Renewable:
+		w, err := c.api.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: s})
+		if err == nil {
+			go w.Start()
+			defer w.Stop()
+			done = w.DoneCh()
+			break
+		}
+		fallthrough
+	case ttl > 0:
+		expiry = time.After(ttl * 2 / 3)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-done:
+			return // renewing has failed, or the token has reached its maximum life
+		case <-expiry:
+			return
+		case n := <-c.again:
+			if n == login {
+				return
+			}
+		}
+	}
+}
+
+// authenticate logs in once and returns a secret whose Auth describes the token.
+func (c *Client) authenticate(ctx context.Context) (*api.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	var s *api.Secret
+	var err error
+	switch {
+	case c.cfg.TokenFile != "":
+		s, err = c.fromFile(ctx)
+	case c.cfg.RoleID != "":
+		s, err = c.appRole(ctx)
+	default:
+		s, err = c.kubernetes(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("login: %w", classify(err))
+	}
+	if s == nil || s.Auth == nil {
+		return nil, fmt.Errorf("%w: login: the server returned no token", backend.ErrUnavailable)
+	}
+	return s, nil
+}
+
+// fromFile uses the token in the configured file.
+func (c *Client) fromFile(ctx context.Context) (*api.Secret, error) {
+	token, err := readFile(c.cfg.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	c.api.SetToken(token)
+	s, err := c.api.Auth().Token().LookupSelfWithContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ttl, err := s.TokenTTL()
+	if err != nil {
+		return nil, err
+	}
+	renewable, err := s.TokenIsRenewable()
+	if err != nil {
+		return nil, err
+	}
+	return &api.Secret{Auth: &api.SecretAuth{ClientToken: token, Renewable: renewable, LeaseDuration: int(ttl / time.Second)}}, nil
+}
+
+// appRole logs in with AppRole. A wrapped secret id is unwrapped at the first login and
+// then kept in memory, because the wrapping token is valid once.
+func (c *Client) appRole(ctx context.Context) (*api.Secret, error) {
+	c.api.ClearToken()
+	id := c.secretID
+	if id == "" {
+		var err error
+		if id, err = readFile(c.cfg.SecretIDFile); err != nil {
+			return nil, err
+		}
+	}
+	if c.cfg.Wrapped && c.secretID == "" {
+		s, err := c.api.Logical().UnwrapWithContext(ctx, id)
+		if err != nil {
+			if status(err) == http.StatusBadRequest || status(err) == http.StatusForbidden {
+				return nil, fmt.Errorf("%w: the wrapping token in %s has been used or has expired; if this vault-broker has not used it, somebody else has read the secret id, so revoke that; then put a new wrapping token there", backend.ErrDenied, c.cfg.SecretIDFile)
+			}
+			return nil, err
+		}
+		unwrapped, _ := s.Data["secret_id"].(string)
+		if unwrapped == "" {
+			return nil, fmt.Errorf("%w: the wrapping token in %s wraps no secret id", backend.ErrDenied, c.cfg.SecretIDFile)
+		}
+		id, c.secretID = unwrapped, unwrapped
+	}
+	var o []approle.LoginOption
+	if c.cfg.AuthMount != "" {
+		o = append(o, approle.WithMountPath(c.cfg.AuthMount))
+	}
+	a, err := approle.NewAppRoleAuth(c.cfg.RoleID, &approle.SecretID{FromString: id}, o...)
+	if err != nil {
+		return nil, err
+	}
+	return c.api.Auth().Login(ctx, a)
+}
+
+// kubernetes logs in with the service account's token, which Kubernetes replaces in its
+// file from time to time.
+func (c *Client) kubernetes(ctx context.Context) (*api.Secret, error) {
+	c.api.ClearToken()
+	file := c.cfg.JWTFile
+	if file == "" {
+		file = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	}
+	o := []kubernetes.LoginOption{kubernetes.WithServiceAccountTokenPath(file)}
+	if c.cfg.AuthMount != "" {
+		o = append(o, kubernetes.WithMountPath(c.cfg.AuthMount))
+	}
+	a, err := kubernetes.NewKubernetesAuth(c.cfg.KubernetesRole, o...)
+	if err != nil {
+		return nil, err
+	}
+	return c.api.Auth().Login(ctx, a)
+}
+
+// readFile returns the content of a file that holds a credential, without surrounding
+// white space.
+func readFile(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", backend.ErrDenied, err)
+	}
+	text := strings.TrimSpace(string(b))
+	if text == "" {
+		return "", fmt.Errorf("%w: %s is empty", backend.ErrDenied, path)
+	}
+	return text, nil
+}
+
+// Err returns nil if the client is logged in, and otherwise why it is not.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// loggedIn waits until the client is logged in, and returns the number of the login.
+// After the timeout of a request, it returns the error of the last attempt.
+func (c *Client) loggedIn(ctx context.Context) (int, error) {
+	late := time.NewTimer(c.cfg.Timeout)
+	defer late.Stop()
+	for {
+		c.mu.Lock()
+		n, err, change := c.login, c.err, c.change
+		c.mu.Unlock()
+		if err == nil {
+			return n, nil
+		}
+		select {
+		case <-change:
+		case <-late.C:
+			return 0, err
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%w: %w", err, ctx.Err())
+		}
+	}
+}
+
+// Do calls op with a client that is logged in. It limits the time of op and classifies its
+// error. If the token has ended meanwhile, Do calls op again with a new one.
+func (c *Client) Do(ctx context.Context, op func(ctx context.Context, a *api.Client) error) error {
+	for first := true; ; first = false {
+		n, err := c.loggedIn(ctx)
+		if err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+		err = classify(op(limited, c.api))
+		cancel()
+		if !errors.Is(err, backend.ErrDenied) || !first || !c.ended(ctx) {
+			return err
+		}
+		c.mu.Lock()
+		if c.login == n && c.err == nil {
+			c.err = fmt.Errorf("%w: the token has ended", backend.ErrUnavailable)
+			select {
+			case c.again <- n:
+			default:
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+// ended reports whether the server says that the token is invalid, which it reports with
+// the same status as a lack of permission.
+func (c *Client) ended(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	_, err := c.api.Auth().Token().LookupSelfWithContext(ctx)
+	return status(err) == http.StatusForbidden
+}
+
+// status returns the HTTP status of the server's error, or 0.
+func status(err error) int {
+	var r *api.ResponseError
+	if errors.As(err, &r) {
+		return r.StatusCode
+	}
+	return 0
+}
+
+// classify returns err wrapped in the error of package backend that it amounts to. The
+// server's messages do not contain values.
+func classify(err error) error {
+	var r *api.ResponseError
+	switch {
+	case err == nil, known(err):
+		return err
+	case errors.Is(err, api.ErrSecretNotFound):
+		return backend.ErrNotFound
+	case !errors.As(err, &r):
+		return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
+	}
+	said := strings.Join(r.Errors, "; ")
+	switch {
+	case r.StatusCode == http.StatusForbidden, r.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("%w: %s", backend.ErrDenied, said)
+	case r.StatusCode == http.StatusBadRequest && strings.Contains(said, "check-and-set"):
+		return backend.ErrConflict
+	case r.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%w: %s", backend.ErrNotFound, said)
+	case r.StatusCode == http.StatusServiceUnavailable && strings.Contains(said, "sealed"):
+		return fmt.Errorf("%w: unseal it with `vault operator unseal`", backend.ErrSealed)
+	case r.StatusCode == http.StatusBadRequest:
+		return fmt.Errorf("%w: %s", backend.ErrDenied, said) // for example a login with an unknown secret id
+	}
+	return fmt.Errorf("%w: status %d: %s", backend.ErrUnavailable, r.StatusCode, said)
+}
+
+// known reports whether err wraps an error of package backend.
+func known(err error) bool {
+	for _, e := range []error{backend.ErrNotFound, backend.ErrDeleted, backend.ErrErased, backend.ErrConflict, backend.ErrDenied, backend.ErrSealed, backend.ErrUnavailable} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

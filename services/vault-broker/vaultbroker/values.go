@@ -1,0 +1,178 @@
+package vaultbroker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
+)
+
+// patience is how long a request waits for a store that does not respond or is sealed,
+// before it is refused or fails.
+const patience = 10 * time.Second
+
+// readTime limits the time for which the handling of one delivery of a request reads
+// values. It is below the AckWait of requests.
+const readTime = 4 * time.Second
+
+// refusal is the reason for which a request for secrets is refused, and its error code,
+// which is "" for the refusals of the broker itself. A refusal without a reason is none.
+type refusal struct{ code, reason string }
+
+// released is a value that a request releases, with its fingerprint.
+type released struct {
+	name, print string
+	value       []byte
+}
+
+// values are the values that a request releases.
+type values []released
+
+// prints returns the names with the fingerprints, for the ledger.
+func (v values) prints() (out []string) {
+	for _, r := range v {
+		out = append(out, r.name+" "+r.print)
+	}
+	return out
+}
+
+// document returns the JSON object of the values by name, in a buffer that the caller
+// owns and that was not copied while it grew.
+func (v values) document() []byte {
+	size := 2
+	for _, r := range v {
+		size += 6*(len(r.name)+len(r.value)) + 6 // a byte takes at most six in JSON
+	}
+	b := append(make([]byte, 0, size), '{')
+	for i, r := range v {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(canon.AppendString(b, r.name), ':')
+		b = canon.AppendString(b, string(r.value))
+	}
+	return append(b, '}')
+}
+
+// clear overwrites the values.
+func (v values) clear() {
+	for _, r := range v {
+		clear(r.value)
+	}
+}
+
+// value returns a secret of the event's tenant, or the reason for a refusal. It returns an
+// error if the event must be redelivered.
+func (s *Service) value(ctx context.Context, e *contract.Event, name string) (out released, no refusal, err error) {
+	if !secret.ValidName(name) {
+		return out, refusal{reason: "no secret is named " + strconv.Quote(name)}, nil
+	}
+	v, err := s.secrets.Get(ctx, e.Tenant, name, 0)
+	put := "; store it with `binnacle secret put " + name + "`"
+	switch {
+	case err == nil && v.Dynamic == "":
+		return released{name, v.Fingerprint, v.Bytes}, no, nil
+	case err == nil:
+		return out, refusal{reason: "secret " + name + " is dynamic, which this release does not issue"}, nil
+	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrErased):
+		return out, refusal{reason: "secret " + name + " does not exist" + put}, nil
+	case errors.Is(err, backend.ErrDeleted):
+		return out, refusal{reason: "secret " + name + " is deleted" + put}, nil
+	case backend.Retryable(err) && s.age(e) < patience:
+		return out, no, fmt.Errorf("secret %s: %w", name, err)
+	}
+	s.env.Log.Error("a secret cannot be read", "tenant", e.Tenant, "name", name, "call", e.CallID, "err", err)
+	return out, refusal{code: code(err), reason: "secret " + name + " cannot be read: " + cause(err)}, nil
+}
+
+// age returns the time since an event was recorded, according to its producer.
+func (s *Service) age(e *contract.Event) time.Duration {
+	t, err := contract.ParseTime(e.Time)
+	if err != nil {
+		return patience
+	}
+	return s.env.Emit.Now().Sub(t)
+}
+
+// code returns the error code for an error of a backend.
+func code(err error) string {
+	switch {
+	case errors.Is(err, backend.ErrDenied):
+		return contract.CodeVaultDenied
+	case errors.Is(err, backend.ErrSealed):
+		return contract.CodeVaultSealed
+	case backend.Retryable(err):
+		return contract.CodeVaultUnavailable
+	}
+	return contract.CodeInternal
+}
+
+// cause returns the text of an error of a backend for callers, without what the server
+// said, which is for the log.
+func cause(err error) string {
+	for _, e := range []error{backend.ErrDenied, backend.ErrSealed, backend.ErrUnavailable} {
+		if errors.Is(err, e) {
+			return e.Error()
+		}
+	}
+	return "internal error"
+}
+
+// putValue stores the next version of a tenant's secret and returns its number, or the
+// result of a call that failed. If the store does not respond, it repeats the request for
+// patience. A repetition does not store a second version: each request expects a version,
+// and a conflict after a request whose outcome is not known is resolved by reading what is
+// stored.
+func (s *Service) putValue(ctx context.Context, tenant, name string, value []byte) (int, *execute.Result) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var unsure bool
+	var err error
+	for newest := -1; ; {
+		if newest < 0 {
+			newest, err = s.secrets.Newest(ctx, tenant, name)
+		}
+		if err == nil {
+			var version int
+			if version, err = s.secrets.Put(ctx, tenant, name, value, newest); err == nil {
+				return version, nil
+			}
+			if errors.Is(err, backend.ErrConflict) {
+				if v, err := s.secrets.Get(ctx, tenant, name, newest+1); unsure && err == nil && bytes.Equal(v.Bytes, value) {
+					clear(v.Bytes)
+					return newest + 1, nil
+				}
+				newest, err = -1, nil
+				continue
+			}
+			unsure = unsure || backend.Retryable(err)
+		}
+		if !backend.Retryable(err) || ctx.Err() != nil {
+			break
+		}
+		if !unsure {
+			newest = -1
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+	s.env.Log.Error("a secret cannot be stored", "tenant", tenant, "name", name, "err", err)
+	res := execute.Fail(code(err), "the secret could not be stored: %s", cause(err))
+	if errors.Is(err, backend.ErrErased) {
+		res = execute.Fail(contract.CodeConflict, "name: the secret %s was erased, and its name cannot be used again", name)
+	}
+	if unsure {
+		res.Status, res.ErrorMessage = contract.Unknown, "whether the secret was stored is not known: "+cause(err)+"; store it again"
+	}
+	return 0, &res
+}
