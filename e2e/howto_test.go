@@ -16,6 +16,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaulttest"
 )
 
 // howto describes how the test runs one page. The fences of a page are executed in order:
@@ -59,6 +60,7 @@ var howtos = map[string]howto{
 	"replicated.md": {notRun: 0, setup: alone},
 	"sandboxes.md":  {notRun: 2, setup: alone},
 	"tenants.md":    {notRun: 0, setup: withMesh(harness.Options{})},
+	"vault.md":      {notRun: 0, setup: withVault},
 	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 }
 
@@ -315,6 +317,13 @@ func alone(t *testing.T, _ string) ([]string, []string) {
 		replace = append(replace, "127.0.0.1:"+port, ports.Free(t))
 	}
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
+}
+
+// withVault is the setup for pages that run a Vault server.
+func withVault(t *testing.T, work string) ([]string, []string) {
+	env, replace := alone(t, work)
+	path := "PATH=" + filepath.Join(harness.Root(), "bin") + ":" + vaulttest.Folder() + ":" + os.Getenv("PATH")
+	return append(env, path), append(replace, "127.0.0.1:8200", ports.Free(t))
 }
 
 // withGenerators is the setup for pages that generate clients: the commands use the npm

@@ -63,9 +63,13 @@ func putSecret(ctx context.Context, c *env, name string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	var doc map[string]string
+	var doc struct {
+		Fingerprint string `json:"fingerprint"`
+		Name        string `json:"name"`
+		Version     int    `json:"version,omitempty"`
+	}
 	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
 		return err
 	}
-	return c.print(doc, func() { fmt.Fprintf(c.out, "stored %s, fingerprint %s\n", doc["name"], doc["fingerprint"]) })
+	return c.print(doc, func() { fmt.Fprintf(c.out, "stored %s, fingerprint %s\n", doc.Name, doc.Fingerprint) })
 }

@@ -130,7 +130,7 @@ func (s *Service) contentKeys(ctx context.Context, tenant string) (contentkeys.K
 		if err != nil {
 			return k, err
 		}
-		if len(v.Bytes) == contentKeySize { // releases up to 0.6 stored an empty value in the place of a destroyed key
+		if len(v.Bytes) == contentKeySize { // releases up to 0.5 stored an empty value in the place of a destroyed key
 			k.Keys[id], k.Current = v.Bytes, id
 		}
 	}

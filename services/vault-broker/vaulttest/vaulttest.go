@@ -47,7 +47,7 @@ type Server struct {
 // and its key, the server speaks TLS; CA is the file of the certificate's authority.
 type Options struct{ Cert, Key, CA string }
 
-// Start starts a server that stores its data in a file until the test ends. It has a
+// Start starts a server that stores its data on disk until the test ends. It has a
 // key-value engine of version 2 at secret/.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
@@ -55,12 +55,7 @@ func Start(t testing.TB, o Options) *Server {
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("no Vault server at %s: build it with scripts/vault", binary)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr, cluster := free(t), free(t)
 	s := &Server{Addr: "http://" + addr, CA: o.CA, t: t, dir: t.TempDir(), web: &http.Client{Timeout: 10 * time.Second}}
 	security := "tls_disable = true"
 	if o.Cert != "" {
@@ -74,12 +69,14 @@ func Start(t testing.TB, o Options) *Server {
 		pool.AppendCertsFromPEM(pem)
 		s.web.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 	}
-	conf := fmt.Sprintf("storage \"file\" {\n  path = %q\n}\nlistener \"tcp\" {\n  address = %q\n  %s\n}\napi_addr = %q\ndisable_mlock = true\nplugin_directory = %q\n",
-		filepath.Join(s.dir, "data"), addr, security, s.Addr, Folder())
+	conf := fmt.Sprintf("storage \"raft\" {\n  path = %q\n  node_id = \"one\"\n  performance_multiplier = 1\n}\nlistener \"tcp\" {\n  address = %q\n  cluster_address = %q\n  %s\n}\napi_addr = %q\ncluster_addr = %q\ndisable_mlock = true\nplugin_directory = %q\n",
+		filepath.Join(s.dir, "data"), addr, cluster, security, s.Addr, "https://"+cluster, Folder())
+	if err := os.Mkdir(filepath.Join(s.dir, "data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(s.dir, "vault.hcl"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.run()
 	t.Cleanup(func() {
 		s.Kill()
 		if t.Failed() {
@@ -87,6 +84,7 @@ func Start(t testing.TB, o Options) *Server {
 			t.Logf("vault log:\n%s", b[max(0, len(b)-20000):])
 		}
 	})
+	s.run()
 	var keys struct {
 		Keys []string `json:"keys"`
 		Root string   `json:"root_token"`
@@ -101,6 +99,17 @@ func Start(t testing.TB, o Options) *Server {
 		return status == http.StatusOK
 	})
 	return s
+}
+
+// free returns a free address of the loopback interface.
+func free(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // run starts the process and waits until it listens.
@@ -150,7 +159,14 @@ func (s *Server) Restart() {
 
 // Pause stops the server's process, so that it accepts connections and does not respond,
 // until Resume is called.
-func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	s.eventually("stopping the process", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+		return err == nil && bytes.Contains(b, []byte(") T "))
+	})
+}
 
 // Resume continues the process that Pause stopped.
 func (s *Server) Resume() { s.signal(syscall.SIGCONT) }

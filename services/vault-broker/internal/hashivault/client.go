@@ -296,7 +296,11 @@ func (c *Client) kubernetes(ctx context.Context) (*api.Secret, error) {
 	if file == "" {
 		file = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	}
-	o := []kubernetes.LoginOption{kubernetes.WithServiceAccountTokenPath(file)}
+	jwt, err := readFile(file)
+	if err != nil {
+		return nil, err
+	}
+	o := []kubernetes.LoginOption{kubernetes.WithServiceAccountToken(jwt)}
 	if c.cfg.AuthMount != "" {
 		o = append(o, kubernetes.WithMountPath(c.cfg.AuthMount))
 	}

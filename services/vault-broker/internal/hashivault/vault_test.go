@@ -241,7 +241,7 @@ func TestTLS(t *testing.T) {
 // server nor the token comes from the environment.
 func TestVariables(t *testing.T) {
 	s := server(t)
-	for name, v := range map[string]string{"VAULT_ADDR": "http://127.0.0.1:1", "VAULT_TOKEN": "stray", "VAULT_NAMESPACE": "stray", "VAULT_SKIP_VERIFY": "1", "VAULT_HEADERS": `{"X-Vault-Namespace":"stray"}`} {
+	for name, v := range map[string]string{"VAULT_ADDR": "http://127.0.0.1:1", "VAULT_TOKEN": "stray", "VAULT_NAMESPACE": "stray", "VAULT_SKIP_VERIFY": "1", "VAULT_HEADERS": `{"X-Stray":"stray"}`} {
 		t.Setenv(name, v)
 	}
 	k, _ := run(t, Config{Address: s.Addr, TokenFile: file(t, "token", s.Token(time.Hour))})

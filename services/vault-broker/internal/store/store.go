@@ -53,7 +53,7 @@ type record struct {
 	// the one that is on the ledger.
 	Bound bool `json:"bound,omitempty"`
 	// Version is the number of the value, which is bound to the ciphertext. It is 0 in a
-	// value that a release up to 0.6 stored, which counts as version 1 and is bound to its
+	// value that a release up to 0.5 stored, which counts as version 1 and is bound to its
 	// name only.
 	Version int       `json:"version,omitempty"`
 	Created time.Time `json:"created,omitzero"`

@@ -54,7 +54,7 @@ func (s *Store) version(name string, r *record) (v backend.Value, err error) {
 	}
 	v.Version, v.Created = r.number(), r.Created
 	if v.Created.IsZero() {
-		v.Created = time.Unix(0, 0).UTC() // stored by a release up to 0.6, which did not record the time
+		v.Created = time.Unix(0, 0).UTC() // stored by a release up to 0.5, which did not record the time
 	}
 	if !r.Bound {
 		v.Fingerprint = backend.FingerprintUnder(s.hmac, v.Bytes)
