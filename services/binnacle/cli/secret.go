@@ -63,13 +63,9 @@ func putSecret(ctx context.Context, c *env, name string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	var doc struct {
-		Fingerprint string `json:"fingerprint"`
-		Name        string `json:"name"`
-		Version     int    `json:"version,omitempty"`
-	}
+	var doc map[string]string
 	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
 		return err
 	}
-	return c.print(doc, func() { fmt.Fprintf(c.out, "stored %s, fingerprint %s\n", doc.Name, doc.Fingerprint) })
+	return c.print(doc, func() { fmt.Fprintf(c.out, "stored %s, fingerprint %s\n", doc["name"], doc["fingerprint"]) })
 }

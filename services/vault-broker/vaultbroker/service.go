@@ -150,7 +150,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeValueMalformed, "the sealed value cannot be opened for this call")
 	}
 	defer clear(value)
-	version, res := s.putValue(ctx, w.Event.Tenant, args.Name, value)
+	res := s.putValue(ctx, w.Event.Tenant, args.Name, value)
 	if res != nil {
 		return *res
 	}
@@ -161,7 +161,6 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	c := canon.Object(nil)
 	c.Str("fingerprint", fp)
 	c.Str("name", args.Name)
-	c.Int("version", int64(version))
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
 

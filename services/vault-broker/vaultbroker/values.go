@@ -126,12 +126,12 @@ func cause(err error) string {
 	return "internal error"
 }
 
-// putValue stores the next version of a tenant's secret and returns its number, or the
-// result of a call that failed. If the store does not respond, it repeats the request for
+// putValue stores the next version of a tenant's secret. It returns the result of a call
+// that failed, or nil. If the store does not respond, it repeats the request for
 // patience. A repetition does not store a second version: each request expects a version,
 // and a conflict after a request whose outcome is not known is resolved by reading what is
 // stored.
-func (s *Service) putValue(ctx context.Context, tenant, name string, value []byte) (int, *execute.Result) {
+func (s *Service) putValue(ctx context.Context, tenant, name string, value []byte) *execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var unsure bool
@@ -141,14 +141,13 @@ func (s *Service) putValue(ctx context.Context, tenant, name string, value []byt
 			newest, err = s.secrets.Newest(ctx, tenant, name)
 		}
 		if err == nil {
-			var version int
-			if version, err = s.secrets.Put(ctx, tenant, name, value, newest); err == nil {
-				return version, nil
+			if _, err = s.secrets.Put(ctx, tenant, name, value, newest); err == nil {
+				return nil
 			}
 			if errors.Is(err, backend.ErrConflict) {
 				if v, err := s.secrets.Get(ctx, tenant, name, newest+1); unsure && err == nil && bytes.Equal(v.Bytes, value) {
 					clear(v.Bytes)
-					return newest + 1, nil
+					return nil
 				}
 				newest, err = -1, nil
 				continue
@@ -174,5 +173,5 @@ func (s *Service) putValue(ctx context.Context, tenant, name string, value []byt
 	if unsure {
 		res.Status, res.ErrorMessage = contract.Unknown, "whether the secret was stored is not known: "+cause(err)+"; store it again"
 	}
-	return 0, &res
+	return &res
 }

@@ -49,8 +49,7 @@ type SecretRequest struct {
 
 // SecretResponse is the response of POST /api/v1/secrets: the output of the vault-broker.
 type SecretResponse struct {
-	Fingerprint string `json:"fingerprint"`       // "hmac-sha256:" and, in hex, the first 16 bytes of the HMAC of the value under a key that only the vault-broker has
-	Version     int    `json:"version,omitempty"` // number of the stored version, from 1; absent for calls of releases up to 0.5
+	Fingerprint string `json:"fingerprint"` // "hmac-sha256:" and, in hex, the first 16 bytes of the HMAC of the value under a key that only the vault-broker has
 	Name        string `json:"name"`
 }
 
