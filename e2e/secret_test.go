@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ func TestSecretNowhere(t *testing.T) {
 					t.Fatalf("%v %+v %s", err, r, r.Body)
 				}
 			}
+			noCoreDumps(t, m)
 			stop()
 			if <-listing {
 				t.Error("a command line or an environment contains the secret")
@@ -54,6 +56,26 @@ func TestSecretNowhere(t *testing.T) {
 			m.StopAll()
 			leaks(t, m, value)
 		})
+	}
+}
+
+// noCoreDumps fails the test unless the limit of core files is zero in each process that
+// runs services.
+func noCoreDumps(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	checked := 0
+	for _, name := range m.Names() {
+		if name == "nats" || name == "provision" {
+			continue // neither receives secrets
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(m.PID(name)), "limits"))
+		if err != nil || !regexp.MustCompile(`(?m)^Max core file size +0 +0 `).Match(b) {
+			t.Errorf("%s may write a core file: %v", name, err)
+		}
+		checked++
+	}
+	if checked == 0 {
+		t.Error("no process was checked")
 	}
 }
 

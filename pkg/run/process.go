@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // Process holds the parts of a process that its services share: the configuration that
@@ -21,10 +23,14 @@ type Process struct {
 }
 
 // StartProcess starts the admin listener and the reloading of the configuration; both
-// end with ctx. now is the current configuration, and load reads it again; if load is
+// end with ctx. It also turns core dumps off, because the memory of a service may contain
+// secrets. now is the current configuration, and load reads it again; if load is
 // nil, nothing is reloaded. The caller sets Ready once its services accept work. An
 // error means that the listener's address cannot be bound.
 func StartProcess(ctx context.Context, now *config.Loaded, load func() (*config.Loaded, error), level *logs.Level) (*Process, error) {
+	if err := private.NoCoreDumps(); err != nil {
+		return nil, fmt.Errorf("core dumps cannot be turned off: %w", err)
+	}
 	p := &Process{Metrics: NewMetrics()}
 	p.Live = &Live{Load: load, Level: level, Metrics: p.Metrics}
 	p.Live.Start(ctx, now)

@@ -8,6 +8,7 @@ package main
 
 import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
@@ -16,6 +17,9 @@ import (
 // names another source, and the seal key from the file vault.seal.
 func main() {
 	run.Main("vault-broker", func(keys run.Keys, c *config.Config) (run.Service, error) {
+		if err := private.NotDumpable(); err != nil {
+			return nil, err
+		}
 		kek, err := keyEncryptionKey(keys, c.VaultBroker.KEK)
 		if err != nil {
 			return nil, err
