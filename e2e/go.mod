@@ -62,7 +62,6 @@ require (
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/binnacle-mesh/binnacle/schemas v0.0.0
-	github.com/binnacle-mesh/binnacle/services/vault-broker v0.0.0
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.16 // indirect

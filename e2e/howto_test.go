@@ -16,7 +16,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaulttest"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 )
 
 // howto describes how the test runs one page. The fences of a page are executed in order:

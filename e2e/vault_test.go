@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaulttest"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 )
 
 // vaultConfig returns the section of the vault-broker that stores values in the server, with

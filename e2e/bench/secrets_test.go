@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaulttest"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 )
 
 // secrets measures what the delivery of a secret adds to a call of a tool: calls of a pack

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend/backendtest"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaulttest"
 )
 
 // file writes a file that only its owner can read and returns its path.
