@@ -30,7 +30,7 @@ const slotFree = "free"
 type RunningError struct {
 	Service string
 	Holders []string // one per slot: "INSTANCE on HOST, process PID", or only INSTANCE for a lease of an earlier release
-	Alone   string // Declaration.Alone
+	Alone   string   // Declaration.Alone
 }
 
 // Error returns a message that names the running instances and their processes, and
