@@ -56,9 +56,11 @@ func egressOf(in *Inputs, v Answer) []contract.EgressRule {
 	if !declaresEgress(t) || len(t.EgressRules)+len(v.Egress)+len(in.P0.Egress) == 0 {
 		return nil
 	}
-	rules := netrule.Intersect(append(netrule.OfHosts(t.Egress), t.EgressRules...), in.P0.egress())
-	for _, ceiling := range v.Egress {
-		rules = netrule.Intersect(rules, ceiling)
+	rules := slices.Concat(t.EgressRules, netrule.OfHosts(t.Egress)) // the first match counts, and hosts have no restrictions
+	for _, ceiling := range append([][]contract.EgressRule{in.P0.egress()}, v.Egress...) {
+		if rules = netrule.Intersect(rules, ceiling); netrule.Exceeds(rules) {
+			break // reaches denies the call
+		}
 	}
 	return rules
 }
@@ -67,7 +69,11 @@ func egressOf(in *Inputs, v Answer) []contract.EgressRule {
 // declares, in a list of rules that the egress-broker can enforce.
 func reaches(in *Inputs, v Answer) bool {
 	rules := egressOf(in, v)
-	return rules == nil || len(rules) > 0 && len(rules) <= netrule.MaxRules
+	if rules == nil {
+		return true
+	}
+	_, err := netrule.Compile(rules)
+	return err == nil && len(rules) > 0
 }
 
 // HostsOf returns the hosts that the tool declares, for rules of policies: those in Egress
@@ -77,6 +83,25 @@ func HostsOf(t *contract.Tool) []string {
 	for i := range t.EgressRules {
 		if h := t.EgressRules[i].Host; !slices.Contains(out, h) {
 			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// SecretsOf returns the names of the secrets that calls of the tool use, for rules of
+// policies: those that the tool receives, and then the others that the egress-broker adds to
+// its requests. A secret that is granted by a pattern is used by the
+// executor; the tool does not receive it.
+func SecretsOf(t *contract.Tool) []string {
+	out := []string{}
+	for i := range t.Secrets {
+		if !t.Secrets[i].Pattern() {
+			out = append(out, t.Secrets[i].Name)
+		}
+	}
+	for i := range t.EgressRules {
+		if c := t.EgressRules[i].Credential; c != nil && !slices.Contains(out, c.Secret) {
+			out = append(out, c.Secret)
 		}
 	}
 	return out

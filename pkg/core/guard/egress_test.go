@@ -1,7 +1,9 @@
 package guard_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -20,6 +22,10 @@ func TestEgressRules(t *testing.T) {
 	api := contract.EgressRule{Host: "api.a.org", Mode: netrule.Terminate, Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}, Credential: token}
 	get := api
 	get.Methods = []string{"GET"}
+	var nine, ends, begins []string
+	for i := range 9 {
+		nine, ends, begins = append(nine, fmt.Sprint("/p", i)), append(ends, fmt.Sprintf("/*x%dx", i)), append(begins, fmt.Sprintf("/y%dy*", i))
+	}
 	for name, c := range map[string]struct {
 		set    func(in *guard.Inputs)
 		denied bool
@@ -50,6 +56,18 @@ func TestEgressRules(t *testing.T) {
 			in.Tool.EgressRules, in.P0.EgressHosts = rules{api}, []string{"*"}
 			in.P2 = []guard.Answer{{Egress: []rules{{{Host: "*.org"}}}}, {Egress: []rules{{{Host: "api.a.org", Methods: []string{"GET"}}}}}}
 		}, false, rules{get}},
+		"hosts come after rules": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.Tool.Egress, in.P0.EgressHosts = rules{api}, []string{"api.a.org:443"}, []string{"*"}
+		}, false, rules{api, {Host: "api.a.org", Mode: netrule.Terminate, Port: 443}, {Host: "api.a.org", Mode: netrule.HTTP, Port: 443}}},
+		"nine paths in both lists": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.Egress = rules{{Host: "a.org", Mode: netrule.HTTP, Paths: nine}}, rules{{Host: "*", Paths: nine}}
+		}, false, rules{{Host: "a.org", Mode: netrule.HTTP, Paths: nine}}},
+		"more paths than the broker accepts": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.Egress = rules{{Host: "a.org", Mode: netrule.HTTP, Paths: ends}}, rules{{Host: "*", Paths: begins}}
+		}, true, nil},
+		"a longer pattern than the broker accepts": {func(in *guard.Inputs) {
+			in.Tool.EgressRules, in.P0.Egress = rules{{Host: "a.org", Mode: netrule.HTTP, Paths: []string{"/*" + strings.Repeat("a", 400)}}}, rules{{Host: "*", Paths: []string{"/" + strings.Repeat("b", 400) + "*"}}}
+		}, true, nil},
 		"hosts narrowed by P1": {func(in *guard.Inputs) {
 			in.Tool.Egress, in.P0.EgressHosts = []string{"a.org", "b.org:8080"}, []string{"*"}
 			in.P1.Egress = []rules{{{Host: "b.org"}}}
@@ -100,6 +118,21 @@ func TestHostsOf(t *testing.T) {
 		t.Error(got)
 	}
 	if got := guard.HostsOf(&contract.Tool{}); got == nil || len(got) != 0 {
+		t.Error(got)
+	}
+}
+
+// TestSecretsOf shows the secrets that policies see: also those of credentials, and none that
+// are granted by a pattern.
+func TestSecretsOf(t *testing.T) {
+	with := func(name string) contract.EgressRule {
+		return contract.EgressRule{Credential: &contract.EgressCredential{Secret: name}}
+	}
+	tool := &contract.Tool{Secrets: []contract.SecretGrant{{Name: "a"}, {Name: "llm.*"}}, EgressRules: rules{{}, with("b"), with("b"), with("a")}}
+	if got := guard.SecretsOf(tool); !slices.Equal(got, []string{"a", "b"}) {
+		t.Error(got)
+	}
+	if got := guard.SecretsOf(&contract.Tool{}); got == nil || len(got) != 0 {
 		t.Error(got)
 	}
 }

@@ -8,8 +8,8 @@ import (
 // Intersect returns rules that allow what both lists allow. For each request that a rule
 // of the result allows, the first rule of rules that allows it has the same mode and
 // credential. A rule of mode Passthrough or TCP is not allowed by a ceiling with methods
-// or paths, which cannot be checked there. The result may have more than MaxRules rules,
-// which Compile refuses.
+// or paths, which cannot be checked there. Intersect stops when the result exceeds the
+// limits (see Exceeds); Compile refuses such a list.
 func Intersect(rules, ceiling []Rule) []Rule {
 	out := []Rule{}
 	for i := range rules {
@@ -17,10 +17,19 @@ func Intersect(rules, ceiling []Rule) []Rule {
 			if n, ok := narrow(rules[i], &ceiling[j]); ok && !slices.ContainsFunc(out, func(o Rule) bool { return Equal(&o, &n) }) {
 				out = append(out, n)
 			}
+			if len(out) > MaxRules || len(out) > 0 && tooMany(out[len(out)-1]) {
+				return out
+			}
 		}
 	}
 	return out
 }
+
+// Exceeds reports whether a list has more rules, or one of its rules more methods or paths,
+// than Compile accepts. A list for which Intersect stopped exceeds the limits.
+func Exceeds(rules []Rule) bool { return len(rules) > MaxRules || slices.ContainsFunc(rules, tooMany) }
+
+func tooMany(r Rule) bool { return len(r.Methods) > MaxMembers || len(r.Paths) > MaxMembers }
 
 // Overlap reports whether a rule and a ceiling allow a request in common.
 func Overlap(r *Rule, ceiling []Rule) bool {
@@ -39,27 +48,40 @@ func Within(r *Rule, ceiling []Rule) bool {
 		if r.Mode == "" && q.Port == 0 {
 			q.Port = c.Port
 		}
-		n, ok := narrow(q, &c)
-		return ok && n.Host == r.Host && same(r.Methods, n.Methods) && same(r.Paths, n.Paths)
+		host, ok := narrowHost(r.Host, c.Host)
+		return ok && host == r.Host && meets(&q, &c) &&
+			allWithin(r.Methods, c.Methods, func(a, b string) bool { return a == b }) && allWithin(r.Paths, c.Paths, coversPattern)
 	})
 }
 
-// same reports whether the members of a rule did not change when it was narrowed. A rule
-// without members names none.
-func same(named, narrowed []string) bool { return len(named) == 0 || slices.Equal(named, narrowed) }
+// allWithin reports whether covers returns true for a member of the ceiling and each member
+// that a rule names. A rule without members names none; a ceiling without members has all.
+func allWithin(named, ceiling []string, covers func(a, b string) bool) bool {
+	return len(ceiling) == 0 || !slices.ContainsFunc(named, func(n string) bool {
+		return !slices.ContainsFunc(ceiling, func(c string) bool { return covers(c, n) })
+	})
+}
 
 // narrow returns the rule that allows what r and c allow, or false if that is nothing.
 func narrow(r Rule, c *Rule) (Rule, bool) {
-	opaque := r.Mode == Passthrough || r.Mode == TCP
-	if c.Mode != "" && c.Mode != r.Mode || opaque && len(c.Methods)+len(c.Paths) > 0 {
+	var ok bool
+	if r.Host, ok = narrowHost(r.Host, c.Host); !ok || !meets(&r, c) {
 		return Rule{}, false
 	}
-	var host, method bool
-	r.Host, host = narrowHost(r.Host, c.Host)
-	r.Methods, method = narrowMethods(r.Methods, c.Methods)
-	r.Paths = narrowPaths(r.Paths, c.Paths)
-	port := portOf(c) == 0 || portOf(c) == portOf(&r)
-	return r, host && method && port
+	if r.Methods, ok = narrowMethods(r.Methods, c.Methods); !ok {
+		return Rule{}, false
+	}
+	r.Paths, ok = narrowPaths(r.Paths, c.Paths) // last, because it is the most expensive
+	return r, ok
+}
+
+// meets reports whether c allows the mode and the port of r.
+func meets(r, c *Rule) bool {
+	opaque := r.Mode == Passthrough || r.Mode == TCP
+	if c.Mode != "" && c.Mode != r.Mode || opaque && len(c.Methods)+len(c.Paths) > 0 {
+		return false
+	}
+	return portOf(c) == 0 || portOf(c) == portOf(r)
 }
 
 // narrowMethods returns the methods that are in both lists, and false if there are none. An
@@ -75,23 +97,35 @@ func narrowMethods(a, b []string) ([]string, bool) {
 	return both, len(both) > 0
 }
 
-// narrowPaths returns patterns for the paths that match a pattern of each list. An empty
-// list stands for every path.
-func narrowPaths(a, b []string) (out []string) {
+// narrowPaths returns patterns for the paths that match a pattern of each list, of which
+// none covers another, and false if there are none. An empty list stands for every path.
+// narrowPaths stops when there are more than MaxMembers patterns.
+func narrowPaths(a, b []string) ([]string, bool) {
 	switch {
 	case len(a) == 0:
-		return b
+		return b, true
 	case len(b) == 0:
-		return a
+		return a, true
 	}
+	var out []string
 	for _, p := range a {
 		for _, q := range b {
-			if x := both(p, q); !slices.Contains(out, x) {
-				out = append(out, x)
+			if out = addPattern(out, p, q); len(out) > MaxMembers {
+				return out, true
 			}
 		}
 	}
-	return out
+	return out, len(out) > 0
+}
+
+// addPattern adds the pattern that matches what both p and q match to a list, unless it
+// matches nothing or a pattern of the list covers it, and removes those that it covers.
+func addPattern(list []string, p, q string) []string {
+	x := both(p, q)
+	if empty(x) || slices.ContainsFunc(list, func(o string) bool { return coversPattern(o, x) }) {
+		return list
+	}
+	return append(slices.DeleteFunc(list, func(o string) bool { return coversPattern(x, o) }), x)
 }
 
 // narrowHost returns the host that matches what both hosts match, and false if that is

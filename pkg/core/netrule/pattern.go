@@ -120,7 +120,47 @@ func both(a, b string) string {
 			out = append(out, p)
 		}
 	}
+	slices.Sort(out)
 	return strings.Join(out, " ")
+}
+
+// coversPattern reports whether pattern a matches every path that pattern b matches. Like
+// covers, it may return false for such patterns.
+func coversPattern(a, b string) bool {
+	parts := strings.Split(b, " ")
+	for p := range strings.SplitSeq(a, " ") {
+		if !slices.ContainsFunc(parts, func(q string) bool { return covers(p, q) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// empty reports whether a pattern matches no path because two of its parts begin with
+// different text, or one is a path that the other does not match. It may return false for
+// other patterns that match no path.
+func empty(pattern string) bool {
+	parts := strings.Split(pattern, " ")
+	for i, p := range parts {
+		for _, q := range parts[:i] {
+			if disjoint(p, q) || disjoint(q, p) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// disjoint reports whether q matches no path that the part p matches, judged by the text
+// before the first wildcard of p.
+func disjoint(p, q string) bool {
+	text, _, wild := strings.Cut(p, "*")
+	if !wild {
+		return !covers(q, p)
+	}
+	other, _, _ := strings.Cut(q, "*")
+	n := min(len(text), len(other))
+	return text[:n] != other[:n]
 }
 
 // implied reports whether another part of the list matches only paths that part i matches.

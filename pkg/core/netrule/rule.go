@@ -277,6 +277,11 @@ func OfHosts(hosts []string) []Rule {
 	return out
 }
 
+// Names reports whether a host of a tool is that of a rule, with a port that the rule has.
+func Names(hosts []string, r *Rule) bool {
+	return slices.ContainsFunc(OfHosts(hosts), func(h Rule) bool { return h.Host == r.Host && portOf(&h) == portOf(r) })
+}
+
 // OfIntent returns the rules of an intent, or those that its hosts stand for.
 func OfIntent(i *contract.ExecutionIntent) []Rule {
 	if len(i.EgressRules) > 0 {

@@ -2,6 +2,7 @@ package netrule
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -107,7 +108,11 @@ func TestIntersect(t *testing.T) {
 		{`[{"host":"a.test","mode":"http","port":8080}]`, `[{"host":"a.test","port":8080}]`, `[{"host":"a.test","mode":"http","port":8080}]`},
 		{`[{"host":"a.test","mode":"http","methods":["GET","PUT"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[{"host":"a.test","mode":"http","methods":["PUT"]}]`},
 		{`[{"host":"a.test","mode":"http","methods":["GET"]}]`, `[{"host":"*","methods":["PUT"]}]`, `[]`},
-		{`[{"host":"a.test","mode":"http","paths":["/v1/**"]}]`, `[{"host":"*","paths":["/v1/*","/v2/**","/**"]}]`, `[{"host":"a.test","mode":"http","paths":["/v1/*","/v1/** /v2/**","/v1/**"]}]`},
+		{`[{"host":"a.test","mode":"http","paths":["/v1/**"]}]`, `[{"host":"*","paths":["/v1/*","/v2/**","/**"]}]`, `[{"host":"a.test","mode":"http","paths":["/v1/**"]}]`},
+		{`[{"host":"a.test","mode":"http","paths":["/a","/b"]}]`, `[{"host":"*","paths":["/a","/b"]}]`, `[{"host":"a.test","mode":"http","paths":["/a","/b"]}]`},
+		{`[{"host":"a.test","mode":"http","paths":["/a","/a/*"]}]`, `[{"host":"*","paths":["/b","/b/**"]}]`, `[]`},
+		{`[{"host":"a.test","mode":"http","paths":["/*b*","/a*"]}]`, `[{"host":"*","paths":["/a*","/*b*"]}]`, `[{"host":"a.test","mode":"http","paths":["/*b*","/a*"]}]`},
+		{`[{"host":"a.test","mode":"http","paths":["/*b"]}]`, `[{"host":"*","paths":["/a*"]}]`, `[{"host":"a.test","mode":"http","paths":["/*b /a*"]}]`},
 		{`[{"host":"a.test","mode":"passthrough"}]`, `[{"host":"*","paths":["/**"]}]`, `[]`},
 		{`[{"host":"a.test","mode":"passthrough"}]`, `[{"host":"*"}]`, `[{"host":"a.test","mode":"passthrough"}]`},
 		{`[{"host":"a.test","mode":"tcp","port":1}]`, `[{"host":"*.test"}]`, `[{"host":"a.test","mode":"tcp","port":1}]`},
@@ -160,6 +165,32 @@ func TestLimits(t *testing.T) {
 		}
 		if err := CheckCeiling([]Rule{r}); err == nil {
 			t.Errorf("a ceiling above the limit of %s is valid", name)
+		}
+	}
+}
+
+// TestIntersectLimits shows that a list of the largest size narrows itself to itself, and that
+// an intersection which would exceed the limits ends early with a list that does not compile.
+func TestIntersectLimits(t *testing.T) {
+	var same, ends, begins []string
+	for i := range MaxMembers {
+		same = append(same, fmt.Sprintf("/p%d", i))
+		ends, begins = append(ends, fmt.Sprintf("/*x%dx", i)), append(begins, fmt.Sprintf("/y%dy*", i))
+	}
+	rule := func(paths []string) Rule { return Rule{Host: "a.test", Mode: HTTP, Paths: paths} }
+	if got := Intersect([]Rule{rule(same)}, []Rule{rule(same)}); len(got) != 1 || !slices.Equal(got[0].Paths, same) || Exceeds(got) {
+		t.Errorf("%+v", got)
+	}
+	var many []Rule
+	for i := range MaxRules {
+		many = append(many, Rule{Host: fmt.Sprintf("h%d.test", i), Mode: HTTP})
+	}
+	for name, got := range map[string][]Rule{
+		"paths": Intersect([]Rule{rule(ends)}, []Rule{rule(begins)}),
+		"rules": Intersect(many, []Rule{{Host: "*", Methods: []string{"GET"}}, {Host: "*", Methods: []string{"PUT"}}}),
+	} {
+		if _, err := Compile(got); err == nil || !Exceeds(got) || len(got) > MaxRules+1 || len(got[0].Paths) > MaxMembers+1 {
+			t.Errorf("%s: %d rules, %d paths, %v", name, len(got), len(got[0].Paths), err)
 		}
 	}
 }
@@ -357,14 +388,14 @@ func TestPatterns(t *testing.T) {
 
 // TestWithin shows which rules of a layer name only requests that a ceiling allows.
 func TestWithin(t *testing.T) {
-	ceiling := append(OfHosts([]string{"a.test", "*.b.test:8443"}), Rule{Host: "c.test", Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}}, Rule{Host: "db.test", Mode: TCP, Port: 5432})
+	ceiling := append(OfHosts([]string{"a.test", "*.b.test:8443"}), Rule{Host: "c.test", Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}}, Rule{Host: "e.test", Paths: []string{"/a/*", "/b", "/a/**"}}, Rule{Host: "db.test", Mode: TCP, Port: 5432})
 	for _, d := range []struct {
 		rule Rule
 		want bool
 	}{
 		{Rule{Host: "*"}, true}, {Rule{Host: "*", Methods: []string{"DELETE"}}, true}, {Rule{Host: "a.test"}, true}, {Rule{Host: "a.test", Mode: TCP, Port: 1}, false}, {Rule{Host: "a.test", Port: 8080}, false},
 		{Rule{Host: "x.b.test"}, true}, {Rule{Host: "*.b.test", Mode: Terminate}, false}, {Rule{Host: "*.b.test", Mode: Terminate, Port: 8443}, true}, {Rule{Host: "*.test"}, false}, {Rule{Host: "d.test"}, false},
-		{Rule{Host: "c.test", Methods: []string{"GET"}}, true}, {Rule{Host: "c.test", Methods: []string{"GET", "DELETE"}}, false}, {Rule{Host: "c.test", Paths: []string{"/v1/a"}}, true}, {Rule{Host: "c.test", Paths: []string{"/v2/a"}}, false},
+		{Rule{Host: "c.test", Methods: []string{"GET"}}, true}, {Rule{Host: "c.test", Methods: []string{"GET", "DELETE"}}, false}, {Rule{Host: "c.test", Paths: []string{"/v1/a"}}, true}, {Rule{Host: "c.test", Methods: []string{"PUT", "GET"}, Paths: []string{"/v1/b", "/v1/a/*"}}, true}, {Rule{Host: "c.test", Paths: []string{"/v1/a", "/v2/a"}}, false}, {Rule{Host: "e.test", Paths: []string{"/b", "/a/x"}}, true}, {Rule{Host: "e.test", Paths: []string{"/a/x", "/c"}}, false}, {Rule{Host: "c.test", Paths: []string{"/v2/a"}}, false},
 		{Rule{Host: "c.test", Mode: Passthrough}, false}, {Rule{Host: "db.test"}, true}, {Rule{Host: "db.test", Mode: TCP, Port: 5432}, true}, {Rule{Host: "db.test", Mode: HTTP}, false},
 	} {
 		if got := Within(&d.rule, ceiling); got != d.want {

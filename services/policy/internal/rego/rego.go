@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -139,13 +140,7 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	w.Strs("egress_hosts", guard.HostsOf(tool))
 	w.Str("executor", tool.Executor)
 	w.Strs("labels", orEmpty(tool.Labels))
-	names := []string{}
-	for _, s := range tool.Secrets {
-		if !s.Pattern() { // a secret that is granted by a pattern is used by the executor; the tool does not receive it
-			names = append(names, s.Name)
-		}
-	}
-	w.Strs("secrets", names)
+	w.Strs("secrets", guard.SecretsOf(tool))
 	w = canon.Object(append(w.End(), `,"ids":`...))
 	w.Str("session", facts.Session)
 	return &Input{doc: append(w.End(), '}')}
@@ -232,11 +227,8 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 		return guard.Answer{}, err
 	}
 	a := guard.Answer{Verdict: doc.Verdict, Reason: doc.Reason, Sandbox: doc.Sandbox, Obliged: doc.Obliged}
-	if doc.Egress != nil {
-		if err := netrule.CheckCeiling(*doc.Egress); err != nil {
-			return a, err
-		}
-		a.Egress = [][]contract.EgressRule{*doc.Egress}
+	if a.Egress, err = egressOf(m, doc.Egress); err != nil {
+		return a, err
 	}
 	for _, o := range a.Obliged {
 		if err := guard.CheckObligation(o); err != nil {
@@ -259,6 +251,32 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 		a.Approvals = []contract.ApprovalRule{*doc.Approval}
 	}
 	return a, check(a.Verdict, a.Reason)
+}
+
+// egressOf returns the limits of requests of the answer m. rules is its member "egress", or nil
+// if it has none.
+func egressOf(m map[string]any, rules *[]contract.EgressRule) ([][]contract.EgressRule, error) {
+	x, ok := m["egress"]
+	switch {
+	case !ok:
+		return nil, nil
+	case hasNull(x):
+		return nil, errors.New("egress: null would be no limit; leave the member out")
+	}
+	return [][]contract.EgressRule{*rules}, netrule.CheckCeiling(*rules)
+}
+
+// hasNull reports whether a value is null or contains null.
+func hasNull(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case []any:
+		return slices.ContainsFunc(v, hasNull)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), hasNull)
+	}
+	return false
 }
 
 // check returns an error unless the verdict is ALLOW, DENY or ESCALATE and the reason

@@ -70,7 +70,7 @@ func TestAnswer(t *testing.T) {
 // TestEgress shows that an answer may limit requests, that an empty list permits none, and
 // that rules which cannot limit others are an error.
 func TestEgress(t *testing.T) {
-	for rules, want := range map[string]int{`[]`: 0, `[{"host": "*", "methods": ["GET"]}]`: 1, `[{"host": "127.1"}]`: -1, `[{"host": "*", "ports": [1]}]`: -1} {
+	for rules, want := range map[string]int{`[]`: 0, `[{"host": "*", "methods": ["GET"]}]`: 1, `[{"host": "127.1"}]`: -1, `[{"host": "*", "ports": [1]}]`: -1, `null`: -1, `[null]`: -1, `[{"host": "*", "methods": null}]`: -1} {
 		e, err := Compile(t.Context(), build(t, `answer := {"verdict": "ALLOW", "reason_code": "RULE_X", "egress": `+rules+`}`))
 		if err != nil {
 			t.Fatal(err)
@@ -78,6 +78,21 @@ func TestEgress(t *testing.T) {
 		a := ask(t, e, facts(), `{}`)
 		if want < 0 && a.Reason != contract.ReasonPrgEvaluationError || want >= 0 && (len(a.Egress) != 1 || len(a.Egress[0]) != want) {
 			t.Errorf("%s: %+v", rules, a)
+		}
+	}
+}
+
+// TestSecretOfCredential shows that a bundle sees the secrets that the egress-broker adds to
+// the requests of a tool.
+func TestSecretOfCredential(t *testing.T) {
+	e, err := Compile(t.Context(), build(t, `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if "token" in input.about.secrets`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := contract.EgressRule{Host: "a.example", Mode: contract.EgressTerminate, Credential: &contract.EgressCredential{Secret: "token", Header: "Authorization"}}
+	for want, rules := range map[string][]contract.EgressRule{"DENY_X": {rule}, "": {{Host: "a.example", Mode: contract.EgressTerminate}}} {
+		if a := e.Answer(t.Context(), NewInput(facts(), &contract.Tool{EgressRules: rules}, []byte(`{}`))); a.Reason != want {
+			t.Errorf("%+v: %+v", rules, a)
 		}
 	}
 }

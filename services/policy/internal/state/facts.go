@@ -141,8 +141,8 @@ func (st *State) Names(executors []string) *cpi.Known {
 		for _, h := range guard.HostsOf(&t) {
 			add(&k.Hosts, h)
 		}
-		for i := range t.Secrets {
-			add(&k.Secrets, t.Secrets[i].Name)
+		for _, name := range guard.SecretsOf(&t) {
+			add(&k.Secrets, name)
 		}
 	}
 	st.all.mu.RLock()

@@ -166,6 +166,17 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
+// TestSecretsOfCredentials shows that the consistency check knows the secrets that the
+// egress-broker adds to the requests of tools.
+func TestSecretsOfCredentials(t *testing.T) {
+	l := newLedger(t, false)
+	l.must("judge", contract.EventToolRegistered, &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`),
+		EgressRules: []contract.EgressRule{{Host: "a.example", Mode: contract.EgressTerminate, Credential: &contract.EgressCredential{Secret: "token", Header: "Authorization"}}}})
+	if got := fmt.Sprint(l.st.OfCell().Names(nil).Secrets); got != "[token]" {
+		t.Error(got)
+	}
+}
+
 // TestKeptTools shows that replay, which keeps every document, has a registered tool in its
 // catalog too.
 func TestKeptTools(t *testing.T) {

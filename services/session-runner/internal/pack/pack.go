@@ -331,6 +331,9 @@ func (m *manifest) checkEgress() error {
 	for i := range m.Egress {
 		r := &m.Egress[i]
 		r.Mode = cmp.Or(r.Mode, netrule.Terminate)
+		if netrule.Names(m.EgressHosts, r) {
+			return fmt.Errorf("egress[%d].host: %s is also in egress_hosts, which permits every request to it; remove one of them", i, r.Host)
+		}
 		if r.Credential == nil {
 			continue
 		}

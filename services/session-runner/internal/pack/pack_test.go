@@ -74,6 +74,8 @@ func TestProblems(t *testing.T) {
 		"bad tier":                             "tier: moon\n",
 		"bad secret":                           "secrets: [{name: 'a b'}]\n",
 		"egress of no host":                    "egress: [{host: 127.1}]\n",
+		"a host and port in both lists":        "egress_hosts: [b.example, a.example]\negress: [{host: a.example, methods: [GET]}]\n",
+		"a host and port in both, in full":     "egress_hosts: ['a.example:8443']\negress: [{host: a.example, port: 8443, mode: passthrough}]\n",
 		"egress by ports":                      "egress: [{host: a.example, ports: [1]}]\n",
 		"tcp by path":                          "egress: [{host: a.example, port: 1, mode: tcp, paths: [/]}]\n",
 		"bad credential":                       "egress: [{host: a.example, credential: {secret: 'a b', header: Authorization}}]\n",
