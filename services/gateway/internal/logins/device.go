@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,18 +105,28 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 	if d.Code != sign.Digest([]byte(userCode(raw))) || d.Expires <= contract.Time(time.Now()) {
 		return nil, &refusal{contract.OAuthExpired, "the approval has expired"}
 	}
-	scopes := c.Scopes
-	if len(d.Scopes) > 0 {
-		scopes = d.Scopes
+	scopes := approved(d.Scopes, c.Scopes)
+	if len(scopes) == 0 {
+		return nil, &refusal{contract.OAuthDenied, "the approval covers none of the scopes that the device requested; approve the code of a new request with these scopes"}
 	}
 	// One id for each device code, so that it opens one login.
 	return s.open(ctx, person(c.Tenant, d.Principal, "device"), opening{id: contract.IDLogin + c.ID, client: c.Client, scopes: scopes, ttl: programTTL})
 }
 
+// approved returns the scopes of an approval, limited to those that the device requested
+// unless it requested none. The result is empty for an approval without scopes, because
+// empty scopes would open a login that has all of the person's roles.
+func approved(scopes, requested []string) []string {
+	if len(requested) == 0 {
+		return scopes
+	}
+	return slices.DeleteFunc(slices.Clone(scopes), func(s string) bool { return !slices.Contains(requested, s) })
+}
+
 // DeviceApproval is the body of POST /api/v1/devices.
 type DeviceApproval struct {
 	Code   string   `json:"code"`             // the code that the device shows
-	Scopes []string `json:"scopes,omitempty"` // the login is limited to these; empty means those of the caller's roles
+	Scopes []string `json:"scopes,omitempty"` // the login is limited to these; empty means those of the caller's credential
 }
 
 // ApproveDevice handles POST /api/v1/devices: the caller permits the program that shows a

@@ -2,6 +2,7 @@ package logins
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -81,5 +82,21 @@ func TestUserCode(t *testing.T) {
 	}
 	if _, err := approval("short", nil); err == nil {
 		t.Error("a malformed code is accepted")
+	}
+}
+
+// TestApproved shows that a device receives no scope that it did not request or that the
+// approval does not name, and that an approval without scopes gives none.
+func TestApproved(t *testing.T) {
+	for _, c := range []struct{ scopes, requested, want []string }{
+		{[]string{"a", "b"}, nil, []string{"a", "b"}},
+		{[]string{"a", "b"}, []string{"b", "c"}, []string{"b"}},
+		{[]string{"a"}, []string{"c"}, nil},
+		{nil, []string{"c"}, nil},
+		{nil, nil, nil},
+	} {
+		if got := approved(c.scopes, c.requested); !slices.Equal(got, c.want) {
+			t.Errorf("%v of %v: %v", c.requested, c.scopes, got)
+		}
 	}
 }

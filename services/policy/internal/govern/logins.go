@@ -177,13 +177,20 @@ type approveDeviceArgs struct {
 }
 
 // approveDevice permits the program that shows a code to open one login of the caller. The
-// caller must be a registered person.
+// caller must be a registered person. The event states the scopes that the login is limited
+// to: those of the caller's roles that its credential holds and, unless requested is empty,
+// that are requested. A credential thus cannot approve a login with more scopes than its own.
 func approveDevice(_ *State, c *Caller, a *approveDeviceArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxDevice); err != nil {
 		return none, err
 	}
-	if _, err := scopesOf(c, c.Actor, a.Requested); err != nil {
+	scopes, err := scopesOf(c, c.Actor, a.Requested)
+	if err != nil {
 		return none, err
 	}
-	return Fact{events.DeviceApprovedName, &events.DeviceApproved{Code: a.Code, Expires: c.until(a.TTLMS), Principal: c.Actor, Scopes: a.Requested}}, nil
+	scopes = slices.DeleteFunc(scopes, func(s string) bool { return !slices.Contains(c.Held, s) })
+	if len(scopes) == 0 {
+		return none, errors.New("requested: the caller's credential holds none of the scopes; approve with one that does, see `binnacle login`")
+	}
+	return Fact{events.DeviceApprovedName, &events.DeviceApproved{Code: a.Code, Expires: c.until(a.TTLMS), Principal: c.Actor, Scopes: scopes}}, nil
 }

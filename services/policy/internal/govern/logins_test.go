@@ -110,6 +110,36 @@ func TestLogins(t *testing.T) {
 	d.refused(err, "not a registered person")
 }
 
+// TestDeviceScopes shows that a credential cannot approve a device for more than its own
+// scopes, nor for more than the requested ones or those of the person's roles, and that the
+// event always names the scopes.
+func TestDeviceScopes(t *testing.T) {
+	d := &desk{t: t, lamport: 1}
+	d.fold(0, events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: "ann", Type: Person})
+	d.fold(0, events.RoleGrantedName, &events.RoleGranted{Principal: "ann", Role: contract.RoleDeveloper})
+	all := contract.MemberScopes([]string{contract.RoleDeveloper})
+	for _, c := range []struct{ held, requested, want []string }{
+		{all, nil, all},
+		{[]string{"tools:call"}, nil, []string{"tools:call"}},
+		{[]string{"tools:call"}, all, []string{"tools:call"}},
+		{all, []string{"llm:call"}, []string{"llm:call"}},
+		{append(all, "policy:admin"), []string{"policy:admin", "llm:call"}, []string{"llm:call"}},
+		{[]string{"tools:call"}, []string{"llm:call"}, nil},
+		{[]string{"policy:admin"}, nil, nil},
+		{nil, nil, nil},
+	} {
+		f, err := approveDevice(&d.st, &Caller{Actor: "ann", Client: "cli", Held: c.held, Now: noon, View: &d.st}, &approveDeviceArgs{ID: "l-9", Code: "c", Requested: c.requested, TTLMS: 1000})
+		if c.want == nil {
+			d.refused(err, "credential holds none")
+			continue
+		}
+		d.ok(err)
+		if got := f.Data.(*events.DeviceApproved); !slices.Equal(got.Scopes, c.want) {
+			t.Errorf("held %v, requested %v: %v", c.held, c.requested, got.Scopes)
+		}
+	}
+}
+
 // TestMemberRoles shows that only owners grant and revoke the role of owners, that the last
 // owner keeps it, and that nobody grants a role with scopes that its credential lacks.
 func TestMemberRoles(t *testing.T) {
@@ -127,6 +157,9 @@ func TestMemberRoles(t *testing.T) {
 	d.ok(role("grant_role", "ann", "bob", "owner", all...))
 	d.ok(role("revoke_role", "bob", "ann", "owner", all...))
 	d.ok(role("grant_role", "eve", "eve", "finance", "policy:admin"))
+	d.refused(role("grant_role", "eve", "eve", "approver", "policy:admin"), "approvals:vote, which the caller's credential lacks")
+	d.ok(role("grant_role", "bob", "eve", "approver", all...))
+	d.refused(role("revoke_role", "eve", "eve", "approver", "policy:admin"), "credential lacks")
 	for _, r := range []string{"owner", "admin", "developer", "viewer", "auditor"} {
 		if !contract.MemberRole(r) || len(contract.MemberScopes([]string{r})) == 0 {
 			t.Error(r)

@@ -208,9 +208,9 @@ type grantRoleArgs struct {
 }
 
 // grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is revoked.
-// It replaces an earlier grant of the role to the principal. The role of a member gives
-// scopes, so a caller cannot grant one with a scope that its credential lacks, and only
-// owners grant the role of owners once there is one.
+// It replaces an earlier grant of the role to the principal. Some roles give scopes; a
+// caller cannot grant one with a scope that its credential lacks, and only owners grant the
+// role of owners once there is one.
 func grantRole(s *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	if !contract.Token(a.Role) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")
@@ -230,9 +230,6 @@ func grantRole(s *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 
 // mayChange returns the reason why the caller may not grant or revoke a role, or nil.
 func (p *People) mayChange(c *Caller, role string) error {
-	if !contract.MemberRole(role) {
-		return nil
-	}
 	if role == contract.RoleOwner && p.owned(c.now(), "") && !p.holds(c.Actor, role, c.now()) {
 		return errors.New("role: only owners grant and revoke the role of owners")
 	}
