@@ -1,7 +1,6 @@
 package execute
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -144,7 +143,7 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 		return w.refuse(refused)
 	}
 	if h.Claim == nil || x.ReRunable != nil && x.ReRunable(w.a.Call.Kind) {
-		if err := w.fence(ctx, &x.fence); err != nil {
+		if err := w.ready(ctx, x, stop); err != nil {
 			return err
 		}
 	}
@@ -180,6 +179,15 @@ func (x *Executor) known(ctx context.Context, tenant string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: tenant %s does not exist", errPoison, tenant)
+}
+
+// ready finds out whether a call that may start must not run: it calls stop if the call was
+// cancelled, and then fence.
+func (w *item) ready(ctx context.Context, x *Executor, stop context.CancelCauseFunc) error {
+	if err := x.cancels.obey(ctx, x.Emit.Log, w, stop); err != nil {
+		return err
+	}
+	return w.fence(ctx, &x.fence)
 }
 
 // fence sets w.void if the amounts that the call draws from a budget are void. If the
@@ -297,11 +305,5 @@ func (x *Executor) claimed(ctx context.Context, w *item, conflict error) (outcom
 	return h, nil
 }
 
-// proposerOf returns the member proposer of a decision's facts without decoding them.
-// The facts are canonical JSON, in which quotes within strings are escaped, so the
-// search finds the member only.
-func proposerOf(facts contract.Raw) string {
-	_, rest, _ := bytes.Cut(facts, []byte(`"proposer":"`))
-	service, _, _ := bytes.Cut(rest, []byte(`"`))
-	return string(service)
-}
+// proposerOf returns the member proposer of a decision's facts.
+func proposerOf(facts contract.Raw) string { return factOf(facts, "proposer") }

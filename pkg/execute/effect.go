@@ -22,6 +22,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 	if d.void {
 		return fenced
 	}
+	if errors.Is(context.Cause(ctx), errCancelled) {
+		return cancelledBefore
+	}
 	if why := x.withheld(claim.Tenant, a); why != nil {
 		return *why
 	}
@@ -51,6 +54,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 	if why := d.undurable(ctx, x.Conn); why != nil {
 		return *why
 	}
+	if errors.Is(context.Cause(ctx), errCancelled) {
+		return cancelledBefore
+	}
 	if why := x.withheld(claim.Tenant, a); why != nil { // a freeze may have begun while arguments and secrets were fetched
 		return *why
 	}
@@ -67,9 +73,11 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 	return res
 }
 
-// Results of calls that were not started because of a freeze, a suspension, or a closed
-// allotment of a budget.
+// Results of calls that were not started because of a cancellation, a freeze, a suspension,
+// or a closed allotment of a budget.
 var (
+	cancelledBefore = Result{Status: contract.Cancelled, ErrorCode: contract.CodeCancelled, ErrorMessage: "cancelled by the caller before the effect started"}
+
 	frozen    = Result{Status: contract.Cancelled, ErrorCode: contract.CodeSystemFrozen, ErrorMessage: "the mesh was frozen before the effect started"}
 	fenced    = Result{Status: contract.Cancelled, ErrorCode: contract.CodeBudgetFenced, ErrorMessage: "the part of the budget that the call was granted had been taken back before; call again"}
 	suspended = Result{Status: contract.Cancelled, ErrorCode: contract.CodeTenantSuspended, ErrorMessage: "the tenant was suspended before the effect started"}

@@ -132,6 +132,7 @@ type Executor struct {
 
 	mu      sync.Mutex
 	running map[callKey]running
+	cancels cancels
 	frozen  freeze.State
 	fence   budgetfence.Fence
 	schemas toolschema.Checker
@@ -198,6 +199,7 @@ func (x *Executor) Run(ctx context.Context) error {
 	if err != nil {
 		return nil // ctx ended
 	}
+	x.cancels.begin(x.Emit.Now())
 	x.frozen.Emit, x.frozen.Instance, x.frozen.Cell = x.Emit, x.Instance, x.Cell
 	if err := x.frozen.Load(ctx); err != nil {
 		return err
@@ -226,9 +228,9 @@ func (x *Executor) Run(ctx context.Context) error {
 
 // control processes an event of the control reader: a freeze, its end, a cancellation, or
 // an event that only x.fence processes. A cancellation counts only if the service that
-// proposed the call recorded it, because any service can append such an event. Invalid
-// events, and cancellations of calls that this process does not run, are ignored. The
-// error is always nil.
+// proposed the call recorded it, because any service can append such an event. That of a
+// call that this process does not run is stored, so that the call does not start later.
+// Invalid events are ignored. The error is always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	x.fence.Apply(en)
 	if !bus.MatchAny(bus.Control.Filters, en.Subject) { // only the fence processes the event
@@ -243,6 +245,9 @@ func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	}
 	x.mu.Lock()
 	r, ok := x.running[callKey{e.Tenant, e.CallID}]
+	if !ok && e.Name == contract.EventCancelRequested { // under x.mu, so that a call either runs before or finds the cancellation
+		x.cancels.add(e)
+	}
 	x.mu.Unlock()
 	switch {
 	case ok && r.proposer == e.Service():

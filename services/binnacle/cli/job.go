@@ -94,7 +94,7 @@ func newJobWaitCmd(c *env) *cobra.Command {
 
 func newJobCancelCmd(c *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel CALL", Short: "Cancel a call of yours", Long: "Request the cancellation of a call of yours. A running call is stopped; one that has ended\nis not changed.",
+		Use: "cancel CALL", Short: "Cancel a call of yours", Long: "Request the cancellation of a call of yours. A running call is stopped, and\none that has not started does not run; one that has ended is not changed.",
 		Example: "  binnacle job cancel c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, pos []string) error {
 			_, raw, err := job(cmd.Context(), c, http.MethodDelete, pos[0])

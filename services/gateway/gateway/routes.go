@@ -88,7 +88,7 @@ func (s *Service) table() []route {
 		{post, "/api/v1/tokens/revocations", admin.WithRecord(), s.keys.Revoke},
 		{post, "/api/v1/judgements", calling, s.calls.Judgement},
 		{get, "/api/v1/calls/:id", auth.Known, s.calls.State},
-		{del, "/api/v1/calls/:id", auth.Known, s.calls.Cancel},
+		{del, "/api/v1/calls/:id", auth.Calling.WithQuota(), s.calls.Cancel},
 		{post, "/api/v1/decide", decides, s.decide.Decide},
 		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide).WithReport(), s.decide.Report},
 

@@ -330,6 +330,12 @@ func (k *Caller) Is(e *contract.Event) bool { return e.Tenant == k.Tenant && e.A
 // of e, and e has the same client.
 func (k *Caller) Made(e *contract.Event) bool { return k.Is(e) && e.Client == k.Client }
 
+// MayCancel reports whether the caller may cancel the call that e proposes: with a bearer
+// token, a call of the same actor; with a virtual key, only one that the key made.
+func (k *Caller) MayCancel(e *contract.Event) bool {
+	return k.Is(e) && (k.key == nil || k.Made(e))
+}
+
 // KeyPrefix is the prefix of every virtual key. Secret scanners recognize a leaked key
 // by it.
 const KeyPrefix = contract.IDVirtualKey

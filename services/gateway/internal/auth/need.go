@@ -78,6 +78,9 @@ func (n Need) OfMesh() Need { n.Mesh = true; return n }
 // counts in the quotas of the tenant.
 func (n Need) WithRecord() Need { n.Recorded, n.Metered = true, true; return n }
 
+// WithQuota returns n for a route whose requests count in the quotas of the tenant.
+func (n Need) WithQuota() Need { n.Metered = true; return n }
+
 // WithReport returns n for a route whose handler records what a call has done. It admits
 // the same callers as WithRecord. The request does not count in the quotas of the tenant,
 // because the effect that it reports has happened.

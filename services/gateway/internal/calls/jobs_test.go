@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -73,6 +75,51 @@ func TestCancel(t *testing.T) {
 		}
 		if r := m.Do("DELETE", path+"/c-none", alice, ""); r.Code != http.StatusNotFound {
 			t.Error(r.Code)
+		}
+	})
+}
+
+// TestCancelCredential checks that a cancellation needs a credential that may make calls,
+// that a virtual key cancels only the calls that it made, and that a call which its caller
+// executes is not cancelled.
+func TestCancelCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo")
+		var c *edgetest.Call
+		m.Execute = func(x *edgetest.Call) { c = x }
+		key := func(id string) string {
+			raw := auth.KeyPrefix + id
+			m.Record("policy", contract.EventVirtualKeyCreated, id, contract.Bytes(&policy.VirtualKeyCreated{ID: id, Actor: "alice", Maker: "alice", Digest: auth.DigestOf(raw), Scopes: []string{token.Tools}}), nil)
+			return raw
+		}
+		one, two, alice := key("k1"), key("k2"), m.Token("alice", token.Tools)
+		remove := func(who, call string) int { return m.Do("DELETE", path+"/"+call, who, "").Code }
+
+		m.Do("POST", path, alice, echo, "Prefer: respond-async")
+		for who, want := range map[string]int{m.Token("alice", token.Audit, token.Health): http.StatusForbidden, one: http.StatusNotFound} {
+			if code := remove(who, c.ID); code != want || slices.Contains(m.Events(c.ID), contract.EventCancelRequested) {
+				t.Errorf("%d, want %d", code, want)
+			}
+		}
+		m.Do("POST", path, one, echo, "Prefer: respond-async")
+		byKey := c.ID
+		if code := remove(two, byKey); code != http.StatusNotFound {
+			t.Errorf("by another key: %d", code)
+		}
+		if code := remove(one, byKey); code != http.StatusOK {
+			t.Errorf("by the key that made it: %d", code)
+		}
+		m.Do("POST", path, one, echo, "Prefer: respond-async")
+		if code := remove(alice, c.ID); code != http.StatusOK {
+			t.Errorf("by the actor: %d", code)
+		}
+
+		own, e := c.Call, *c.Proposal
+		own.ID, own.ReportWithin = "c-own", 1000
+		e.CallID = own.ID
+		m.Record("gateway", contract.EventCallProposed, e.Key, contract.Bytes(&own), &e)
+		if code := remove(alice, own.ID); code != http.StatusConflict || slices.Contains(m.Events(own.ID), contract.EventCancelRequested) {
+			t.Errorf("executed by the caller: %d", code)
 		}
 	})
 }

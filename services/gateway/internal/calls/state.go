@@ -56,9 +56,11 @@ func Later(c echo.Context, r propose.Request) error {
 }
 
 // Cancel handles DELETE /api/v1/calls/{id}. It records that the caller, who must be the
-// actor of the call, requests its cancellation, and responds with the state of the call. The executor stops a running call; a call that has ended is not changed. Any
-// gateway can cancel a call that a gateway proposed; the cancellation of another call is
-// an error (409).
+// actor of the call, requests its cancellation, and responds with the state of the call. A
+// virtual key cancels only calls that it made. The executor stops a running call, and does
+// not run one that has not started, also if it is approved later; a call that has ended is
+// not changed. Any gateway can cancel a call that a gateway proposed. The cancellation of
+// another call, and of a call that its caller executes, is an error (409).
 func (s *API) Cancel(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -71,7 +73,7 @@ func (s *API) Cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if e == nil || !who.Is(e) {
+	if e == nil || !who.MayCancel(e) {
 		return apierr.NotFound("not found: no call " + id)
 	}
 	if e.Service() != contract.CallerExecutor {
@@ -80,6 +82,9 @@ func (s *API) Cancel(c echo.Context) error {
 	var call contract.Call
 	if err := contract.Decode(e.Data, &call); err != nil {
 		return err
+	}
+	if call.ReportWithin != 0 {
+		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call is executed by its caller: stop the effect there, and report its outcome"}
 	}
 	p := s.Proposer.Join(e, &call)
 	defer p.Close()
