@@ -64,6 +64,8 @@ var plain = map[string]any{
 	// how a call is made
 	"X-Binnacle-Timeout": nil, "Prefer": nil, "Anthropic-Version": nil, "kind": "tool.noop", "tool": nil, "args": map[string]any{}, "method": "noop", "params": map[string]any{},
 	"getPack.name": "noop", "runPack.name": "noop", "model": "demo/echo", "report_within_ms": nil, "unapproved": nil, "profile": nil, "runConformance.level": nil,
+	// the id of a sandbox, which only tools with containers take: TestPinned, boxed/images.txtar
+	"X-Binnacle-Sandbox": nil,
 	// filters and pages within the caller's tenant
 	"type": nil, "since": nil, "until": nil, "from": 1, "to": 2, "follow": nil, "at": nil, "by": nil, "limit": 10, "offset": nil, "order": nil, "before": nil,
 	"after": nil, "client": nil, "event": nil, "reason": "x", "service": "policy", "searchEvents.service": nil, "status": "succeeded", "verdict": nil,
