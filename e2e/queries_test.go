@@ -147,6 +147,9 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 			if a := do(t, gateway, work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: all[0].Artifact}, ""); a.Size != all[0].Size {
 				t.Errorf("%+v, %+v", a, all[0])
 			}
+			if u := do(t, gateway, work.ArtifactUsageQuery, work.ArtifactUsageRequest{}, ""); u.Used < all[0].Size || u.Quota <= u.Used {
+				t.Errorf("%+v", u)
+			}
 			break
 		}
 		if time.Now().After(end) {

@@ -72,7 +72,7 @@ var plain = map[string]any{
 	// the log, which is one for all tenants
 	"level": 0, "tile": "000", "rest": "p", "line": "x", "size": 1, "index": 0, "width": 1, "getContent.size": "SIZE", "witness": nil, "witnessed": nil, "epoch": nil, "root": nil, "next": nil,
 	// the content of what is made or recorded
-	"all": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "",
+	"all": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "",
 	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
 	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKL", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
 	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",

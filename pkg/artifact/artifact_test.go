@@ -8,9 +8,12 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 // memory is a Store in memory.
@@ -162,6 +165,40 @@ func TestParseSubject(t *testing.T) {
 	for _, s := range []string{"", "art.t.gateway.u-A", "blob.t.gateway.u-A.0"} {
 		if _, ok := ParseSubject(s); ok {
 			t.Error(s)
+		}
+	}
+}
+
+// ordered is a Store that is slow for the first part of an upload, and fails for it if
+// broken is set.
+type ordered struct {
+	memory
+	broken bool
+	first  atomic.Bool // the first part is stored
+	early  atomic.Bool // another part came before it was
+}
+
+func (o *ordered) Put(ctx context.Context, key string, part []byte) error {
+	if strings.HasSuffix(key, ".0") {
+		time.Sleep(20 * time.Millisecond)
+		if o.broken {
+			return errors.New("full")
+		}
+		o.first.Store(true)
+	} else if !o.first.Load() {
+		o.early.Store(true)
+	}
+	return o.memory.Put(ctx, key, part)
+}
+
+// TestFirstPart checks that no part of an upload is stored before the first one, by which
+// the collector finds the upload.
+func TestFirstPart(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		o := &ordered{broken: broken}
+		_, err := Write(t.Context(), o, "t", "gateway", 0, bytes.NewReader(random(9*PartSize)))
+		if (err != nil) != broken || o.early.Load() || broken && len(o.parts) != 0 {
+			t.Errorf("broken %t: %v, early %t, %d parts", broken, err, o.early.Load(), len(o.parts))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -61,6 +62,18 @@ func (s Stream) Get(ctx context.Context, key string) ([]byte, error) {
 // it.
 func (s Stream) Remove(ctx context.Context, tenant, service, upload string) error {
 	return s.Conn.API(ctx, "STREAM.PURGE."+bus.Artifacts, map[string]string{"filter": bus.ArtifactSubject(prefix(tenant, service, upload)) + ".>"}, &struct{}{})
+}
+
+// Begun returns the time at which the first part of an upload was stored, or ErrNotFound.
+func (s Stream) Begun(ctx context.Context, p Parts) (time.Time, error) {
+	m, err := s.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(bus.ArtifactSubject(partKey(prefix(p.Tenant, p.Service, p.Upload), 0))))
+	if errors.Is(err, bus.ErrNotFound) {
+		return time.Time{}, ErrNotFound
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
 }
 
 // Parts is an upload with parts in the stream.

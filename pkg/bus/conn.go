@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -290,10 +292,11 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 	}
 	var got struct {
 		Message struct {
-			Subject string `json:"subject"`
-			Seq     uint64 `json:"seq"`
-			Header  []byte `json:"hdrs"`
-			Data    []byte `json:"data"`
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	err := c.API(ctx, "STREAM.MSG.GET."+stream, req, &got)
@@ -312,6 +315,7 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 	}
 	m.Header.Set(jetstream.SubjectHeader, m.Subject)
 	m.Header.Set(jetstream.SequenceHeader, strconv.FormatUint(got.Message.Seq, 10))
+	m.Header.Set(jetstream.TimeStampHeaer, got.Message.Time.UTC().Format(time.RFC3339Nano))
 	return m, nil
 }
 
@@ -330,6 +334,23 @@ func LastBy(filter string) map[string]any {
 		filter = ">"
 	}
 	return map[string]any{"last_by_subj": filter}
+}
+
+// Page returns subjects of a stream that match filter, sorted, after skipping the first
+// offset of them, and whether further ones follow. The server determines their number, which
+// is at most 100,000.
+func (c *Conn) Page(ctx context.Context, stream, filter string, offset int) (subjects []string, more bool, err error) {
+	var info struct {
+		Total int `json:"total"`
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	if err := c.API(ctx, "STREAM.INFO."+stream, map[string]any{"offset": offset, "subjects_filter": filter}, &info); err != nil {
+		return nil, false, err
+	}
+	subjects = slices.Sorted(maps.Keys(info.State.Subjects))
+	return subjects, len(subjects) > 0 && offset+len(subjects) < info.Total, nil
 }
 
 // Subjects returns the number of messages of each subject of a stream that matches

@@ -13,6 +13,9 @@ var (
 
 	// ArtifactListQuery is work.artifact_list. The artifacts of a principal or, with an empty owner, of all principals of the tenant, newest first.
 	ArtifactListQuery = query.Query[ArtifactListRequest, []Artifact]{Info: query.Info{Service: "work", Verb: "artifact_list", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// ArtifactUsageQuery is work.artifact_usage. The space that the artifacts of a tenant take.
+	ArtifactUsageQuery = query.Query[ArtifactUsageRequest, ArtifactUsage]{Info: query.Info{Service: "work", Verb: "artifact_usage", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 )
 
 // Artifact is an artifact of a principal.
@@ -39,6 +42,7 @@ type Artifact struct {
 type ArtifactInfoRequest struct {
 	Artifact string `json:"artifact"` // id
 	Owner    string `json:"owner"`    // principal; empty means that any owner's will do
+	Upload   string `json:"upload"`   // id of the upload; empty means the newest readable one
 }
 
 // ArtifactListRequest is the request of work.artifact_list.
@@ -46,4 +50,14 @@ type ArtifactListRequest struct {
 	Before string `json:"before"` // id of an upload: only artifacts stored before it; empty means the newest
 	Limit  int64  `json:"limit"`  // greatest number of items
 	Owner  string `json:"owner"`  // principal; empty means all
+}
+
+// ArtifactUsageRequest is the request of work.artifact_usage.
+type ArtifactUsageRequest struct {
+}
+
+// ArtifactUsage is the space that the artifacts of a tenant take and may take.
+type ArtifactUsage struct {
+	Quota int64 `json:"quota"` // greatest number of bytes
+	Used  int64 `json:"used"`  // number of bytes; uploads that were deleted do not count
 }

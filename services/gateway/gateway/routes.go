@@ -74,7 +74,7 @@ func (s *Service) table() []route {
 		{post, "/api/v1/calls", calling, s.calls.Call},
 		{post, "/api/v1/secrets", auth.Holds(token.Vault).WithRecord(), s.secrets.Put},
 		{get, "/api/v1/artifacts", auth.Known, s.artifacts.List},
-		{post, "/api/v1/artifacts", auth.Calling.WithStreamedBody(), s.artifacts.Upload},
+		{post, "/api/v1/artifacts", auth.Holds(token.Tools).WithStreamedBody(), s.artifacts.Upload},
 		{get, "/api/v1/artifacts/:id", auth.Known, s.artifacts.Info},
 		{get, "/api/v1/artifacts/:id/content", auth.Known, s.artifacts.Content},
 		{post, "/api/v1/artifacts/:id/link", calling, s.artifacts.Link},

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -76,7 +77,7 @@ func failed(err error) execute.Result {
 		is   error
 		code string
 	}{
-		{shelf.ErrNotFound, contract.CodeNotFound}, {shelf.ErrHeld, contract.CodeArtifactHeld}, {shelf.ErrCited, contract.CodeArtifactHeld}, {shelf.ErrNotHeld, contract.CodeNotFound},
+		{shelf.ErrNotFound, contract.CodeNotFound}, {shelf.ErrHeld, contract.CodeArtifactHeld}, {shelf.ErrCited, contract.CodeArtifactHeld}, {shelf.ErrNotHeld, contract.CodeNotFound}, {shelf.ErrTaken, contract.CodeConflict},
 		{artifact.ErrNotFound, contract.CodeNotFound}, {artifact.ErrCorrupt, contract.CodeArtifactFailed}, {artifact.ErrTooLarge, contract.CodeResourceExhausted},
 	} {
 		if errors.Is(err, x.is) {
@@ -86,8 +87,18 @@ func failed(err error) execute.Result {
 	return execute.Fail(contract.CodeArtifactFailed, "%v", err)
 }
 
-// put executes artifact.put. The upload is verified before the artifact is recorded.
+// put executes artifact.put. The upload is verified before the artifact is recorded. If
+// the call runs again, put returns the result of what it has recorded.
 func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Result {
+	if a.Upload != "" {
+		u, err := s.recorded(ctx, w, a.Upload)
+		if err != nil {
+			return failed(err)
+		}
+		if u != nil {
+			return s.stored(ctx, w, u)
+		}
+	}
 	o, res := s.object(ctx, w, a)
 	if res.ErrorCode != "" {
 		return res
@@ -100,11 +111,35 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	if _, err := s.env.Emit.Append(ctx, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the artifact cannot be recorded: %v", err)
 	}
-	if res := s.fits(ctx, w, &d); res.ErrorCode != "" {
-		return res
+	u, err := s.recorded(ctx, w, o.Upload)
+	if err != nil {
+		return failed(err)
 	}
-	res = output(map[string]any{"artifact": d.Artifact, "digest": o.Digest, "media_type": d.MediaType, "name": d.Name, "size": o.Size})
-	res.Artifacts = []string{o.Digest}
+	if u == nil {
+		return execute.Fail(contract.CodeArtifactFailed, "the artifact was recorded and is not in the view")
+	}
+	return s.stored(ctx, w, u)
+}
+
+// recorded returns the upload that a call has recorded; see shelf.View.Recorded.
+func (s *Service) recorded(ctx context.Context, w *execute.Work, upload string) (u *shelf.Upload, err error) {
+	if e := s.read(ctx, func(v *shelf.View) { u, err = v.Recorded(w.Event.Tenant, upload, w.Call.ID) }); e != nil {
+		return nil, e
+	}
+	return u, err
+}
+
+// stored returns the result of a call that recorded an upload.
+func (s *Service) stored(ctx context.Context, w *execute.Work, u *shelf.Upload) execute.Result {
+	d := &u.Data
+	if u.Deleted == "" || u.Deleted == shelf.Quota {
+		if res := s.fits(ctx, w, u); res.ErrorCode != "" {
+			return res
+		}
+	}
+	sum := artifact.DigestOf(d.Artifact)
+	res := output(map[string]any{"artifact": d.Artifact, "digest": sum, "media_type": d.MediaType, "name": d.Name, "size": d.Size})
+	res.Artifacts = []string{sum}
 	return res
 }
 
@@ -135,7 +170,23 @@ func (s *Service) object(ctx context.Context, w *execute.Work, a *args) (artifac
 	if err := artifact.Verify(ctx, s.store, o); err != nil {
 		return o, failed(err)
 	}
+	if err := s.claimable(ctx, &o, s.env.Emit.Now()); err != nil { // after Verify, which may take long
+		return o, failed(err)
+	}
 	return o, execute.Result{}
+}
+
+// claimable returns an error if the collector may soon after now remove an upload because
+// it is no artifact.
+func (s *Service) claimable(ctx context.Context, o *artifact.Object, now time.Time) error {
+	if o.Size == 0 {
+		return nil // it has no parts
+	}
+	at, err := s.store.Begun(ctx, artifact.Parts{Tenant: o.Tenant, Service: o.Service, Upload: o.Upload})
+	if err == nil && now.Sub(at) > claimable {
+		err = fmt.Errorf("the upload began more than %.0f hours ago: send the content again", claimable.Hours())
+	}
+	return err
 }
 
 // lineage returns an error if the caller may not read one of the artifacts that a new one
@@ -158,20 +209,24 @@ func (s *Service) lineage(ctx context.Context, w *execute.Work, inputs []string)
 }
 
 // fits deletes an upload that was just recorded and returns a failure if the artifacts of
-// the tenant that were recorded up to it exceed the quota. Instances that have read the
-// same events agree.
-func (s *Service) fits(ctx context.Context, w *execute.Work, d *artifact.Stored) execute.Result {
+// the tenant that were recorded up to it exceed the quota, or if it was deleted for this
+// reason before. Instances that have read the same events agree.
+func (s *Service) fits(ctx context.Context, w *execute.Work, u *shelf.Upload) execute.Result {
+	full := execute.Fail(contract.CodeResourceExhausted, "with %d bytes more, the artifacts of tenant %s exceed its quota of %d bytes: delete some", u.Data.Size, w.Event.Tenant, s.Quota)
+	if u.Deleted == shelf.Quota {
+		return full
+	}
 	var used int64
-	if err := s.read(ctx, func(v *shelf.View) { used = v.Used(w.Event.Tenant, v.Seq(w.Event.Tenant, d.Upload)) }); err != nil {
+	if err := s.read(ctx, func(v *shelf.View) { used = v.Used(w.Event.Tenant, u.Seq) }); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the quota of the tenant cannot be read: %v", err)
 	}
 	if used <= s.Quota {
 		return execute.Result{}
 	}
-	if err := s.delete(ctx, w.Event.Tenant, d.Artifact, d.Upload, w.Call.ID, shelf.Quota, w.Event); err != nil {
+	if err := s.delete(ctx, w.Event.Tenant, u.Data.Artifact, u.Data.Upload, w.Call.ID, shelf.Quota, w.Event); err != nil {
 		return failed(err)
 	}
-	return execute.Fail(contract.CodeResourceExhausted, "the artifacts of tenant %s would take %d bytes, and its quota is %d: delete some", w.Event.Tenant, used, s.Quota)
+	return full
 }
 
 // reads returns the owner whose artifacts a call may read: the caller or, with audit:read,

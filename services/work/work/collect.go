@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -19,10 +20,8 @@ const (
 	collectEvery = 2 * time.Second // between looks at the view
 	sweepEvery   = time.Hour       // between searches for uploads without an artifact
 	abandoned    = 24 * time.Hour  // age of an upload without an artifact at which it is removed
+	claimable    = 23 * time.Hour  // age of an upload up to which a call may make it an artifact
 )
-
-// maxSweep is the maximum number of uploads that a sweep considers.
-const maxSweep = 100_000
 
 // collect removes the content of uploads that are due, until ctx ends. Each instance does
 // it; the steps may be repeated.
@@ -88,38 +87,58 @@ func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf
 }
 
 // sweep removes the uploads that are no artifact and were begun a day ago, such as those
-// whose call was denied.
+// whose call was denied. A writer stores the first part of an upload before the others.
 func (s *Service) sweep(ctx context.Context, now time.Time) error {
-	first, _, err := s.env.Conn.Subjects(ctx, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), maxSweep)
-	if err != nil {
-		return err
-	}
-	for subject := range first {
-		p, ok := artifact.ParseSubject(subject)
-		if !ok {
-			continue
-		}
-		known := false
-		if err := s.read(ctx, func(v *shelf.View) { known = v.Known(p.Tenant, p.Upload) }); err != nil {
-			return err
-		}
-		if known {
-			continue
-		}
-		m, err := s.env.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(subject))
+	for offset := 0; ; {
+		first, more, err := s.env.Conn.Page(ctx, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)
 		if err != nil {
-			continue // another instance removed it
-		}
-		at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
-		if err != nil || now.Sub(at) < abandoned {
-			continue
-		}
-		if err := s.store.Remove(ctx, p.Tenant, p.Service, p.Upload); err != nil {
 			return err
 		}
-		s.env.Log.Info("abandoned upload removed", "tenant", p.Tenant, "upload", p.Upload, "age", strconv.Itoa(int(now.Sub(at).Hours()))+"h")
+		removed := 0
+		for _, subject := range first {
+			gone, err := s.sweepUpload(ctx, now, subject)
+			if err != nil {
+				return err
+			}
+			if gone {
+				removed++
+			}
+		}
+		if !more {
+			return nil
+		}
+		offset += len(first) - removed // the next sweep finds what other instances made this one skip
 	}
-	return nil
+}
+
+// sweepUpload removes the upload with a first part, if it is due, and reports whether it did.
+func (s *Service) sweepUpload(ctx context.Context, now time.Time, subject string) (removed bool, err error) {
+	p, ok := artifact.ParseSubject(subject)
+	if !ok {
+		return false, nil
+	}
+	known := false
+	s.mu.Lock()
+	known = s.view.Known(p.Tenant, p.Upload)
+	s.mu.Unlock()
+	if known {
+		return false, nil
+	}
+	at, err := s.store.Begun(ctx, p)
+	if errors.Is(err, artifact.ErrNotFound) {
+		return false, nil // another instance removed it
+	}
+	if err != nil || now.Sub(at) < abandoned {
+		return false, err
+	}
+	if err := s.read(ctx, func(v *shelf.View) { known = v.Known(p.Tenant, p.Upload) }); err != nil || known {
+		return false, err
+	}
+	if err := s.store.Remove(ctx, p.Tenant, p.Service, p.Upload); err != nil {
+		return false, err
+	}
+	s.env.Log.Info("abandoned upload removed", "tenant", p.Tenant, "upload", p.Upload, "age", strconv.Itoa(int(now.Sub(at).Hours()))+"h")
+	return true, nil
 }
 
 // serve serves the queries about artifacts.
@@ -127,4 +146,5 @@ func (s *Service) serve() {
 	srv := &rpc.Server{Box: s.env.Box}
 	rpc.Serve(srv, events.ArtifactListQuery, s.queryList)
 	rpc.Serve(srv, events.ArtifactInfoQuery, s.queryInfo)
+	rpc.Serve(srv, events.ArtifactUsageQuery, s.queryUsage)
 }

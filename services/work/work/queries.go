@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"math"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -23,7 +24,7 @@ func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) 
 	found, now := false, s.env.Emit.Now()
 	if err := s.read(ctx, func(v *shelf.View) {
 		a := v.Get(transient.Tenant(ctx), q.Artifact)
-		if u := a.Of(q.Owner, now); u != nil {
+		if u := a.Readable(q.Owner, q.Upload, now); u != nil {
 			out, found = describe(a, u), true
 		}
 	}); err != nil {
@@ -33,4 +34,11 @@ func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) 
 		return out, rpc.Errorf(contract.CodeNotFound, "no artifact of the caller has this id")
 	}
 	return out, nil
+}
+
+// queryUsage handles the query artifact_usage.
+func (s *Service) queryUsage(ctx context.Context, _ *events.ArtifactUsageRequest) (out events.ArtifactUsage, err error) {
+	out.Quota = s.Quota
+	err = s.read(ctx, func(v *shelf.View) { out.Used = v.Used(transient.Tenant(ctx), math.MaxUint64) })
+	return out, err
 }

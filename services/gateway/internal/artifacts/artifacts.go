@@ -40,6 +40,8 @@ type API struct {
 	Env     *run.Env
 	Store   artifact.Store
 	Uploads *fair.Places // uploads in progress
+
+	pending pending
 }
 
 // The tools that the API calls.
@@ -52,12 +54,21 @@ const (
 const (
 	MaxUploads = 32               // uploads in progress at a gateway
 	idle       = 30 * time.Second // maximum time without data of an upload
+	longest    = 12 * time.Hour   // maximum time of an upload, so that its call runs before the collector removes it
 )
+
+// errLong is the error of an upload that takes longer than longest.
+var errLong = &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "the upload took longer than " + longest.String()}
+
+// errQuota is the error of an upload for which the tenant's quota has no room.
+var errQuota = &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody,
+	Message: "the quota of the tenant has no room for the upload: delete artifacts, or wait until uploads whose call did not succeed are removed, a day after they began"}
 
 // Upload handles POST /api/v1/artifacts. It stores the body as it arrives and proposes a
 // call artifact.put, whose outcome it responds with. The body is not the arguments of the
 // call: these have its size and digests, on which policy decides. Content whose call is
-// not allowed cannot be read, and is removed after a day.
+// not allowed cannot be read, and is removed after a day. Until then it counts, at this
+// gateway, as a part of the tenant's quota.
 func (s *API) Upload(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -79,7 +90,18 @@ func (s *API) Upload(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	o, err := artifact.Write(c.Request().Context(), s.Store, who.Tenant, services.Gateway, c.Request().ContentLength, content)
+	used, err := queries.Do(c.Request().Context(), s.Queries.In(who.Tenant), work.ArtifactUsageQuery, work.ArtifactUsageRequest{})
+	if err != nil {
+		return err
+	}
+	room := used.Quota - used.Used
+	if c.Request().ContentLength > room {
+		return errQuota
+	}
+	count := &counted{body: content, take: func(n int64) bool { return s.pending.take(who.Tenant, n, room, time.Now()) }}
+	recorded := false
+	defer func() { s.pending.end(who.Tenant, count.n, recorded, time.Now()) }()
+	o, err := artifact.Write(c.Request().Context(), s.Store, who.Tenant, services.Gateway, c.Request().ContentLength, count)
 	if err != nil {
 		return uploadError(err)
 	}
@@ -92,7 +114,9 @@ func (s *API) Upload(c echo.Context) error {
 	args.Int("retain_s", retain)
 	args.Int("size", o.Size)
 	args.Str("upload", o.Upload)
-	return s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args.End())
+	err = s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args.End())
+	recorded = err == nil && c.Response().Status == http.StatusOK // and not 202: the call has no outcome yet
+	return err
 }
 
 // incoming returns the body of a request, as it arrives.
@@ -102,17 +126,22 @@ func incoming(c echo.Context) (io.Reader, error) {
 		return nil, &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: contract.CodeEncodingUnsupported, Param: "Content-Encoding",
 			Message: "content encodings are not supported; send the body as it is"}
 	}
-	return &paced{body: r.Body, rc: http.NewResponseController(c.Response())}, nil
+	return &paced{body: r.Body, rc: http.NewResponseController(c.Response()), end: time.Now().Add(longest)}, nil
 }
 
-// paced reads the body of an upload, each part of which must arrive within idle.
+// paced reads the body of an upload, each part of which must arrive within idle, and all of
+// it before end.
 type paced struct {
 	body io.Reader
 	rc   *http.ResponseController
+	end  time.Time // of the upload
 }
 
 // Read implements io.Reader.
 func (p *paced) Read(b []byte) (int, error) {
+	if time.Now().After(p.end) {
+		return 0, errLong
+	}
 	_ = p.rc.SetReadDeadline(time.Now().Add(idle)) // fails for a response recorder, which has no connection
 	n, err := p.body.Read(b)
 	if err != nil {
@@ -125,6 +154,10 @@ func (p *paced) Read(b []byte) (int, error) {
 func uploadError(err error) error {
 	var late net.Error
 	switch {
+	case errors.Is(err, errQuota):
+		return errQuota
+	case errors.Is(err, errLong):
+		return errLong
 	case errors.As(err, &late) && late.Timeout():
 		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "no data of the upload arrived for " + idle.String()}
 	case errors.Is(err, artifact.ErrTooLarge):
@@ -179,11 +212,11 @@ func (s *API) List(c echo.Context) error {
 }
 
 // find returns the artifact that a request names.
-func (s *API) find(ctx context.Context, tenant, id, of string) (work.Artifact, error) {
-	if artifact.DigestOf(id) == "" {
+func (s *API) find(ctx context.Context, tenant string, q work.ArtifactInfoRequest) (work.Artifact, error) {
+	if artifact.DigestOf(q.Artifact) == "" {
 		return work.Artifact{}, apierr.BadRequest("id", "an artifact's id is ar- and 64 lower-case hex digits")
 	}
-	return queries.Do(ctx, s.Queries.In(tenant), work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: id, Owner: of})
+	return queries.Do(ctx, s.Queries.In(tenant), work.ArtifactInfoQuery, q)
 }
 
 // Info handles GET /api/v1/artifacts/:id.
@@ -192,7 +225,7 @@ func (s *API) Info(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.find(c.Request().Context(), who.Tenant, c.Param("id"), owner(who))
+	a, err := s.find(c.Request().Context(), who.Tenant, work.ArtifactInfoRequest{Artifact: c.Param("id"), Owner: owner(who)})
 	if err != nil {
 		return err
 	}
@@ -206,7 +239,7 @@ func (s *API) Content(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.find(c.Request().Context(), who.Tenant, c.Param("id"), owner(who))
+	a, err := s.find(c.Request().Context(), who.Tenant, work.ArtifactInfoRequest{Artifact: c.Param("id"), Owner: owner(who)})
 	if err != nil {
 		return err
 	}

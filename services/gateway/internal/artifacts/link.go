@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
@@ -43,6 +44,7 @@ type link struct {
 	KID      string // key of a gateway that signed the link
 	Owner    string // principal who made the link; its suspension ends the link
 	Tenant   string
+	Upload   string // upload of the artifact; its deletion ends the link
 }
 
 // Canonical implements canon.Document.
@@ -53,6 +55,7 @@ func (l *link) Canonical(c *canon.Codec) {
 	c.Str("kid", &l.KID)
 	c.Str("owner", &l.Owner)
 	c.Str("tenant", &l.Tenant)
+	c.Str("upload", &l.Upload)
 }
 
 // Link handles POST /api/v1/artifacts/:id/link. It proposes a call artifact.link and, if
@@ -88,11 +91,12 @@ func (s *API) Link(c echo.Context) error {
 	var permitted struct {
 		Artifact string `json:"artifact"`
 		Expires  string `json:"expires"`
+		Upload   string `json:"upload"`
 	}
 	if err := json.Unmarshal(output, &permitted); err != nil {
 		return err
 	}
-	l := link{Artifact: permitted.Artifact, CallID: r.ID, Expires: permitted.Expires, KID: key.KID, Owner: who.Actor, Tenant: who.Tenant}
+	l := link{Artifact: permitted.Artifact, CallID: r.ID, Expires: permitted.Expires, KID: key.KID, Owner: who.Actor, Tenant: who.Tenant, Upload: permitted.Upload}
 	doc := contract.Bytes(&l)
 	path := LinkPath + base64.RawURLEncoding.EncodeToString(doc) + "." + base64.RawURLEncoding.EncodeToString([]byte(key.Sign(sign.DomainLink, doc)))
 	return c.JSON(http.StatusOK, LinkResponse{Artifact: l.Artifact, CallID: r.ID, Expires: l.Expires, Path: path})
@@ -128,7 +132,7 @@ func (s *API) parse(text string, now time.Time) (*link, error) {
 
 // Linked handles GET /a/:link. It responds with the content that a signed link permits,
 // without a credential. The error is 403 for an invalid or expired link, and 404 if the
-// artifact was deleted.
+// upload was deleted that the link was made for, also if others have the same content.
 func (s *API) Linked(c echo.Context) error {
 	l, err := s.parse(c.Param("link"), s.Env.Emit.Now())
 	if err != nil {
@@ -137,7 +141,10 @@ func (s *API) Linked(c echo.Context) error {
 	if err := s.Gate.Suspended(l.Tenant, l.Owner); err != nil {
 		return err
 	}
-	a, err := s.find(c.Request().Context(), l.Tenant, l.Artifact, "")
+	if l.Upload == "" {
+		return errLink
+	}
+	a, err := s.find(c.Request().Context(), l.Tenant, work.ArtifactInfoRequest{Artifact: l.Artifact, Upload: l.Upload})
 	if err != nil {
 		return err
 	}

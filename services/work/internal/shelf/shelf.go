@@ -36,6 +36,7 @@ var (
 	ErrHeld     = errors.New("the artifact is on hold: release it first")
 	ErrCited    = errors.New("the outcome of a call that ran a tool cites the artifact, so it is kept as long as the ledger")
 	ErrNotHeld  = errors.New("the artifact is not on hold by this principal")
+	ErrTaken    = errors.New("another call has recorded this upload: send the content again")
 )
 
 // Upload is one stored copy of an artifact's content.
@@ -93,12 +94,15 @@ func (a *Artifact) find(upload string) *Upload {
 
 // Of returns the newest readable upload of a principal, or of anyone if owner is empty,
 // or nil.
-func (a *Artifact) Of(owner string, now time.Time) *Upload {
+func (a *Artifact) Of(owner string, now time.Time) *Upload { return a.Readable(owner, "", now) }
+
+// Readable is like Of, but returns only the upload with an id, unless the id is empty.
+func (a *Artifact) Readable(owner, upload string, now time.Time) *Upload {
 	if a == nil {
 		return nil
 	}
 	for _, u := range slices.Backward(a.Uploads) {
-		if (owner == "" || u.Data.Actor == owner) && u.Live(now, a.Kept()) {
+		if (owner == "" || u.Data.Actor == owner) && (upload == "" || u.Data.Upload == upload) && u.Live(now, a.Kept()) {
 			return u
 		}
 	}
@@ -213,6 +217,22 @@ func (v *View) Known(tenant, upload string) bool {
 	return ok
 }
 
+// Recorded returns a copy of the upload that a call has recorded, or nil if no call has.
+// The error is ErrTaken if another call has, or if the content was removed since.
+func (v *View) Recorded(tenant, upload, call string) (*Upload, error) {
+	id, known := v.uploads[key{tenant, upload}]
+	if !known {
+		return nil, nil
+	}
+	if a := v.all[key{tenant, id}]; a != nil {
+		if u := a.find(upload); u != nil && u.Data.CallID == call {
+			one := *u
+			return &one, nil
+		}
+	}
+	return nil, ErrTaken
+}
+
 // Entry is an upload with its artifact.
 type Entry struct {
 	*Artifact
@@ -261,16 +281,6 @@ func (v *View) Used(tenant string, until uint64) (bytes int64) {
 	return bytes
 }
 
-// Seq returns the ledger sequence at which an upload was stored, or 0.
-func (v *View) Seq(tenant, upload string) uint64 {
-	if a := v.all[key{tenant, v.uploads[key{tenant, upload}]}]; a != nil {
-		if u := a.find(upload); u != nil {
-			return u.Seq
-		}
-	}
-	return 0
-}
-
 // Due returns the uploads whose content is to be removed at a time: those that were
 // deleted, and those that have expired and that nothing keeps, in the order of the
 // ledger.
@@ -314,13 +324,18 @@ func (a *Artifact) Deletable(call, upload, reason string) (*events.ArtifactDelet
 		return nil, ErrNotFound
 	case u.Deleted != "":
 		return nil, nil
-	case reason == Quota: // it was stored a moment ago, and its call fails
+	case reason == Quota && a.elsewhere(upload): // it was stored a moment ago, and its call fails
 	case len(a.Holds) > 0:
 		return nil, ErrHeld
 	case a.Cited:
 		return nil, ErrCited
 	}
 	return &events.ArtifactDeleted{Artifact: a.ID, CallID: call, Reason: reason, Upload: upload}, nil
+}
+
+// elsewhere reports whether another upload than the given one has the content.
+func (a *Artifact) elsewhere(upload string) bool {
+	return slices.ContainsFunc(a.Uploads, func(u *Upload) bool { return u.Data.Upload != upload && u.Deleted == "" })
 }
 
 // Releasable decides on artifact_released for the hold of a principal.

@@ -131,7 +131,14 @@ func TestDecisions(t *testing.T) {
 	if d, err := before.Deletable("c", "u-1", Deleted); d == nil || err != nil {
 		t.Error(d, err)
 	}
-	if d, err := before.Refold(r.all[held:]).Deletable("c", "u-1", Quota); d == nil || err != nil {
+	if _, err := before.Refold(r.all[held:]).Deletable("c", "u-1", Quota); !errors.Is(err, ErrHeld) {
+		t.Error(err) // it is the only upload of what bob holds
+	}
+	more := &record{time: began}
+	more.store(services.Work, "ann", id("1"), "u-1", 0)
+	more.add(services.Work, "bob", contract.EventArtifactHeld, &events.ArtifactHeld{Artifact: id("1"), CallID: "c-1"})
+	more.store(services.Work, "ann", id("1"), "u-2", 0)
+	if d, err := more.Get("t", id("1")).Deletable("c", "u-2", Quota); d == nil || err != nil {
 		t.Error(d, err)
 	}
 	if _, err := before.Deletable("c", "u-9", Deleted); !errors.Is(err, ErrNotFound) {
@@ -156,5 +163,50 @@ func TestDecisions(t *testing.T) {
 	r.store(services.SessionRunner, "ann", id("2"), "u-2", 0)
 	if _, err := r.Get("t", id("2")).Deletable("c", "u-2", Deleted); !errors.Is(err, ErrCited) {
 		t.Error(err)
+	}
+}
+
+// TestRecorded checks that an upload belongs to the call that recorded it first, also after
+// its content was removed.
+func TestRecorded(t *testing.T) {
+	r := &record{time: began}
+	if u, err := r.Recorded("t", "u-1", "c-1"); u != nil || err != nil {
+		t.Error(u, err)
+	}
+	r.store(services.Work, "ann", id("1"), "u-1", 0) // by the call c-1
+	if u, err := r.Recorded("t", "u-1", "c-1"); err != nil || u == nil || u.Data.Upload != "u-1" {
+		t.Error(u, err)
+	}
+	if u, err := r.Recorded("t", "u-1", "c-2"); u != nil || !errors.Is(err, ErrTaken) {
+		t.Error(u, err)
+	}
+	if u, err := r.Recorded("other", "u-1", "c-2"); u != nil || err != nil {
+		t.Error(u, err)
+	}
+	r.add(services.Work, "ann", contract.EventArtifactDeleted, &events.ArtifactDeleted{Artifact: id("1"), Reason: Quota, Upload: "u-1"})
+	if u, err := r.Recorded("t", "u-1", "c-1"); err != nil || u == nil || u.Deleted != Quota {
+		t.Error(u, err)
+	}
+	r.add(services.Work, "ann", contract.EventArtifactRemoved, &events.ArtifactRemoved{Service: services.Gateway, Upload: "u-1"})
+	if u, err := r.Recorded("t", "u-1", "c-1"); u != nil || !errors.Is(err, ErrTaken) {
+		t.Error(u, err)
+	}
+}
+
+// TestReadable checks that a deleted upload cannot be read by its id, although another
+// principal has the same content.
+func TestReadable(t *testing.T) {
+	r := &record{time: began}
+	r.store(services.Work, "ann", id("1"), "u-1", 0)
+	r.store(services.Work, "bob", id("1"), "u-2", 0)
+	if u := r.Get("t", id("1")).Readable("", "u-1", began); u == nil || u.Data.Actor != "ann" {
+		t.Error(u)
+	}
+	r.add(services.Work, "ann", contract.EventArtifactDeleted, &events.ArtifactDeleted{Artifact: id("1"), Reason: Deleted, Upload: "u-1"})
+	if u := r.Get("t", id("1")).Readable("", "u-1", began); u != nil {
+		t.Error("the deleted upload of ann")
+	}
+	if r.Get("t", id("1")).Readable("", "", began) == nil {
+		t.Error("the upload of bob")
 	}
 }

@@ -1,0 +1,69 @@
+package artifacts
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPending checks that the bytes of a tenant's uploads count until they are recorded or
+// the collector has removed them, and that an upload ends where the room of its tenant does.
+func TestPending(t *testing.T) {
+	var p pending
+	now := time.Date(2026, 11, 28, 0, 59, 0, 0, time.UTC)
+	send := func(tenant string, size int, room int64, recorded bool) error {
+		c := &counted{body: bytes.NewReader(make([]byte, size)), take: func(n int64) bool { return p.take(tenant, n, room, now) }}
+		_, err := io.Copy(io.Discard, c)
+		p.end(tenant, c.n, err == nil && recorded, now)
+		return err
+	}
+	for i, x := range []struct {
+		tenant   string
+		size     int
+		recorded bool
+		fits     bool
+	}{
+		{"a", 101, true, false}, // nothing of it is stored
+		{"a", 60, false, true},  // denied, say
+		{"a", 41, true, false},
+		{"a", 40, true, true},
+		{"a", 40, true, true}, // the first 40 are recorded: the service work counts them
+		{"b", 100, true, true},
+	} {
+		if err := send(x.tenant, x.size, 100, x.recorded); (err == nil) != x.fits || err != nil && !errors.Is(err, errQuota) {
+			t.Errorf("upload %d: %v", i, err)
+		}
+	}
+	now = now.Add(25 * time.Hour) // the collector may not have removed it yet
+	if err := send("a", 41, 100, true); !errors.Is(err, errQuota) {
+		t.Error(err)
+	}
+	now = now.Add(3 * time.Hour)
+	if err := send("a", 100, 100, true); err != nil {
+		t.Error(err)
+	}
+	if !p.take("c", 60, 100, now) || p.take("c", 60, 100, now) {
+		t.Error("two uploads at a time")
+	}
+	if len(p.ended["a"]) != 0 || p.progress["a"] != 0 {
+		t.Errorf("%v %v", p.progress, p.ended)
+	}
+}
+
+// TestLongest checks that an upload ends after its maximum time, however steadily its data
+// arrives.
+func TestLongest(t *testing.T) {
+	p := &paced{body: strings.NewReader("data"), rc: http.NewResponseController(httptest.NewRecorder()), end: time.Now().Add(time.Hour)}
+	if n, err := p.Read(make([]byte, 2)); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+	p.end = time.Now().Add(-time.Second)
+	if _, err := p.Read(make([]byte, 2)); !errors.Is(uploadError(err), errLong) {
+		t.Error(err)
+	}
+}
