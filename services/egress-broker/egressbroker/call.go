@@ -1,6 +1,7 @@
 package egressbroker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -73,7 +74,14 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	case limits.Bytes > 0:
 		limits.Bytes -= before.used
 	}
-	secrets := &credentials{fetch: s.fetch, cause: e, a: a, allowed: at}
+	life, stop := context.WithDeadline(context.Background(), deadline(a, s.env.Emit.Now()))
+	c.stop = stop
+	defer func() {
+		if s.open[e.CallID] != c {
+			stop()
+		}
+	}()
+	secrets := &credentials{life: life, fetch: s.fetch, cause: e, a: a, allowed: at}
 	p, err := proxy.New(proxy.Config{Rules: rules, Addresses: s.addresses, Limits: limits, Credential: secrets.get, Begin: func(f proxy.Flow) { s.begun(c, f) }, Record: func(f proxy.Flow) { s.flow(c, f) }})
 	if err != nil {
 		return out, err.Error(), nil
@@ -83,40 +91,55 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	if len(path) > maxPath {
 		return out, "the path of the call's socket, " + path + ", is too long: use a shorter folder for sockets", nil
 	}
-	if c.note, err = newJournal(path+note, seq); err != nil {
-		return out, "", err
-	}
 	fact := s.fact(e, events.EgressOpenedName, contract.Bytes(&events.EgressOpened{Authority: digest(p.CA()), CallID: e.CallID, DecisionID: a.Decision.ID,
 		Hosts: hosts(rules), LimitBytes: limits.Bytes, To: req.To}))
-	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
-		return out, "", err
-	}
-	// Another instance may have opened a proxy for another request meanwhile. The order of
-	// the ledger decides.
-	if before, err = s.pastOf(ctx, e, at, req.Inbox); err != nil {
-		return out, "", err
-	}
-	if before.other {
-		closed := events.EgressClosed{CallID: e.CallID, Reason: "refused"}
-		if _, err := s.env.Emit.Append(ctx, s.fact(e, events.EgressClosedName, contract.Bytes(&closed))); err != nil {
-			return out, "", err
-		}
-		return out, "the call has a proxy already", c.note.remove()
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return out, "", err
-	}
-	if err := os.Chmod(path, 0o666); err != nil { // access is limited by the permissions of the folder
-		return out, "", err
+	l, refusal, err := s.listen(ctx, c, path, seq, at, fact)
+	if l == nil {
+		return out, refusal, err
 	}
 	c.out = egress.Opened{Socket: path, Authority: string(p.CA())}
-	var life context.Context
-	life, c.stop = context.WithDeadline(context.Background(), deadline(a, s.env.Emit.Now()))
 	s.open[e.CallID] = c
 	go s.write(c)
 	go s.serve(life, c, p, l)
 	return c.out, "", nil
+}
+
+// listen makes the journal of a call, records that its proxy is opened, and makes the socket.
+// It returns no listener if it fails or refuses. If egress_opened was recorded then, the
+// journal remains without a lock, and a repetition of the request or sweep continues with it.
+func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint64, fact *contract.Event) (l net.Listener, refusal string, err error) {
+	if c.note, err = newJournal(path+note, seq); err != nil {
+		return nil, "", err
+	}
+	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
+		return nil, "", errors.Join(err, c.note.file.Close()) // it may have been recorded
+	}
+	defer func() {
+		if l == nil && err != nil {
+			_ = c.note.file.Close()
+		}
+	}()
+	// Another instance may have opened a proxy for another request meanwhile. The order of
+	// the ledger decides.
+	before, err := s.pastOf(ctx, c.cause, at, c.inbox)
+	if err != nil {
+		return nil, "", err
+	}
+	if before.other {
+		closed := events.EgressClosed{CallID: c.cause.CallID, Reason: "refused"}
+		if _, err := s.env.Emit.Append(ctx, s.fact(c.cause, events.EgressClosedName, contract.Bytes(&closed))); err != nil {
+			return nil, "", err
+		}
+		return nil, "the call has a proxy already", c.note.remove()
+	}
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := os.Chmod(path, 0o666); err != nil { // access is limited by the permissions of the folder
+		return nil, "", errors.Join(err, socket.Close())
+	}
+	return socket, "", nil
 }
 
 // serve serves a call's proxy until the call or ctx ends. Then it records egress_closed, and
@@ -163,8 +186,11 @@ func (s *Service) closeAll() {
 	}
 }
 
-// begun writes the begin of a flow to the journal of the call.
+// begun writes the begin of a flow to the journal of the call, for the first maxListed flows.
 func (s *Service) begun(c *call, f proxy.Flow) {
+	if f.ID > maxListed {
+		return
+	}
 	if err := c.note.begin(f); err != nil {
 		s.env.Log.Error("the begin of a flow was not written: if this process is killed, the flow is not recorded", "call", c.cause.CallID, "err", err)
 	}
@@ -175,6 +201,9 @@ func (s *Service) begun(c *call, f proxy.Flow) {
 func (s *Service) flow(c *call, f proxy.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if f.ID > 0 && f.ID <= maxListed {
+		defer s.noted(c, f)
+	}
 	if c.listed == maxListed {
 		c.unlisted++
 		return
@@ -184,9 +213,6 @@ func (s *Service) flow(c *call, f proxy.Flow) {
 		MS: f.Duration.Milliseconds(), Path: f.Path, Port: int64(f.Port), QueryDigest: f.Query, Reason: string(f.Reason), Status: int64(f.Status)}
 	if f.Address.IsValid() {
 		d.Address = f.Address.String()
-	}
-	if f.ID != 0 {
-		defer s.noted(c, f)
 	}
 	if f.Denied {
 		denied := events.FlowDenied(d)
@@ -204,10 +230,13 @@ func (s *Service) write(c *call) {
 	}
 }
 
-// append appends an event. After an error it tries again every second, for at most a minute;
-// the event is then dropped.
+// appendTime is the longest time for which append tries again.
+const appendTime = time.Minute
+
+// append appends an event. After an error it tries again every second, for at most s.patience;
+// the event is then dropped, which is logged with the number of events dropped until now.
 func (s *Service) append(e *contract.Event) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.patience, appendTime))
 	defer cancel()
 	for {
 		_, err := s.env.Emit.Append(ctx, e)
@@ -217,6 +246,7 @@ func (s *Service) append(e *contract.Event) {
 		s.env.Log.Warn("event not stored yet", "event", e.Name, "call", e.CallID, "err", err)
 		select {
 		case <-ctx.Done():
+			s.env.Log.Error("event dropped: the ledger has no record of it", "event", e.Name, "call", e.CallID, "dropped", s.dropped.Add(1), "err", err)
 			return
 		case <-time.After(time.Second):
 		}

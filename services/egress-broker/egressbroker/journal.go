@@ -2,9 +2,11 @@ package egressbroker
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"syscall"
@@ -39,16 +41,38 @@ type entry struct {
 
 // newJournal creates the journal of a request with this ledger sequence.
 func newJournal(path string, request uint64) (*journal, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	j := &journal{path: path, file: f}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+	err = j.lock()
+	if err == nil {
+		err = f.Truncate(0) // not before the lock: another process may have the file
 	}
-	return j, j.write(entry{Request: request})
+	if err == nil {
+		err = j.write(entry{Request: request})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return j, nil
+}
+
+// lock locks the file. It returns syscall.EWOULDBLOCK if another process has the lock, and
+// fs.ErrNotExist if another process has removed the file meanwhile.
+func (j *journal) lock() error {
+	if err := syscall.Flock(int(j.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return err
+	}
+	locked, err := j.file.Stat()
+	if err != nil {
+		return err
+	}
+	if named, err := os.Stat(j.path); err != nil || !os.SameFile(locked, named) {
+		return cmp.Or(err, fs.ErrNotExist)
+	}
+	return nil
 }
 
 // left opens the journal of a process that has ended, and locks it. It returns nil if the
@@ -58,13 +82,14 @@ func left(path string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	j := &journal{path: path, file: f}
+	switch err := j.lock(); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return nil, f.Close()
 	case err != nil:
 		return nil, errors.Join(err, f.Close())
 	}
-	return &journal{path: path, file: f}, nil
+	return j, nil
 }
 
 // write appends a line with one write, so that a killed process leaves at most the last line
@@ -80,15 +105,21 @@ func (j *journal) write(e entry) error {
 	return err
 }
 
-// begin writes the begin of a flow.
+// maxNoted is the maximum length of a path or method in a journal in bytes.
+const maxNoted = 512
+
+// begin writes the begin of a flow. The path must not contain secrets; proxy.Config.Begin
+// receives it without them.
 func (j *journal) begin(f proxy.Flow) error {
-	return j.write(entry{Begin: f.ID, Host: f.Host, Port: f.Port, Method: f.Method, Path: f.Path, Mode: f.Mode, Credential: f.Credential})
+	return j.write(entry{Begin: f.ID, Host: f.Host, Port: f.Port, Method: clip(f.Method), Path: clip(f.Path), Mode: f.Mode, Credential: f.Credential})
 }
 
-// remove closes and deletes the journal.
+func clip(s string) string { return s[:min(len(s), maxNoted)] }
+
+// remove deletes and closes the journal, in this order: once it is not locked, it may be that
+// of another proxy.
 func (j *journal) remove() error {
-	_ = j.file.Close()
-	return os.Remove(j.path)
+	return errors.Join(os.Remove(j.path), j.file.Close())
 }
 
 // read returns the ledger sequence of the request of a journal, and the flows that began and

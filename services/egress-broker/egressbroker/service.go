@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -51,6 +52,8 @@ type Service struct {
 	fetch     Fetch            // requests secrets
 	addresses address.Policy
 	ceiling   []netrule.Rule // limits the rules of every call
+	patience  time.Duration  // for appends of events about flows; 0 = appendTime
+	dropped   atomic.Int64   // events that were not appended
 
 	mu   sync.Mutex
 	open map[string]*call // by call id
@@ -215,13 +218,9 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 // answer opens the proxy of a call, or refuses it, and sends the response. It returns an error
 // if the request must be redelivered.
 func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request) error {
-	a, at, refusal, err := s.check(ctx, e, seq)
+	out, refusal, err := s.decide(ctx, e, seq, req)
 	if err != nil {
 		return err
-	}
-	var out egress.Opened
-	if refusal == "" {
-		out, refusal, err = s.opened(ctx, e, seq, req, a, at)
 	}
 	if refusal != "" {
 		out = egress.Opened{Refused: refusal}
@@ -238,6 +237,37 @@ func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req
 		return err
 	}
 	return s.env.Box.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
+}
+
+// decide opens the proxy of a call, or returns the reason for a refusal. An error means that
+// the request must be redelivered.
+func (s *Service) decide(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request) (out egress.Opened, refusal string, err error) {
+	a, at, refusal, err := s.check(ctx, e, seq)
+	if err != nil || refusal != "" {
+		return out, refusal, err
+	}
+	if out, refusal, err = s.opened(ctx, e, seq, req, a, at); err != nil || refusal != "" {
+		return out, refusal, err
+	}
+	refusal, err = s.again(ctx, e, a, at)
+	return out, refusal, err
+}
+
+// again checks a request again when its proxy is open, and closes the proxy if the request is
+// refused now: the outcome of the call may have been recorded and followed before the proxy
+// was open.
+func (s *Service) again(ctx context.Context, e *contract.Event, a *contract.Allowed, at uint64) (refusal string, err error) {
+	refusal, err = s.calls.Check(ctx, e, a, at, e.Service(), e.Source)
+	if refusal == "" || err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	c := s.open[e.CallID]
+	s.mu.Unlock()
+	if c != nil {
+		c.end("call_ended")
+	}
+	return refusal, nil
 }
 
 // fact returns an event about a call whose cause is the request.

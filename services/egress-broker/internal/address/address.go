@@ -42,6 +42,11 @@ func (p Policy) Check(a netip.Addr) error {
 	return nil
 }
 
+// Configured reports whether a is in one of the allowed networks, and may be dialled.
+func (p Policy) Configured(a netip.Addr) bool {
+	return p.Check(a) == nil && slices.ContainsFunc(p.Allowed, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
 // use returns the special use that blocks a, or "" if a may be dialled. It does not look
 // at embedded addresses.
 func (p Policy) use(a netip.Addr) string {

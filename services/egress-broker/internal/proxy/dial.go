@@ -26,6 +26,21 @@ func (f *failure) Unwrap() error { return f.err }
 // address, and dials only the addresses that it has checked, so that a later DNS response has
 // no effect (DNS rebinding). If one address is blocked, dial fails.
 func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) {
+	return p.dialChecked(ctx, hostPort, p.cfg.Addresses.Check)
+}
+
+// dialConfigured is dial for plain HTTP with a credential. It fails unless every address is
+// in a network of Config.Addresses, because others could read the credential on the way.
+func (p *Proxy) dialConfigured(ctx context.Context, _, hostPort string) (net.Conn, error) {
+	return p.dialChecked(ctx, hostPort, func(a netip.Addr) error {
+		if !p.cfg.Addresses.Configured(a) {
+			return fmt.Errorf("address %s is not in a configured network, and a credential would be sent to it unencrypted: use mode terminate", a)
+		}
+		return nil
+	})
+}
+
+func (p *Proxy) dialChecked(ctx context.Context, hostPort string, check func(netip.Addr) error) (net.Conn, error) {
 	host, literal, port, err := netrule.ParseAuthority(hostPort, 0)
 	if err != nil {
 		return nil, &failure{HostInvalid, err}
@@ -37,7 +52,7 @@ func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) 
 		}
 	}
 	for _, a := range addrs {
-		if err := p.cfg.Addresses.Check(a); err != nil {
+		if err := check(a); err != nil {
 			return nil, &failure{AddressBlocked, err}
 		}
 	}

@@ -124,6 +124,9 @@ func (f *flow) announce() {
 	f.rec.ID = f.p.allowed.Add(1)
 	rec := f.rec
 	f.mu.Unlock()
+	if h := f.p.hidden.Load(); h != nil {
+		rec.Path = h.redactor.String(rec.Path)
+	}
 	if f.p.cfg.Begin != nil {
 		f.p.cfg.Begin(rec)
 	}

@@ -142,6 +142,15 @@ func (e *exchange) authorize(path string) error {
 	return nil
 }
 
+// transport returns the transport for the request. Plain HTTP with a credential has one of its
+// own, so that it uses no connection that was dialled without the stricter check.
+func (e *exchange) transport() *http.Transport {
+	if e.header != "" && e.mode == netrule.HTTP {
+		return e.p.configured
+	}
+	return e.p.transport
+}
+
 func (e *exchange) send(r *http.Request) {
 	r = r.WithContext(e.f.ctx)
 	if !e.upgrade {
@@ -152,7 +161,7 @@ func (e *exchange) send(r *http.Request) {
 	}
 	(&httputil.ReverseProxy{
 		Rewrite:        e.rewrite,
-		Transport:      carrier{e.p},
+		Transport:      carrier{e.transport()},
 		ModifyResponse: e.response,
 		ErrorHandler:   e.f.refuseError,
 		ErrorLog:       log.New(io.Discard, "", 0),
@@ -195,7 +204,7 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 }
 
 // carrier sends requests, and counts their heads.
-type carrier struct{ p *Proxy }
+type carrier struct{ transport *http.Transport }
 
 func (t carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	f := flowOf(r.Context())
@@ -205,7 +214,7 @@ func (t carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := httptrace.WithClientTrace(bare{r.Context()}, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		f.set(func(rec *Flow) { rec.Address = connAddr(i.Conn) })
 	}})
-	return t.p.transport.RoundTrip(r.WithContext(ctx))
+	return t.transport.RoundTrip(r.WithContext(ctx))
 }
 
 // bare is a context without values. It hides the trace with which httputil would pass on
@@ -246,6 +255,7 @@ func (f *flow) refuseError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	switch why = f.blame(why); why {
 	case AddressBlocked, HostInvalid:
+		f.set(func(rec *Flow) { rec.Credential = "" }) // it was not sent
 		f.refuse(w, why)
 		return
 	case ResolveFailed, ConnectFailed, CertificateInvalid:

@@ -57,12 +57,13 @@ type Limits struct {
 
 // Proxy is the proxy of one call. Make one with New, then call Serve once.
 type Proxy struct {
-	cfg       Config
-	rules     *netrule.Set
-	ca        *authority
-	server    *http.Server
-	transport *http.Transport
-	tunnels   *tunnelListener
+	cfg        Config
+	rules      *netrule.Set
+	ca         *authority
+	server     *http.Server
+	transport  *http.Transport
+	configured *http.Transport // for plain HTTP with a credential; it dials configured networks only
+	tunnels    *tunnelListener
 
 	ctx    context.Context // ends with the call
 	cancel context.CancelFunc
@@ -124,6 +125,8 @@ func New(cfg Config) (*Proxy, error) {
 		IdleConnTimeout:        l.Idle,
 		MaxResponseHeaderBytes: int64(l.Head),
 	}
+	p.configured = p.transport.Clone()
+	p.configured.DialContext = p.dialConfigured
 	p.server = &http.Server{
 		Handler:                      http.HandlerFunc(p.serve),
 		DisableGeneralOptionsHandler: true,
@@ -168,6 +171,7 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	p.close()
 	p.running.Wait()
 	p.transport.CloseIdleConnections()
+	p.configured.CloseIdleConnections()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

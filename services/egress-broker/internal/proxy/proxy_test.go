@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -522,5 +523,38 @@ func TestCredential(t *testing.T) {
 	get(t, c, base+"/"+url.PathEscape(secret))
 	if all := fmt.Sprintf("%+v", r.flows(t, 8)); strings.Contains(all, "s3cr3t") {
 		t.Fatal(all)
+	}
+}
+
+// TestCredentialInClear requires that plain HTTP carries a credential to configured networks
+// only, also over a connection that a request without one has opened, and that requests
+// without a credential are not affected.
+func TestCredentialInClear(t *testing.T) {
+	var got atomic.Value
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		got.Store(r.URL.Path + " " + r.Header.Get("X-Auth-Token"))
+	}))
+	defer s.Close()
+	cfg := withCredential(netrule.Rule{Host: "api.example.org", Mode: netrule.HTTP, Paths: []string{"/secret"}})
+	cfg.Rules = append(cfg.Rules, netrule.Rule{Host: "api.example.org", Mode: netrule.HTTP})
+	cfg.Resolve = func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
+	}
+	cfg.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, s.Listener.Addr().String())
+	}
+	var begun atomic.Value
+	cfg.Begin = func(f Flow) { begun.Store(f.Path) }
+	r := start(t, cfg)
+	c := r.client(t)
+	if res, _ := get(t, c, "http://api.example.org/open"); res.StatusCode != 200 || got.Load() != "/open " {
+		t.Fatal(res.Status, got.Load())
+	}
+	if res, _ := get(t, c, "http://api.example.org/secret"); res.StatusCode != 403 || got.Load() != "/open " || r.last(t, 2).Reason != AddressBlocked {
+		t.Fatal(res.Status, got.Load(), r.last(t, 2))
+	}
+	get(t, c, "http://api.example.org/"+url.PathEscape(secret))
+	if path := fmt.Sprint(begun.Load()); !strings.Contains(path, "[secret:token]") {
+		t.Fatal("the begin of a flow has the path", path)
 	}
 }
