@@ -62,6 +62,9 @@ type imageID struct {
 // go on.
 const maxDiscards = 8
 
+// closeTime is the maximum time for the last sweep of a runner.
+const closeTime = 10 * time.Second
+
 // Open connects to the daemon and removes the containers and temporary snapshots that an
 // earlier process of the same instance did not remove. fifoDir must have the same path
 // for this process and for the daemon. The namespace is mesh and instance; mesh begins the
@@ -112,6 +115,10 @@ func (r *Runner) Close() error {
 	r.swept.Wait()
 	r.pool.close()
 	r.discards.all.Wait()
+	// Removals fail while containerd restarts, and Close may come before the next sweep.
+	ctx, cancel := context.WithTimeout(r.ctx(context.Background()), closeTime)
+	defer cancel()
+	r.report("sweep", r.ns, r.sweep(ctx))
 	return r.client.Close()
 }
 
