@@ -58,9 +58,9 @@ func TestBoxed(t *testing.T) {
 
 // TestSandboxQueue shows that a call that finds no free sandbox waits, which the ledger,
 // /readyz and the metrics show with its position, and then runs, and that a call above the
-// maximum is refused with 503 and may be repeated.
+// tenant's half of the queue is refused with 503 and may be repeated.
 func TestSandboxQueue(t *testing.T) {
-	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 3}\n"})
+	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 6}\n"})
 	state := func() string {
 		r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
 		if err != nil {

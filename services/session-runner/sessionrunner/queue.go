@@ -24,13 +24,15 @@ const beside = 256
 
 // queue bounds the sandboxes of calls that run at a time, and the calls that wait for one.
 // Waiting calls are served as a fair.Gate does: the tenants in turn, and within a tenant its
-// actors. A queue is safe for concurrent use.
+// actors. Their number is divided among the tenants as fair.Room does, and one tenant has at
+// most half of it, so that no tenant can fill the queue. A queue is safe for concurrent use.
 type queue struct {
 	runs, max int
 	gate      *fair.Gate
 
 	mu      sync.Mutex
-	present int // calls that run or wait
+	present int       // calls that run or wait
+	room    fair.Room // calls that wait, by tenant
 }
 
 // newQueue returns a queue for the given numbers of running and of waiting calls.
@@ -38,7 +40,7 @@ func newQueue(runs, waiting int) *queue {
 	return &queue{runs: runs, max: waiting, gate: fair.New(runs)}
 }
 
-// errQueueFull is the error of enter if too many calls wait.
+// errQueueFull is the error of enter if too many calls wait, or too many of the tenant.
 var errQueueFull = errors.New("too many calls wait for a sandbox")
 
 // enter waits until a call may run, and returns the function that the caller must call when
@@ -46,26 +48,43 @@ var errQueueFull = errors.New("too many calls wait for a sandbox")
 // of waiting calls, this one included. It returns errQueueFull, or the error of ctx.
 func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(position int)) (leave func(), err error) {
 	q.mu.Lock()
-	if q.present >= q.runs+q.max {
+	position := q.present + 1 - q.runs
+	if position > 0 && !q.admit(tenant) {
 		q.mu.Unlock()
 		return nil, errQueueFull
 	}
 	q.present++
-	position := q.present - q.runs
 	q.mu.Unlock()
+	waiting := position > 0
+	admitted := func() { // the call no longer waits
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if waiting {
+			q.room.Give(tenant, 1)
+			waiting = false
+		}
+	}
 	gone := func() {
+		admitted()
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.present--
 	}
-	if position > 0 {
+	if waiting {
 		waits(position)
 	}
 	if err := q.gate.Enter(ctx, tenant, actor); err != nil {
 		gone()
 		return nil, err
 	}
+	admitted()
 	return func() { q.gate.Leave(); gone() }, nil
+}
+
+// admit reports whether a call of a tenant may wait, and counts it. q.mu must be held.
+func (q *queue) admit(tenant string) bool {
+	most := max(int64(q.max), 2) // with one place, a tenant may have it
+	return q.max > 0 && q.room.Of(tenant) < most/2 && q.room.Take(tenant, 1, most)
 }
 
 // state returns the numbers of running and of waiting calls.
@@ -82,7 +101,7 @@ func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res
 		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(s.queue.runs)}))
 	})
 	if errors.Is(err, errQueueFull) || errors.Is(err, fair.ErrFull) {
-		return nil, execute.Fail(contract.CodeSandboxQueueFull, "%d calls run and %d wait for a sandbox of this instance: call again later, or raise session-runner.runs or session-runner.queue", s.queue.runs, s.queue.max)
+		return nil, execute.Fail(contract.CodeSandboxQueueFull, "as many calls of the tenant wait for a sandbox of this instance as may, of %d of all tenants, while %d run: call again later, or raise session-runner.runs or session-runner.queue", s.queue.max, s.queue.runs)
 	}
 	if err != nil {
 		return nil, execute.Fail(contract.CodeUnavailable, "the call ended while it waited for a sandbox: %v", err)

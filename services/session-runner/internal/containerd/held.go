@@ -118,13 +118,14 @@ func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	if initCode == nil {
 		return nil, ErrNoInit
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if img := h.images[want]; img != nil {
+	if img := h.opened(want); img != nil {
 		return img, nil
 	}
-	h.store.building.Lock()
+	h.store.building.Lock() // without h.mu, so that images that were opened before can be used
 	defer h.store.building.Unlock()
+	if img := h.opened(want); img != nil {
+		return img, nil
+	}
 	ctx, done, err := r.client.WithLease(r.ctx(context.Background()))
 	if err != nil {
 		return nil, err
@@ -149,8 +150,17 @@ func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	if out.snapshot, err = r.withInit(ctx, identity.ChainID(layers).String()); err != nil {
 		return nil, fmt.Errorf("first process: %w", err)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.images[want] = out
 	return out, nil
+}
+
+// opened returns the image with a digest that OpenImage has returned before, or nil.
+func (h *Holder) opened(want string) *HeldImage {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.images[want]
 }
 
 // withInit returns the name of a committed snapshot that has the content of parent, the

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -126,8 +127,8 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 		return []docker.RegistryHost{{Client: client, Host: host, Scheme: scheme, Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
 			Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(client))}}, nil
 	}})
-	s.building.Lock()
-	defer s.building.Unlock()
+	// The lease keeps what is fetched from containerd's garbage collector, so that other
+	// images can be imported and removed meanwhile.
 	ctx, done, err := s.client.WithLease(namespaces.WithNamespace(ctx, s.ns))
 	if err != nil {
 		return Image{}, err
@@ -135,7 +136,7 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
 	name, root, err := resolver.Resolve(ctx, ref)
 	if err != nil {
-		return Image{}, fmt.Errorf("resolve: %w", err)
+		return Image{}, fmt.Errorf("resolve: %w", withoutURL(err))
 	}
 	if digest != "" && root.Digest.String() != digest {
 		return Image{}, fmt.Errorf("the registry has %s, not %s", root.Digest, digest)
@@ -145,10 +146,35 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 		return Image{}, err
 	}
 	if err := s.fetch(ctx, fetcher, root); err != nil {
-		return Image{}, fmt.Errorf("fetch: %w", err)
+		return Image{}, fmt.Errorf("fetch: %w", withoutURL(err))
 	}
+	s.building.Lock()
+	defer s.building.Unlock()
 	root.Annotations = map[string]string{v1.AnnotationRefName: ref}
 	return s.addBase(ctx, root)
+}
+
+// urlRE matches a URL. Its second group is the host.
+var urlRE = regexp.MustCompile(`https?://([^/?#\s"]*@)?([^/?#\s"]*)[^\s"]*`)
+
+// withoutURL returns an error with the text of err, in which each URL is replaced by its
+// host: after a redirect, a URL may contain a credential.
+func withoutURL(err error) error { return errors.New(urlRE.ReplaceAllString(err.Error(), "$2")) }
+
+// exact is a fetcher that reads at most one byte more than the size of a descriptor, so that
+// a blob which is larger fails instead of filling the disk.
+type exact struct{ remotes.Fetcher }
+
+// Fetch implements remotes.Fetcher.
+func (f exact) Fetch(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
+	r, err := f.Fetcher.Fetch(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(r, d.Size+1), r}, nil
 }
 
 // fetch adds the blobs of an image for this platform to containerd's store.
@@ -162,7 +188,7 @@ func (s *Store) fetch(ctx context.Context, from remotes.Fetcher, root v1.Descrip
 		return nil, nil
 	})
 	children := images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default())
-	return images.WalkNotEmpty(ctx, images.Handlers(bounded, remotes.FetchHandler(store, from), children), root)
+	return images.WalkNotEmpty(ctx, images.Handlers(bounded, remotes.FetchHandler(store, exact{from}), children), root)
 }
 
 // share adds the image with the given digest from the namespace of another instance of the
