@@ -93,12 +93,16 @@ func TestLoginsEverywhere(t *testing.T) {
 	if next.Status != 200 || status(m.Addr, next.Access) != 200 {
 		t.Fatalf("%+v", next)
 	}
-	if again := refresh(m.Addr, k.Refresh); again.Error != "invalid_grant" {
-		t.Errorf("a refresh token was used twice: %+v", again)
+	// A program that did not receive the response may repeat the request once.
+	if next = refresh(m.Addr, k.Refresh); next.Status != 200 {
+		t.Errorf("a repeated refresh: %+v", next)
 	}
-	ends("refresh token used twice", next.Access)
+	if again := refresh(m.Addr, k.Refresh); again.Error != "invalid_grant" {
+		t.Errorf("a refresh token was used three times: %+v", again)
+	}
+	ends("refresh token used again", next.Access)
 
-	// Of several refreshes at the same time, one succeeds, and the login ends.
+	// Of several refreshes at the same time, two at most succeed, and the login ends.
 	k = login(second)
 	var wg sync.WaitGroup
 	var won atomic.Int32
@@ -110,7 +114,7 @@ func TestLoginsEverywhere(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if won.Load() > 1 {
+	if won.Load() > 2 {
 		t.Errorf("%d refreshes succeeded", won.Load())
 	}
 	ends("concurrent refreshes", k.Access)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
@@ -155,7 +156,7 @@ func getArtifact(ctx context.Context, c *env, w io.Writer, id, part string) (int
 	if err != nil {
 		return n, err
 	}
-	if part == "" && strings.TrimPrefix(id, "ar-") != hex.EncodeToString(sum.Sum(nil)) {
+	if part == "" && strings.TrimPrefix(id, contract.IDArtifact) != hex.EncodeToString(sum.Sum(nil)) {
 		return n, fail(exitFailed, "the content that the mesh returned does not match the digest in %s", id)
 	}
 	return n, nil

@@ -101,10 +101,10 @@ func formatOf(args []string) output.Format {
 // text for people.
 func (c *env) structured() bool { return c.format != output.Table }
 
-// headings reports whether a table has a heading line: if the output is a terminal or
+// withHeadings reports whether a table has a heading line: if the output is a terminal or
 // the command line selects the format table. Otherwise a table has only rows, so that
 // programs that read lines need not skip the heading.
-func (c *env) headings() bool {
+func withHeadings(c *env) bool {
 	return c.output == string(output.Table) || output.Terminal(c.terminal())
 }
 
@@ -155,7 +155,7 @@ func (c *env) tables(doc any, grids ...*output.Grid) error {
 	var failed error
 	err := c.print(doc, func() {
 		for _, g := range grids {
-			failed = errors.Join(failed, g.Write(c.out, c.headings(), c.style()))
+			failed = errors.Join(failed, g.Write(c.out, withHeadings(c), c.style()))
 		}
 	})
 	return errors.Join(err, failed)

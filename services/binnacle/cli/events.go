@@ -213,7 +213,7 @@ func streamLines(c *env, sc *bufio.Scanner) error {
 // eventRows prints the events of sc as rows of a table. called has the same meaning as
 // in printEvents.
 func eventRows(c *env, sc *bufio.Scanner, called string) error {
-	if c.headings() {
+	if withHeadings(c) {
 		fmt.Fprint(c.out, c.style().Bold(fmt.Sprintf(strings.TrimSuffix(eventRow, "\n"), "SEQ", fmt.Sprintf("%-*s", len(contract.TimeFormat), "TIME"), "EVENT", "SOURCE", "SESSION", "CALL")), "\n")
 	}
 	for sc.Scan() {

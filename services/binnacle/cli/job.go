@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,7 +74,7 @@ func newJobWaitCmd(c *env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if slices.Contains([]string{"proposed", "pending_approval", "allowed", "running"}, s.Status) {
+				if s.ReceiptID == "" { // it has no outcome
 					select {
 					case <-cmd.Context().Done():
 						return cmd.Context().Err()

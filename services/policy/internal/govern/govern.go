@@ -91,7 +91,7 @@ var folds = map[string]func(*State, *contract.Event) error{
 // based on. The views of a whole tenant do not read them.
 var ownFolds = map[string]func(*State, *contract.Event) error{
 	events.LoginOpenedName:  fold(func(s *State, d *events.LoginOpened, at moment) { s.Logins.open(d, at) }),
-	events.LoginRenewedName: fold(func(s *State, d *events.LoginRenewed, _ moment) { s.Logins.renew(d) }),
+	events.LoginRenewedName: fold(func(s *State, d *events.LoginRenewed, at moment) { s.Logins.renew(d, at) }),
 }
 
 // fold returns a function that decodes the data of an event into a T and applies

@@ -32,6 +32,8 @@ type login struct {
 	events.LoginOpened
 	at      string // time of the event that opened it
 	refresh string // digest of the refresh token that is valid now
+	before  string // digest of the refresh token that refresh replaced; empty if none
+	renewed string // time of the event that replaced it
 	ended   bool
 }
 
@@ -47,9 +49,9 @@ func (x *Logins) open(d *events.LoginOpened, at moment) {
 	x.by[d.ID] = &login{LoginOpened: *d, at: at.time, refresh: d.Refresh}
 }
 
-func (x *Logins) renew(d *events.LoginRenewed) {
+func (x *Logins) renew(d *events.LoginRenewed, at moment) {
 	if l := x.by[d.ID]; l != nil {
-		l.refresh = d.Refresh
+		l.before, l.refresh, l.renewed = l.refresh, d.Refresh, at.time
 	}
 }
 
@@ -125,8 +127,21 @@ type renewLoginArgs struct {
 	Next string `json:"next"`
 }
 
+// repeatWithin is the time after the renewal of a login within which the replaced refresh
+// token is accepted once more. A program that did not receive the response, or received an
+// error although the renewal was recorded later, thus keeps its login.
+const repeatWithin = 30 * time.Second
+
+// accepts reports whether a refresh token with the digest used renews the login at now. The
+// token that was replaced by the last renewal does, within repeatWithin. It does not a
+// second time, because the renewal replaces the token that it was exchanged for before.
+func (l *login) accepts(used string, now time.Time) bool {
+	return used == l.refresh || used == l.before && contract.Time(now.Add(-repeatWithin)) < l.renewed
+}
+
 // renewLogin replaces the refresh token of a login of the caller. A refresh token that was
-// used before ends the login, because either the program or a thief has a copy of it.
+// used before and that the login does not accept ends the login, because either the program
+// or a thief has a copy of it.
 func renewLogin(s *State, c *Caller, a *renewLoginArgs) (Fact, error) {
 	if err := authenticated(c); err != nil {
 		return none, err
@@ -135,7 +150,7 @@ func renewLogin(s *State, c *Caller, a *renewLoginArgs) (Fact, error) {
 	if err != nil {
 		return none, err
 	}
-	if l.refresh != a.Used {
+	if !l.accepts(a.Used, c.Now) {
 		return Fact{events.LoginEndedName, &events.LoginEnded{ID: a.ID, Principal: l.Principal, Reason: "a refresh token was used twice"}}, nil
 	}
 	scopes, err := scopesOf(c, c.Actor, l.Requested)

@@ -72,12 +72,12 @@ func TestLogins(t *testing.T) {
 	}
 	_, err = renew("ann", "l-1", "r1", "r2", time.Minute)
 	d.refused(err, "expired")
-	f, err = renew("ann", "l-1", "r0", "rx", 2*time.Second)
+	f, err = renew("ann", "l-1", "r0", "rx", time.Second+repeatWithin)
 	d.ok(err)
 	if e, ended := f.Data.(*events.LoginEnded); !ended || !strings.Contains(e.Reason, "twice") {
 		t.Fatalf("a refresh token was used twice: %+v", f)
 	}
-	if _, err = renew("ann", "l-1", "r1", "r2", 3*time.Second); err == nil || !d.st.Revoked("l-1", "ann", at(0)) {
+	if _, err = renew("ann", "l-1", "r1", "r2", 2*time.Second+repeatWithin); err == nil || !d.st.Revoked("l-1", "ann", at(0)) {
 		t.Error("the login has not ended", err)
 	}
 	for id, end := range map[string]func(){
@@ -108,6 +108,38 @@ func TestLogins(t *testing.T) {
 	d.refused(err, "not found among the caller's")
 	_, err = d.byGateway("eve", "cli", KindApproveDevice, 0, approveDeviceArgs{ID: "l-9", Code: "c", TTLMS: 1000})
 	d.refused(err, "not a registered person")
+}
+
+// TestRepeatedRefresh shows that the refresh token which the last renewal replaced renews the
+// login once more within repeatWithin, and that it, or the token that it was exchanged for
+// before, ends the login afterwards.
+func TestRepeatedRefresh(t *testing.T) {
+	for last, c := range map[string]struct {
+		used string
+		at   time.Duration
+		ends bool
+	}{
+		"the token that was replaced, a third time": {"r0", 3 * time.Second, true},
+		"what it was exchanged for, much later":     {"r1", 2*time.Second + repeatWithin, true},
+		"what the repetition returned":              {"r2", 3 * time.Second, false},
+	} {
+		d := &desk{t: t, lamport: 1}
+		d.fold(0, events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: "ann", Type: Person})
+		d.fold(0, events.RoleGrantedName, &events.RoleGranted{Principal: "ann", Role: contract.RoleDeveloper})
+		_, err := d.byGateway("ann", "login/password", KindOpenLogin, 0, openLoginArgs{ID: "l-1", Method: "password", Refresh: "r0", TTLMS: 3_600_000})
+		d.ok(err)
+		for i, x := range []struct {
+			used, next string
+			at         time.Duration
+			ends       bool
+		}{{"r0", "r1", time.Second, false}, {"r0", "r2", 2 * time.Second, false}, {c.used, "r3", c.at, c.ends}} {
+			f, err := d.byGateway("ann", "login/refresh", KindRenewLogin, x.at, renewLoginArgs{"l-1", x.used, x.next})
+			d.ok(err)
+			if _, ended := f.Data.(*events.LoginEnded); ended != x.ends {
+				t.Errorf("%s: renewal %d ends the login: %t", last, i+1, ended)
+			}
+		}
+	}
 }
 
 // TestDeviceScopes shows that a credential cannot approve a device for more than its own
