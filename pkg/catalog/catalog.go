@@ -34,6 +34,7 @@ type Catalog struct {
 	first    map[string]string   // by kind: digest of the tool document that was registered first
 	approved map[string]string   // by kind: digest of the tool document that was approved for the cell
 	own      map[string]*overlay // by tenant
+	changes  uint64              // number of events that were applied
 	digest   string              // digest of the lines, computed when it is needed; empty after a change
 }
 
@@ -79,6 +80,7 @@ func (c *Catalog) Apply(cell string, e *contract.Event) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.changes++
 	if old, ok := c.tools[t.Kind]; ok && old.tool.Executor != t.Executor {
 		return nil
 	}
@@ -109,6 +111,7 @@ func (c *Catalog) approve(cell string, e *contract.Event) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.changes++
 	if e.Tenant != cell {
 		o := c.own[e.Tenant]
 		if o == nil {
@@ -127,6 +130,14 @@ func (c *Catalog) approve(cell string, e *contract.Event) error {
 	c.approved[a.Kind] = a.Digest
 	c.digest = ""
 	return nil
+}
+
+// Generation returns a number that grows with each event that is applied. While it is
+// the same, every catalog of a tenant is the same.
+func (c *Catalog) Generation() uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.changes
 }
 
 // Digest returns the digest of the lines of Dump about the registered tools. It changes
@@ -322,6 +333,19 @@ func registerAll(ctx context.Context, m *emit.Emitter, at func(context.Context) 
 		}
 	}
 	return nil
+}
+
+// Offer registers one tool of an executor, in the cell that at returns, and leaves the
+// executor's other tools as they are. It appends no event if the tool is registered with
+// this document. Its error is that of handle.DoCell.
+func Offer(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, t *contract.Tool) error {
+	return register(ctx, m, at, service, t, contract.EventToolRegistered)
+}
+
+// Withdraw retires one tool of an executor as Offer registers it. t is the registered
+// document.
+func Withdraw(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, t *contract.Tool) error {
+	return register(ctx, m, at, service, t, contract.EventToolRetired)
 }
 
 // register appends an event of this name for a tool, unless the last event of the tool

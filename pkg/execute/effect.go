@@ -253,5 +253,8 @@ func (x *Executor) tool(kind string) *contract.Tool {
 			return &x.Tools[i]
 		}
 	}
+	if x.ToolOf != nil {
+		return x.ToolOf(kind)
+	}
 	return nil
 }

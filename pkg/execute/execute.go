@@ -103,18 +103,21 @@ type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allo
 // call of a kind may be run again if no outcome of it was recorded; if it is nil, none
 // may.
 type Executor struct {
-	Service   string
-	Conn      *bus.Conn
-	Emit      *emit.Emitter
-	Recorder  *outcome.Recorder
-	Keys      guard.KeyAt
-	Blobs     *blob.Store
-	Box       *transient.Box
-	Instance  string
-	Handler   Handler
-	Secrets   Secrets
-	Limit     int             // maximum number of concurrent calls
-	Tools     []contract.Tool // tools that the executor offers; outputs must match their output schemas
+	Service  string
+	Conn     *bus.Conn
+	Emit     *emit.Emitter
+	Recorder *outcome.Recorder
+	Keys     guard.KeyAt
+	Blobs    *blob.Store
+	Box      *transient.Box
+	Instance string
+	Handler  Handler
+	Secrets  Secrets
+	Limit    int             // maximum number of concurrent calls
+	Tools    []contract.Tool // tools that the executor offers; outputs must match their output schemas
+	// ToolOf returns the document of a tool that is not in Tools, or nil. It is for
+	// executors whose tools change while they run, and may be nil.
+	ToolOf    func(kind string) *contract.Tool
 	ReRunable func(kind string) bool
 	// Tenants reports whether a tenant exists and whether it is suspended, according to
 	// the part of the ledger that this instance has read. A call of a tenant that does

@@ -9,6 +9,7 @@ const (
 	Gateway       = contract.CallerExecutor
 	Judge         = "judge"
 	LLMRouter     = "llm-router"
+	MCPRouter     = "mcp-router"
 	Policy        = "policy"
 	SessionRunner = "session-runner"
 	VaultBroker   = "vault-broker"
@@ -93,6 +94,11 @@ var all = []Service{
 		Kinds:   []Kind{{Prefix: "work"}},
 		Uses:    []string{contract.UseReceipt},
 		Queried: []string{SessionRunner},
+	},
+	{
+		Name: MCPRouter, Executes: true, Slots: 8,
+		Kinds: []Kind{{Prefix: "mcp", Scope: "cell:admin"}, {Prefix: "resource", Scope: "tools:call"}, {Prefix: "prompt", Scope: "tools:call"}, {Prefix: "completion", Scope: "tools:call"}},
+		Uses:  []string{contract.UseReceipt},
 	},
 	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
 }

@@ -69,6 +69,7 @@ require (
 	github.com/binnacle-mesh/binnacle/services/gateway v0.0.0
 	github.com/binnacle-mesh/binnacle/services/judge v0.0.0
 	github.com/binnacle-mesh/binnacle/services/llm-router v0.0.0
+	github.com/binnacle-mesh/binnacle/services/mcp-router v0.0.0
 	github.com/binnacle-mesh/binnacle/services/policy v0.0.0
 	github.com/binnacle-mesh/binnacle/services/session-runner v0.0.0
 	github.com/binnacle-mesh/binnacle/services/vault-broker v0.0.0
@@ -183,6 +184,8 @@ replace github.com/binnacle-mesh/binnacle/services/gateway => ../gateway
 replace github.com/binnacle-mesh/binnacle/services/judge => ../judge
 
 replace github.com/binnacle-mesh/binnacle/services/llm-router => ../llm-router
+
+replace github.com/binnacle-mesh/binnacle/services/mcp-router => ../mcp-router
 
 replace github.com/binnacle-mesh/binnacle/services/policy => ../policy
 

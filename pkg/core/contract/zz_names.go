@@ -28,6 +28,11 @@ const (
 	EventResponseCached  = "response_cached"
 	EventResponseDeleted = "response_deleted"
 
+	// Schemas in schemas/events/mcp-router.
+
+	EventServerAdded   = "server_added"
+	EventServerRemoved = "server_removed"
+
 	// Schemas in schemas/events/mesh.
 
 	EventAllowed            = "allowed"

@@ -50,11 +50,11 @@ func (c *env) start(flags *pflag.FlagSet) error {
 	if err := fromEnvironment(flags); err != nil {
 		return err
 	}
-	return c.chooseFormat()
+	return chooseFormat(c)
 }
 
 // chooseFormat sets the output format from --output and --json.
-func (c *env) chooseFormat() error {
+func chooseFormat(c *env) error {
 	if c.json && c.output != "" && c.output != string(output.JSON) {
 		return fail(exitUsage, "--json and --output %s contradict each other", c.output)
 	}

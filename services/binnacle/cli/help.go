@@ -12,7 +12,7 @@ import (
 // help prints a command's help on standard output.
 func (c *env) help(cmd *cobra.Command) error {
 	if c.json || c.output != "" {
-		if err := c.chooseFormat(); err != nil {
+		if err := chooseFormat(c); err != nil {
 			return err
 		}
 	}

@@ -67,7 +67,7 @@ var invocations = []invocation{
 	{line: "why c-nosuch", code: exitFailed}, {line: "why c-nosuch --format gif", code: exitFailed}, {line: "replay"}, {line: "replay --until 3"}, {line: "replay --until never", code: exitUsage},
 	{line: "export --session s-json --out DIR/p-%d.tar"}, {line: "export --session s-none --out DIR/q.tar", code: exitFailed}, {line: "export", code: exitUsage}, {line: "export --session s-json"},
 	{line: "verify DIR/p-1.tar"}, {line: "verify DIR/rubric.yaml", code: exitFailed}, {line: "archive --to DIR/archive-%d"}, {line: "archive", code: exitUsage},
-	{line: "conform --level L1", code: exitFailed}, {line: "conform --level L9", code: exitFailed}, {line: "witness", code: exitUsage}, {line: "mcp nosuch", code: exitUsage}, {line: "mcp serve --addr 127.0.0.1:1", code: exitNoMesh},
+	{line: "conform --level L1", code: exitFailed}, {line: "conform --level L9", code: exitFailed}, {line: "witness", code: exitUsage}, {line: "mcp nosuch", code: exitUsage}, {line: "mcp list"}, {line: "mcp add x", code: exitUsage}, {line: "mcp refresh nosuch", code: exitFailed}, {line: "mcp remove nosuch", code: exitFailed}, {line: "mcp serve --addr 127.0.0.1:1", code: exitNoMesh},
 	{line: "proxy --upstream nosuch", code: exitUsage}, {line: "proxy --upstream http://127.0.0.1:1 --listen 127.0.0.1:0", stops: true}, {line: "recover --reason x --data DIR/none", code: exitFailed},
 	{line: "init --data DIR/fresh-%d"}, {line: "provision --keys DIR/none", code: exitFailed}, {line: "provision --print-config --keys DATA/keys"},
 	{line: "backup --data DIR/none --out DIR/b", code: exitFailed}, {line: "restore --in DIR/none --data DIR/restored", code: exitFailed}, {line: "up --addr not-an-address --data DIR/up-%d", code: exitUsage},

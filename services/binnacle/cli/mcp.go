@@ -16,7 +16,7 @@ import (
 )
 
 // newMCPCmd returns the command mcp, which serves MCP on standard input and output, for
-// clients that start servers as subprocesses.
+// clients that start servers as subprocesses, and manages the MCP servers of the mesh.
 func newMCPCmd(c *env) *cobra.Command {
 	var session string
 	serve := &cobra.Command{
@@ -33,9 +33,9 @@ Standard output carries MCP, whatever the flags.`,
 	serve.Flags().StringVar(&session, "session", "", "`NAME` of the session (s-…), or its id (default one per run)")
 	return group(&cobra.Command{
 		Use:     "mcp COMMAND",
-		Short:   "Serve MCP on standard input and output",
-		Example: "  binnacle mcp serve",
-	}, serve)
+		Short:   "Serve MCP on standard input and output; manage the MCP servers of the mesh",
+		Example: "  binnacle mcp serve\n  binnacle mcp add github https://mcp.example/mcp\n  binnacle mcp list",
+	}, append(serverCmds(c), serve)...)
 }
 
 // serveMCP runs an MCP server that has no tools of its own. It forwards requests for the

@@ -446,7 +446,7 @@ func TestOpenReleased(t *testing.T) {
 			}
 			want := int(report.Events)
 			if _, err := os.Stat(filepath.Join(keys, "root.seed")); err == nil {
-				want += 4 // cell_opened, operator_delegated, and key_published for work, which the release did not have, and for the gateway, whose key of the release is not for tokens
+				want += 5 // cell_opened, operator_delegated, and key_published for work and mcp-router, which the release did not have, and for the gateway, whose key of the release is not for tokens
 			}
 			for range 2 {
 				if now := provisioned(t, data); len(now) != want {

@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/password"
 	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/mcprouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
@@ -47,6 +48,7 @@ var parts = []part{
 		s.Config = b.cfg.LLM
 		return nil
 	}),
+	of[mcprouter.Service](nil),
 	of(func(b *setup, s *policy.Service) error {
 		s.Config = policy.Config{P0File: b.ring.Path("p0.json"), P1Files: b.cfg.Policies}
 		return nil

@@ -165,8 +165,8 @@ func TestScraped(t *testing.T) {
 }
 
 // TestComposeNetworks checks that, according to docker-compose.yaml, only the egress-broker,
-// the gateway, the llm-router and the balancer, which publishes the port, are on a network
-// with a way out, and that no container has the network of the host.
+// the gateway, the llm-router, the mcp-router and the balancer, which publishes the port, are
+// on a network with a way out, and that no container has the network of the host.
 func TestComposeNetworks(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {
@@ -189,7 +189,7 @@ func TestComposeNetworks(t *testing.T) {
 		}
 	}
 	slices.Sort(out)
-	if want := []string{"balancer", "egress-broker", "gateway", "llm-router"}; !slices.Equal(out, want) {
+	if want := []string{"balancer", "egress-broker", "gateway", "llm-router", "mcp-router"}; !slices.Equal(out, want) {
 		t.Errorf("%v have a way out, want %v", out, want)
 	}
 }

@@ -143,7 +143,8 @@ func (s *Service) build(env *run.Env, out Outside) {
 		Metrics: s.metrics, Blobs: env.Blobs, Tracer: env.Tracer, Log: env.Log,
 		Open: out.Open, Post: out.Post}
 	s.calls.ModelRequest = s.models.Request
-	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Logged: s.logToolCall}
+	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Blobs: env.Blobs, Logged: s.logToolCall,
+		Open: func(call, from string) mcpapi.Frames { return out.Open(call, from) }}
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools.Catalog}
 	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools.Catalog,
 		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}

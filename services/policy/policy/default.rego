@@ -13,6 +13,10 @@ scope_of := {
 	"judge.": "judge:run",
 	"policy.": "policy:admin",
 	"tenant.": "cell:admin",
+	"mcp.": "cell:admin",
+	"resource.": "tools:call",
+	"prompt.": "tools:call",
+	"completion.": "tools:call",
 }
 
 # What principals say about what is their own needs no scope beside a token.

@@ -31,12 +31,12 @@ func (s *Service) collect(ctx context.Context) {
 	var swept time.Time
 	for {
 		now := s.env.Emit.Now()
-		if err := s.collectDue(ctx, now); err != nil && ctx.Err() == nil {
+		if err := collectDue(ctx, s, now); err != nil && ctx.Err() == nil {
 			s.env.Log.Warn("content of artifacts is not removed yet", "err", err)
 		}
 		if now.Sub(swept) >= sweepEvery {
 			swept = now
-			if err := s.sweep(ctx, now); err != nil && ctx.Err() == nil {
+			if err := sweep(ctx, s, now); err != nil && ctx.Err() == nil {
 				s.env.Log.Warn("abandoned uploads are not removed yet", "err", err)
 			}
 		}
@@ -49,7 +49,7 @@ func (s *Service) collect(ctx context.Context) {
 }
 
 // collectDue removes the content of the uploads that are due at a time.
-func (s *Service) collectDue(ctx context.Context, now time.Time) error {
+func collectDue(ctx context.Context, s *Service, now time.Time) error {
 	s.mu.Lock()
 	due := s.view.Due(now)
 	s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf
 
 // sweep removes the uploads that are no artifact and were begun a day ago, such as those
 // whose call was denied. A writer stores the first part of an upload before the others.
-func (s *Service) sweep(ctx context.Context, now time.Time) error {
+func sweep(ctx context.Context, s *Service, now time.Time) error {
 	for offset := 0; ; {
 		first, more, err := s.env.Conn.Page(ctx, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)
 		if err != nil {
@@ -96,7 +96,7 @@ func (s *Service) sweep(ctx context.Context, now time.Time) error {
 		}
 		removed := 0
 		for _, subject := range first {
-			gone, err := s.sweepUpload(ctx, now, subject)
+			gone, err := sweepUpload(ctx, s, now, subject)
 			if err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ func (s *Service) sweep(ctx context.Context, now time.Time) error {
 }
 
 // sweepUpload removes the upload with a first part, if it is due, and reports whether it did.
-func (s *Service) sweepUpload(ctx context.Context, now time.Time, subject string) (removed bool, err error) {
+func sweepUpload(ctx context.Context, s *Service, now time.Time, subject string) (removed bool, err error) {
 	p, ok := artifact.ParseSubject(subject)
 	if !ok {
 		return false, nil

@@ -105,6 +105,12 @@ const asyncWait = time.Second
 // proposed earlier under the same Idempotency-Key, Await instead waits for that call as
 // Repeat does, with async for at most asyncWait, which never cancels the call.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
+	return s.AwaitWith(ctx, r, async, await.Whole{})
+}
+
+// AwaitWith is Await for a call whose frames a sink processes. If the sink does not
+// complete, for example because frames were lost, AwaitWith returns the outcome anyway.
+func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, sink await.Sink) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
 	}
@@ -121,9 +127,9 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	}
 	defer p.Close()
 	began := time.Now()
-	res := s.Wait(ctx, p, terms, await.Whole{})
+	res := s.Wait(ctx, p, terms, sink)
 	switch {
-	case res.State == await.Ended:
+	case res.State == await.Ended, res.State == await.Broken && res.Outcome != nil:
 		s.Metrics.Observe(r.Kind, res.Outcome.Recorded.Effect.Status, time.Since(began))
 		return s.result(ctx, r, res.Outcome)
 	case res.Escalated != nil:

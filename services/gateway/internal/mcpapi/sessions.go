@@ -120,6 +120,17 @@ func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func
 	return x, nil
 }
 
+// servers returns the servers of the MCP sessions.
+func (t *mcpSessions) servers() []*mcp.Server {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*mcp.Server, 0, len(t.byID))
+	for _, x := range t.byID {
+		out = append(out, x.srv)
+	}
+	return out
+}
+
 // idle returns the MCP session that has been idle longest of those for which is returns
 // true, or nil if there is none. The caller holds mu.
 func (t *mcpSessions) idle(is func(*mcpSession) bool) (oldest *mcpSession) {
@@ -173,8 +184,9 @@ func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 }
 
 // Run periodically removes MCP sessions that are idle, have ended or whose credential is
-// no longer valid, until ctx is done.
+// no longer valid, and notifies clients of changes of the catalog, until ctx is done.
 func (s *API) Run(ctx context.Context) {
+	go s.notifyChanges(ctx)
 	t := time.NewTicker(mcpSweep)
 	defer t.Stop()
 	for {

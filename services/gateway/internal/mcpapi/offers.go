@@ -1,0 +1,379 @@
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+)
+
+// offers is what a tenant's catalog offers over MCP, at one generation of the catalog. It
+// is not modified.
+type offers struct {
+	generation uint64
+	tools      []*mcp.Tool
+	prompts    []*mcp.Prompt
+	resources  []*mcp.Resource
+	templates  []*mcp.ResourceTemplate
+	byPrompt   map[string]promptOf // by name in the mesh
+	byURI      map[string]string   // server by URI of a resource
+	patterns   []pattern           // of templates, most specific first
+}
+
+// promptOf is the server of a prompt and the prompt's name there.
+type promptOf struct{ server, name string }
+
+// pattern is a template of a server.
+type pattern struct {
+	template, server string
+	literal          int // bytes before the first expression
+	match            *regexp.Regexp
+}
+
+// catalog returns what the tenant's catalog offers now.
+func (e *edge) catalog() *offers {
+	now := e.Tools.Generation()
+	if o, ok := e.offers.Load(e.tenant); ok && o.(*offers).generation == now {
+		return o.(*offers)
+	}
+	tools := e.Tools.In(e.tenant)
+	o := &offers{generation: now, tools: []*mcp.Tool{}, prompts: []*mcp.Prompt{}, resources: []*mcp.Resource{}, templates: []*mcp.ResourceTemplate{},
+		byPrompt: map[string]promptOf{}, byURI: map[string]string{}}
+	for _, t := range packs.Approved(tools) {
+		x, err := toolOf(&t)
+		if err != nil {
+			slog.Warn("tool not listed over MCP", "kind", t.Kind, "err", err)
+			continue
+		}
+		o.tools = append(o.tools, x)
+	}
+	for _, t := range federated(tools) {
+		o.add(&t)
+	}
+	slices.SortStableFunc(o.patterns, func(a, b pattern) int { return b.literal - a.literal })
+	e.offers.Store(e.tenant, o)
+	return o
+}
+
+// federated returns the approved documents of MCP servers other than those of tools.
+func federated(tools catalog.Tools) []contract.Tool {
+	return slices.DeleteFunc(tools.Tools(), func(t contract.Tool) bool {
+		return t.Executor != mcpdoc.Executor || strings.HasPrefix(t.Kind, mcpdoc.ToolPrefix) || tools.Drifted(&t, contract.Digest(&t))
+	})
+}
+
+// object reports whether a JSON Schema describes an object, as MCP requires of the input
+// schema of a tool.
+func object(schema []byte) bool {
+	var s struct{ Type any }
+	return json.Unmarshal(schema, &s) == nil && s.Type == "object"
+}
+
+// toolOf returns a tool as MCP lists it. The schemas are those of the tool document. The
+// error says why MCP does not permit the tool.
+func toolOf(t *contract.Tool) (*mcp.Tool, error) {
+	x := &mcp.Tool{}
+	if o := mcpdoc.Of(t); o != nil {
+		b, err := json.Marshal(o.Tool)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(b, x); err != nil {
+			return nil, err
+		}
+		if s := o.Tool["outputSchema"]; s != nil {
+			x.OutputSchema = s
+		}
+	} else if object(t.OutputSchema) {
+		x.OutputSchema = json.RawMessage(t.OutputSchema)
+	}
+	if !object(t.InputSchema) {
+		return nil, fmt.Errorf("the type of its input schema is not object")
+	}
+	x.Name, x.Description, x.InputSchema = t.Tool, t.Description, json.RawMessage(t.InputSchema)
+	return x, nil
+}
+
+// add adds the prompt, the resources and the templates of a document.
+func (o *offers) add(t *contract.Tool) {
+	x := mcpdoc.Of(t)
+	if x == nil {
+		return
+	}
+	if name, ok := strings.CutPrefix(t.Kind, mcpdoc.PromptPrefix); ok {
+		p := mcp.Prompt{}
+		if b, err := json.Marshal(x.Prompt); err != nil || json.Unmarshal(b, &p) != nil {
+			return
+		}
+		p.Name, p.Description = name, t.Description
+		o.byPrompt[name] = promptOf{x.Server, x.Name}
+		o.prompts = append(o.prompts, &p)
+	}
+	for _, raw := range x.Resources {
+		var r mcp.Resource
+		if json.Unmarshal(raw, &r) != nil || o.byURI[r.URI] != "" {
+			continue
+		}
+		o.byURI[r.URI] = x.Server
+		o.resources = append(o.resources, &r)
+	}
+	for _, raw := range x.Templates {
+		var t mcp.ResourceTemplate
+		if json.Unmarshal(raw, &t) != nil {
+			continue
+		}
+		o.templates = append(o.templates, &t)
+		o.patterns = append(o.patterns, patternOf(t.URITemplate, x.Server))
+	}
+}
+
+var expression = regexp.MustCompile(`\{[^}]*\}`)
+
+// patternOf returns the pattern of a URI template (RFC 6570).
+func patternOf(template, server string) pattern {
+	p := pattern{template: template, server: server, literal: len(template)}
+	var b strings.Builder
+	at := 0
+	for _, loc := range expression.FindAllStringIndex(template, -1) {
+		p.literal = min(p.literal, loc[0])
+		b.WriteString(regexp.QuoteMeta(template[at:loc[0]]))
+		switch template[loc[0]+1] {
+		case '+', '#', '/', '?', '&':
+			b.WriteString(".*")
+		default:
+			b.WriteString("[^/]*")
+		}
+		at = loc[1]
+	}
+	b.WriteString(regexp.QuoteMeta(template[at:]))
+	p.match = regexp.MustCompile("^" + b.String() + "$")
+	return p
+}
+
+// serverOf returns the server of a resource, or "".
+func (o *offers) serverOf(uri string) string {
+	if s := o.byURI[uri]; s != "" {
+		return s
+	}
+	for _, p := range o.patterns {
+		if p.template == uri || p.match.MatchString(uri) {
+			return p.server
+		}
+	}
+	return ""
+}
+
+// pageSize is the maximum number of entries of a page of a list.
+const pageSize = 2500
+
+// page returns the page of a list after a cursor, and the cursor of the next one.
+func page[T any](all []T, cursor string, key func(T) string) ([]T, string, error) {
+	from := 0
+	if cursor != "" {
+		i := slices.IndexFunc(all, func(t T) bool { return key(t) == cursor })
+		if i < 0 {
+			return nil, "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "invalid cursor: list again from the beginning"}
+		}
+		from = i + 1
+	}
+	to := min(from+pageSize, len(all))
+	next := ""
+	if to < len(all) {
+		next = key(all[to-1])
+	}
+	return all[from:to:to], next, nil
+}
+
+func (e *edge) listTools(ctx context.Context, r *mcp.ListToolsRequest) (*mcp.ListToolsResult, error) {
+	res := &mcp.ListToolsResult{}
+	var cursor string
+	if r.Params != nil {
+		cursor = r.Params.Cursor
+	}
+	var err error
+	res.Tools, res.NextCursor, err = page(e.catalog().tools, cursor, func(t *mcp.Tool) string { return t.Name })
+	cacheable(ctx, r, &res.Cacheable)
+	return res, err
+}
+
+func (e *edge) listPrompts(ctx context.Context, r *mcp.ListPromptsRequest) (*mcp.ListPromptsResult, error) {
+	res := &mcp.ListPromptsResult{}
+	var cursor string
+	if r.Params != nil {
+		cursor = r.Params.Cursor
+	}
+	var err error
+	res.Prompts, res.NextCursor, err = page(e.catalog().prompts, cursor, func(t *mcp.Prompt) string { return t.Name })
+	cacheable(ctx, r, &res.Cacheable)
+	return res, err
+}
+
+func (e *edge) listResources(ctx context.Context, r *mcp.ListResourcesRequest) (*mcp.ListResourcesResult, error) {
+	res := &mcp.ListResourcesResult{}
+	var cursor string
+	if r.Params != nil {
+		cursor = r.Params.Cursor
+	}
+	var err error
+	res.Resources, res.NextCursor, err = page(e.catalog().resources, cursor, func(t *mcp.Resource) string { return t.URI })
+	cacheable(ctx, r, &res.Cacheable)
+	return res, err
+}
+
+func (e *edge) listTemplates(ctx context.Context, r *mcp.ListResourceTemplatesRequest) (*mcp.ListResourceTemplatesResult, error) {
+	res := &mcp.ListResourceTemplatesResult{}
+	var cursor string
+	if r.Params != nil {
+		cursor = r.Params.Cursor
+	}
+	var err error
+	res.ResourceTemplates, res.NextCursor, err = page(e.catalog().templates, cursor, func(t *mcp.ResourceTemplate) string { return t.URITemplate })
+	cacheable(ctx, r, &res.Cacheable)
+	return res, err
+}
+
+// ask proposes a call about a server with args, and decodes its output into res. The
+// error is one of JSON-RPC.
+func (e *edge) ask(ctx context.Context, p proposal, args any, res any) (mcp.Meta, error) {
+	b, err := json.Marshal(args)
+	if err == nil {
+		p.args, err = canon.Transform(nil, b)
+	}
+	if err != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
+	}
+	p.tool, p.federated = p.kind, true
+	out, err := e.propose(ctx, p)
+	if err != nil {
+		return nil, wireError(err)
+	}
+	if err := json.Unmarshal(out.output, res); err != nil {
+		return nil, unreadable(err)
+	}
+	return out.meta, nil
+}
+
+// wireError returns err as an error of JSON-RPC, with the code and ids of the call.
+func wireError(err error) error {
+	var wire *jsonrpc.Error
+	if errors.As(err, &wire) { // of the server
+		return wire
+	}
+	x := refusal(err)
+	if x == nil {
+		return err
+	}
+	code := int64(jsonrpc.CodeInternalError)
+	if x.Status >= 400 && x.Status < 500 {
+		code = jsonrpc.CodeInvalidParams
+	}
+	data, _ := json.Marshal(map[string]string{"code": x.Code, "receipt_id": x.ReceiptID, "decision_id": x.DecisionID, "reason_code": x.ReasonCode})
+	return &jsonrpc.Error{Code: code, Message: fmt.Sprintf("%s: %s", x.Code, x.Message), Data: data}
+}
+
+// readResource handles resources/read.
+func (e *edge) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	uri := requested(ctx)
+	server := e.catalog().serverOf(uri)
+	if server == "" {
+		return nil, notFound(req.Session, uri)
+	}
+	p := proposal{kind: mcpdoc.ResourcePrefix + server, extra: req.Extra, session: req.Session, meta: req.Params.Meta, state: req.Params.RequestState}
+	p.responses, _ = json.Marshal(req.Params.InputResponses)
+	var res *mcp.ReadResourceResult
+	var m mcp.Meta
+	err := e.rounds(ctx, &p, func() (in mcp.InputRequestMap, state string, err error) {
+		res = &mcp.ReadResourceResult{}
+		m, err = e.ask(ctx, p, map[string]string{"uri": uri}, res)
+		return res.InputRequests, res.RequestState, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	res.Meta = merge(res.Meta, m)
+	return res, nil
+}
+
+// notFound returns the error for a resource that does not exist, in the words of the
+// session's protocol version.
+func notFound(s *mcp.ServerSession, uri string) error {
+	data, _ := json.Marshal(map[string]string{"uri": uri})
+	code := int64(-32002)
+	if p := s.InitializeParams(); p != nil && p.ProtocolVersion >= sessionless {
+		code = jsonrpc.CodeInvalidParams
+	}
+	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: data}
+}
+
+// getPrompt handles prompts/get.
+func (e *edge) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	name := requested(ctx)
+	if _, ok := e.catalog().byPrompt[name]; !ok {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown prompt %q", name)}
+	}
+	p := proposal{kind: mcpdoc.PromptPrefix + name, extra: req.Extra, session: req.Session, meta: req.Params.Meta, state: req.Params.RequestState}
+	p.responses, _ = json.Marshal(req.Params.InputResponses)
+	args := req.Params.Arguments
+	if args == nil {
+		args = map[string]string{}
+	}
+	var res *mcp.GetPromptResult
+	var m mcp.Meta
+	err := e.rounds(ctx, &p, func() (in mcp.InputRequestMap, state string, err error) {
+		res = &mcp.GetPromptResult{}
+		m, err = e.ask(ctx, p, args, res)
+		return res.InputRequests, res.RequestState, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	res.Meta = merge(res.Meta, m)
+	return res, nil
+}
+
+// complete handles completion/complete.
+func (e *edge) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+	ref := req.Params.Ref
+	if ref == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "ref: name a prompt or a resource template"}
+	}
+	all := e.catalog()
+	server := ""
+	out := *ref
+	if ref.Type == "ref/prompt" {
+		at := all.byPrompt[ref.Name]
+		server, out.Name = at.server, at.name
+	} else {
+		server = all.serverOf(ref.URI)
+	}
+	if t, _ := e.Tools.Lookup(mcpdoc.CompletionPrefix + server); t == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "ref: no server completes arguments of it"}
+	}
+	args := map[string]any{"ref": &out, "argument": req.Params.Argument}
+	if req.Params.Context != nil {
+		args["context"] = req.Params.Context
+	}
+	res := &mcp.CompleteResult{}
+	m, err := e.ask(ctx, proposal{kind: mcpdoc.CompletionPrefix + server, extra: req.Extra, session: req.Session, meta: req.Params.Meta, responses: json.RawMessage("null")}, args, res)
+	if err != nil {
+		return nil, err
+	}
+	if res.Completion.Values == nil {
+		res.Completion.Values = []string{}
+	}
+	res.Meta = merge(res.Meta, m)
+	return res, nil
+}

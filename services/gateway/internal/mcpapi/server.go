@@ -1,0 +1,139 @@
+package mcpapi
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// hidden is the name of the one tool, prompt and resource that each server registers with
+// the SDK. The SDK passes every request for a tool, prompt or resource to them: what
+// there is depends on the tenant's catalog at the time of the request. None is listed.
+const hidden = "binnacle.any"
+
+// hiddenURI is the URI of the hidden resource.
+const hiddenURI = "binnacle://any"
+
+// requestKey is the context key of the name or URI in a request for a tool, prompt or
+// resource, which is replaced by the hidden one.
+type requestKey struct{}
+
+// requested returns the name or URI that the client sent.
+func requested(ctx context.Context) string {
+	name, _ := ctx.Value(requestKey{}).(string)
+	return name
+}
+
+// edge serves one MCP session, or all requests without a session of a tenant.
+type edge struct {
+	*API
+	tenant string
+	level  atomic.Pointer[string] // level of log messages that the client set; nil before
+}
+
+// mcpServer returns the server of one MCP session of a tenant, or with an empty id of all
+// its requests without a session. Lists are of the catalog at the time of the request.
+// Every tools/call is passed to callTool, because policy decides by the catalog at that
+// time. An attempt to call a tool that is not listed is proposed too, so that the attempt
+// and its denial are on the ledger.
+func (s *API) mcpServer(id, tenant string) *mcp.Server {
+	e := &edge{API: s, tenant: tenant}
+	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}, Prompts: &mcp.PromptCapabilities{ListChanged: true},
+		Resources: &mcp.ResourceCapabilities{ListChanged: true}, Completions: &mcp.CompletionCapabilities{}}
+	caps.Logging = &mcp.LoggingCapabilities{}
+	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{Capabilities: caps,
+		GetSessionID: func() string { return id }, CompletionHandler: e.complete, SetCacheable: cacheable})
+	e.register(srv)
+	srv.AddReceivingMiddleware(e.receive)
+	srv.AddSendingMiddleware(withSchema)
+	return srv
+}
+
+// register registers the hidden tool, prompt and resource. Registering them again makes
+// the SDK notify the clients that the lists have changed.
+func (e *edge) register(srv *mcp.Server) {
+	srv.AddTool(&mcp.Tool{Name: hidden, InputSchema: map[string]any{"type": "object"}}, e.callTool)
+	srv.AddPrompt(&mcp.Prompt{Name: hidden}, e.getPrompt)
+	srv.AddResource(&mcp.Resource{Name: hidden, URI: hiddenURI}, e.readResource)
+}
+
+// cacheable sets how long clients may cache a response. Lists are of the caller's tenant
+// and change at any time; clients that subscribe are notified.
+func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
+	c.CacheScope = "private"
+	if _, ok := req.(*mcp.ReadResourceRequest); !ok {
+		c.TTLMs = int(listTTL / time.Millisecond)
+	}
+}
+
+// listTTL is the time for which clients may cache lists.
+const listTTL = 5 * time.Second
+
+// receive returns a handler that answers requests for lists, and passes those for a tool,
+// prompt or resource to the hidden one.
+func (e *edge) receive(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		switch r := req.(type) {
+		case *mcp.ListToolsRequest:
+			return e.listTools(ctx, r)
+		case *mcp.ListPromptsRequest:
+			return e.listPrompts(ctx, r)
+		case *mcp.ListResourcesRequest:
+			return e.listResources(ctx, r)
+		case *mcp.ListResourceTemplatesRequest:
+			return e.listTemplates(ctx, r)
+		case *mcp.CallToolRequest:
+			p := *r.Params
+			p.Name = hidden
+			ctx, r.Params = context.WithValue(ctx, requestKey{}, r.Params.Name), &p
+		case *mcp.GetPromptRequest:
+			p := *r.Params
+			p.Name = hidden
+			ctx, r.Params = context.WithValue(ctx, requestKey{}, r.Params.Name), &p
+		case *mcp.ReadResourceRequest:
+			p := *r.Params
+			p.URI = hiddenURI
+			ctx, r.Params = context.WithValue(ctx, requestKey{}, r.Params.URI), &p
+		case *mcp.ServerRequest[*mcp.SetLoggingLevelParams]:
+			level := string(r.Params.Level)
+			e.level.Store(&level)
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// changePoll is the interval at which the catalog is checked for a change.
+const changePoll = 100 * time.Millisecond
+
+// notifyChanges notifies the clients that the lists have changed, whenever the catalog
+// has, until ctx ends.
+func (s *API) notifyChanges(ctx context.Context) {
+	t := time.NewTicker(changePoll)
+	defer t.Stop()
+	last := s.Tools.Generation()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := s.Tools.Generation()
+		if now == last {
+			continue
+		}
+		last = now
+		for _, srv := range append(s.mcps.servers(), s.modern.list()...) {
+			(&edge{API: s}).touch(srv)
+		}
+	}
+}
+
+// touch makes the SDK notify the clients of a server.
+func (e *edge) touch(srv *mcp.Server) {
+	srv.RemoveTools(hidden + ".none")
+	srv.AddTool(&mcp.Tool{Name: hidden + ".none", InputSchema: map[string]any{"type": "object"}}, e.callTool)
+	srv.AddPrompt(&mcp.Prompt{Name: hidden + ".none"}, e.getPrompt)
+	srv.AddResource(&mcp.Resource{Name: hidden, URI: hiddenURI + "/none"}, e.readResource)
+}

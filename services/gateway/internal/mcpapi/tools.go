@@ -1,0 +1,210 @@
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
+)
+
+// callTool handles tools/call: it proposes a call, waits for its outcome and returns its
+// result. If the name or the arguments are invalid, or the call exceeds a quota of its
+// tenant, does not succeed or waits for approval, the result has IsError set (see
+// toolError). Invalid headers are returned as an error.
+func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	name := requested(ctx)
+	kind := mcpdoc.ToolPrefix + name
+	if err := body.CheckName("name", kind); err != nil {
+		return toolError(contract.CodeInvalidInput, "name: "+err.Error(), nil), nil
+	}
+	raw := req.Params.Arguments
+	if len(raw) == 0 {
+		raw = json.RawMessage("{}")
+	}
+	args, err := canon.Transform(nil, raw)
+	if err != nil {
+		return toolError(contract.CodeInvalidInput, "arguments: "+err.Error(), nil), nil
+	}
+	t, _ := e.Tools.Lookup(kind)
+	offer := mcpdoc.Of(t)
+	p := proposal{kind: kind, tool: name, args: args, federated: offer != nil, extra: req.Extra, session: req.Session, meta: req.Params.Meta}
+	if p.responses, err = json.Marshal(req.Params.InputResponses); err != nil {
+		return nil, err
+	}
+	p.state = req.Params.RequestState
+	var out *result
+	res := &mcp.CallToolResult{}
+	err = e.rounds(ctx, &p, func() (mcp.InputRequestMap, string, error) {
+		if out, err = e.propose(ctx, p); err != nil || offer == nil {
+			return nil, "", err
+		}
+		*res = mcp.CallToolResult{}
+		if err := json.Unmarshal(out.output, res); err != nil {
+			return nil, "", unreadable(err)
+		}
+		return res.InputRequests, res.RequestState, nil
+	})
+	var wire *jsonrpc.Error
+	if errors.As(err, &wire) { // of the server
+		return nil, wire
+	}
+	if err != nil {
+		return failed(err)
+	}
+	if offer == nil {
+		return &mcp.CallToolResult{Meta: out.meta, StructuredContent: json.RawMessage(out.output),
+			Content: []mcp.Content{&mcp.TextContent{Text: string(out.output)}}}, nil
+	}
+	res.Meta = merge(res.Meta, out.meta)
+	return res, nil
+}
+
+// unreadable returns the error for a recorded result that is not one of the protocol.
+func unreadable(err error) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("%s: the recorded result cannot be read: %v", contract.CodeUpstreamMalformed, err)}
+}
+
+// merge adds the members of b to a.
+func merge(a, b mcp.Meta) mcp.Meta {
+	if a == nil {
+		return b
+	}
+	for k, v := range b {
+		a[k] = v
+	}
+	return a
+}
+
+// proposal describes a call that a request proposes.
+type proposal struct {
+	kind, tool string
+	args       []byte // canonical
+	federated  bool   // the mcp-router executes the call, and may send notifications
+	extra      *mcp.RequestExtra
+	session    *mcp.ServerSession
+	meta       mcp.Meta
+	responses  json.RawMessage // of the client to requests of the server, or null
+	state      string
+}
+
+// result is the outcome of a call that succeeded.
+type result struct {
+	output []byte
+	meta   mcp.Meta
+}
+
+// propose proposes a call and waits for its outcome.
+func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
+	who, err := callerOf(p.extra)
+	if err != nil {
+		return nil, err
+	}
+	h := p.extra.Header
+	if h.Get(sessions.Header) == "" && p.session.ID() != "" {
+		h = h.Clone() // requests of a session run at the same time
+		h.Set(sessions.Header, "s-mcp-"+token64(p.session.ID()))
+	}
+	leave, err := e.Gate.Meter(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	in, err := e.Sessions.Of(ctx, who, h)
+	if err != nil {
+		return nil, err
+	}
+	r, err := e.Calls.Plain(h, who, in, p.kind, p.tool, p.args)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Labels.Inherit(ctx, &r, "", p.args); err != nil {
+		return nil, err
+	}
+	var out *propose.Outcome
+	var output []byte
+	began := e.now()
+	if p.federated {
+		out, output, err = e.await(ctx, r, p)
+	} else {
+		out, output, err = e.Calls.Await(ctx, r, false)
+	}
+	e.Logged(who, r.ID, began, err)
+	if err != nil {
+		return nil, err
+	}
+	return &result{output, meta(&out.Recorded.Receipt, in)}, nil
+}
+
+// callerOf returns the verified caller of a request.
+func callerOf(x *mcp.RequestExtra) (*auth.Caller, error) {
+	if x != nil && x.TokenInfo != nil {
+		if who, ok := x.TokenInfo.Extra[auth.CallerKey].(*auth.Caller); ok {
+			return who, nil
+		}
+	}
+	return nil, errors.New("no verified caller")
+}
+
+func meta(r *contract.Receipt, in sessions.Session) mcp.Meta {
+	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.ID, "binnacle/session": in.Called()}
+}
+
+// refusal returns err as an *apierr.Error if it is one or an *apierr.Escalation.
+func refusal(err error) *apierr.Error {
+	var e *apierr.Error
+	var esc *apierr.Escalation
+	switch {
+	case errors.As(err, &esc):
+		return esc.APIError()
+	case errors.As(err, &e):
+		return e
+	}
+	return nil
+}
+
+// failed returns the result of a call that failed with err: that of toolError for an
+// *apierr.Error or *apierr.Escalation, and otherwise err.
+func failed(err error) (*mcp.CallToolResult, error) {
+	e := refusal(err)
+	if e == nil || e.Status == http.StatusBadRequest && e.Param != "" && strings.HasPrefix(e.Param, "X-") {
+		return nil, err
+	}
+	return toolError(e.Code, e.Message, e), nil
+}
+
+// toolError returns a failed call as MCP specifies it for tools: a result with isError,
+// which the model receives and can react to. If e is nil, the result contains no ids of
+// the call.
+func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
+	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
+	if e != nil {
+		r.Meta = mcp.Meta{"binnacle/receipt_id": e.ReceiptID, "binnacle/decision_id": e.DecisionID, "binnacle/reason_code": e.ReasonCode}
+	}
+	return r
+}
+
+// token64 converts an MCP session id into a token for use in subjects: it replaces each
+// character that a token must not contain with "_", and returns at most 90 bytes.
+func token64(id string) string {
+	id = strings.Map(func(r rune) rune {
+		if r < 128 && contract.Token(string(r)) {
+			return r
+		}
+		return '_'
+	}, id)
+	return id[:min(len(id), 90)]
+}

@@ -1,0 +1,251 @@
+// Package server decides what the mesh offers of an MCP server: it checks the settings of
+// a server, and makes tool documents from what the server lists.
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	events "github.com/binnacle-mesh/binnacle/schemas/mcprouter"
+)
+
+// Values of the settings of a server.
+const (
+	HTTP       = "http"        // transport: streamable HTTP
+	SSE        = "sse"         // transport: HTTP with SSE, of protocol version 2024-11-05
+	Prefixed   = "prefixed"    // names begin with the server's name and a dot
+	Bare       = "bare"        // names are those of the server
+	Shared     = "shared"      // upstream sessions may be used by calls of any session
+	PerSession = "per_session" // an upstream session is used by calls of one session only
+)
+
+// SecretPrefix begins the names of the secrets that servers may use.
+const SecretPrefix = "mcp."
+
+// Limits of settings and documents.
+const (
+	maxConcurrency = 256
+	maxTimeoutMS   = 600_000
+	maxDocument    = 256 << 10 // bytes of a tool document
+)
+
+var (
+	serverName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
+	toolName   = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,96}$`)
+	headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+)
+
+// Check sets the defaults of settings that are absent, and returns an error that names
+// the first setting that is not valid, and the fix.
+func Check(s *events.ServerAdded) error {
+	s.Class, s.Names, s.Sessions, s.Transport = or(s.Class, "E3"), or(s.Names, Prefixed), or(s.Sessions, Shared), or(s.Transport, HTTP)
+	if s.Concurrency == 0 {
+		s.Concurrency = 16
+	}
+	if s.TimeoutMS == 0 {
+		s.TimeoutMS = 60_000
+	}
+	switch {
+	case !serverName.MatchString(s.Name):
+		return fmt.Errorf("name %q: want 1 to 32 characters of a-z, 0-9, _ and -, beginning with a letter or digit", s.Name)
+	case !slices.Contains([]string{HTTP, SSE}, s.Transport):
+		return fmt.Errorf("transport %q: want http or sse", s.Transport)
+	case !slices.Contains([]string{Prefixed, Bare}, s.Names):
+		return fmt.Errorf("names %q: want prefixed or bare", s.Names)
+	case !slices.Contains([]string{Shared, PerSession}, s.Sessions):
+		return fmt.Errorf("sessions %q: want shared or per_session", s.Sessions)
+	case len(s.Class) != 2 || s.Class < "E0" || s.Class > "E4":
+		return fmt.Errorf("class %q: want E0 to E4", s.Class)
+	case s.Concurrency < 1 || s.Concurrency > maxConcurrency:
+		return fmt.Errorf("concurrency %d: want 1 to %d", s.Concurrency, maxConcurrency)
+	case s.TimeoutMS < 1 || s.TimeoutMS > maxTimeoutMS:
+		return fmt.Errorf("timeout_ms %d: want 1 to %d", s.TimeoutMS, maxTimeoutMS)
+	}
+	if _, err := Host(s.Url); err != nil {
+		return err
+	}
+	for _, h := range s.Headers {
+		if err := checkHeader(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// reserved are the headers that the transport sets.
+var reserved = []string{"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "transfer-encoding"}
+
+func checkHeader(h events.Header) error {
+	switch {
+	case !headerName.MatchString(h.Name):
+		return fmt.Errorf("headers: name %q: want letters, digits and hyphens", h.Name)
+	case slices.Contains(reserved, strings.ToLower(h.Name)):
+		return fmt.Errorf("headers: %s is set by the transport: remove it", h.Name)
+	case !strings.HasPrefix(h.Secret, SecretPrefix):
+		return fmt.Errorf("headers: secret %q of %s: want the name of a secret in the vault that begins with %s", h.Secret, h.Name, SecretPrefix)
+	case len(h.Prefix) > 64 || strings.ContainsFunc(h.Prefix, func(r rune) bool { return r < ' ' || r > '~' }):
+		return fmt.Errorf("headers: prefix of %s: want at most 64 printable ASCII characters", h.Name)
+	}
+	return nil
+}
+
+// Host returns the host of a server's URL, with the port if it has one. It is the host
+// that the ceilings of the mesh must permit.
+func Host(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return "", fmt.Errorf("url: want http:// or https:// and a host")
+	}
+	if u.User != nil || u.Fragment != "" {
+		return "", errors.New("url: it must have neither a user nor a fragment: pass credentials as headers")
+	}
+	return u.Host, nil
+}
+
+// Listing is what a server lists, in the words of the protocol.
+type Listing struct {
+	Tools, Resources, Templates, Prompts []json.RawMessage
+	HasResources, HasCompletions         bool
+}
+
+// Problem is a part of a listing that the mesh does not offer.
+type Problem struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// Documents returns the tool documents of a server, sorted by kind, and the tools that
+// it does not offer, with the reasons. Tools that the settings exclude are in neither.
+func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
+	m := maker{settings: s, seen: map[string]string{}}
+	m.host, _ = Host(s.Url) // checked by Check
+	for _, raw := range l.Tools {
+		m.tool(raw)
+	}
+	if l.HasResources {
+		m.add(mcpdoc.ResourcePrefix, `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
+			"Reads a resource of the MCP server "+s.Name+".", mcpdoc.Offer{Resources: l.Resources, Templates: l.Templates})
+	}
+	for _, raw := range l.Prompts {
+		m.prompt(raw)
+	}
+	if l.HasCompletions {
+		m.add(mcpdoc.CompletionPrefix, `{"additionalProperties":false,"properties":{"argument":{"additionalProperties":false,"properties":{"name":{"type":"string"},"value":{"type":"string"}},"required":["name","value"],"type":"object"},"context":{"additionalProperties":true,"type":"object"},"ref":{"additionalProperties":true,"type":"object"}},"required":["argument","ref"],"type":"object"}`,
+			"Completes an argument of a prompt or resource template of the MCP server "+s.Name+".", mcpdoc.Offer{})
+	}
+	slices.SortFunc(m.docs, func(a, b contract.Tool) int { return strings.Compare(a.Kind, b.Kind) })
+	return m.docs, m.problems
+}
+
+// maker makes the documents of one server.
+type maker struct {
+	settings *events.ServerAdded
+	host     string
+	docs     []contract.Tool
+	problems []Problem
+	seen     map[string]string // by aggregate key of the document: kind
+}
+
+// tool adds the document of one tool.
+func (m *maker) tool(raw json.RawMessage) {
+	var members map[string]json.RawMessage
+	var t struct {
+		Name        string
+		Description string
+		InputSchema json.RawMessage
+	}
+	if json.Unmarshal(raw, &members) != nil || json.Unmarshal(raw, &t) != nil {
+		m.problems = append(m.problems, Problem{"", "a tool is malformed"})
+		return
+	}
+	s := m.settings
+	if len(s.Include) > 0 && !slices.Contains(s.Include, t.Name) || slices.Contains(s.Exclude, t.Name) {
+		return
+	}
+	if !toolName.MatchString(t.Name) {
+		m.problems = append(m.problems, Problem{t.Name, "the name must have 1 to 96 characters of A-Z, a-z, 0-9, _, . and -"})
+		return
+	}
+	for _, d := range s.Descriptions {
+		if d.Tool == t.Name {
+			t.Description = d.Text
+		}
+	}
+	in, err := canon.Transform(nil, t.InputSchema)
+	if err != nil || len(in) == 0 || in[0] != '{' {
+		m.problems = append(m.problems, Problem{t.Name, "the input schema is not a JSON object"})
+		return
+	}
+	for _, name := range []string{"name", "description", "inputSchema"} {
+		delete(members, name)
+	}
+	name := mcpdoc.Named(s.Name, s.Names == Bare, t.Name)
+	m.document(t.Name, contract.Tool{Description: t.Description, InputSchema: in, Kind: mcpdoc.ToolPrefix + name, Tool: name}, mcpdoc.Offer{Name: t.Name, Tool: members})
+}
+
+// prompt adds the document of one prompt.
+func (m *maker) prompt(raw json.RawMessage) {
+	var members map[string]json.RawMessage
+	var p struct{ Name, Description string }
+	if json.Unmarshal(raw, &members) != nil || json.Unmarshal(raw, &p) != nil || !toolName.MatchString(p.Name) {
+		m.problems = append(m.problems, Problem{p.Name, "a prompt is malformed, or its name does not have 1 to 96 characters of A-Z, a-z, 0-9, _, . and -"})
+		return
+	}
+	delete(members, "name")
+	delete(members, "description")
+	name := mcpdoc.Named(m.settings.Name, m.settings.Names == Bare, p.Name)
+	m.document(p.Name, contract.Tool{Description: p.Description, Kind: mcpdoc.PromptPrefix + name, Tool: mcpdoc.PromptPrefix + name,
+		InputSchema: contract.Raw(`{"additionalProperties":{"type":"string"},"type":"object"}`)}, mcpdoc.Offer{Name: p.Name, Prompt: members})
+}
+
+// add adds the document of the calls with a prefix.
+func (m *maker) add(prefix, schema, description string, o mcpdoc.Offer) {
+	kind := prefix + m.settings.Name
+	m.document(kind, contract.Tool{Description: description, InputSchema: contract.Raw(schema), Kind: kind, Tool: kind}, o)
+}
+
+// document completes and adds a document, or adds a problem under the given name.
+func (m *maker) document(name string, t contract.Tool, o mcpdoc.Offer) {
+	s := m.settings
+	o.Server = s.Name
+	t.Class, t.Executor, t.Version, t.Egress = s.Class, mcpdoc.Executor, "v1", []string{m.host}
+	if !strings.HasPrefix(t.Kind, mcpdoc.ToolPrefix) {
+		t.Class = "E0"
+	}
+	for _, h := range s.Headers {
+		if !slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return g.Name == h.Secret }) {
+			t.Secrets = append(t.Secrets, contract.SecretGrant{Name: h.Secret, Hosts: []string{m.host}})
+		}
+	}
+	var err error
+	if t.OutputSchema, err = o.Schema(); err != nil {
+		m.problems = append(m.problems, Problem{name, err.Error()})
+		return
+	}
+	if n := len(contract.Bytes(&t)); n > maxDocument {
+		m.problems = append(m.problems, Problem{name, fmt.Sprintf("its document has %d bytes, and at most %d are permitted", n, maxDocument)})
+		return
+	}
+	key := strings.ReplaceAll(t.Kind, ".", "-")
+	if other, ok := m.seen[key]; ok {
+		m.problems = append(m.problems, Problem{name, "the name differs from that of " + other + " in dots and hyphens only, or is the same"})
+		return
+	}
+	m.seen[key] = t.Kind
+	m.docs = append(m.docs, t)
+}

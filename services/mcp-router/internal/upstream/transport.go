@@ -1,0 +1,110 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// maxBody is the maximum number of bytes of a response that is not a stream, and of an
+// event of a stream.
+const maxBody = 8 << 20
+
+// newTransport returns the transport of one server. It connects to no link-local address,
+// where hosts offer credentials to their programs, and uses no proxy.
+func newTransport() http.RoundTripper {
+	d := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		a, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		if ip := a.Addr().Unmap(); ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() {
+			return fmt.Errorf("address %s is link-local, multicast or unspecified, and no MCP server may have such an address", ip)
+		}
+		return nil
+	}}
+	return &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
+		ForceAttemptHTTP2: true, MaxResponseHeaderBytes: 64 << 10}
+}
+
+// withHeaders adds headers to each request and limits the size of responses.
+type withHeaders struct {
+	base    http.RoundTripper
+	headers *atomic.Pointer[http.Header]
+	sent    *atomic.Int64 // number of notifications in streams
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *withHeaders) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for k, v := range *t.headers.Load() {
+		r.Header[k] = v
+	}
+	res, err := t.base.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if ct := res.Header.Get("Content-Type"); len(ct) < 17 || ct[:17] != "text/event-stream" {
+		res.Body = &limited{res.Body, maxBody}
+	} else {
+		res.Body = &counted{ReadCloser: res.Body, n: t.sent}
+	}
+	return res, nil
+}
+
+// notifications are the names of the methods of notifications that belong to a request.
+var notifications = [][]byte{[]byte("notifications/progress"), []byte("notifications/message")}
+
+// counted counts the notifications in a stream. The SDK passes notifications to their
+// handlers concurrently with the response that follows them in the stream, so the number
+// tells when all of them have been handled.
+type counted struct {
+	io.ReadCloser
+	n    *atomic.Int64
+	tail []byte // end of what was read, which may be the beginning of a name
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if n > 0 {
+		b := append(c.tail, p[:n]...)
+		for _, name := range notifications {
+			c.n.Add(int64(bytes.Count(b, name)))
+		}
+		// A name is counted once: the rest begins after the last one that was counted, and
+		// is shorter than the longest.
+		rest := b[max(0, len(b)-len(notifications[0])+1):]
+		for _, name := range notifications {
+			if i := bytes.LastIndex(b, name); i >= 0 && i+len(name) > len(b)-len(rest) {
+				rest = b[i+len(name):]
+			}
+		}
+		c.tail = append([]byte(nil), rest...)
+	}
+	return n, err
+}
+
+// limited is a body that fails after a number of bytes.
+type limited struct {
+	io.ReadCloser
+	left int
+}
+
+var errTooLarge = errors.New("the response has more than 8 MiB")
+
+// Read implements io.Reader.
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if l.left -= n; l.left < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
+}

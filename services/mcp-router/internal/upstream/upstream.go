@@ -1,0 +1,385 @@
+// Package upstream holds the sessions with MCP servers. A Server is the pool of sessions
+// with one server: each request has a session to itself while it runs, so that what the
+// server sends in the meantime belongs to the request.
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Error is the error of a request to a server, with the code of the call's outcome.
+type Error struct {
+	Code    string
+	Message string
+	Cause   error
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Config describes a server.
+type Config struct {
+	URL         string
+	SSE         bool          // the server speaks the HTTP transport of protocol version 2024-11-05
+	Concurrency int           // maximum number of sessions in use
+	Timeout     time.Duration // maximum time of a request
+	Version     string        // of this program
+}
+
+// Caller receives what a server sends while a request runs. Its methods may be called
+// concurrently, and not after Do has returned.
+type Caller interface {
+	Notify(method string, params any)
+	Elicit(ctx context.Context, p *mcp.ElicitParams) (*mcp.ElicitResult, error)
+	Sample(ctx context.Context, p *mcp.CreateMessageWithToolsParams) (*mcp.CreateMessageWithToolsResult, error)
+	Roots(ctx context.Context) (*mcp.ListRootsResult, error)
+}
+
+// Times of a pool.
+const (
+	idleFor    = time.Minute            // time after which an unused session is closed
+	firstDelay = 250 * time.Millisecond // time without attempts after a failure to connect; it doubles up to lastDelay
+	lastDelay  = 30 * time.Second
+	dialWithin = 15 * time.Second
+)
+
+// Server is the pool of sessions with one server. It is safe for concurrent use.
+type Server struct {
+	cfg   Config
+	slots chan struct{}
+	base  http.RoundTripper
+
+	mu     sync.Mutex
+	idle   map[string][]*session // by key
+	closed bool
+	failed int       // consecutive failures to connect
+	until  time.Time // no attempt to connect before
+	last   string    // message of the last failure; "" after a success
+}
+
+// New returns a pool without sessions.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, slots: make(chan struct{}, cfg.Concurrency), base: newTransport(), idle: map[string][]*session{}}
+}
+
+// session is a session with the server.
+type session struct {
+	*mcp.ClientSession
+	headers atomic.Pointer[http.Header]
+	caller  atomic.Pointer[Caller] // of the request that runs; nil between requests
+	changed atomic.Bool            // the server announced that its tools have changed
+	ended   atomic.Bool            // the session has ended, for example because the server restarted
+	sent    atomic.Int64           // number of notifications that the server sent in streams
+	handled atomic.Int64           // number of notifications that were passed on
+	used    time.Time
+	fresh   bool // no request has used it yet
+}
+
+// Session is a session with a server during Do.
+type Session struct {
+	*mcp.ClientSession
+	s *session
+}
+
+// Listed reports whether the tools of the server must be compared with their documents
+// before a call: the session is new, or the server announced a change.
+func (s Session) Listed() bool {
+	changed := s.s.changed.Swap(false)
+	fresh := s.s.fresh
+	s.s.fresh = false
+	return !fresh && !changed
+}
+
+// drainWithin is the maximum time to wait for notifications that were sent before a
+// response. A server that sends their names as text makes a request wait for so long.
+const drainWithin = 250 * time.Millisecond
+
+// Drain waits until the notifications that the server sent before its response were
+// passed to the Caller.
+func (s Session) Drain() {
+	for end := time.Now().Add(drainWithin); s.s.handled.Load() < s.s.sent.Load() && time.Now().Before(end); {
+		time.Sleep(200 * time.Microsecond)
+	}
+	s.s.handled.Store(s.s.sent.Load())
+}
+
+// Health is the state of a server.
+type Health struct {
+	Failures int    `json:"failures"` // consecutive failures to connect
+	Error    string `json:"error,omitempty"`
+	Idle     int    `json:"idle"` // unused sessions
+	Busy     int    `json:"busy"` // sessions in use
+}
+
+// Health returns the state of the server as this process knows it.
+func (s *Server) Health() Health {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, l := range s.idle {
+		n += len(l)
+	}
+	return Health{s.failed, s.last, n, len(s.slots)}
+}
+
+// Do runs f with a session that no other request uses. Sessions are kept by key, and
+// requests have the headers. The context of f ends after the time that the configuration
+// permits. The error is an *Error, unless it is one of f that is none of the protocol.
+func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Caller, f func(context.Context, Session) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return &Error{contract.CodeUpstreamTimeout, fmt.Sprintf("all %d sessions with the server were busy: raise concurrency", s.cfg.Concurrency), ctx.Err()}
+	}
+	x, reused, err := s.take(ctx, key, headers)
+	if err != nil {
+		return err
+	}
+	err = s.with(ctx, x, headers, c, f)
+	if reused && gone(err) { // the server forgot the session, for example because it restarted; nothing ran
+		s.drop(x)
+		if x, err = s.connect(ctx, headers); err != nil {
+			return err
+		}
+		err = s.with(ctx, x, headers, c, f)
+	}
+	if err == nil || Refusal(err) != nil {
+		s.put(key, x)
+		return errorOf(ctx, err)
+	}
+	s.drop(x)
+	return errorOf(ctx, err)
+}
+
+func (s *Server) with(ctx context.Context, x *session, headers http.Header, c Caller, f func(context.Context, Session) error) error {
+	x.headers.Store(&headers)
+	x.caller.Store(&c)
+	defer x.caller.Store(nil)
+	return f(ctx, Session{x.ClientSession, x})
+}
+
+// gone reports whether the server does not know the session of a request.
+func gone(err error) bool {
+	return errors.Is(err, mcp.ErrSessionMissing)
+}
+
+// local are the messages of errors of JSON-RPC that the SDK returns itself when a message
+// cannot be exchanged.
+var local = []string{"rejected by transport", "server is closing", "client is closing"}
+
+// Refusal returns the error of JSON-RPC with which the server responded, or nil if err is
+// another one.
+func Refusal(err error) *jsonrpc.Error {
+	var wire *jsonrpc.Error
+	if !errors.As(err, &wire) || slices.ContainsFunc(local, func(m string) bool { return strings.HasPrefix(wire.Message, m) }) {
+		return nil
+	}
+	return wire
+}
+
+// errorOf returns err as an *Error if it is one of the protocol or the transport.
+func errorOf(ctx context.Context, err error) error {
+	var e *Error
+	var dial *net.OpError
+	wire := Refusal(err)
+	switch {
+	case err == nil || errors.As(err, &e):
+		return err
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return &Error{contract.CodeUpstreamUnreachable, fmt.Sprintf("the server could not be reached: %.512s", err), err}
+	case wire != nil:
+		return &Error{contract.CodeUpstreamRefused, fmt.Sprintf("the server responded with error %d: %.1024s", wire.Code, wire.Message), err}
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return &Error{contract.CodeUpstreamTimeout, "the server did not respond in time", err}
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return &Error{contract.CodeUpstreamCut, fmt.Sprintf("the session with the server ended before it responded: %.512s", err), err}
+}
+
+// take returns a session with the key, a kept one if there is any.
+func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *session, reused bool, err error) {
+	s.mu.Lock()
+	for l := s.idle[key]; x == nil && len(l) > 0; l = s.idle[key] {
+		x = l[len(l)-1]
+		if s.idle[key] = l[:len(l)-1]; x.ended.Load() {
+			s.drop(x)
+			x = nil
+		}
+	}
+	wait, last := time.Until(s.until), s.last
+	s.mu.Unlock()
+	if x != nil {
+		return x, true, nil
+	}
+	if wait > 0 {
+		return nil, false, &Error{contract.CodeUpstreamUnreachable, fmt.Sprintf("the server could not be reached; the next attempt is in %s: %s", wait.Round(time.Millisecond), last), nil}
+	}
+	x, err = s.connect(ctx, headers)
+	return x, false, err
+}
+
+// put keeps a session for other requests, and closes those that were unused for too long.
+func (s *Server) put(key string, x *session) {
+	now := time.Now()
+	x.used = now
+	var old []*session
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.idle[key] = append(s.idle[key], x)
+	}
+	for k, l := range s.idle {
+		i := 0
+		for i < len(l) && now.Sub(l[i].used) > idleFor {
+			i++
+		}
+		old = append(old, l[:i]...)
+		if s.idle[k] = l[i:]; len(l) == i {
+			delete(s.idle, k)
+		}
+	}
+	s.mu.Unlock()
+	if closed {
+		old = append(old, x)
+	}
+	for _, x := range old {
+		s.drop(x)
+	}
+}
+
+// drop closes a session without waiting for the server.
+func (s *Server) drop(x *session) { go func() { _ = x.Close() }() }
+
+// Close closes the unused sessions. Sessions in use are closed after their requests.
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, l := range s.idle {
+		for _, x := range l {
+			s.drop(x)
+		}
+	}
+	s.idle = map[string][]*session{}
+}
+
+// connect opens a session.
+func (s *Server) connect(ctx context.Context, headers http.Header) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialWithin)
+	defer cancel()
+	x := &session{fresh: true}
+	x.headers.Store(&headers)
+	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var t mcp.Transport = &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}
+	if s.cfg.SSE {
+		t = &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h}
+	}
+	cs, err := s.client(x).Connect(ctx, t, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		x.ClientSession, s.failed, s.until, s.last = cs, 0, time.Time{}, ""
+		go func() {
+			_ = cs.Wait()
+			x.ended.Store(true)
+		}()
+		return x, nil
+	}
+	delay := min(firstDelay<<min(s.failed, 10), lastDelay)
+	s.failed, s.until, s.last = s.failed+1, time.Now().Add(delay), fmt.Sprintf("%.512s", err)
+	return nil, &Error{contract.CodeUpstreamUnreachable, "the server could not be reached: " + s.last, err}
+}
+
+// client returns the client of a session.
+func (s *Server) client(x *session) *mcp.Client {
+	current := func() (Caller, error) {
+		if c := x.caller.Load(); c != nil && *c != nil {
+			return *c, nil
+		}
+		return nil, errors.New("no call runs in this session")
+	}
+	notify := func(method string, params any) {
+		if c, err := current(); err == nil {
+			c.Notify(method, params)
+		}
+		x.handled.Add(1)
+	}
+	o := &mcp.ClientOptions{
+		MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
+		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}, Sampling: &mcp.SamplingCapabilities{Tools: &mcp.SamplingToolsCapabilities{}},
+			Elicitation: &mcp.ElicitationCapabilities{Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{}}},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { x.changed.Store(true) },
+		ElicitationHandler: func(ctx context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return nil, errors.New("unreachable: see the middleware")
+		},
+	}
+	o.CreateMessageWithToolsHandler = func(ctx context.Context, r *mcp.CreateMessageWithToolsRequest) (*mcp.CreateMessageWithToolsResult, error) {
+		c, err := current()
+		if err != nil {
+			return nil, err
+		}
+		return c.Sample(ctx, r.Params)
+	}
+	o.LoggingMessageHandler = func(_ context.Context, r *mcp.LoggingMessageRequest) { notify("notifications/message", r.Params) }
+	o.ProgressNotificationHandler = func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+		notify("notifications/progress", r.Params)
+	}
+	o.ResourceUpdatedHandler = func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
+		notify("notifications/resources/updated", r.Params)
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "binnacle", Version: s.cfg.Version}, o)
+	client.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			c, err := current()
+			switch r := req.(type) {
+			case *mcp.ElicitRequest: // the SDK would refuse schemas that its own client does not support
+				if err != nil {
+					return nil, err
+				}
+				return c.Elicit(ctx, r.Params)
+			case *mcp.ClientRequest[*mcp.ListRootsParams]:
+				if err != nil {
+					return nil, err
+				}
+				return c.Roots(ctx)
+			}
+			return next(ctx, method, req)
+		}
+	})
+	return client
+}
+
+// raw returns each element of a list as JSON.
+func raw[T any](list []T) ([]json.RawMessage, error) {
+	out := make([]json.RawMessage, len(list))
+	for i := range list {
+		b, err := json.Marshal(list[i])
+		if err != nil {
+			return nil, err
+		}
+		out[i] = b
+	}
+	return out, nil
+}

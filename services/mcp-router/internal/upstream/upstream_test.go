@@ -1,0 +1,92 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// TestFaults checks the code of each way in which a server fails, that a server which does
+// not respond ends a request in time, and that attempts to connect are spaced.
+func TestFaults(t *testing.T) {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	block := make(chan struct{})
+	srv.AddTool(&mcp.Tool{Name: "hang", InputSchema: map[string]any{"type": "object"}}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		<-block
+		return nil, errors.New("over")
+	})
+	h := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, nil))
+	s := New(Config{URL: h.URL, Concurrency: 1, Timeout: 500 * time.Millisecond, Version: "t"})
+	call := func(tool string) error {
+		return s.Do(t.Context(), "", http.Header{}, nil, func(ctx context.Context, x Session) error {
+			_, err := x.CallTool(ctx, &mcp.CallToolParams{Name: tool})
+			return err
+		})
+	}
+	is := func(what, code string, err error) {
+		t.Helper()
+		var e *Error
+		if !errors.As(err, &e) || e.Code != code {
+			t.Errorf("%s: %v, want %s", what, err, code)
+		}
+	}
+	is("an unknown tool", contract.CodeUpstreamRefused, call("nosuch"))
+	began := time.Now()
+	is("no response", contract.CodeUpstreamTimeout, call("hang"))
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("a request of 500 ms took %v", d)
+	}
+	is("an unknown tool, again", contract.CodeUpstreamRefused, call("nosuch"))
+	close(block)
+	h.CloseClientConnections()
+	h.Close()
+	is("a server that ended", contract.CodeUpstreamUnreachable, call("nosuch"))
+	is("the next call", contract.CodeUpstreamUnreachable, call("nosuch"))
+	is("a call within the pause", contract.CodeUpstreamUnreachable, call("nosuch"))
+	if got := s.Health(); got.Failures == 0 || got.Error == "" || got.Busy != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCounted checks that names of notifications are counted once, wherever reads end.
+func TestCounted(t *testing.T) {
+	x := &session{}
+	c := &counted{n: &x.sent}
+	text := `data: {"method":"notifications/progress"}` + "\n" + `data: {"method":"notifications/message"}` + "\n"
+	for size := 1; size < len(text); size++ {
+		x.sent.Store(0)
+		c.tail, c.ReadCloser = nil, &parts{text, size}
+		for p := make([]byte, 64); ; {
+			if _, err := c.Read(p); err != nil {
+				break
+			}
+		}
+		if got := x.sent.Load(); got != 2 {
+			t.Errorf("%d counted in reads of %d bytes, want 2", got, size)
+		}
+	}
+}
+
+// parts is a body that is read in parts of a size.
+type parts struct {
+	rest string
+	size int
+}
+
+func (p *parts) Read(b []byte) (int, error) {
+	if p.rest == "" {
+		return 0, errors.New("end")
+	}
+	n := copy(b[:min(len(b), p.size)], p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
+}
+
+func (p *parts) Close() error { return nil }
