@@ -35,6 +35,7 @@ func TestDocument(t *testing.T) {
 	u.edge()
 	u.logins()
 	u.calls()
+	u.artifacts()
 	u.models()
 	u.govern()
 	u.approve()
@@ -178,6 +179,7 @@ func (u *user) calls() {
 	u.must(200, "POST", "/api/v1/packs/noop", `{}`)
 	r := u.must(200, "POST", "/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":"b"}}`, "X-Binnacle-Session", "", "Idempotency-Key", "k1")
 	u.get("/api/v1/calls/" + u.member(r, "call_id"))
+	u.must(200, "DELETE", "/api/v1/calls/"+u.member(r, "call_id"), "")
 	u.must(200, "POST", "/api/v1/calls", `{"kind":"llm.chat","args":{"model":"openai/m-good","messages":[{"role":"user","content":"hi"}]}}`)
 	denied := u.must(403, "POST", "/api/v1/packs/no-such", `{}`)
 	u.get("/api/v1/calls/" + denied.Header.Get("X-Binnacle-Call-Id"))
@@ -187,6 +189,19 @@ func (u *user) calls() {
 		u.t.Fatal(err)
 	}
 	u.must(200, "POST", "/api/v1/judgements", string(rubric), "X-Binnacle-Session", "")
+}
+
+func (u *user) artifacts() {
+	r := u.must(200, "POST", "/api/v1/artifacts?name=a.txt", "some text", "Content-Type", "application/octet-stream")
+	var call struct {
+		Output struct{ Artifact string }
+	}
+	r.JSON(u.t, &call)
+	at := "/api/v1/artifacts/" + call.Output.Artifact
+	u.until("/api/v1/artifacts")
+	u.until(at)
+	u.until(at + "/content")
+	u.get(u.member(u.must(200, "POST", at+"/link", `{}`), "path"))
 }
 
 func (u *user) models() {

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
@@ -67,6 +68,7 @@ type member struct {
 	enum     []string
 	nullable bool
 	optional bool // in requests: may be omitted, though the Go tag has no omitempty
+	untimed  bool // may be empty, though its name is that of a time
 }
 
 var (
@@ -114,6 +116,7 @@ var members = map[reflect.Type]map[string]member{
 	reflect.TypeFor[proofgraph.Node]():                {"kind": {enum: []string{proofgraph.Intent, proofgraph.Attestation, proofgraph.Effect, proofgraph.TrustEvent, proofgraph.Checkpoint, proofgraph.MergeDecision}}},
 	reflect.TypeFor[conformance.ConformanceRequest](): {"args": args, "level": {enum: conform.Levels}, "profile": {enum: conform.Levels}},
 	reflect.TypeFor[conformance.ConformanceReport]():  {"level": {enum: conform.Levels}},
+	reflect.TypeFor[work.Artifact]():                  {"expires": {untimed: true}},
 }
 
 // times lists the members that are RFC 3339 times, in every type.
@@ -224,7 +227,7 @@ func (s *schemas) structure(t reflect.Type) object {
 // member returns the schema of a struct's member.
 func (s *schemas) member(t reflect.Type, m *member, name string) object {
 	p := s.plainOrRef(t, m)
-	if t.Kind() == reflect.String && slices.Contains(times, name) {
+	if t.Kind() == reflect.String && slices.Contains(times, name) && !m.untimed {
 		p["format"] = "date-time"
 	}
 	if m.enum != nil {
