@@ -339,7 +339,7 @@ func LastBy(filter string) map[string]any {
 // Page returns subjects of a stream that match filter, sorted, after skipping the first
 // offset of them, and whether further ones follow. The server determines their number, which
 // is at most 100,000.
-func (c *Conn) Page(ctx context.Context, stream, filter string, offset int) (subjects []string, more bool, err error) {
+func Page(ctx context.Context, c *Conn, stream, filter string, offset int) (subjects []string, more bool, err error) {
 	var info struct {
 		Total int `json:"total"`
 		State struct {

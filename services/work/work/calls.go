@@ -91,12 +91,12 @@ func failed(err error) execute.Result {
 // the call runs again, put returns the result of what it has recorded.
 func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Result {
 	if a.Upload != "" {
-		u, err := s.recorded(ctx, w, a.Upload)
+		u, err := recorded(ctx, s, w, a.Upload)
 		if err != nil {
 			return failed(err)
 		}
 		if u != nil {
-			return s.stored(ctx, w, u)
+			return stored(ctx, s, w, u)
 		}
 	}
 	o, res := s.object(ctx, w, a)
@@ -105,24 +105,24 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	}
 	d := artifact.Stored{Actor: w.Event.Actor, Artifact: artifact.ID(o.Digest), CallID: w.Call.ID, Index: o.Index, Inputs: a.Inputs, Kind: w.Call.Kind, MediaType: a.MediaType, Name: a.Name,
 		RetainMS: a.RetainS * 1000, Service: o.Service, Session: w.Event.Session, Size: o.Size, Upload: o.Upload}
-	if err := s.lineage(ctx, w, a.Inputs); err != nil {
+	if err := lineage(ctx, s, w, a.Inputs); err != nil {
 		return failed(err)
 	}
 	if _, err := s.env.Emit.Append(ctx, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the artifact cannot be recorded: %v", err)
 	}
-	u, err := s.recorded(ctx, w, o.Upload)
+	u, err := recorded(ctx, s, w, o.Upload)
 	if err != nil {
 		return failed(err)
 	}
 	if u == nil {
 		return execute.Fail(contract.CodeArtifactFailed, "the artifact was recorded and is not in the view")
 	}
-	return s.stored(ctx, w, u)
+	return stored(ctx, s, w, u)
 }
 
 // recorded returns the upload that a call has recorded; see shelf.View.Recorded.
-func (s *Service) recorded(ctx context.Context, w *execute.Work, upload string) (u *shelf.Upload, err error) {
+func recorded(ctx context.Context, s *Service, w *execute.Work, upload string) (u *shelf.Upload, err error) {
 	if e := s.read(ctx, func(v *shelf.View) { u, err = v.Recorded(w.Event.Tenant, upload, w.Call.ID) }); e != nil {
 		return nil, e
 	}
@@ -130,7 +130,7 @@ func (s *Service) recorded(ctx context.Context, w *execute.Work, upload string) 
 }
 
 // stored returns the result of a call that recorded an upload.
-func (s *Service) stored(ctx context.Context, w *execute.Work, u *shelf.Upload) execute.Result {
+func stored(ctx context.Context, s *Service, w *execute.Work, u *shelf.Upload) execute.Result {
 	d := &u.Data
 	if u.Deleted == "" || u.Deleted == shelf.Quota {
 		if res := s.fits(ctx, w, u); res.ErrorCode != "" {
@@ -170,15 +170,15 @@ func (s *Service) object(ctx context.Context, w *execute.Work, a *args) (artifac
 	if err := artifact.Verify(ctx, s.store, o); err != nil {
 		return o, failed(err)
 	}
-	if err := s.claimable(ctx, &o, s.env.Emit.Now()); err != nil { // after Verify, which may take long
+	if err := checkBegun(ctx, s, &o, s.env.Emit.Now()); err != nil { // after Verify, which may take long
 		return o, failed(err)
 	}
 	return o, execute.Result{}
 }
 
-// claimable returns an error if the collector may soon after now remove an upload because
+// checkBegun returns an error if the collector may soon after now remove an upload because
 // it is no artifact.
-func (s *Service) claimable(ctx context.Context, o *artifact.Object, now time.Time) error {
+func checkBegun(ctx context.Context, s *Service, o *artifact.Object, now time.Time) error {
 	if o.Size == 0 {
 		return nil // it has no parts
 	}
@@ -191,7 +191,7 @@ func (s *Service) claimable(ctx context.Context, o *artifact.Object, now time.Ti
 
 // lineage returns an error if the caller may not read one of the artifacts that a new one
 // was made from.
-func (s *Service) lineage(ctx context.Context, w *execute.Work, inputs []string) (err error) {
+func lineage(ctx context.Context, s *Service, w *execute.Work, inputs []string) (err error) {
 	if len(inputs) == 0 {
 		return nil
 	}

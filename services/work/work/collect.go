@@ -90,7 +90,7 @@ func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf
 // whose call was denied. A writer stores the first part of an upload before the others.
 func sweep(ctx context.Context, s *Service, now time.Time) error {
 	for offset := 0; ; {
-		first, more, err := s.env.Conn.Page(ctx, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)
+		first, more, err := bus.Page(ctx, s.env.Conn, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)
 		if err != nil {
 			return err
 		}

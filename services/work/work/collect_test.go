@@ -58,10 +58,10 @@ func TestSweep(t *testing.T) {
 	if _, err := s.store.Begun(ctx, artifact.Parts{Tenant: "t", Service: services.Gateway, Upload: left.Upload}); !errors.Is(err, artifact.ErrNotFound) {
 		t.Error(err)
 	}
-	if err := s.claimable(ctx, &kept, time.Now()); err != nil {
+	if err := checkBegun(ctx, s, &kept, time.Now()); err != nil {
 		t.Error(err)
 	}
-	if err := s.claimable(ctx, &kept, time.Now().Add(23*time.Hour+time.Minute)); err == nil {
+	if err := checkBegun(ctx, s, &kept, time.Now().Add(23*time.Hour+time.Minute)); err == nil {
 		t.Error("an upload that the collector may remove is claimed")
 	}
 }
