@@ -48,7 +48,7 @@ func TestSweep(t *testing.T) {
 		age  time.Duration
 		left bool
 	}{{23 * time.Hour, true}, {25 * time.Hour, false}, {25 * time.Hour, false}} {
-		if err := s.sweep(ctx, time.Now().Add(x.age)); err != nil {
+		if err := sweep(ctx, s, time.Now().Add(x.age)); err != nil {
 			t.Fatal(err)
 		}
 		if stored(left) != x.left || !stored(kept) {
