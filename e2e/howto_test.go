@@ -49,7 +49,7 @@ var howtos = map[string]howto{
 	"egress.md":     {notRun: 3, setup: withMesh(harness.Options{})},
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
-	"images.md":     {notRun: 2, setup: alone},
+	"images.md":     {notRun: 3, setup: alone},
 	"jobs.md":       {notRun: 0, setup: withMesh(harness.Options{})},
 	"login.md":      {setup: withMesh(harness.Options{})},
 	"judge.md":      {notRun: 0, setup: withProvider},

@@ -93,25 +93,26 @@ func TestCorrupt(t *testing.T) {
 	if len(all) != 4 {
 		t.Fatalf("%d parts", len(all))
 	}
-	for key := range all {
-		for what, change := range map[string]func(){
-			"changed":   func() { b := bytes.Clone(all[key]); b[0] ^= 1; m.parts[key] = b },
-			"truncated": func() { m.parts[key] = all[key][:len(all[key])-1] },
-			"extended":  func() { m.parts[key] = append(bytes.Clone(all[key]), 0) },
+	for key, part := range all {
+		other := bytes.Clone(part)
+		other[0] ^= 1
+		for what, changed := range map[string][]byte{
+			"changed":   other,
+			"truncated": part[:len(part)-1],
+			"extended":  append(bytes.Clone(part), 0),
 		} {
-			m.parts = maps.Clone(all)
-			change()
-			if err := Verify(t.Context(), &m, o); !errors.Is(err, ErrCorrupt) {
+			parts := maps.Clone(all)
+			parts[key] = changed
+			if err := Verify(t.Context(), &memory{parts: parts}, o); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("%s %s: %v", key, what, err)
 			}
 		}
-		m.parts = maps.Clone(all)
-		delete(m.parts, key)
-		if err := Verify(t.Context(), &m, o); !errors.Is(err, ErrNotFound) {
+		parts := maps.Clone(all)
+		delete(parts, key)
+		if err := Verify(t.Context(), &memory{parts: parts}, o); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%s missing: %v", key, err)
 		}
 	}
-	m.parts = all
 	for what, change := range map[string]func(*Object){
 		"size":   func(o *Object) { o.Size-- },
 		"digest": func(o *Object) { o.Digest = o.Index },
