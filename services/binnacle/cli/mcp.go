@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
@@ -49,6 +51,9 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	if err != nil {
 		return err
 	}
+	if session == "" { // without a name, calls over the protocol without sessions have a session each
+		session = contract.IDSession + "mcp-" + rand.Text()
+	}
 	own := &mcp.Implementation{Name: "binnacle", Version: mesh.Version}
 	upstream, err := mcp.NewClient(own, nil).Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint: c.base() + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{t, token, session}}, DisableStandaloneSSE: true}, nil)
@@ -78,8 +83,7 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	return nil
 }
 
-// bearerTransport is a transport that adds the token to requests, and the session if one
-// is named.
+// bearerTransport is a transport that adds the token and the session to requests.
 type bearerTransport struct {
 	http.RoundTripper
 	token, session string
@@ -89,9 +93,7 @@ type bearerTransport struct {
 func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+t.token)
-	if t.session != "" {
-		r.Header.Set("X-Binnacle-Session", t.session)
-	}
+	r.Header.Set("X-Binnacle-Session", t.session)
 	return t.RoundTripper.RoundTrip(r)
 }
 
