@@ -63,6 +63,11 @@ var wrongBodies = map[string][]wrong{
 	"POST /api/v1/artifacts":          nil, // the body is the content
 	"POST /api/v1/artifacts/:id/link": {{`{"ttl_s":"1h"}`, "/ttl_s"}, {`{"ttl":1}`, "/ttl"}, {`[1]`, "body"}},
 	"POST /mcp":                       nil, // JSON-RPC defines its own errors
+	"POST /oauth/token":               nil, // RFC 6749 defines its own errors: package logins tests them
+	"POST /oauth/device":              nil,
+	"POST /oauth/revoke":              nil,
+	"POST /oauth/introspect":          nil,
+	"POST /api/v1/devices":            {{`{"code":1}`, "/code"}, {`[1]`, "body"}, {`{"code":"BCD-FGH-JKL","more":1}`, "/more"}},
 }
 
 var (
