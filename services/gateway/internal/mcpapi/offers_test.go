@@ -11,9 +11,7 @@ import (
 // one whose matching template is most specific.
 func TestServerOf(t *testing.T) {
 	o := &offers{byURI: map[string]string{"note://motd": "a"}}
-	for _, p := range []pattern{patternOf("note://{id}", "b"), patternOf("note://by-id/{id}", "c"), patternOf("file:///{+path}", "d")} {
-		o.patterns = append(o.patterns, p)
-	}
+	o.patterns = append(o.patterns, patternOf("note://{id}", "b"), patternOf("note://by-id/{id}", "c"), patternOf("file:///{+path}", "d"))
 	slices.SortStableFunc(o.patterns, func(a, b pattern) int { return b.literal - a.literal })
 	for uri, want := range map[string]string{"note://motd": "a", "note://7": "b", "note://by-id/7": "c", "note://x/y": "", "file:///a/b.txt": "d", "note://{id}": "b", "": ""} {
 		if got := o.serverOf(uri); got != want {
