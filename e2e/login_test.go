@@ -68,12 +68,15 @@ func TestLoginsEverywhere(t *testing.T) {
 	refresh := func(addr, token string) tokens {
 		return grantAt(t, m, addr, "/oauth/token", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {token}})
 	}
+	// A token ends within a second on a machine that is not busy; the limit is for one that
+	// runs other tests beside this one.
 	ends := func(what, token string) {
 		t.Helper()
 		since := time.Now()
+		defer func() { t.Logf("%s: the token ended after %s", what, time.Since(since)) }()
 		for _, a := range []string{m.Addr, second} {
 			for status(a, token) != 401 {
-				if time.Since(since) > time.Second {
+				if time.Since(since) > 3*time.Second {
 					t.Fatalf("%s: the token works at %s after %s", what, a, time.Since(since))
 				}
 				time.Sleep(5 * time.Millisecond)
