@@ -26,11 +26,6 @@ var roleScopes = []struct {
 	{"approver", []string{"approvals:vote"}},
 }
 
-// MemberRole reports whether a role is one of a member.
-func MemberRole(role string) bool {
-	return slices.Contains([]string{RoleOwner, RoleAdmin, RoleDeveloper, RoleViewer, RoleAuditor}, role)
-}
-
 // MemberScopes returns the scopes that the roles give together, sorted. Of the roles that
 // are not a member's, only that of approvers, "approver", gives a scope. The caller owns
 // the slice, which is empty and not nil if the roles give none.
