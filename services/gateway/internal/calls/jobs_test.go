@@ -25,6 +25,7 @@ func TestAsync(t *testing.T) {
 		m.Execute = func(x *edgetest.Call) { c = x }
 		alice, began := m.Token("alice", token.Tools), time.Now()
 		r := m.Do("POST", path, alice, echo, "Prefer: respond-async", "Idempotency-Key: k")
+		synctest.Wait()
 		if r.Code != http.StatusAccepted || time.Since(began) != time.Second || r.Doc["status"] != "proposed" || r.Header().Get("Location") != path+"/"+c.ID || r.Header().Get("Preference-Applied") != "respond-async" {
 			t.Fatal(r.Code, r.Body, time.Since(began))
 		}
@@ -96,12 +97,14 @@ func TestCancelCredential(t *testing.T) {
 		remove := func(who, call string) int { return m.Do("DELETE", path+"/"+call, who, "").Code }
 
 		m.Do("POST", path, alice, echo, "Prefer: respond-async")
+		synctest.Wait()
 		for who, want := range map[string]int{m.Token("alice", token.Audit, token.Health): http.StatusForbidden, one: http.StatusNotFound} {
 			if code := remove(who, c.ID); code != want || slices.Contains(m.Events(c.ID), contract.EventCancelRequested) {
 				t.Errorf("%d, want %d", code, want)
 			}
 		}
 		m.Do("POST", path, one, echo, "Prefer: respond-async")
+		synctest.Wait()
 		byKey := c.ID
 		if code := remove(two, byKey); code != http.StatusNotFound {
 			t.Errorf("by another key: %d", code)
@@ -110,6 +113,7 @@ func TestCancelCredential(t *testing.T) {
 			t.Errorf("by the key that made it: %d", code)
 		}
 		m.Do("POST", path, one, echo, "Prefer: respond-async")
+		synctest.Wait()
 		if code := remove(alice, c.ID); code != http.StatusOK {
 			t.Errorf("by the actor: %d", code)
 		}
