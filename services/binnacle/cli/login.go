@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,10 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -146,15 +143,7 @@ func loginContext(c *env, s *contexts.Store, ca string) (string, *contexts.Conte
 
 // readToken reads a token from standard input: one line, without echo on a terminal.
 func readToken(c *env, addr string) (string, error) {
-	var b []byte
-	var err error
-	if f, ok := c.in.(*os.File); ok && output.Terminal(f) {
-		fmt.Fprintf(c.errOut, "token for %s: ", addr)
-		b, err = term.ReadPassword(int(f.Fd()))
-		fmt.Fprintln(c.errOut)
-	} else {
-		b, err = io.ReadAll(io.LimitReader(c.in, 64<<10))
-	}
+	b, err := readHidden(c, "token for "+addr)
 	if err != nil {
 		return "", err
 	}

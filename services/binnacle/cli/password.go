@@ -67,17 +67,20 @@ where services have keys of their own, --distribute copies it to the gateways.`,
 		}, password.Remove))
 }
 
-// readSecret reads one line from standard input, without echo on a terminal.
-func readSecret(c *env, what string) (string, error) {
-	var b []byte
-	var err error
+// readHidden prompts with what and reads one line without echo on a terminal. From another
+// standard input it reads at most 64 KiB.
+func readHidden(c *env, what string) ([]byte, error) {
 	if f, ok := c.in.(*os.File); ok && output.Terminal(f) {
 		fmt.Fprintf(c.errOut, "%s: ", what)
-		b, err = term.ReadPassword(int(f.Fd()))
-		fmt.Fprintln(c.errOut)
-	} else {
-		b, err = io.ReadAll(io.LimitReader(c.in, 64<<10))
+		defer fmt.Fprintln(c.errOut)
+		return term.ReadPassword(int(f.Fd()))
 	}
+	return io.ReadAll(io.LimitReader(c.in, 64<<10))
+}
+
+// readSecret reads one line from standard input, without echo on a terminal.
+func readSecret(c *env, what string) (string, error) {
+	b, err := readHidden(c, what)
 	if err != nil {
 		return "", err
 	}

@@ -52,9 +52,9 @@ type entry struct {
 	Lanes     uint8  `json:"lanes"`
 }
 
-// nobody is an entry that no password matches. Verify computes its hash for a person
+// noPassword is an entry that no password matches. Verify computes its hash for a person
 // without a password, so that the time does not show whether there is one.
-var nobody = entry{Salt: make([]byte, saltBytes), Passes: passes, MemoryKiB: memoryKiB, Lanes: lanes}
+var noPassword = entry{Salt: make([]byte, saltBytes), Passes: passes, MemoryKiB: memoryKiB, Lanes: lanes}
 
 func (e *entry) of(password []byte) []byte {
 	return argon2.IDKey(password, e.Salt, e.Passes, e.MemoryKiB, e.Lanes, hashBytes)
@@ -68,7 +68,7 @@ func Verify(path, tenant, principal string, password []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	e := &nobody
+	e := &noPassword
 	for i := range all {
 		if all[i].Tenant == tenant && all[i].Principal == principal {
 			e = &all[i]
@@ -96,7 +96,7 @@ func Set(path, tenant, principal string, password []byte) error {
 	if err != nil {
 		return err
 	}
-	e := nobody
+	e := noPassword
 	e.Tenant, e.Principal, e.Salt = tenant, principal, make([]byte, saltBytes)
 	_, _ = rand.Read(e.Salt) // never fails
 	e.Hash = e.of(password)

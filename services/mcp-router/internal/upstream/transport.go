@@ -64,7 +64,7 @@ var notifications = [][]byte{[]byte("notifications/progress"), []byte("notificat
 
 // counted counts the notifications in a stream. The SDK passes notifications to their
 // handlers concurrently with the response that follows them in the stream, so the number
-// tells when all of them have been handled.
+// determines when all of them have been handled.
 type counted struct {
 	io.ReadCloser
 	n    *atomic.Int64
