@@ -6,6 +6,7 @@ const (
 	OAuthPending     = "authorization_pending"
 	OAuthExpired     = "expired_token"
 	OAuthGrant       = "invalid_grant"
+	OAuthRequest     = "invalid_request"
 	OAuthServer      = "server_error"
 	OAuthUnavailable = "temporarily_unavailable"
 	OAuthGrantType   = "unsupported_grant_type"

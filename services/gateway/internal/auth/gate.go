@@ -204,7 +204,11 @@ const (
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
-		if !n.Caller { // handlers of open routes do not use the body, except those of logins
+		if !n.Caller {
+			if c.Request().ContentLength == 0 {
+				return handle(c)
+			}
+			// Handlers of open routes do not use the body, except those of logins.
 			c.Request().Body = http.MaxBytesReader(c.Response(), c.Request().Body, maxForm)
 			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(formTime)) // tests have responses without deadlines
 			return handle(c)

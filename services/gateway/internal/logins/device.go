@@ -49,7 +49,11 @@ type DeviceResponse struct {
 // nothing.
 func (s *API) Device(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
-	f := formOf(c)
+	form, err := formOf(c)
+	if err != nil {
+		return failed(c, err)
+	}
+	f := form.Get
 	tenant := f("tenant")
 	if tenant == "" {
 		tenant = s.Original()
@@ -84,12 +88,12 @@ func deviceKey(user string) string {
 func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) {
 	c, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseDevice)
 	if err != nil {
-		return nil, &refusal{contract.OAuthExpired, "the device code is not valid, or has expired"}
+		return nil, refuse(contract.OAuthExpired, "the device code is not valid, or has expired")
 	}
 	key := deviceKey(userCode(raw))
 	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: c.Tenant, Service: "policy", Event: contract.EventDeviceApproved, Key: key}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, &refusal{contract.OAuthPending, "no person has approved the code yet"}
+		return nil, refuse(contract.OAuthPending, "no person has approved the code yet")
 	}
 	if err != nil {
 		return nil, apierr.Unavailable("the ledger does not respond")
@@ -103,11 +107,11 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 		return nil, err
 	}
 	if d.Code != sign.Digest([]byte(userCode(raw))) || d.Expires <= contract.Time(time.Now()) {
-		return nil, &refusal{contract.OAuthExpired, "the approval has expired"}
+		return nil, refuse(contract.OAuthExpired, "the approval has expired")
 	}
 	scopes := approved(d.Scopes, c.Scopes)
 	if len(scopes) == 0 {
-		return nil, &refusal{contract.OAuthDenied, "the approval covers none of the scopes that the device requested; approve the code of a new request with these scopes"}
+		return nil, refuse(contract.OAuthDenied, "the approval covers none of the scopes that the device requested; approve the code of a new request with these scopes")
 	}
 	// One id for each device code, so that it opens one login.
 	return s.open(ctx, person(c.Tenant, d.Principal, "device"), opening{id: contract.IDLogin + c.ID, client: c.Client, scopes: scopes, ttl: programTTL})

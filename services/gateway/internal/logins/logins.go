@@ -15,11 +15,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
-	"mime"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -37,7 +34,6 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
-	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 	"github.com/binnacle-mesh/binnacle/services/gateway/password"
@@ -179,9 +175,12 @@ type oauthError struct {
 // Token handles POST /oauth/token.
 func (s *API) Token(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
-	f := formOf(c)
+	form, err := formOf(c)
+	if err != nil {
+		return failed(c, err)
+	}
+	f := form.Get
 	var out *TokenResponse
-	var err error
 	switch f("grant_type") {
 	case grantPassword:
 		out, err = s.byPassword(c, f("tenant"), f("username"), f("password"), f("client_id"), strings.Fields(f("scope")))
@@ -190,7 +189,7 @@ func (s *API) Token(c echo.Context) error {
 	case grantDevice:
 		out, err = s.byDevice(c.Request().Context(), f("device_code"))
 	default:
-		err = &refusal{contract.OAuthGrantType, "grant_type: want " + grantPassword + ", " + grantRefresh + " or " + grantDevice}
+		err = refuse(contract.OAuthGrantType, "grant_type: want "+grantPassword+", "+grantRefresh+" or "+grantDevice)
 	}
 	if err != nil {
 		return failed(c, err)
@@ -198,35 +197,20 @@ func (s *API) Token(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// formOf returns a function that returns the fields of a request's form. Fields in the URL
-// do not count, because logs and histories contain URLs. A body that is not a form has no
-// fields.
-func formOf(c echo.Context) func(name string) string {
-	r := c.Request()
-	raw := body.Raw(c)
-	if raw == nil {
-		raw, _ = io.ReadAll(r.Body) // bounded
-	}
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != formType {
-		return func(string) string { return "" }
-	}
-	values, err := url.ParseQuery(string(raw))
-	if err != nil {
-		return func(string) string { return "" }
-	}
-	return values.Get
+// refusal is an error with the code that RFC 6749 or RFC 8628 gives it, and a status.
+type refusal struct {
+	status     int
+	code, text string
 }
-
-const formType = "application/x-www-form-urlencoded"
-
-// refusal is an error with the code that RFC 6749 or RFC 8628 gives it.
-type refusal struct{ code, text string }
 
 // Error implements error.
 func (r *refusal) Error() string { return r.text }
 
+// refuse returns a refusal with status 400.
+func refuse(code, text string) *refusal { return &refusal{http.StatusBadRequest, code, text} }
+
 // errCredentials is the error for a wrong name or password. It does not say which is wrong.
-var errCredentials = &refusal{contract.OAuthGrant, "the name or the password is wrong"}
+var errCredentials = refuse(contract.OAuthGrant, "the name or the password is wrong")
 
 // failed responds with an error in the form of RFC 6749.
 func failed(c echo.Context, err error) error {
@@ -235,7 +219,7 @@ func failed(c echo.Context, err error) error {
 	var e *apierr.Error
 	switch {
 	case errors.As(err, &r):
-		out.Code = r.code
+		status, out.Code = r.status, r.code
 	case errors.As(err, &e):
 		status = e.Status
 		if e.RetryAfter != "" {
@@ -343,7 +327,7 @@ func (s *API) open(ctx context.Context, who *auth.Caller, o opening) (*TokenResp
 func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
 	c, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseRefresh)
 	if err != nil {
-		return nil, &refusal{contract.OAuthGrant, "the refresh token is not valid: " + err.Error()}
+		return nil, refuse(contract.OAuthGrant, "the refresh token is not valid: "+err.Error())
 	}
 	now := time.Now()
 	next, err := s.issue(&token.Claims{Use: token.UseRefresh, Login: c.Login, Tenant: c.Tenant, Client: c.Client}, c.Subject, now, c.ExpiresAt.Time)
@@ -362,7 +346,7 @@ func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
 		return nil, err
 	}
 	if d.Reason != "" {
-		return nil, &refusal{contract.OAuthGrant, "the login has ended: " + d.Reason}
+		return nil, refuse(contract.OAuthGrant, "the login has ended: "+d.Reason)
 	}
 	return s.tokens(&token.Claims{Use: token.UseAccess, Login: c.Login, Tenant: c.Tenant, Client: c.Client, Scopes: d.Scopes}, c.Subject, next, AccessTTL)
 }
@@ -454,7 +438,11 @@ func (s *API) Introspect(c echo.Context) error {
 		return err
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
-	k, err := s.Gate.Verify(c.Request().Context(), formOf(c)("token"))
+	form, err := formOf(c)
+	if err != nil {
+		return failed(c, err)
+	}
+	k, err := s.Gate.Verify(c.Request().Context(), form.Get("token"))
 	if err != nil || k.Tenant != who.Tenant || s.Gate.Suspended(k.Tenant, k.Actor) != nil {
 		return c.JSON(http.StatusOK, Introspection{})
 	}
@@ -468,7 +456,11 @@ func (s *API) Introspect(c echo.Context) error {
 // Revoke handles POST /oauth/revoke: it ends the login of a refresh or access token. It
 // responds with 200 also for a token that is not valid (RFC 7009, section 2.2).
 func (s *API) Revoke(c echo.Context) error {
-	raw := formOf(c)("token")
+	form, err := formOf(c)
+	if err != nil {
+		return failed(c, err)
+	}
+	raw := form.Get("token")
 	claims, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseRefresh)
 	if err != nil {
 		claims, err = token.VerifyUse(s.Gate.LoginKeys, raw, token.UseAccess)
