@@ -133,10 +133,11 @@ func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exch
 		defer close(x.done)
 		defer cancel()
 		x.err = c.s.pool(c.cfg).Do(running, key, headers(c.cfg, c.w.Secrets), x, func(ctx context.Context, u upstream.Session) (err error) {
-			if !u.Listed() {
+			if done, unlisted := u.Unlisted(); unlisted {
 				if x.refused, err = c.s.compare(ctx, u, c); x.refused != nil || err != nil {
 					return err
 				}
+				done()
 			}
 			x.out, err = c.request(ctx, u, round)
 			if round.Progress || round.LogLevel != "" {

@@ -85,12 +85,12 @@ type session struct {
 	*mcp.ClientSession
 	headers atomic.Pointer[http.Header]
 	caller  atomic.Pointer[Caller] // of the request that runs; nil between requests
-	changed atomic.Bool            // the server announced that its tools have changed
+	lists   atomic.Int64           // 1 plus the number of announcements that the server's tools have changed
+	listed  atomic.Int64           // value of lists when the tools were last compared with their documents; 0 before
 	ended   atomic.Bool            // the session has ended, for example because the server restarted
 	sent    atomic.Int64           // number of notifications that the server sent in streams
 	handled atomic.Int64           // number of notifications that were passed on
 	used    time.Time
-	fresh   bool // no request has used it yet
 }
 
 // Session is a session with a server during Do.
@@ -99,13 +99,12 @@ type Session struct {
 	s *session
 }
 
-// Listed reports whether the tools of the server must be compared with their documents
-// before a call: the session is new, or the server announced a change.
-func (s Session) Listed() bool {
-	changed := s.s.changed.Swap(false)
-	fresh := s.s.fresh
-	s.s.fresh = false
-	return !fresh && !changed
+// Unlisted returns whether the tools of the server must be compared with their documents
+// before a call: they were not compared in this session, or the server has announced a
+// change since. After a comparison that found no difference, the caller calls done.
+func (s Session) Unlisted() (done func(), unlisted bool) {
+	now := s.s.lists.Load()
+	return func() { s.s.listed.Store(now) }, s.s.listed.Load() != now
 }
 
 // drainWithin is the maximum time to wait for notifications that were sent before a
@@ -289,7 +288,8 @@ func (s *Server) Close() {
 func (s *Server) connect(ctx context.Context, headers http.Header) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
-	x := &session{fresh: true}
+	x := &session{}
+	x.lists.Store(1)
 	x.headers.Store(&headers)
 	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var t mcp.Transport = &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}
@@ -330,7 +330,7 @@ func (s *Server) client(x *session) *mcp.Client {
 		MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
 		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}, Sampling: &mcp.SamplingCapabilities{Tools: &mcp.SamplingToolsCapabilities{}},
 			Elicitation: &mcp.ElicitationCapabilities{Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{}}},
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { x.changed.Store(true) },
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { x.lists.Add(1) },
 		ElicitationHandler: func(ctx context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return nil, errors.New("unreachable: see the middleware")
 		},

@@ -93,3 +93,36 @@ func (p *parts) Read(b []byte) (int, error) {
 }
 
 func (p *parts) Close() error { return nil }
+
+// TestUnlisted: a session needs a comparison until one has succeeded, also after a refusal
+// by the server, and again after an announcement, also one during a comparison.
+func TestUnlisted(t *testing.T) {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	h := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, nil))
+	defer h.Close()
+	s := New(Config{URL: h.URL, Concurrency: 1, Timeout: 10 * time.Second, Version: "t"})
+	defer s.Close()
+	visit := func(want bool, f func(x Session, done func()) error) {
+		t.Helper()
+		_ = s.Do(t.Context(), "", http.Header{}, nil, func(_ context.Context, x Session) error {
+			done, unlisted := x.Unlisted()
+			if unlisted != want {
+				t.Errorf("unlisted is %v, want %v", unlisted, want)
+			}
+			return f(x, done)
+		})
+	}
+	compared := func(_ Session, done func()) error { done(); return nil }
+	visit(true, func(x Session, _ func()) error {
+		_, err := x.CallTool(t.Context(), &mcp.CallToolParams{Name: "nosuch"})
+		if Refusal(err) == nil {
+			t.Error("want a refusal, which keeps the session:", err)
+		}
+		return err
+	})
+	visit(true, compared)
+	visit(false, func(x Session, _ func()) error { x.s.lists.Add(1); return nil })
+	visit(true, func(x Session, done func()) error { x.s.lists.Add(1); done(); return nil })
+	visit(true, compared)
+	visit(false, compared)
+}
