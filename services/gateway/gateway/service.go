@@ -178,9 +178,10 @@ func (s *Service) configure() error {
 }
 
 // apply applies a ledger entry to the views of credentials and of the catalog, and
-// advances the Lamport clock. An entry that eventlog.Open rejects is logged and skipped.
-// Before cell_opened, which a root key signs, apply waits until the key registry has
-// applied the events before it; it returns the error of that.
+// advances the Lamport clock. An entry that eventlog.Open rejects is logged and
+// skipped. Before cell_opened, which a root key signs, apply waits until the key
+// registry has applied the events before it. It returns an error if that wait fails or
+// a view cannot apply the event.
 func (s *Service) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, toolsReader.Filters...)
 	if err != nil {

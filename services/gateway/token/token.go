@@ -160,11 +160,12 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 	return jwt.NewWithClaims(jwt.SigningMethodEdDSA, c).SignedString(ed25519.NewKeyFromSeed(seed))
 }
 
-// Verify checks the signature, issuer, audience and lifetime of a token, and returns its
-// JWT claims, with "-" for a missing client. The caller checks that the tenant exists.
-// Verify rejects a token without a subject or with a malformed tenant (see
+// Verify checks the signature, issuer, audience and lifetime of a token, and returns
+// its JWT claims, with "-" for a missing client. The caller checks that the tenant
+// exists. Verify rejects a token without a subject or with a malformed tenant (see
 // contract.Token), and a token with an id of more than 128 bytes. It also rejects a
-// token without an id or a time of issue, because such a token could not be revoked.
+// token without an id or a time of issue, because such a token could not be revoked,
+// and a token with the claims of a login, which VerifyUse verifies.
 func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 	var c Claims
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },
@@ -178,8 +179,9 @@ func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 	return &c, check(&c)
 }
 
-// check returns an error unless the claims name a tenant, a subject, an id and a time of
-// issue. It sets a missing client to "-".
+// check returns an error unless the claims name a tenant, an id, a time of issue and a
+// subject, which the tokens for devices and states need not have. It sets a missing
+// client to "-".
 func check(c *Claims) error {
 	if !contract.Token(c.Tenant) {
 		return errors.New("token names no tenant")

@@ -95,8 +95,9 @@ func permitted(s *events.SandboxCreated, most *contract.Sandbox) bool {
 	return guard.TierSatisfies(heldTier, most.Tier) && s.MemoryMib <= most.MemoryMiB && s.CpuMillis <= most.CPUMillis && s.Pids <= most.Pids && s.OutputBytes <= most.OutputBytes
 }
 
-// find sets c.sandbox to the sandbox that a call names, or to the newest open one of its
-// session. The sandbox of another tenant, principal or session is not found.
+// find sets c.sandbox to the sandbox that a call names, or to the newest open one of
+// its session. The sandbox of another tenant, principal or session is not found. If
+// there is none, or it has ended, the result has an error code.
 func (h *holder) find(c *heldCall) execute.Result {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -372,8 +373,8 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 	close(x.done)
 }
 
-// logs returns output of a command from a cursor on. With wait_ms it waits until there is
-// some, or the command has ended.
+// logs returns output of a command from a cursor on. With wait_ms it waits until there
+// is some, the command has ended or that time has passed.
 func logs(ctx context.Context, c *heldCall, b *box) execute.Result {
 	x := b.get(c.args.Exec)
 	if x == nil {

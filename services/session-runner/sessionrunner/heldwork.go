@@ -222,7 +222,7 @@ func fsList(ctx context.Context, c *heldCall, b *box) execute.Result {
 	return output(map[string]any{"files": files, "count": len(files), "truncated": truncated})
 }
 
-// fsPatch replaces texts of a file. It changes the file if each text occurs.
+// fsPatch replaces texts of a file. It changes the file only if each text occurs.
 func fsPatch(ctx context.Context, c *heldCall, b *box) execute.Result {
 	edits := c.args.Edits
 	if c.args.Search != "" {
@@ -247,8 +247,10 @@ func fsPatch(ctx context.Context, c *heldCall, b *box) execute.Result {
 	return output(doc)
 }
 
-// patched returns text after the edits, and the number of replacements. Each edit replaces
-// the first occurrences of its text, or all if occurrences is 0.
+// patched returns text after the edits, and the number of replacements. Each edit
+// replaces at most the given number of occurrences of its text, the first ones, or all
+// if the number is 0. If the text of an edit does not occur, the result has an error
+// code.
 func patched(text string, edits []fileEdit, occurrences int) (string, int, execute.Result) {
 	applied := 0
 	for i, e := range edits {

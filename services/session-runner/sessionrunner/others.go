@@ -18,9 +18,9 @@ const othersEvery = time.Minute
 // instances share.
 const heldInstance = "held"
 
-// sweepOthers starts to remove what instances of the mesh left that were killed and not
-// started again. What is removed was there a minute before, when the instance had no lease,
-// and the instance has had none since. The returned function ends that.
+// sweepOthers starts to remove what instances of the mesh left that were killed and
+// not started again. What is removed was also there at the sweep before, and the
+// instance had no lease at either sweep. The returned function ends that.
 func (s *Service) sweepOthers(ctx context.Context) (stop func()) {
 	r, ok := s.closer.(*containerd.Runner)
 	if !ok {

@@ -168,8 +168,9 @@ func uploadError(err error) error {
 	return apierr.Unavailable("the upload cannot be stored now: " + err.Error())
 }
 
-// number returns a query parameter, or otherwise the value without it. The error is 400 if
-// it is not a number from least to most.
+// number returns the query parameter with the given name as a number, or the value of
+// without if the parameter is absent or empty. It returns an error (400) if the
+// parameter is not a number from least to most.
 func number(c echo.Context, name string, least, most, without int64) (int64, error) {
 	v := c.QueryParam(name)
 	if v == "" {

@@ -41,7 +41,7 @@ type link struct {
 	Artifact string
 	CallID   string
 	Expires  string
-	KID      string // key of a gateway that signed the link
+	KID      string // id of the key with which a gateway signed the link
 	Owner    string // principal who made the link; its suspension ends the link
 	Tenant   string
 	Upload   string // upload of the artifact; its deletion ends the link
@@ -130,9 +130,11 @@ func (s *API) parse(text string, now time.Time) (*link, error) {
 	return &l, nil
 }
 
-// Linked handles GET /a/:link. It responds with the content that a signed link permits,
-// without a credential. The error is 403 for an invalid or expired link, and 404 if the
-// upload was deleted that the link was made for, also if others have the same content.
+// Linked handles GET /a/:link. It responds with the content that a signed link
+// permits, without a credential. The error is 403 if the link is invalid or has
+// expired, or if the principal who made it or its tenant is suspended. It is 404 if
+// the upload that the link was made for was deleted, even if another upload has the
+// same content.
 func (s *API) Linked(c echo.Context) error {
 	l, err := s.parse(c.Param("link"), s.Env.Emit.Now())
 	if err != nil {

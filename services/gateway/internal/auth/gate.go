@@ -116,8 +116,8 @@ func (s *Gate) claims(raw string) (*token.Claims, error) {
 	return token.VerifyUse(s.LoginKeys, raw, token.UseAccess)
 }
 
-// check returns the reason why a verified credential is not valid now, or nil. A key that
-// was revoked since signs nothing that is valid.
+// check returns the reason why a verified credential is not valid now, or nil. The
+// token of a login is not valid if the key that signed it has been revoked since.
 func (s *Gate) check(who *Caller) error {
 	if who.kid != "" {
 		if _, err := s.LoginKeys(who.kid); err != nil {
@@ -194,13 +194,14 @@ const (
 	RouteKey  = "route"  // true, set if a route matched
 )
 
-// Enter returns a handler that checks the credential and the scopes of a request, reads
-// its whole body, and then calls handle. The body is limited in size, rate, total memory
-// and, unless n.Opaque is set, depth; handle reads it from memory (body.Raw). Requests
-// of a suspended tenant or principal are rejected (403) unless n.Recorded is set. If
-// n.Metered is set, requests that Meter rejects are rejected before their body is read. If
-// n requires no credential, handle is called at once. If n.Streamed is set, Enter does not
-// read the body.
+// Enter returns a handler that checks the credential and the scopes of a request,
+// reads its whole body, and then calls handle. The body is limited in size, rate,
+// total memory and, unless n.Opaque is set, depth; handle reads it from memory
+// (body.Raw). Requests of a suspended tenant or principal are rejected (403) unless
+// n.Recorded is set. If n.Metered is set, requests that Meter rejects are rejected
+// before their body is read. If n requires no credential, Enter only limits the size
+// of the body to maxForm and the time in which it must arrive to formTime, and calls
+// handle. If n.Streamed is set, Enter does not read the body.
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
@@ -306,9 +307,10 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 }
 
 // Watch returns a context that is cancelled in each of these cases: ctx is cancelled;
-// who's credential is revoked; who or its tenant is suspended; who's credential is a
-// virtual key and the principal that made it is suspended. If expiry is set, the context
-// is also cancelled when the credential expires. If the credential or a suspension was the
+// who's credential is revoked; it belongs to a login, and who has lost a role since it
+// was issued; who or its tenant is suspended; who's credential is a virtual key and
+// the principal that made it is suspended. If expiry is set, the context is also
+// cancelled when the credential expires. If the credential or a suspension was the
 // cause, context.Cause returns an *apierr.Error. The caller must call the returned
 // function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {

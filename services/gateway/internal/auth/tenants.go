@@ -82,12 +82,13 @@ func (s *Gate) scopes(n Need) []string {
 	return append(slices.Clone(n.Scopes), token.Audit)
 }
 
-// Meter counts one call of a caller against the quota of its tenant, until the returned
-// function is called, and waits for the tenant's turn. The error is that of quota.Calls,
-// the error of ctx, or an error (429) if too many calls of the caller wait. If the caller
-// or its tenant is suspended, and policy has denied quota.DenialsPerMinute calls for that
-// reason within the minute, the error is that of Suspended. Errors with status 429, and
-// that of Suspended, are returned after quota.Calls.Delay, or when ctx is done.
+// Meter counts one call of a caller against the quota of its tenant, until the
+// returned function is called, and waits for the tenant's turn. The error is that of
+// quota.Calls, the error of ctx, or an error (429) if too many calls of the caller
+// wait. If the caller or its tenant is suspended, and quota.DenialsPerMinute calls of
+// suspended callers of the tenant were admitted within the minute, the error is that
+// of Suspended. Errors with status 429, and that of Suspended, are returned after
+// quota.Calls.Delay, or when ctx is done.
 func (s *Gate) Meter(ctx context.Context, who *Caller) (leave func(), err error) {
 	if err := s.Suspended(who.Tenant, who.Actor); err != nil && !s.denials.Take(who.Tenant, time.Now()) {
 		s.refused(ctx, who.Tenant, quota.Suspended)

@@ -45,7 +45,7 @@ type API struct {
 	Gate      *auth.Gate
 	Calls     *calls.API
 	Ledger    eventlog.Log
-	Key       func() *sign.Key   // the gateway's signing key now
+	Key       func() *sign.Key   // returns the gateway's signing key, or nil if it has none now
 	Keys      func() []trust.Key // the registry of keys
 	Original  func() string      // the mesh's original tenant, for logins that name none
 	Passwords string             // path of the file of passwords; see package password
@@ -66,8 +66,8 @@ const (
 // valid.
 const latest = ^uint64(0) >> 1
 
-// KeyOf returns a token.KeyOf over a registry of keys, of which at looks up one; see
-// run.Trust.At.
+// KeyOf returns a token.KeyOf that looks up keys with at; see run.Trust.At. It returns
+// only keys with which gateways sign tokens and that are not revoked.
 func KeyOf(at func(kid, owner, use string, lamport uint64) ([]byte, error)) token.KeyOf {
 	return func(kid string) (ed25519.PublicKey, error) {
 		k, err := at(kid, contract.CallerExecutor, contract.UseToken, latest)
@@ -143,8 +143,9 @@ const (
 	grantDevice   = "urn:ietf:params:oauth:grant-type:device_code"
 )
 
-// TokenRequest is the form of POST /oauth/token. Which members a grant needs, RFC 6749 and
-// RFC 8628 specify; tenant selects a tenant, and is that of the mesh's beginning if absent.
+// TokenRequest is the form of POST /oauth/token. RFC 6749 and RFC 8628 specify which
+// members a grant needs. Tenant is the tenant of the login; if it is absent, the
+// tenant is the mesh's original one.
 type TokenRequest struct {
 	Grant    string `json:"grant_type"`
 	Username string `json:"username,omitempty"`
@@ -250,7 +251,8 @@ func (s *API) byPassword(c echo.Context, tenant, principal, secret, client strin
 }
 
 // authenticate verifies a password and returns the person as the sender of calls about
-// logins.
+// logins. The error is errCredentials if the name or the password is wrong, 429 after
+// too many failed attempts (see throttle), or 503 if passwords cannot be verified now.
 func (s *API) authenticate(c echo.Context, tenant, principal, secret string) (*auth.Caller, error) {
 	if tenant == "" {
 		tenant = s.Original()
@@ -290,7 +292,10 @@ type opening struct {
 	browser    bool // the tokens are for a cookie
 }
 
-// open opens a login of a person who has authenticated, and returns its tokens.
+// open opens a login of a person who has authenticated, and returns its tokens. For a
+// browser these are one token that is valid as long as the login, without a refresh
+// token. A client that is empty, contains a slash or is longer than 64 bytes is
+// recorded as "-".
 func (s *API) open(ctx context.Context, who *auth.Caller, o opening) (*TokenResponse, error) {
 	if o.id == "" {
 		o.id = contract.IDLogin + rand.Text()

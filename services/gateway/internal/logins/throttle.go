@@ -10,10 +10,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// throttle delays attempts to log in after failures. An attempt counts for the address of
-// the peer, for the person, and for the person at that address. Each of them has a number
-// of failures that it may have without a delay. After more, each failure doubles the time
-// until the next attempt, up to longest. Without failures for that time, they are forgotten.
+// throttle delays attempts to log in after failures. An attempt counts for the address
+// of the peer, for the person, and for the person at that address. Each of them has a
+// number of failures that it may have without a delay. After more, each failure
+// doubles the time until the next attempt, up to longest. Without an attempt for that
+// time, the count begins again at zero.
 //
 // The person alone may have many failures, because otherwise anybody could keep a person
 // from logging in. The zero value is ready to use, and safe for concurrent use.
@@ -73,7 +74,9 @@ func (t *throttle) check(keys map[string]int, now time.Time) error {
 	return nil
 }
 
-// succeeded forgets the failures of an attempt, but not those of its address.
+// succeeded removes the failures of the person, and those of the person at the
+// address. For the address itself it only ends the delay and subtracts the failure
+// that check has counted for the attempt.
 func (t *throttle) succeeded(keys map[string]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,8 +89,8 @@ func (t *throttle) succeeded(keys map[string]int) {
 	}
 }
 
-// prune removes what is forgotten and, if there is still too much, everything that delays
-// nothing now.
+// prune does nothing while t has fewer than maxThrottled keys. Otherwise it removes
+// the keys that delay no attempt now, and those without an attempt for longest.
 func (t *throttle) prune(now time.Time) {
 	if t.seen == nil {
 		t.seen = map[string]*failures{}

@@ -17,8 +17,9 @@ import (
 
 func (s *API) now() time.Time { return time.Now() }
 
-// await proposes a call that the mcp-router executes, passes the server's notifications
-// to the client, and waits for the outcome.
+// await proposes a call that the mcp-router executes, passes the server's
+// notifications to the client, and waits for the outcome. If the server refused the
+// request with an error of JSON-RPC, the returned error wraps that error.
 func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propose.Outcome, []byte, error) {
 	round := mcpdoc.Round{RequestState: p.state}
 	if string(p.responses) != "null" {
@@ -57,8 +58,8 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 	return out, output, err
 }
 
-// capabilities returns those of the capabilities of a client that servers may use, or nil
-// if it has declared none.
+// capabilities returns those of the capabilities of a client that servers may use, or
+// nil if it has declared none of these.
 func capabilities(p proposal) json.RawMessage {
 	var all map[string]json.RawMessage
 	declared := p.meta[mcp.MetaKeyClientCapabilities]

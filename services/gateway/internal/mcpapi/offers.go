@@ -179,7 +179,9 @@ func (o *offers) serverOf(uri string) string {
 // pageSize is the maximum number of entries of a page of a list.
 const pageSize = 2500
 
-// page returns the page of a list after a cursor, and the cursor of the next one.
+// page returns a page of a list and the cursor of the next page, which is "" after the
+// last one. A cursor is the key of the last entry of a page; the cursor "" selects the
+// first page. The error is that of invalid parameters if no entry has the key now.
 func page[T any](all []T, cursor string, key func(T) string) ([]T, string, error) {
 	from := 0
 	if cursor != "" {
@@ -307,8 +309,8 @@ func (e *edge) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (
 	return res, nil
 }
 
-// notFound returns the error for a resource that does not exist, in the words of the
-// session's protocol version.
+// notFound returns the error for a resource that does not exist, with the code that
+// the session's protocol version defines for it.
 func notFound(s *mcp.ServerSession, uri string) error {
 	data, _ := json.Marshal(map[string]string{"uri": uri})
 	code := int64(-32002)

@@ -59,8 +59,9 @@ func (e *edge) register(srv *mcp.Server) {
 	srv.AddResource(&mcp.Resource{Name: hidden, URI: hiddenURI}, e.readResource)
 }
 
-// cacheable sets how long clients may cache a response. Lists are of the caller's tenant
-// and change at any time; clients that subscribe are notified.
+// cacheable permits only the client itself to cache a response, and sets the time for
+// which it may to listTTL, except for the content of resources. Lists are of the
+// caller's tenant and change at any time; clients that subscribe are notified.
 func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 	c.CacheScope = "private"
 	if _, ok := req.(*mcp.ReadResourceRequest); !ok {
@@ -71,8 +72,9 @@ func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 // listTTL is the time for which clients may cache lists.
 const listTTL = 5 * time.Second
 
-// receive returns a handler that answers requests for lists, and passes those for a tool,
-// prompt or resource to the hidden one.
+// receive returns a handler that answers requests for lists, and passes those for a
+// tool, prompt or resource to the hidden one. It also stores the level of log messages
+// that a client sets.
 func (e *edge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch r := req.(type) {

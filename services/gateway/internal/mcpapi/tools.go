@@ -21,10 +21,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// callTool handles tools/call: it proposes a call, waits for its outcome and returns its
-// result. If the name or the arguments are invalid, or the call exceeds a quota of its
-// tenant, does not succeed or waits for approval, the result has IsError set (see
-// toolError). Invalid headers are returned as an error.
+// callTool handles tools/call: it proposes a call, waits for its outcome and returns
+// its result. If the name or the arguments are invalid, or the call exceeds a quota of
+// its tenant, does not succeed or waits for approval, the result has IsError set (see
+// toolError). Invalid headers, and an error of JSON-RPC from the tool's MCP server,
+// are returned as an error.
 func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	name := requested(ctx)
 	kind := mcpdoc.ToolPrefix + name
@@ -163,7 +164,8 @@ func meta(r *contract.Receipt, in sessions.Session) mcp.Meta {
 	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.ID, "binnacle/session": in.Called()}
 }
 
-// refusal returns err as an *apierr.Error if it is one or an *apierr.Escalation.
+// refusal returns err as an *apierr.Error if it is one or an *apierr.Escalation, and
+// nil for another error.
 func refusal(err error) *apierr.Error {
 	var e *apierr.Error
 	var esc *apierr.Escalation
@@ -177,7 +179,8 @@ func refusal(err error) *apierr.Error {
 }
 
 // failed returns the result of a call that failed with err: that of toolError for an
-// *apierr.Error or *apierr.Escalation, and otherwise err.
+// *apierr.Error or *apierr.Escalation, and otherwise err. It also returns err for an
+// *apierr.Error (400) about a header whose name begins with "X-".
 func failed(err error) (*mcp.CallToolResult, error) {
 	e := refusal(err)
 	if e == nil || e.Status == http.StatusBadRequest && e.Param != "" && strings.HasPrefix(e.Param, "X-") {

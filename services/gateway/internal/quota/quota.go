@@ -85,10 +85,11 @@ func (c *Calls) of(tenant string) *usage {
 	return u
 }
 
-// Delay returns the time after which a call of a tenant that is refused at now is to be
-// answered. The refusals of a tenant are spaced by pace, so that clients which repeat
-// refused calls at once cost little. The delay is 0 if the tenant had no refusal within
-// pace, and at most longest.
+// Delay returns the time after which a call of a tenant that is refused at now is to
+// be answered. The refusals of a tenant are spaced by pace, so that clients which
+// repeat refused calls at once cost little. The delay is 0 if the tenant had no
+// refusal within pace, and at most longest. Delay counts as such a refusal, so the
+// caller must call it once for each.
 func (c *Calls) Delay(tenant string, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -79,7 +79,7 @@ type format struct {
 }
 
 // ParseRequest decodes a request. An error about a member begins with its path, as in
-// "messages[0].role: ". Members that the dialect does not define are in Extra.
+// "messages[0].role: ". Members that ParseRequest does not decode are in Extra.
 func ParseRequest(doc []byte) (*ir.Request, error) {
 	m, err := ir.Split(doc)
 	if err != nil {

@@ -243,7 +243,8 @@ func (s *Store) GC(ctx context.Context, used map[string]bool, dry bool) ([]Image
 	return removed, nil
 }
 
-// ran reports whether this process ran the program with the given digest.
+// ran reports whether this process has prepared an image of the program with the given
+// digest for a run.
 func (r *Runner) ran(digest string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,10 +256,10 @@ func (r *Runner) ran(digest string) bool {
 	return false
 }
 
-// base returns the base image with the given digest. If containerd's store does not have
-// it, base imports it from the folder of archives, so that each instance that sees the
-// folder can run what was imported once. It returns a *MissingImage if the image is in
-// neither place. The caller must hold s.building.
+// base returns the base image with the given digest. If the namespace does not have
+// it, base adds it as load does, so that each instance that uses the same daemon or
+// folder of archives can run what was imported once. It returns a *MissingImage if
+// load does not find the image. The caller must hold s.building.
 func (s *Store) base(ctx context.Context, want string) (*base, error) {
 	img, err := s.client.GetImage(ctx, baseName(want))
 	if errdefs.IsNotFound(err) {
@@ -288,9 +289,10 @@ func (s *Store) base(ctx context.Context, want string) (*base, error) {
 	return out, json.Unmarshal(body, &out.config)
 }
 
-// load adds the image with the given digest from the namespace of another instance of the
-// mesh, or else from the archive in the folder of archives that has it in its index.
-// Archives without an OCI index are not searched.
+// load adds the image with the given digest from the namespace of another instance of
+// the mesh, or else from the first file *.tar in the folder of archives that has it in
+// its OCI index. Archives without an OCI index are not searched. It returns a
+// *MissingImage if the image is in none of them.
 func (s *Store) load(ctx context.Context, want string) error {
 	if found, err := s.share(ctx, want); found || err != nil {
 		return err

@@ -111,8 +111,10 @@ func (h *Holder) Sweep(open func(id string) bool) error {
 }
 
 // OpenImage returns the image with the given digest, once per process, with the first
-// process's program. If containerd's store does not have the image, OpenImage imports it
-// from the folder of archives. It returns a *MissingImage if the image is in neither place.
+// process's program. If the namespace does not have the image, OpenImage adds it from
+// another instance's namespace or from the folder of archives. It returns a
+// *MissingImage if the image is in none of them, and ErrNoInit if this architecture
+// has no held sandboxes.
 func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	r := h.r
 	if initCode == nil {
@@ -271,8 +273,10 @@ func workSize(mib int64) oci.SpecOpts {
 }
 
 // Adopt returns the container of a held sandbox that another process created, which no
-// longer runs. It kills the named commands if they run, because their output goes to that
-// process. The error is ErrGone if the container does not run; it is then removed.
+// longer runs. It kills the named commands if they run, because their output goes to
+// that process. The error is ErrGone if the container does not exist or does not run.
+// If Adopt returns an error, it has removed the container, unless the container could
+// not be loaded.
 func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 	r := h.r
 	rpc := r.ctx(context.Background())
@@ -335,7 +339,8 @@ func (h *Held) endCommand(ctx context.Context, id string) error {
 	return err
 }
 
-// Done returns a channel that is closed when the container has ended.
+// Done returns a channel that is closed when the container has ended, or when
+// containerd was unreachable for lostTime, so that its end is not known.
 func (h *Held) Done() <-chan struct{} { return h.ended.done }
 
 // Remove kills the processes of the sandbox and removes the container.
@@ -354,7 +359,8 @@ func (h *Held) Remove() {
 // another sandbox or run, unless the process that adopted it has it.
 func (h *Held) Release() { h.release() }
 
-// Command is one command in a held sandbox.
+// Command is one command in a held sandbox. Env is added to the environment of the
+// sandbox, and Wall is the time limit.
 type Command struct {
 	ID     string // unique in the container
 	Argv   []string
@@ -455,7 +461,8 @@ func (h *Held) Usage() contract.Usage {
 	return u
 }
 
-// Attestation returns what holds the processes of the sandbox.
+// Attestation returns the attestation of the sandbox: the image and the limits that
+// the caller passes, and the restrictions that apply to its processes.
 func (h *Held) Attestation(image string, limits contract.Sandbox) *contract.Attestation {
 	return &contract.Attestation{Tier: h.r.Tier(), ImageDigest: image, Limits: limits,
 		Enforced: []string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}

@@ -137,9 +137,10 @@ const checkPrefix = "check-"
 // containerd runs in another mount namespace.
 var errMount = errors.New("the snapshot cannot be mounted here")
 
-// checkMounted mounts the snapshot and returns an error if the program in it has another
-// digest. The error wraps errMount if this process is not root, if the snapshot cannot
-// be mounted, or if the program is not in the mount.
+// checkMounted mounts the snapshot and returns an error if the program in it has
+// another digest, or that of interpreterIn. The error wraps errMount if this process
+// is not root, if the snapshot cannot be mounted, or if the program is not in the
+// mount.
 func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
 	if os.Geteuid() != 0 {
 		return errMount

@@ -44,9 +44,9 @@ func (p *pool) open() {
 	p.filled.Go(p.fill)
 }
 
-// take returns a prepared container, which then belongs to the caller, or nil if there is
-// none. If the profile has none, take raises the number that the pool is to hold for it
-// by one.
+// take returns a prepared container, which then belongs to the caller, or nil if there
+// is none. If the profile has none, take raises the number that the pool is to hold
+// for it by one, up to max.
 func (p *pool) take(of profile, prog *program.Program) *prepared {
 	if p.max == 0 {
 		return nil

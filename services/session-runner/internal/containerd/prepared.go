@@ -152,7 +152,8 @@ func (c *prepared) alive() bool {
 }
 
 // start starts the program with the given input. Its output is written to stdout and
-// stderr until execute sets other destinations in c.stdout and c.stderr.
+// stderr until execute sets the destinations of c.stdout and c.stderr to nil; later
+// output is discarded.
 func (c *prepared) start(argv, env []string, input []byte, stdout, stderr io.Writer) error {
 	c.stdout.set(stdout)
 	c.stderr.set(stderr)
@@ -176,14 +177,16 @@ func (c *prepared) start(argv, env []string, input []byte, stdout, stderr io.Wri
 type ending struct {
 	done chan struct{}
 	exit int
-	err  error // the exit code could not be read
+	err  error // the exit code could not be read, or containerd did not respond for lostTime
 }
 
 // lostTime is the maximum time to wait for containerd after the connection was lost.
 const lostTime = 30 * time.Second
 
 // watch returns the end of a task, or of another process of a container. If containerd
-// restarts meanwhile, it waits again, because the process continues to run.
+// restarts meanwhile, it waits again, because the process continues to run. If
+// containerd still does not respond lostTime after the first failure, the ending has
+// an error.
 func watch(ctx context.Context, task containerd.Process) (*ending, error) {
 	exited, err := task.Wait(ctx)
 	if err != nil {

@@ -56,8 +56,9 @@ func ReadLock(dirs ...string) (Lock, error) {
 // digest, so that its bytes could change without a change of the name.
 var ErrUnpinned = errors.New("is not pinned")
 
-// Resolve returns the digest of an image that is named as NAME@DIGEST, as DIGEST, or as a
-// NAME of the lock file. The error of a name that is not pinned wraps ErrUnpinned.
+// Resolve returns the digest of an image that is named as NAME@DIGEST, as DIGEST, or
+// as a NAME of the lock file, and "" if image is "". The error of a name that is not
+// pinned wraps ErrUnpinned.
 func (l Lock) Resolve(image string) (string, error) {
 	name, digest, pinned := strings.Cut(image, "@")
 	switch {

@@ -113,7 +113,8 @@ const listenerTime = 10 * time.Second
 // canEnter reports whether this process can enter the network namespaces of its children.
 var canEnter = privileged
 
-// newHanded returns nil if the run has no egress or this process is root.
+// newHanded opens the pair of sockets of a run. It returns nil if the run has no
+// egress or this process is root.
 func newHanded(e *Egress) (*handed, error) {
 	if e == nil || canEnter() {
 		return nil, nil
