@@ -76,7 +76,7 @@ func named(in []byte, k string) bool {
 	return len(in) >= n+3 && in[0] == '"' && string(in[1:1+n]) == k && in[1+n] == '"' && in[2+n] == ':'
 }
 
-// need moves past the member name k like has, and fails if it does not come next.
+// need is like has, except that it fails if the member name k does not come next.
 func (s *scanner) need(k string) bool {
 	if s.has(k) {
 		return true

@@ -84,7 +84,8 @@ func (d *data) checkInline() error {
 	return nil
 }
 
-// decode decodes the data of an event of a session.
+// decode decodes the data of an event of a session. For an event with any other name than
+// those below, whose data the rules of calls do not read, it returns the zero value.
 func decode(e *contract.Event) (d data, err error) {
 	var doc canon.Document
 	switch e.Name {

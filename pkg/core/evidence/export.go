@@ -258,8 +258,9 @@ func (x *export) hides() error {
 	return nil
 }
 
-// checkHeader verifies audit's signature over the header, and compares its numbers with
-// those of the lines. The checkpoint is verified already.
+// checkHeader verifies audit's signature over the header, and compares its Lamport time
+// with that of the checkpoint, and its numbers with those of the lines. It also returns an
+// error if the checkpoint, which is verified already, commits to no map of tips.
 func (x *export) checkHeader() error {
 	h := x.header
 	lamport, err := checkpointLamport(x.head)

@@ -43,14 +43,16 @@ func (c *Ceilings) egress() []contract.EgressRule {
 	return append(netrule.OfHosts(c.EgressHosts), c.Egress...)
 }
 
-// PermitsEgress reports whether the ceilings permit every request that a rule of another
-// layer names.
+// PermitsEgress reports whether the ceilings permit what a rule of another layer states. A
+// member that the rule leaves empty is not compared; see netrule.Within.
 func (c *Ceilings) PermitsEgress(r *contract.EgressRule) bool { return netrule.Within(r, c.egress()) }
 
 // egressOf returns the rules of the intent: those of the tool that the ceilings and the
-// other layers permit. It returns nil if the tool has no rules and no layer limits its
-// requests, because the hosts of the intent stand for its rules then; this gives intents of
-// earlier releases their recorded form.
+// other layers permit. It returns nil if the tool declares neither hosts nor rules. It
+// also returns nil if the tool declares only hosts, and neither the ceilings nor another
+// layer has rules: the hosts of the intent then stand for its rules, as in intents of
+// earlier releases. If the result exceeds the limits of a list (netrule.Exceeds), it is
+// incomplete, and reaches returns false.
 func egressOf(in *Inputs, v Answer) []contract.EgressRule {
 	t := in.Tool
 	if !declaresEgress(t) || len(t.EgressRules)+len(v.Egress)+len(in.P0.Egress) == 0 {
@@ -66,7 +68,8 @@ func egressOf(in *Inputs, v Answer) []contract.EgressRule {
 }
 
 // reaches reports whether the layers permit at least one of the requests that the tool
-// declares, in a list of rules that the egress-broker can enforce.
+// declares, in a list of rules that the egress-broker can enforce. It returns true if
+// egressOf returns nil.
 func reaches(in *Inputs, v Answer) bool {
 	rules := egressOf(in, v)
 	if rules == nil {

@@ -36,9 +36,11 @@ func Overlap(r *Rule, ceiling []Rule) bool {
 	return slices.ContainsFunc(ceiling, func(c Rule) bool { _, ok := narrow(*r, &c); return ok })
 }
 
-// Within reports whether a rule of the ceiling allows every request that r names: those to
-// its host, and with its other members where r has them. r may be a rule of a ceiling; for
-// the host "*", which names none, Within returns true.
+// Within reports whether one rule of the ceiling allows the host of r and each of the
+// mode, port, methods and paths that r states. A member that r leaves empty is not
+// compared, although an empty member otherwise allows everything; only if r has a mode and
+// no port, the port of the mode is compared (see portOf). For the host "*", Within returns
+// true. r may be a rule of a ceiling.
 func Within(r *Rule, ceiling []Rule) bool {
 	return r.Host == "*" || slices.ContainsFunc(ceiling, func(c Rule) bool {
 		q := *r

@@ -6,23 +6,22 @@ import (
 	"sync"
 )
 
-// Remember makes Verify remember signatures that this process has made with Key.Sign or
-// verified, so that Verify does not compute their verification again. At most 2*limit of
-// them are remembered; with limit 0, which is the initial setting, none. A signature is
-// remembered together with the public key, the domain and the body: that it verifies is a
-// property of these bytes alone. Whether the key is valid, for what and for whom, is not
-// remembered; callers check it each time.
+// Remember replaces the process's cache of signatures that Key.Sign made or Verify
+// verified, for which Verify then returns nil without computing the verification again.
+// The cache holds at most 2*limit of them; with limit 0, which is the initial setting, it
+// holds none. An entry is for a signature with its public key, domain and body, because
+// whether a signature verifies depends on these bytes alone. Whether the key is valid, for
+// what and for whom, is not cached; callers check it each time.
 //
-// A call of Remember discards the signatures that were remembered before. It is for a
-// process in which several services verify the same documents: another process verifies
-// each signature once and would have no benefit.
+// The cache is for a process in which several services verify the same documents: another
+// process verifies each signature once and would have no benefit.
 func Remember(limit int) {
 	known.mu.Lock()
 	defer known.mu.Unlock()
 	known.limit, known.recent, known.older = limit, nil, nil
 }
 
-// known holds the signatures that Verify remembers.
+// known is the cache of Remember.
 var known memo
 
 // memo is a bounded set of digests, safe for concurrent use. The digests are in two
@@ -36,7 +35,7 @@ type memo struct {
 type digest [sha256.Size]byte
 
 // digestOf returns the digest of a public key, a signature and the bytes that were signed.
-// It returns false if m remembers nothing, or if public or sig does not have the length of
+// It returns false if the limit of m is 0, or if public or sig does not have the length of
 // its kind, because the digest would be ambiguous.
 func (m *memo) digestOf(public, sig, msg []byte) (d digest, ok bool) {
 	m.mu.Lock()
