@@ -287,8 +287,10 @@ func sessionsBefore(v *View, tenant string, size uint64) (n int64, err error) {
 }
 
 // proveTips calls each with the proofs (see ProveTip) of a tenant's sessions, in the order
-// of their ids. It begins after the session named by after, calls each at most limit times,
-// and omits sessions that have no event among the first size entries of the ledger.
+// of their ids. It begins after the session named by after, calls each at most limit
+// times, and omits sessions that have no event among the first size entries of the ledger.
+// It returns an error if the root of the map as of these entries is not want, and the
+// first error of each.
 func proveTips(v *View, tenant, after string, size uint64, want translog.Hash, limit int, each func(session string, p *evidence.TipProof) error) error {
 	return v.db.View(func(tx *bbolt.Tx) error {
 		m, err := mapAt(tx, size, want)

@@ -15,10 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/runs"
 )
 
-// The index of ids maps the hashes of ids to the sequences of events. It is stored in
-// sorted runs, because hashes are in random order: a database that is updated in place
-// would write a page for each. Each run is a file of its own. bMeta contains the numbers
-// of the runs that belong to the index, so that the index changes in the same
+// The index of ids maps the hashes of ids to the places of events (see place). It is
+// stored in sorted runs, because hashes are in random order: a database that is updated in
+// place would write a page for each. Each run is a file of its own. bMeta contains the
+// numbers of the runs that belong to the index, so that the index changes in the same
 // transaction as the rest of the view.
 
 // The kinds of ids (see runs.KeyOf).

@@ -241,9 +241,9 @@ func (m *pastMap) prove(s *Session) (*evidence.TipProof, error) {
 }
 
 // checkTips returns an error if the view's map, as of the last signed checkpoint, is not
-// the one to which the checkpoint commits. It returns nil if no valid checkpoint can be
-// read, if the checkpoint commits to no map, or if the view has not reached that
-// position.
+// the one to which the checkpoint commits, or if the checkpoint's line about the map is
+// malformed. Otherwise it returns nil, also if no valid checkpoint can be read, if the
+// checkpoint commits to no map, or if the view has not reached that position.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
