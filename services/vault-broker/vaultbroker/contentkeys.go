@@ -208,7 +208,7 @@ func (s *Service) changeContentKey(ctx context.Context, w *execute.Work) execute
 }
 
 // unchanged returns the result of a call whose change of a content key failed with err. If
-// the store did not respond, the change may have been made.
+// the store did not respond, the status is unknown, because the change may have been made.
 func (s *Service) unchanged(w *execute.Work, err error) execute.Result {
 	s.env.Log.Error("a content key cannot be changed", "tenant", w.Event.Tenant, "call", w.Call.ID, "err", err)
 	res := execute.Fail(code(err), "the store could not be written: %s", cause(err))

@@ -245,7 +245,7 @@ func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 // check returns the requested values of the event's tenant, or the reason for which the
 // request must be refused. The values that may be released follow from the decision on the
 // ledger. It returns an error if the request must be redelivered: if the ledger cannot be
-// read, or the store for less than patience.
+// read, or if the store cannot be read and the request is younger than patience.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (out values, no refusal, err error) {
 	permits, reason, err := s.permission(ctx, e, seq, req)
 	if err != nil || reason != "" {

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
 
-// patience is how long a request waits for a store that does not respond or is sealed,
-// before it is refused or fails.
+// patience is the time after which a request is refused, or a call fails, because the
+// store does not respond or is sealed.
 const patience = 10 * time.Second
 
 // readTime limits the time for which the handling of one delivery of a request reads
@@ -93,7 +93,8 @@ func (s *Service) value(ctx context.Context, e *contract.Event, name string) (ou
 	return out, refusal{code: code(err), reason: "secret " + name + " cannot be read: " + cause(err)}, nil
 }
 
-// age returns the time since an event was recorded, according to its producer.
+// age returns the time since an event was made, according to its producer, or patience if
+// the event's time is malformed.
 func (s *Service) age(e *contract.Event) time.Duration {
 	t, err := contract.ParseTime(e.Time)
 	if err != nil {
@@ -115,8 +116,8 @@ func code(err error) string {
 	return contract.CodeInternal
 }
 
-// cause returns the text of an error of a backend for callers, without what the server
-// said, which is for the log.
+// cause returns the text of an error of a backend for callers. The message of the server,
+// which is for the log only, is not part of it.
 func cause(err error) string {
 	for _, e := range []error{backend.ErrDenied, backend.ErrSealed, backend.ErrUnavailable} {
 		if errors.Is(err, e) {
@@ -127,10 +128,10 @@ func cause(err error) string {
 }
 
 // putValue stores the next version of a tenant's secret. It returns the result of a call
-// that failed, or nil. If the store does not respond, it repeats the request for
-// patience. A repetition does not store a second version: each request expects a version,
-// and a conflict after a request whose outcome is not known is resolved by reading what is
-// stored.
+// that failed, or nil. If the store does not respond or is sealed, it repeats the request
+// until patience has passed. A repetition does not store a second version: each request
+// expects a version, and a conflict after a request whose outcome is not known is resolved
+// by reading what is stored.
 func (s *Service) putValue(ctx context.Context, tenant, name string, value []byte) *execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -45,8 +45,8 @@ type Value struct {
 }
 
 // Backend stores versions of values by owner and name, which contain no slash. It is safe
-// for concurrent use. Several instances of the broker may use one store if Shared returns
-// true.
+// for concurrent use. Several instances of the broker may use one store of package
+// hashivault, but not one of package store.
 type Backend interface {
 	// Put stores a value as the next version and returns the version's number. expect is
 	// Any, or the number of the newest version that must be stored, 0 for none; if

@@ -1,5 +1,5 @@
 // Package hashivault stores the vault-broker's values in HashiCorp Vault, or in a server
-// that speaks the same API, such as OpenBao: in a key-value engine of version 2.
+// with the same API, such as OpenBao: in a key-value engine of version 2.
 //
 // Client keeps the broker logged in: it renews the token, logs in again when the token has
 // ended, and repeats a request once with a new token. KV implements backend.Backend.
@@ -172,8 +172,10 @@ func (c *Client) set(logins int, err error) int {
 	return c.login
 }
 
-// hold renews the token of a login until it has ended, a request found it invalid, or ctx
-// ends.
+// hold returns when the token of a login must be replaced, or ctx ends. It renews a
+// renewable token until that fails or the token has reached its maximum life. Another
+// token must be replaced after two thirds of its life, if its life has an end. Any token
+// must be replaced once a request found it invalid.
 func (c *Client) hold(ctx context.Context, s *api.Secret, login int) {
 	var done <-chan error
 	ttl := time.Duration(s.Auth.LeaseDuration) * time.Second
@@ -332,8 +334,9 @@ func (c *Client) Err() error {
 	return c.err
 }
 
-// loggedIn waits until the client is logged in, and returns the number of the login.
-// After the timeout of a request, it returns the error of the last attempt.
+// loggedIn waits until the client is logged in, and returns the number of the login. After
+// the timeout of a request, it returns the error of the last attempt, and if ctx ends,
+// both errors.
 func (c *Client) loggedIn(ctx context.Context) (int, error) {
 	late := time.NewTimer(c.cfg.Timeout)
 	defer late.Stop()
@@ -380,8 +383,9 @@ func (c *Client) Do(ctx context.Context, op func(ctx context.Context, a *api.Cli
 	}
 }
 
-// ended reports whether the server says that the token is invalid, which it reports with
-// the same status as a lack of permission.
+// ended reports whether the token is invalid. It looks up the token, because the server
+// rejects a request with an invalid token with the same status as one that lacks a
+// permission.
 func (c *Client) ended(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -398,7 +402,8 @@ func status(err error) int {
 	return 0
 }
 
-// classify returns err wrapped in the error of package backend that it amounts to. The
+// classify returns an error that wraps the error of package backend to which err
+// corresponds: ErrUnavailable for an error that is not a response of the server. The
 // server's messages do not contain values.
 func classify(err error) error {
 	var r *api.ResponseError

@@ -44,7 +44,8 @@ func (k *KV) do(ctx context.Context, op func(ctx context.Context, kv *api.KVv2) 
 	return k.client.Do(ctx, func(ctx context.Context, a *api.Client) error { return op(ctx, a.KVv2(k.client.cfg.Mount)) })
 }
 
-// maxRaces is how often Put with backend.Any tries again after another writer was faster.
+// maxRaces is the maximum number of attempts of Put with backend.Any. An attempt fails if
+// another writer stores a version at the same time.
 const maxRaces = 20
 
 // Put implements backend.Backend.
@@ -138,7 +139,8 @@ func valueOf(data map[string]any) ([]byte, error) {
 	return nil, fmt.Errorf("the entry has none of the members %s, %s and %s", memberText, memberBase64, memberDynamic)
 }
 
-// metadata returns the description of a name's versions.
+// metadata returns the description of a name's versions, or backend.ErrNotFound if the
+// name has none.
 func (k *KV) metadata(ctx context.Context, owner, name string) (m *api.KVMetadata, err error) {
 	err = k.do(ctx, func(ctx context.Context, kv *api.KVv2) (err error) {
 		m, err = kv.GetMetadata(ctx, k.path(owner, name))
@@ -172,8 +174,9 @@ func (k *KV) Newest(ctx context.Context, owner, name string) (int, error) {
 	return m.CurrentVersion, nil
 }
 
-// each calls op with all versions of a name that are stored. It returns backend.ErrErased
-// if the newest one was destroyed.
+// each calls op with the numbers of all versions of a name that were not destroyed,
+// ascending. It returns backend.ErrNotFound if the name has no version, and
+// backend.ErrErased if the newest one was destroyed.
 func (k *KV) each(ctx context.Context, owner, name string, op func(ctx context.Context, kv *api.KVv2, path string, versions []int) error) error {
 	m, err := k.metadata(ctx, owner, name)
 	if err != nil {

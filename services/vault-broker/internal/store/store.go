@@ -30,7 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
 
-// ErrNotFound is returned by Get if the name has no value.
+// ErrNotFound is returned by Get if the name was never used.
 var ErrNotFound = backend.ErrNotFound
 
 // Store is an open file of values by name. It is safe for concurrent use within one
@@ -115,8 +115,8 @@ func (s *Store) Fingerprint(name string, value []byte) (string, error) {
 }
 
 // Put stores a value as the next version of a name. The value is durable when Put returns
-// nil. After an error, Get returns the same as before Put, until the store is opened
-// again.
+// nil. The error is backend.ErrErased if the name's value was erased. After an error, Get
+// returns the same as before Put, until the store is opened again.
 func (s *Store) Put(name string, value []byte) error {
 	_, err := s.put(name, value, backend.Any)
 	return err
@@ -260,8 +260,9 @@ func (s *Store) Rename(owner string) error {
 	})
 }
 
-// Get returns a decrypted value, which the caller owns. It returns ErrNotFound if the
-// name has no value.
+// Get returns the newest version of a value, decrypted, in a slice that the caller owns.
+// It returns ErrNotFound if the name was never used. Unlike the Backend, it returns a
+// deleted value, and an empty one for an erased name.
 func (s *Store) Get(name string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

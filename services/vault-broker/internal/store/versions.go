@@ -47,7 +47,7 @@ func (f file) Get(_ context.Context, owner, name string, version int) (v backend
 	return v, backend.ErrNotFound
 }
 
-// version returns a record of a name with its fingerprint.
+// version returns the value in a record of a name, with its fingerprint.
 func (s *Store) version(name string, r *record) (v backend.Value, err error) {
 	if v.Bytes, err = s.open(name, r); err != nil {
 		return v, err
@@ -85,7 +85,8 @@ func (f file) Restore(_ context.Context, owner, name string) error {
 	return f.mark(owner, name, false)
 }
 
-// mark makes all versions of a name unreadable, or readable again.
+// mark makes all versions of a name unreadable, or readable again. It returns
+// backend.ErrNotFound for a name without a value, and backend.ErrErased for an erased one.
 func (f file) mark(owner, name string, deleted bool) error {
 	return f.s.change(func(data map[string]record) error {
 		r, ok := data[owner+"/"+name]

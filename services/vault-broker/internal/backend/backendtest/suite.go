@@ -1,5 +1,5 @@
-// Package backendtest is the contract suite of backend.Backend. Every implementation runs
-// it.
+// Package backendtest tests that an implementation of backend.Backend fulfils its
+// contract. The tests of every implementation call Run.
 package backendtest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
 
-// Run tests a backend. open returns the backend on the same stored values each time it is
-// called, so that values survive a restart of the broker.
+// Run tests a backend. open must return the backend with the same stored values each time
+// that it is called, as after a restart of the broker.
 func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	b := open(t)
 	for _, c := range []struct {
@@ -47,7 +47,8 @@ func put(t *testing.T, b backend.Backend, owner, name, value string, expect int)
 	return v
 }
 
-// text returns the text of a version.
+// text returns the value of a version as text; 0 is the newest version. It marks the test
+// as failed if the number, the time or the fingerprint of the version is missing.
 func text(t *testing.T, b backend.Backend, owner, name string, version int) string {
 	t.Helper()
 	v, err := b.Get(t.Context(), owner, name, version)
@@ -60,7 +61,7 @@ func text(t *testing.T, b backend.Backend, owner, name string, version int) stri
 	return string(v.Bytes)
 }
 
-// refused fails the test unless err is want.
+// refused marks the test as failed unless err wraps want.
 func refused(t *testing.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
