@@ -1,4 +1,4 @@
-// Command work keeps the artifacts of the mesh.
+// Command work executes the calls for artifacts, and removes their content when it is due.
 //
 // It keeps no state, so several instances may run at a time. Package work implements the
 // service, which can also run in the process of the whole mesh; this file reads the

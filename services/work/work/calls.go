@@ -59,7 +59,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return do(ctx, w, &a)
 }
 
-// output returns the result with an output.
+// output returns the result with v, in canonical JSON, as its output.
 func output(v any) execute.Result {
 	raw, err := json.Marshal(v)
 	if err == nil {
@@ -87,8 +87,9 @@ func failed(err error) execute.Result {
 	return execute.Fail(contract.CodeArtifactFailed, "%v", err)
 }
 
-// put executes artifact.put. The upload is verified before the artifact is recorded. If
-// the call runs again, put returns the result of what it has recorded.
+// put executes artifact.put. The upload is verified before the artifact is recorded. If a
+// call with an upload runs again, put returns the result of what it has recorded. If a
+// call with content runs again, put stores the content as another upload.
 func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Result {
 	if a.Upload != "" {
 		u, err := recorded(ctx, s, w, a.Upload)
@@ -129,7 +130,8 @@ func recorded(ctx context.Context, s *Service, w *execute.Work, upload string) (
 	return u, err
 }
 
-// stored returns the result of a call that recorded an upload.
+// stored returns the result of a call that recorded an upload, which is a failure if the
+// upload exceeds the quota (see fits).
 func stored(ctx context.Context, s *Service, w *execute.Work, u *shelf.Upload) execute.Result {
 	d := &u.Data
 	if u.Deleted == "" || u.Deleted == shelf.Quota {
@@ -143,7 +145,8 @@ func stored(ctx context.Context, s *Service, w *execute.Work, u *shelf.Upload) e
 	return res
 }
 
-// object returns the verified object of a call artifact.put.
+// object returns the verified object of a call artifact.put. If the result has an error
+// code, the call fails with it.
 func (s *Service) object(ctx context.Context, w *execute.Work, a *args) (artifact.Object, execute.Result) {
 	tenant := w.Event.Tenant
 	if (a.Content == nil) == (a.Upload == "") {
@@ -238,7 +241,8 @@ func reads(w *execute.Work) string {
 	return w.Event.Actor
 }
 
-// find returns an artifact and its upload that the caller may read.
+// find returns a copy of an artifact and its newest upload that the caller may read, or
+// shelf.ErrNotFound.
 func (s *Service) find(ctx context.Context, w *execute.Work, id string) (a *shelf.Artifact, u *shelf.Upload, err error) {
 	now := s.env.Emit.Now()
 	if err := s.read(ctx, func(v *shelf.View) {
@@ -353,7 +357,8 @@ func (s *Service) change(ctx context.Context, tenant, id, name string, cause *co
 	return err
 }
 
-// delete records that an upload is no longer kept. Its content is removed later.
+// delete records artifact_deleted for an upload, unless it was deleted before (see
+// shelf.Artifact.Deletable). Its content is removed later.
 func (s *Service) delete(ctx context.Context, tenant, id, upload, call, reason string, cause *contract.Event) error {
 	return s.change(ctx, tenant, id, contract.EventArtifactDeleted, cause, func(a *shelf.Artifact) (canon.Document, error) {
 		d, err := a.Deletable(call, upload, reason)

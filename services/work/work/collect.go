@@ -17,14 +17,14 @@ import (
 
 // Times of the collector.
 const (
-	collectEvery = 2 * time.Second // between looks at the view
+	collectEvery = 2 * time.Second // between two searches of the view for uploads that are due
 	sweepEvery   = time.Hour       // between searches for uploads without an artifact
 	abandoned    = 24 * time.Hour  // age of an upload without an artifact at which it is removed
 	claimable    = 23 * time.Hour  // age of an upload up to which a call may make it an artifact
 )
 
-// collect removes the content of uploads that are due, until ctx ends. Each instance does
-// it; the steps may be repeated.
+// collect removes the content of uploads that are due, and more rarely abandoned uploads,
+// until ctx ends. Each instance does it; the steps may be repeated.
 func (s *Service) collect(ctx context.Context) {
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
@@ -64,8 +64,8 @@ func collectDue(ctx context.Context, s *Service, now time.Time) error {
 	return nil
 }
 
-// removeContent records that an upload is no longer kept, unless that was recorded,
-// removes its content, and records that.
+// removeContent records that an upload is deleted, unless that was recorded before,
+// removes its content, and records the removal.
 func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf.Upload) error {
 	if u.Deleted == "" {
 		if err := s.delete(ctx, a.Tenant, a.ID, u.Data.Upload, "", shelf.Expired, nil); err != nil {
@@ -111,7 +111,8 @@ func sweep(ctx context.Context, s *Service, now time.Time) error {
 	}
 }
 
-// sweepUpload removes the upload with a first part, if it is due, and reports whether it did.
+// sweepUpload removes the upload whose first part has the subject, if it was abandoned,
+// and reports whether it did.
 func sweepUpload(ctx context.Context, s *Service, now time.Time, subject string) (removed bool, err error) {
 	p, ok := artifact.ParseSubject(subject)
 	if !ok {

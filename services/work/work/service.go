@@ -104,7 +104,8 @@ func (s *Service) apply(en eventlog.Entry) error {
 	return nil
 }
 
-// read calls f with the view, which contains every event that was stored before.
+// read calls f with the view, which has then applied every event that was stored before
+// the call of read. f must not retain what it reads, because later events change it.
 func (s *Service) read(ctx context.Context, f func(v *shelf.View)) error {
 	if err := s.follower.Poll(ctx); err != nil {
 		return err

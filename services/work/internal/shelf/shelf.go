@@ -44,7 +44,7 @@ type Upload struct {
 	Data    artifact.Stored
 	At      time.Time
 	Seq     uint64 // ledger sequence of artifact_stored
-	Deleted string // reason; empty while it is kept
+	Deleted string // reason of the deletion; empty if it was not deleted
 }
 
 // Expires returns the time after which the upload may be removed, or the zero time if its
@@ -56,7 +56,8 @@ func (u *Upload) Expires() time.Time {
 	return u.At.Add(time.Duration(u.Data.RetainMS) * time.Millisecond)
 }
 
-// Live reports whether the content of the upload may be read at a time.
+// Live reports whether the content of the upload may be read at a time. kept is the result
+// of Kept for its artifact.
 func (u *Upload) Live(now time.Time, kept bool) bool {
 	if u.Deleted != "" {
 		return false
@@ -117,8 +118,10 @@ type View struct {
 
 type key struct{ tenant, id string }
 
-// Apply applies an event with its ledger sequence. An event with invalid data, or one that
-// a service recorded about content of another, has no effect.
+// Apply applies an event with its ledger sequence. An event has no effect if its data are
+// invalid, if it is about an artifact or upload that the view does not have, if it stores
+// an upload for the second time, or if the session-runner recorded it about content that
+// another service stored.
 func (v *View) Apply(seq uint64, e *contract.Event) {
 	if v.all == nil {
 		v.all, v.uploads = map[key]*Artifact{}, map[key]string{}
@@ -153,8 +156,9 @@ func (v *View) Apply(seq uint64, e *contract.Event) {
 	}
 }
 
-// named decodes the data of an event of work, or of artifact_used, and returns the
-// artifact whose id the data then has, or nil.
+// named decodes the data of an event into d, of which id is the member with the id of the
+// artifact, and returns that artifact. It returns nil if the data are malformed or the
+// view has no such artifact.
 func (v *View) named(e *contract.Event, d canon.Document, id *string) *Artifact {
 	if contract.Decode(e.Data, d) != nil {
 		return nil
@@ -189,8 +193,8 @@ func (v *View) stored(seq uint64, e *contract.Event) {
 	}
 }
 
-// removed applies artifact_removed. The upload is forgotten, and so is an artifact without
-// uploads.
+// removed applies artifact_removed. It deletes the upload from its artifact, and an
+// artifact without uploads from the view. The id of the upload stays known.
 func (v *View) removed(e *contract.Event) {
 	var d events.ArtifactRemoved
 	if contract.Decode(e.Data, &d) != nil {
@@ -240,8 +244,10 @@ type Entry struct {
 }
 
 // List returns the readable uploads of a tenant and principal, or of all principals if
-// owner is empty, newest first. It returns at most limit entries, of those that were
-// stored before the upload with the id before, unless that is empty.
+// owner is empty, newest first and at most limit. If the view has an upload with the id
+// before, List returns only uploads that were stored before it. Otherwise, for example
+// because the content of that upload was removed, before has no effect and the list begins
+// at the newest upload.
 func (v *View) List(tenant, owner string, now time.Time, before string, limit int) []Entry {
 	var out []Entry
 	end := ^uint64(0)
@@ -313,7 +319,9 @@ func (a *Artifact) Clone() *Artifact {
 
 // Deletable decides on artifact_deleted for an upload that a call deletes or the collector
 // found to be due. a is the state of the artifact. It returns nil if the upload was
-// deleted already.
+// deleted already. The error is ErrNotFound, or ErrHeld or ErrCited for an artifact that
+// must not be removed; for the reason Quota, an upload of such an artifact is deletable if
+// another one has the content.
 func (a *Artifact) Deletable(call, upload, reason string) (*events.ArtifactDeleted, error) {
 	u := (*Upload)(nil)
 	if a != nil {
