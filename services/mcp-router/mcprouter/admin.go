@@ -46,8 +46,8 @@ var adminTools = []contract.Tool{
 	admin(kindRemove, "E2", "Removes an MCP server from the mesh and retires its tools.", named),
 }
 
-// admin returns the document of a call that manages servers. It may use the secrets of
-// every server.
+// admin returns the document of a call that manages servers. The calls that connect to a
+// server, mcp.add and mcp.refresh, may use the secrets of every server.
 func admin(kind, class, description, input string) contract.Tool {
 	t := contract.Tool{Class: class, Description: description, Executor: Name, Kind: kind, Tool: kind, Version: "v1", Rerunnable: true,
 		InputSchema: contract.Raw(input), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`)}
@@ -65,7 +65,7 @@ var adminCalls = map[string]func(*Service, context.Context, *execute.Work) execu
 // changes is the output of the calls that add, refresh and remove a server.
 type changes struct {
 	Server   string           `json:"server"`
-	Protocol string           `json:"protocol,omitempty"` // version that the server speaks
+	Protocol string           `json:"protocol,omitempty"` // protocol version of the session with the server
 	Offered  []string         `json:"offered"`            // kinds that were not offered before
 	Changed  []change         `json:"changed"`            // documents that differ from the registered ones; they are denied until they are approved
 	Retired  []string         `json:"retired"`
@@ -117,7 +117,7 @@ func (s *Service) known(ctx context.Context, w *execute.Work) (*events.ServerAdd
 	return cfg, execute.Result{}
 }
 
-// update lists a server, records its settings if they are new, and registers what it
+// update lists a server, records its settings if record is set, and registers what it
 // offers.
 func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.ServerAdded, record bool) execute.Result {
 	secrets := map[string]string{}
@@ -150,8 +150,9 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 	return output(&out)
 }
 
-// listed returns the documents of a server. It uses a session of its own, because the
-// settings may not be in force yet.
+// listed returns the documents of a server, and adds to out the protocol version and what
+// the mesh does not offer. It uses a session of its own, because the settings may not be
+// in force yet.
 func (s *Service) listed(ctx context.Context, cfg *events.ServerAdded, h http.Header, out *changes) ([]contract.Tool, error) {
 	up := newUpstream(cfg)
 	defer up.Close()
@@ -176,8 +177,8 @@ func (s *Service) listed(ctx context.Context, cfg *events.ServerAdded, h http.He
 	return docs, err
 }
 
-// taken returns which documents have the kind, or the aggregate key, of a tool of another
-// server or service, with the owners.
+// taken names at most ten of the documents that have the kind, or the aggregate key, of a
+// tool of another server or service, with the owners.
 func (s *Service) taken(name string, docs []contract.Tool) []string {
 	owners := map[string]string{}
 	for _, t := range s.view.catalog.Tools() {
@@ -199,7 +200,8 @@ func (s *Service) taken(name string, docs []contract.Tool) []string {
 	return out[:min(len(out), 10)]
 }
 
-// register brings the registered documents of a server in line with docs.
+// register registers those of docs that are new or changed, retires the registered
+// documents of the server that are not among docs, and adds the changes to out.
 func (s *Service) register(ctx context.Context, name string, docs []contract.Tool, out *changes) error {
 	have := s.view.offered(name)
 	g, ctx := errgroup.WithContext(ctx)
@@ -291,7 +293,7 @@ type listedTool struct {
 	Kind        string `json:"kind"`
 	Description string `json:"description"`
 	Digest      string `json:"digest"`
-	Approved    bool   `json:"approved"` // whether calls are permitted, in the tenant of the call
+	Approved    bool   `json:"approved"` // whether it is the approved document in the tenant of the call
 }
 
 // list lists the servers.

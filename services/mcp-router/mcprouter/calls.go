@@ -39,7 +39,8 @@ func asError(err error) *upstream.Error {
 	return e
 }
 
-// run executes the call. Its output is the result that the server returned.
+// run executes the call. Its output is the result or the error that the server returned,
+// or the requests of the server that the client must answer.
 func (c *call) run(ctx context.Context) execute.Result {
 	var round mcpdoc.Round
 	if c.w.Call.Body != nil {
@@ -111,7 +112,7 @@ func headers(cfg *events.ServerAdded, secrets map[string]string) http.Header {
 }
 
 // structured checks the structured content of a result against the output schema of the
-// tool.
+// tool, if the tool has one and the result is neither an error nor a request for input.
 func (c *call) structured(res *mcp.CallToolResult) error {
 	schema := c.offer.Tool["outputSchema"]
 	if schema == nil || res.IsError || res.InputRequests != nil {
@@ -206,8 +207,9 @@ func (c *call) notify(method string, params any) {
 }
 
 // compare compares what the server lists now with its registered documents. A changed
-// document is registered, so that policy denies its calls as drift until the change is
-// approved. The result refuses the call if its own document changed or is gone.
+// document, other than one for resources, is registered, so that policy denies its calls
+// as drift until the change is approved. The result refuses the call if its own document
+// changed or is gone.
 func (s *Service) compare(ctx context.Context, x upstream.Session, c *call) (*execute.Result, error) {
 	l, err := x.List(ctx)
 	if err != nil {

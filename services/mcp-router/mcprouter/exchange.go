@@ -58,7 +58,7 @@ type request struct {
 var errUnanswered = errors.New("the client did not answer")
 
 // ask passes a request of the server to the client, and returns the answer. It returns an
-// error if the client has not declared the capability.
+// error if the client has not declared the capability or does not answer.
 func (x *exchange) ask(ctx context.Context, capability string, in mcp.InputRequest) (mcp.InputResponse, error) {
 	if !x.can.Can(capability) {
 		return nil, errors.New("the client does not have the capability " + capability)
@@ -152,8 +152,9 @@ func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exch
 // gather is the time for which further requests of a server are awaited after one.
 const gather = 5 * time.Millisecond
 
-// wait waits until the exchange has ended, or the server requests input: it then holds
-// the exchange and returns the requests as the result.
+// wait waits until the exchange has ended, or the server requests input: it then holds the
+// exchange and returns the requests as the result. If ctx ends first, wait cancels the
+// exchange.
 func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Result, error) {
 	var first *request
 	select {
@@ -221,7 +222,8 @@ func (s *Service) hold(x *exchange) (state string, ok bool) {
 }
 
 // resume passes the answers of a client to the exchange that waits for them. An exchange
-// is found only by calls of the same kind by the same actor.
+// is found only by calls of the same kind by the same actor in the same tenant. If the
+// answers are malformed, the exchange is cancelled.
 func (c *call) resume(round *mcpdoc.Round) (*exchange, error) {
 	c.s.mu.Lock()
 	x := c.s.held[round.RequestState]

@@ -117,7 +117,7 @@ func Host(raw string) (string, error) {
 	return u.Host, nil
 }
 
-// Listing is what a server lists, in the words of the protocol.
+// Listing is what a server lists. Each element is in the JSON form of the protocol.
 type Listing struct {
 	Tools, Resources, Templates, Prompts []json.RawMessage
 	HasResources, HasCompletions         bool
@@ -129,8 +129,9 @@ type Problem struct {
 	Reason string `json:"reason"`
 }
 
-// Documents returns the tool documents of a server, sorted by kind, and the tools that
-// it does not offer, with the reasons. Tools that the settings exclude are in neither.
+// Documents returns the tool documents of a server, sorted by kind, and the parts of the
+// listing that the mesh does not offer, with the reasons. Tools that the settings exclude
+// are in neither.
 func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 	m := maker{settings: s, seen: map[string]string{}}
 	m.host, _ = Host(s.Url) // checked by Check

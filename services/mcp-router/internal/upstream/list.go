@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Listing is what a server lists, in the words of the protocol.
+// Listing is what a server lists. Each element is in the JSON form of the protocol.
 type Listing struct {
 	Tools, Resources, Templates, Prompts []json.RawMessage
 	HasResources, HasCompletions         bool
@@ -48,7 +48,8 @@ func (s Session) List(ctx context.Context) (*Listing, error) {
 	return l, nil
 }
 
-// all returns the elements of a sequence as JSON.
+// all returns the elements of a sequence as JSON. It returns an error if there are more
+// than maxListed.
 func all[T any](seq iter.Seq2[T, error]) ([]json.RawMessage, error) {
 	var out []T
 	for t, err := range seq {

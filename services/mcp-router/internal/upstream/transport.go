@@ -17,8 +17,9 @@ import (
 // event of a stream.
 const maxBody = 8 << 20
 
-// newTransport returns the transport of one server. It connects to no link-local address,
-// where hosts offer credentials to their programs, and uses no proxy.
+// newTransport returns the transport of one server. It does not connect to link-local
+// addresses, at which cloud providers serve credentials of a machine, nor to multicast and
+// unspecified ones, and it uses no proxy.
 func newTransport() http.RoundTripper {
 	d := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		a, err := netip.ParseAddrPort(address)
@@ -34,7 +35,8 @@ func newTransport() http.RoundTripper {
 		ForceAttemptHTTP2: true, MaxResponseHeaderBytes: 64 << 10}
 }
 
-// withHeaders adds headers to each request and limits the size of responses.
+// withHeaders adds headers to each request. It limits the size of responses that are not
+// streams, and counts the notifications in streams.
 type withHeaders struct {
 	base    http.RoundTripper
 	headers *atomic.Pointer[http.Header]

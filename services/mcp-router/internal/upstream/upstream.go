@@ -38,14 +38,15 @@ func (e *Error) Unwrap() error { return e.Cause }
 // Config describes a server.
 type Config struct {
 	URL         string
-	SSE         bool          // the server speaks the HTTP transport of protocol version 2024-11-05
+	SSE         bool          // the server uses the HTTP transport of protocol version 2024-11-05
 	Concurrency int           // maximum number of sessions in use
 	Timeout     time.Duration // maximum time of a request
 	Version     string        // of this program
 }
 
 // Caller receives what a server sends while a request runs. Its methods may be called
-// concurrently, and not after Do has returned.
+// concurrently and, for a message that arrived while the request ran, also after Do has
+// returned.
 type Caller interface {
 	Notify(method string, params any)
 	Elicit(ctx context.Context, p *mcp.ElicitParams) (*mcp.ElicitResult, error)
@@ -111,8 +112,8 @@ func (s Session) Unlisted() (done func(), unlisted bool) {
 // response. A server that sends their names as text makes a request wait for so long.
 const drainWithin = 250 * time.Millisecond
 
-// Drain waits until the notifications that the server sent before its response were
-// passed to the Caller.
+// Drain waits, for at most drainWithin, until the notifications that the server sent
+// before its response were passed to the Caller. Afterwards all of them count as handled.
 func (s Session) Drain() {
 	for end := time.Now().Add(drainWithin); s.s.handled.Load() < s.s.sent.Load() && time.Now().Before(end); {
 		time.Sleep(200 * time.Microsecond)
@@ -140,8 +141,10 @@ func (s *Server) Health() Health {
 }
 
 // Do runs f with a session that no other request uses. Sessions are kept by key, and
-// requests have the headers. The context of f ends after the time that the configuration
-// permits. The error is an *Error, unless it is one of f that is none of the protocol.
+// requests have the headers. If the server does not know a kept session any more, Do runs
+// f again with a new one. The context of f ends after the time that the configuration
+// permits. The error is an *Error, whatever error f returned, or that of ctx if ctx was
+// cancelled while f ran.
 func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Caller, f func(context.Context, Session) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -156,7 +159,7 @@ func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Call
 		return err
 	}
 	err = s.with(ctx, x, headers, c, f)
-	if reused && gone(err) { // the server forgot the session, for example because it restarted; nothing ran
+	if reused && gone(err) { // the server does not know the session any more, for example because it restarted; nothing ran
 		s.drop(x)
 		if x, err = s.connect(ctx, headers); err != nil {
 			return err
@@ -197,7 +200,9 @@ func Refusal(err error) *jsonrpc.Error {
 	return wire
 }
 
-// errorOf returns err as an *Error if it is one of the protocol or the transport.
+// errorOf returns err as an *Error with the code of the outcome. An error that is none of
+// those below counts as the end of the session. errorOf returns the error of ctx if ctx
+// was cancelled, unless the server could not be reached or responded with an error.
 func errorOf(ctx context.Context, err error) error {
 	var e *Error
 	var dial *net.OpError
@@ -217,7 +222,9 @@ func errorOf(ctx context.Context, err error) error {
 	return &Error{contract.CodeUpstreamCut, fmt.Sprintf("the session with the server ended before it responded: %.512s", err), err}
 }
 
-// take returns a session with the key, a kept one if there is any.
+// take returns a session with the key: a kept one, which reused reports, or else a new
+// one. It returns an error without an attempt to connect while the delay after a failed
+// attempt lasts.
 func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *session, reused bool, err error) {
 	s.mu.Lock()
 	for l := s.idle[key]; x == nil && len(l) > 0; l = s.idle[key] {
@@ -240,6 +247,7 @@ func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *
 }
 
 // put keeps a session for other requests, and closes those that were unused for too long.
+// After Close, it closes the session.
 func (s *Server) put(key string, x *session) {
 	now := time.Now()
 	x.used = now
