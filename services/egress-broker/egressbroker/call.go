@@ -48,8 +48,11 @@ const (
 	maxPath   = 107         // bytes of a unix socket's path (unix(7))
 )
 
-// opened records egress_opened and then opens the proxy of a call. If the call already has a
-// proxy, opened returns it if the request is the same one, and a refusal otherwise.
+// opened records egress_opened and then opens the proxy of a call. If this instance
+// already has a proxy of the call, opened returns it if the request has the same inbox,
+// and a refusal otherwise. It also refuses a call that has a proxy at another instance,
+// whose byte allowance is used up, whose rules are invalid, or whose socket would have too
+// long a path.
 func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed, at uint64) (out egress.Opened, refusal string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,9 +107,10 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	return c.out, "", nil
 }
 
-// listen makes the journal of a call, records that its proxy is opened, and makes the socket.
-// It returns no listener if it fails or refuses. If egress_opened was recorded then, the
-// journal remains without a lock, and a repetition of the request or sweep continues with it.
+// listen makes the journal of a call, records that its proxy is opened, and makes the
+// socket. It returns no listener if it fails or refuses. If it fails after it made the
+// journal, the journal remains without a lock, and a repetition of the request or sweep
+// continues with it. If it refuses, the journal is removed.
 func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint64, fact *contract.Event) (l net.Listener, refusal string, err error) {
 	if c.note, err = newJournal(path+note, seq); err != nil {
 		return nil, "", err
@@ -186,7 +190,8 @@ func (s *Service) closeAll() {
 	}
 }
 
-// begun writes the begin of a flow to the journal of the call, for the first maxListed flows.
+// begun writes the start of a flow to the journal of the call, for the first maxListed
+// flows.
 func (s *Service) begun(c *call, f proxy.Flow) {
 	if f.ID > maxListed {
 		return
@@ -230,7 +235,7 @@ func (s *Service) write(c *call) {
 	}
 }
 
-// appendTime is the longest time for which append tries again.
+// appendTime is the default of Service.patience.
 const appendTime = time.Minute
 
 // append appends an event. After an error it tries again every second, for at most s.patience;
@@ -260,8 +265,9 @@ func (s *Service) noted(c *call, f proxy.Flow) {
 	}
 }
 
-// abandoned records the flows of a proxy of an earlier process that was killed, and that the
-// proxy is closed. What the flows transferred is not known.
+// abandoned records the flows of a proxy of an earlier process that was killed, and that
+// the proxy is closed. What the flows transferred is not known. It records nothing if the
+// journal names no request, or one that the ledger has lost.
 func (s *Service) abandoned(ctx context.Context, j *journal) error {
 	seq, open, err := j.read()
 	if err != nil || seq == 0 {
@@ -329,7 +335,7 @@ func deadline(a *contract.Allowed, now time.Time) time.Time {
 	return now.Add(beyond)
 }
 
-// digest returns the SHA-256 of a certificate in PEM, over its DER form.
+// digest returns the SHA-256 of a certificate in PEM, over its DER form, in hexadecimal.
 func digest(certificate []byte) string {
 	block, _ := pem.Decode(certificate)
 	sum := sha256.Sum256(block.Bytes)

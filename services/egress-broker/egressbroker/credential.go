@@ -15,8 +15,9 @@ import (
 type Fetch = func(ctx context.Context, cause *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error)
 
 // credentials holds the secrets of one call in memory. Each is requested from the
-// vault-broker before the first request that needs it. Every attempt writes to the ledger, so
-// a refusal is final for the call, and other failures are after maxAttempts.
+// vault-broker before the first request that needs it. Every attempt writes to the ledger,
+// so a refusal is final for the call, and any other failure is final after maxAttempts
+// attempts.
 type credentials struct {
 	life    context.Context // ends with the call's proxy
 	fetch   Fetch

@@ -26,7 +26,7 @@ type journal struct {
 	file *os.File
 }
 
-// entry is a line of a journal: the request, the begin of a flow, or the end of one.
+// entry is a line of a journal: the request, the start of a flow, or the end of one.
 type entry struct {
 	Request    uint64 `json:"request,omitempty"` // ledger sequence
 	Begin      int64  `json:"begin,omitempty"`
@@ -108,7 +108,7 @@ func (j *journal) write(e entry) error {
 // maxNoted is the maximum length of a path or method in a journal in bytes.
 const maxNoted = 512
 
-// begin writes the begin of a flow. The path must not contain secrets; proxy.Config.Begin
+// begin writes the start of a flow. The path must not contain secrets; proxy.Config.Begin
 // receives it without them.
 func (j *journal) begin(f proxy.Flow) error {
 	return j.write(entry{Begin: f.ID, Host: f.Host, Port: f.Port, Method: clip(f.Method), Path: clip(f.Path), Mode: f.Mode, Credential: f.Credential})

@@ -52,7 +52,7 @@ type Service struct {
 	fetch     Fetch            // requests secrets
 	addresses address.Policy
 	ceiling   []netrule.Rule // limits the rules of every call
-	patience  time.Duration  // for appends of events about flows; 0 = appendTime
+	patience  time.Duration  // longest time for which append tries to append an event; 0 = appendTime
 	dropped   atomic.Int64   // events that were not appended
 
 	mu   sync.Mutex
@@ -130,7 +130,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 // sweepEvery is the time between two sweeps.
 const sweepEvery = time.Minute
 
-// sweeps sweeps until ctx is done.
+// sweeps calls sweep every sweepEvery until ctx is done. It logs the errors.
 func (s *Service) sweeps(ctx context.Context) error {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()

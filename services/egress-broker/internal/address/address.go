@@ -1,5 +1,5 @@
-// Package address reads host names and decides which network addresses the egress broker
-// may dial. It is pure: it resolves no name.
+// Package address decides which network addresses the egress-broker may dial. It is pure:
+// it resolves no name.
 package address
 
 import (
@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Policy decides which addresses may be dialled. Its zero value permits addresses that
-// are globally reachable unicast addresses.
+// Policy decides which addresses may be dialled. Its zero value permits the globally
+// reachable unicast addresses, except those of the metadata services of cloud providers.
 type Policy struct {
 	// Allowed lists special-use networks that may be dialled. A metadata address is
 	// permitted only by a prefix that holds no other address.

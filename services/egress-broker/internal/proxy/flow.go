@@ -99,7 +99,8 @@ func (f *flow) fail(r netrule.Reason) {
 	}
 }
 
-// blame sets the reason if the flow has none: Cancelled if the call has ended, else r.
+// blame sets the reason if the flow has none: Cancelled if the call has ended, else r. It
+// returns the reason of the flow.
 func (f *flow) blame(r netrule.Reason) netrule.Reason {
 	if f.p.ctx.Err() != nil {
 		r = Cancelled
@@ -132,7 +133,7 @@ func (f *flow) announce() {
 	}
 }
 
-// end closes the flow and records it.
+// end closes the flow and records it. Later calls have no effect.
 func (f *flow) end() {
 	f.mu.Lock()
 	if f.ended {

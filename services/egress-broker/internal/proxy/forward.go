@@ -122,7 +122,8 @@ type exchange struct {
 	value   string
 }
 
-// authorize gets the secret of the rule.
+// authorize gets the secret of the rule and makes it the credential of the request. From
+// then on, the secret is removed from the responses of the call.
 func (e *exchange) authorize(path string) error {
 	if e.p.cfg.Credential == nil {
 		return errors.New("no credentials")

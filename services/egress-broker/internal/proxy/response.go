@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 )
 
-// hideCredential adds a secret to the set, the password of Basic authentication (RFC
-// 7617) too.
+// hideCredential adds a secret to the set and, if value is one of Basic authentication
+// (RFC 7617), the password in it.
 func (p *Proxy) hideCredential(name, secret, value string) {
 	if basic, ok := cutPrefixFold(value, "basic "); ok {
 		if b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(basic)); err == nil {
@@ -102,7 +102,9 @@ func (s *scan) next(b []byte, end bool) []byte {
 
 func (s *scan) found() bool { return s.stream != nil && s.stream.Found() }
 
-// redact removes the secrets from the header fields, and makes the body readable.
+// redact removes the secrets from the header fields, and decompresses the body, because
+// secrets are found in plain text only. It returns an error for an encoding other than
+// gzip.
 func (e *exchange) redact(res *http.Response) error {
 	if h := e.p.hidden.Load(); h != nil {
 		h.clean(res.Header)
