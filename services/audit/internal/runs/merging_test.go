@@ -12,12 +12,8 @@ import (
 // openSmall opens a map whose runs have few records, so that few records are in runs of
 // several tiers.
 func openSmall(t testing.TB, dir string, d *database) *Set {
-	s, err := Open(dir, d.numbers, d.records...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.small = 16
-	return s
+	t.Helper()
+	return open(t, dir, d, 16)
 }
 
 // TestMergeLarge shows that large runs are merged in the background, into runs of several
@@ -26,7 +22,7 @@ func openSmall(t testing.TB, dir string, d *database) *Set {
 func TestMergeLarge(t *testing.T) {
 	d, dir := &database{}, t.TempDir()
 	s := openSmall(t, dir, d)
-	const changes, size = 1200, 16
+	const changes, size = 600, 16
 	for i := range changes {
 		d.add(t, s, i*size, (i+1)*size)
 		if s.merging != nil && i%3 > 0 {

@@ -115,6 +115,21 @@ func (r *run) load() error {
 		all[i] = binary.BigEndian.Uint64(b[8*i:])
 	}
 	r.first, r.filter = all[:pages], all[pages:]
+	return r.counted()
+}
+
+// counted returns ErrDamaged if the last page has fewer or more records than the tail of the
+// file says, which no checksum covers. It does not verify the checksum of the page.
+func (r *run) counted() error {
+	var p page
+	last := (r.n - 1) / perPage
+	if _, err := r.f.ReadAt(p[:], int64(last)*pageSize); err != nil {
+		return err
+	}
+	n := r.n - last*perPage
+	if record(p[(n-1)*recordSize:]).Value == 0 || n < perPage && record(p[n*recordSize:]).Value != 0 {
+		return ErrDamaged
+	}
 	return nil
 }
 

@@ -71,25 +71,38 @@ func check(t testing.TB, s *Set, n int) {
 	}
 }
 
+// many is the number of records in memory at which they become a run in the tests. It fills
+// several pages of a run, but is much smaller than young.
+const many = 1024
+
+// open opens a map in which the given number of records become a run.
+func open(t testing.TB, dir string, d *database, small int) *Set {
+	t.Helper()
+	s, err := Open(dir, d.numbers, d.records...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.small != young {
+		t.Errorf("%d records become a run, want %d", s.small, young)
+	}
+	s.small = small
+	return s
+}
+
 // TestSet adds records in changes of different sizes, so that runs are written and
 // merged, and checks the map in between, also after it was closed and opened again.
 func TestSet(t *testing.T) {
 	d, dir := &database{}, t.TempDir()
-	s, err := Open(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, dir, d, many)
 	n := 0
-	for i, size := range []int{1, 30_000, 30_000, 30_000, 70_000, 70_000, 70_000, 10, 70_000, 70_000, 70_000, 70_000, 66_000, 66_000, 3000} { // the changes write ten runs, of which the first eight are merged
+	for i, size := range []int{1, 470, 470, 470, 1100, 1100, 1100, 10, 1100, 1100, 1100, 1100, 1030, 1030, 50} { // the changes write ten runs, of which the first eight are merged
 		d.add(t, s, n, n+size)
 		n += size
 		if i%3 == 0 {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if s, err = Open(dir, d.numbers, d.records...); err != nil {
-				t.Fatal(err)
-			}
+			s = open(t, dir, d, many)
 		}
 		if i%5 == 4 {
 			check(t, s, n)
@@ -108,17 +121,14 @@ func TestSet(t *testing.T) {
 // if the transaction fails, nor if the process dies after the run was written.
 func TestNotCommitted(t *testing.T) {
 	d, dir := &database{}, t.TempDir()
-	s, err := Open(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, dir, d, many)
 	d.add(t, s, 0, 100)
-	d.add(t, s, 100, 100+young)
-	d.add(t, s, 100+young, 200+young)
+	d.add(t, s, 100, 100+many)
+	d.add(t, s, 100+many, 200+many)
 	failed := errors.New("the disk is full")
 	for _, died := range []bool{false, true} {
 		c := s.Begin()
-		for i := range young {
+		for i := range many {
 			c.Add(KeyOf('x', fmt.Sprint(i)), 1)
 		}
 		numbers, _, err := c.Prepare()
@@ -126,13 +136,11 @@ func TestNotCommitted(t *testing.T) {
 			t.Fatal(numbers, err)
 		}
 		if died {
-			if s, err = Open(dir, d.numbers, d.records...); err != nil {
-				t.Fatal(err)
-			}
+			s = open(t, dir, d, many)
 		} else if err := c.Commit(func() error { return failed }); !errors.Is(err, failed) {
 			t.Fatal(err)
 		}
-		check(t, s, 200+young)
+		check(t, s, 200+many)
 		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 			t.Errorf("died %t: %d files, want 1 (%v)", died, len(files), err)
 		}
@@ -143,11 +151,8 @@ func TestNotCommitted(t *testing.T) {
 // has a damaged index.
 func TestDamaged(t *testing.T) {
 	d, dir := &database{}, t.TempDir()
-	s, err := Open(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.add(t, s, 0, young)
+	s := open(t, dir, d, many)
+	d.add(t, s, 0, many)
 	path := filepath.Join(dir, "1")
 	whole, err := os.ReadFile(path)
 	if err != nil {
