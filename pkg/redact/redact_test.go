@@ -120,7 +120,11 @@ func value(r *rand.Rand) string {
 // from a text, and JSON from a document's strings and member names.
 func TestSpellings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for round := range 300 {
+	rounds := 300
+	if testing.Short() {
+		rounds = 100
+	}
+	for round := range rounds {
 		v := value(r)
 		if len(v) < MinLen {
 			continue
@@ -228,6 +232,10 @@ func TestNothing(t *testing.T) {
 // with their length.
 func TestLinear(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": strings.Repeat("ab", 30), "c": `q"\x%41&amp;`})
+	size := 20_000
+	if testing.Short() {
+		size = 4000
+	}
 	for name, unit := range map[string]string{"percent": "%25", "slash": `\\`, "nested": `\u005c`, "secret": "abababab", "quote": `\"`, "entity": "&amp;", "near": "sk-0123456789abcdefghi", "base64": "YWJhYmFi"} {
 		took := func(n int) time.Duration {
 			in := []byte(strings.Repeat(unit, n/len(unit)))
@@ -239,15 +247,15 @@ func TestLinear(t *testing.T) {
 			}
 			return best
 		}
-		small, large := took(20_000), took(320_000)
+		small, large := took(size), took(16*size)
 		for range 5 { // other programs may have had the processor
 			if large <= 128*small+100*time.Millisecond {
 				break
 			}
-			large = min(large, took(320_000))
+			large = min(large, took(16*size))
 		}
 		if large > 128*small+100*time.Millisecond {
-			t.Errorf("%s: %v for 20 kB, %v for 320 kB", name, small, large)
+			t.Errorf("%s: %v for %d bytes, %v for 16 times as many", name, small, size, large)
 		}
 	}
 }
