@@ -39,7 +39,7 @@ build: packs ## build bin/binnacle and bin/binnacle-verify
 
 services: build ## build every service as a program of its own, and the NATS server
 	@mkdir -p $(BIN)/svc
-	for s in $(SERVICES); do go build -ldflags '$(LDFLAGS)' -o $(BIN)/svc/$$s ./services/$$s || exit 1; done
+	go build -ldflags '$(LDFLAGS)' -o $(BIN)/svc/ $(SERVICES:%=./services/%)
 	go build -ldflags '-s -w' -o $(BIN)/svc/nats-server ./deploy/nats
 	go build -ldflags '-s -w' -o $(BIN)/svc/balancer ./deploy/balancer
 
@@ -48,11 +48,13 @@ man: build ## write a manual page for each command to bin/man
 
 packs: ## build the sample packs and the built-in packs
 	@mkdir -p $(BIN)/packs
-	for p in $(PACKS); do go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/$$p ./examples/packs/$$p && cp examples/packs/$$p/*.yaml $(BIN)/packs/ || exit 1; done
+	go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/ $(PACKS:%=./examples/packs/%)
+	cp $(PACKS:%=examples/packs/%/*.yaml) $(BIN)/packs/
 	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/spin-wasi.wasm ./examples/packs/spin
 	go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/packs/builtin ./packs/builtin && cp packs/manifests/*.yaml $(BIN)/packs/
 	@mkdir -p $(BIN)/hostile-packs && cp -p $(BIN)/packs/* $(BIN)/hostile-packs/
-	for p in $(HOSTILE); do go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/$$p ./e2e/packs/$$p && cp e2e/packs/$$p/*.yaml $(BIN)/hostile-packs/ || exit 1; done
+	go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/ $(HOSTILE:%=./e2e/packs/%)
+	cp $(HOSTILE:%=e2e/packs/%/*.yaml) $(BIN)/hostile-packs/
 	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container
 	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
 
