@@ -22,7 +22,7 @@ func TestComposeFromClone(t *testing.T) {
 	if out, err := exec.Command("git", "clone", "-q", harness.Root(), dir).CombinedOutput(); err != nil {
 		t.Fatalf("git clone: %v\n%s", err, out)
 	}
-	packages := []string{"./deploy/nats", "./deploy/balancer", "./services/binnacle", "./examples/packs/..."}
+	packages := []string{"./deploy/nats", "./deploy/balancer", "./services/binnacle", "./examples/packs/...", "./packs/builtin"}
 	for _, s := range harness.Services {
 		packages = append(packages, "./services/"+s)
 	}
@@ -73,6 +73,9 @@ func TestComposeFromClone(t *testing.T) {
 	}
 	if out := cli("call", "cmd.spin-wasi", `{"how":"id"}`, "--session", "s-clone"); !strings.Contains(out, "result") {
 		t.Errorf("cmd.spin-wasi printed %q", out)
+	}
+	if out := cli("pack", "list"); !strings.Contains(out, "doc.parse") || !strings.Contains(out, "cmd.upper") {
+		t.Errorf("the built-in packs are missing:\n%s", out)
 	}
 	// Evidence that is exported through the published port verifies.
 	tar := filepath.Join(t.TempDir(), "clone.tar")
