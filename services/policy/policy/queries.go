@@ -77,8 +77,8 @@ func (q *queries) inTenant(ctx context.Context) (*state.State, error) {
 // accounts implements rpc.View for the budget ledger.
 type accounts struct{ *budget.Ledgers }
 
-// Position implements rpc.View. It returns the sequence of the last change in the budget
-// ledger.
+// Position implements rpc.View. It returns the sequence of the last entry that the budget
+// ledgers have applied.
 func (x accounts) Position() uint64 { at, _ := x.Dump(); return at }
 
 // Pending implements rpc.View. It returns 0, because each query first reads the budget

@@ -221,9 +221,10 @@ func (c *checker) widens(where string, x *Clause) {
 	}
 }
 
-// egress adds a finding for each rule of a layer that permits a request which the ceilings
-// do not permit. Such a rule has no effect, because the ceilings narrow every list, but its
-// author expects one.
+// egress adds a finding for each rule of a layer that states a host, mode, port, method or
+// path which the ceilings do not permit; see guard.Ceilings.PermitsEgress. The ceilings
+// narrow such a rule when a call is decided, but its author expects that it permits what
+// it states.
 func (c *checker) egress(where string, rules []contract.EgressRule) {
 	if c.s.P0 == nil {
 		return

@@ -132,9 +132,10 @@ type renewLoginArgs struct {
 // error although the renewal was recorded later, thus keeps its login.
 const repeatWithin = 30 * time.Second
 
-// accepts reports whether a refresh token with the digest used renews the login at now. The
-// token that was replaced by the last renewal does, within repeatWithin. It does not a
-// second time, because the renewal replaces the token that it was exchanged for before.
+// accepts reports whether a refresh token with the digest used renews the login at now.
+// The token that the last renewal replaced renews the login once more, within
+// repeatWithin; after that renewal, it is no longer the token that the last renewal
+// replaced.
 func (l *login) accepts(used string, now time.Time) bool {
 	return used == l.refresh || used == l.before && contract.Time(now.Add(-repeatWithin)) < l.renewed
 }
