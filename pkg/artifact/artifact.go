@@ -91,8 +91,8 @@ func isDigest(s string) bool {
 	return err == nil && len(b) == sha256.Size && s == strings.ToLower(s)
 }
 
-// Valid returns an error that names the wrong member of an object, which may come from
-// untrusted arguments.
+// Valid returns an error that names the first wrong member of an object, which may come
+// from untrusted arguments. It does not check Tenant and Service, which the caller sets.
 func (o *Object) Valid() error {
 	switch {
 	case !strings.HasPrefix(o.Upload, contract.IDUpload) || !contract.Token(o.Upload) || len(o.Upload) > 64:

@@ -43,7 +43,7 @@ type recent struct {
 	object  []byte
 	expires time.Time
 	done    chan struct{} // closed when the storing has ended
-	err     error         // result of the storing
+	err     error         // result of storing the object; valid once done is closed
 }
 
 // NewRecent returns an empty Recent.
