@@ -25,11 +25,11 @@ type cancels struct {
 	mu    sync.Mutex
 	seen  map[cancel]string // times of the events, in contract.TimeFormat
 	order []cancel          // keys of seen, oldest first
-	since string            // the ledger may have cancellations of calls proposed before that are not stored; contract.TimeFormat
+	since string            // calls that were proposed before this time may have cancellations in the ledger that are not stored here; contract.TimeFormat
 }
 
-// cancel identifies the cancellation of a call by the service that requested it, because
-// only that of the service which proposed the call counts.
+// cancel identifies a call and the service that requested its cancellation: only a request
+// of the service that proposed the call counts.
 type cancel struct {
 	callKey
 	service string
@@ -94,9 +94,9 @@ func (c *cancels) obey(ctx context.Context, log eventlog.Log, w *item, stop cont
 	return nil
 }
 
-// factOf returns the text of a member of a decision's facts without decoding them. The
-// facts are canonical JSON, in which quotes within strings are escaped, so the search
-// finds the member only.
+// factOf returns the text of a member of a decision's facts without decoding them, or ""
+// if they have no such member. The facts are canonical JSON, in which quotes within
+// strings are escaped, so the search does not find the name within a string.
 func factOf(facts contract.Raw, name string) string {
 	_, rest, _ := bytes.Cut(facts, []byte(`"`+name+`":"`))
 	text, _, _ := bytes.Cut(rest, []byte(`"`))

@@ -286,7 +286,7 @@ func (x *Executor) start(ctx, runCtx context.Context, w *item, h outcome.History
 
 // claimed returns the history of a call whose claim failed with conflict, an
 // ErrIDConflict. If the history has no claim, there is nothing left to do. It returns
-// errRunning if the work must be delivered again.
+// errRunning if another delivery runs the call, and otherwise the error of the ledger.
 func (x *Executor) claimed(ctx context.Context, w *item, conflict error) (outcome.History, error) {
 	from := w.seq
 	var taken *eventlog.TakenError

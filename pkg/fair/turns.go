@@ -18,8 +18,8 @@ import (
 //
 // The fields are set before the first use. It is safe for concurrent use.
 type Turns struct {
-	// Places is the number of requests that run at once. A tenant has at most half of
-	// them, but at least one.
+	// Places is the number of requests that run at once; a number less than 2 counts as 2.
+	// A tenant has at most half of them.
 	Places int
 	// Hold is the time after which a request that still runs gives up its place:
 	// requests that wait, for example for a model, need no processor.

@@ -278,8 +278,8 @@ func (f *Follower) sealed(ctx context.Context) error {
 }
 
 // begin resets the consumer to the entry after the last one applied or, after a
-// reconnection, to the sequence that Restart returns. The returned channel is closed at
-// the next reconnection.
+// reconnection and if Restart is not nil, to the sequence that Restart returns. The
+// returned channel is closed at the next reconnection.
 func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
 	// Requests that are sent while the bus is being provisioned or elects a leader may
 	// get no response at all. The timeout therefore starts short, and doubles with each
@@ -579,9 +579,9 @@ const silence = 3 * time.Second
 // silent reports whether the stream has entries for the reader although no delivery has
 // arrived for r.patience. It returns false while Apply is running, and if the stream
 // cannot be read. A consumer that is reset while its server starts may deliver nothing
-// until it is reset again, and so may one that another instance has reset. If there are no
-// such entries and the follower is not ready, silent calls caught. Since most silent
-// consumers merely have nothing to deliver, r.patience doubles, up to a minute.
+// until it is reset again, and so may one that another instance has reset. If a search
+// finds no such entries and the follower is not ready, silent calls caught. Since most
+// silent consumers merely have nothing to deliver, r.patience doubles, up to a minute.
 func (r *reading) silent(ctx context.Context) bool {
 	if !r.mu.TryLock() {
 		return false // Apply is under way

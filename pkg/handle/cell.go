@@ -74,10 +74,11 @@ func scan(ctx context.Context, l eventlog.Log, filter string, end uint64, all []
 }
 
 // DoCell is Do for an aggregate of the cell, which the service owns under the given key.
-// decide receives the events of the cell's whole history; see Cell.History. The event
-// that decide returns is appended to the cell's tenant, whatever its tenant was. at
-// returns the current state of the cell; its error ends DoCell. If at fails after an
-// append, DoCell returns the appended event and the error.
+// decide receives the events of the cell's whole history; see Cell.History. The event that
+// decide returns is appended to the cell's tenant, whatever its tenant was. at returns the
+// current state of the cell; its error ends DoCell. If at fails after an append, DoCell
+// returns the appended event and the error. If the append fails, it returns the event,
+// which may not be stored, and the error.
 //
 // If the cell is opened while DoCell appends to the original tenant, the appended event
 // may be after cell_opened. It is then not an event of the cell, and DoCell decides again
@@ -104,8 +105,8 @@ func DoCell(ctx context.Context, l eventlog.Log, at func(context.Context) (Cell,
 }
 
 // try makes one attempt of DoCell. It returns the appended event and its sequence, or nil
-// if decide has nothing to record, and an error that wraps eventlog.ErrConflict if
-// another writer has appended.
+// if decide has nothing to record. If the append fails, it returns the event with the
+// error, which wraps eventlog.ErrConflict if another writer has appended.
 func (c Cell) try(ctx context.Context, l eventlog.Log, filter bus.Filter, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, uint64, error) {
 	all, last, err := c.history(ctx, l, filter)
 	if err != nil {

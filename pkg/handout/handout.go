@@ -151,8 +151,8 @@ func (l *Lender) claim(ctx context.Context, e *contract.Event, a *contract.Allow
 const fenceWait = 2 * time.Second
 
 // void reports whether the amounts that a call draws from a budget are void. It returns
-// the error of a context if the instance has not read the ledger up to e within
-// fenceWait.
+// the error of the ledger, or that of a context if the instance has not read the ledger up
+// to e within fenceWait.
 func (l *Lender) void(ctx context.Context, e *contract.Event, a *contract.Allowed) (bool, error) {
 	if !budgetfence.Draws(a.Decision.Facts) {
 		return false, nil

@@ -61,7 +61,8 @@ func (o *Offer) Schema() (contract.Raw, error) {
 	return canon.Transform(nil, b)
 }
 
-// Named returns the name in the mesh of a tool or prompt of a server.
+// Named returns the name in the mesh of a tool or prompt of a server: its name at the
+// server, preceded by the server's name and a dot unless bare is true.
 func Named(server string, bare bool, name string) string {
 	if bare {
 		return name

@@ -30,15 +30,15 @@ type Reactor struct {
 	Name  string // name in logs and metrics, and in the events of its poison queue
 	Work  bus.Work
 	Limit int // maximum number of events that are handled at once
-	// Handle handles one event. It may be called again for the same event. A nil error
-	// acknowledges the event; any other error returns it for another delivery, or, if the
-	// error is or wraps Permanent, or after MaxTries deliveries, sends it to the poison
-	// queue.
+	// Handle handles one event. It may be called again for the same event, up to three
+	// times in one delivery. A nil error acknowledges the event; any other error of the
+	// last call returns it for another delivery, or, if the error wraps ErrPermanent, or
+	// after MaxTries deliveries, sends it to the poison queue.
 	Handle func(ctx context.Context, e *contract.Event) error
 	// MaxTries is the number of deliveries after which an event goes to the poison queue;
 	// 0 means 20.
 	MaxTries uint64
-	// Timeout bounds one call of Handle; 0 means 30 s.
+	// Timeout bounds the calls of Handle in one delivery, together; 0 means 30 s.
 	Timeout time.Duration
 }
 
@@ -63,8 +63,8 @@ type Env struct {
 	Metrics Counter // nil for none
 }
 
-// Run runs reactors until ctx ends and their handlers have returned. It returns an error if
-// the router cannot be made.
+// Run runs reactors until ctx ends, and then waits until their handlers have returned, for
+// at most 10 seconds. It returns an error if the router cannot be made.
 func Run(ctx context.Context, env Env, reactors ...Reactor) error {
 	router, err := NewRouter(env, func(r Reactor) message.Subscriber {
 		return &Subscriber{Feed: func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error {
@@ -196,7 +196,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.M
 	return out, nil
 }
 
-// deliver passes one delivery on and waits until it is acknowledged.
+// deliver passes one delivery on, waits until the router has acknowledged or refused it,
+// and responds to the server. If ctx ends before the router takes it, it is returned for
+// redelivery. A delivery that is no valid event is never delivered again.
 func (s *Subscriber) deliver(ctx context.Context, d *consumer.Delivery, out chan<- *message.Message) {
 	e, err := d.Open()
 	if err != nil {
@@ -241,9 +243,9 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-// Publisher appends messages to the ledger as events. The topic is the name of the event.
-// Of a message that a reactor has received, its event becomes the cause; its id and data
-// become those of a failure.
+// Publisher appends an event to the ledger for each message that a reactor has received
+// and could not handle. The topic is the name of the event, the event of the message is
+// its cause, and its data is that of a failure. A message without an event is an error.
 type Publisher struct{ Emit *emit.Emitter }
 
 // Publish implements message.Publisher. A nil error means that the events are stored.

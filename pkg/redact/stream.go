@@ -74,7 +74,8 @@ func (s *Stream) advance(b []byte, end bool) []byte {
 }
 
 // pending returns the length of the end of b that may be the beginning of a secret's
-// encoding of which heldPrefix characters have arrived.
+// encoding of which at least heldPrefix characters have arrived, or 0 if there is no such
+// end.
 func (r *Redactor) pending(b []byte) int {
 	if r == nil {
 		return 0

@@ -22,11 +22,11 @@ type Process struct {
 	Ready   atomic.Bool
 }
 
-// StartProcess starts the admin listener and the reloading of the configuration; both
-// end with ctx. It also turns core dumps off, because the memory of a service may contain
-// secrets. now is the current configuration, and load reads it again; if load is
-// nil, nothing is reloaded. The caller sets Ready once its services accept work. An
-// error means that the listener's address cannot be bound.
+// StartProcess starts the admin listener and the reloading of the configuration; both end
+// with ctx. It also turns core dumps off, because the memory of a service may contain
+// secrets. now is the current configuration, and load reads it again; if load is nil,
+// nothing is reloaded. The caller sets Ready once its services accept work. An error means
+// that core dumps cannot be turned off, or that the admin listener cannot be started.
 func StartProcess(ctx context.Context, now *config.Loaded, load func() (*config.Loaded, error), level *logs.Level) (*Process, error) {
 	if err := private.NoCoreDumps(); err != nil {
 		return nil, fmt.Errorf("core dumps cannot be turned off: %w", err)

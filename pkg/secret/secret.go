@@ -136,12 +136,12 @@ func request(ctx context.Context, in *transient.Stream, send func() error) (tran
 
 // FromBroker returns a function that requests secrets for a started call from the
 // vault-broker and returns their values by name. allowed is the ledger sequence of the
-// event that allows the call. The function records the request on the ledger and
-// receives the values in an inbox for this request only, sealed to a key that it
-// generates for this request. If no response arrives within the duration again, the
-// function repeats the request and doubles the duration, because a restart of the NATS
-// server loses responses. It returns an error unless it has received and opened the value
-// of every name before ctx ends.
+// event that allows the call. The function records the request on the ledger and receives
+// the values in an inbox for this request only, sealed to a key that it generates for this
+// request. If no response arrives within the duration again, the function repeats the
+// request and doubles the duration, because a restart of the NATS server loses responses.
+// It returns an error unless it has received and opened the value of every name before ctx
+// ends: a *Refusal if the vault-broker refuses the request.
 func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()

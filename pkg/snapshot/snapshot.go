@@ -190,8 +190,9 @@ func (s *Store) sources() []*keeping {
 	return s.kept
 }
 
-// renew takes a snapshot of a view. It takes none if a usable snapshot is stored and the
-// ledger has grown by less than Every entries since that one.
+// renew takes a snapshot of a view. It takes none if the stored snapshots cannot be
+// listed, or if one of them is usable and the ledger has grown by less than Every entries
+// since that one.
 func (s *Store) renew(ctx context.Context, k *keeping, tail uint64) {
 	all, err := s.stored(ctx, k.View)
 	if err != nil {

@@ -29,8 +29,8 @@ func Folder() string {
 	return filepath.Join(cache, "binnacle", "vault-1.21.2")
 }
 
-// Server is a Vault server that is initialized and unsealed. Its methods fail the test if
-// they cannot do what they say.
+// Server is a Vault server that Start has initialized and unsealed. A method that does not
+// succeed fails the test, except that Try returns the status.
 type Server struct {
 	Addr string // URL
 	Root string // root token
@@ -282,7 +282,8 @@ func (s *Server) AppRole(ttl, most time.Duration) (roleID string) {
 	return roleID
 }
 
-// SecretID returns a new secret id of AppRole's role, or a token for one use that wraps it.
+// SecretID returns a new secret id of AppRole's role or, if wrapped is true, a token for
+// one use that wraps it.
 func (s *Server) SecretID(wrapped bool) string {
 	s.t.Helper()
 	header := map[string]string{}
