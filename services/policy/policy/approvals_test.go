@@ -103,9 +103,9 @@ func TestVotes(t *testing.T) {
 	})
 }
 
-// TestSignedBallots shows that a signed ballot counts as the vote of the owner of its
-// key and not of the client that sends it, and that a forged ballot, and one with a key
-// id or a signature alone, does not verify and does not count.
+// TestSignedBallots shows that a signed ballot counts as the vote of the owner of its key
+// and not of the client that sends it, that a forged ballot does not verify, and that
+// neither it nor a ballot with a key id or a signature alone counts.
 func TestSignedBallots(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)

@@ -206,8 +206,8 @@ func (l *ledger) join(name string) *member {
 	return m
 }
 
-// ring returns a registry with a root key, a key for bundles and a key of the
-// approver carol.
+// ring returns a registry with a root key, a key for bundles, a key of the approver carol
+// and a key of the session-runner.
 func (l *ledger) ring() ring {
 	r := ring{}
 	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {contract.OwnerApprover + "carol", contract.UseApproval}, "runner": {"session-runner", contract.UseReceipt}} {

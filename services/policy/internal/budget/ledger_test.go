@@ -357,8 +357,9 @@ func TestStoppedHolder(t *testing.T) {
 	})
 }
 
-// TestCrashLoop shows that what runs that crashed have taken is used by other instances,
-// and that a run of an instance closes the allotments of its earlier runs.
+// TestCrashLoop shows that an instance that crashes after each call and, after it, another
+// instance can use a limit to its last unit, although the crashed runs have not closed
+// their allotments.
 func TestCrashLoop(t *testing.T) {
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 60, Window: "total"}}
 	synctest.Test(t, func(t *testing.T) {
@@ -522,7 +523,8 @@ func TestNotRunning(t *testing.T) {
 	})
 }
 
-// wanted reports whether Want was called.
+// wanted receives a value from the channel of Wanted, and reports whether there was one.
+// It does not block.
 func wanted(x *Ledgers) bool {
 	select {
 	case <-x.Wanted():

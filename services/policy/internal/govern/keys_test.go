@@ -68,8 +68,8 @@ func TestKeyLimits(t *testing.T) {
 	}
 }
 
-// TestKeysEnd shows which keys and consents end with the credentials of a principal: the
-// keys that it made or that act for it, and the consents that it gave or received.
+// TestKeysEnd shows which keys are revoked with the credentials of a principal: those that
+// it made and those that act for it. A key that was revoked before keeps its reason.
 func TestKeysEnd(t *testing.T) {
 	x := Keys{made: map[string]*virtualKey{
 		"acts": {VirtualKeyCreated: events.VirtualKeyCreated{Actor: "alice", Maker: "dana"}}, "made": {VirtualKeyCreated: events.VirtualKeyCreated{Actor: "dana", Maker: "alice"}},

@@ -172,8 +172,9 @@ func TestDeviceScopes(t *testing.T) {
 	}
 }
 
-// TestMemberRoles shows that only owners grant and revoke the role of owners, that the last
-// owner keeps it, and that nobody grants a role with scopes that its credential lacks.
+// TestMemberRoles shows that only owners grant and revoke the role of owners once there is
+// one, that the last owner keeps it, and that nobody grants or revokes a role with scopes
+// that its credential lacks.
 func TestMemberRoles(t *testing.T) {
 	d := &desk{t: t}
 	all := contract.MemberScopes([]string{contract.RoleOwner})

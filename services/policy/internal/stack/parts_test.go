@@ -44,8 +44,8 @@ func TestReadable(t *testing.T) {
 	}
 }
 
-// TestCompiled checks that a document is found by its layer, name and digest, and by all
-// of them.
+// TestCompiled checks that a document is found only if its layer, name and digest are all
+// equal, and that Engine finds a bundle by its digest alone.
 func TestCompiled(t *testing.T) {
 	e, o := new(rego.Engine), new(guard.Overlay)
 	s := Stack{bundles: []bundle{{&contract.Activated{Layer: "p1", Name: "n", Digest: "d"}, e}}, overlays: []overlay{{"n", "d", o}}}

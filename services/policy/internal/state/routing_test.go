@@ -339,7 +339,8 @@ func TestOverdueOfAll(t *testing.T) {
 }
 
 // TestSharedEngine shows that tenants with the same bundle share its compiled form, and
-// that a bundle whose content has another digest is compiled.
+// that a bundle whose content does not have the digest that its activation names does not
+// get that form.
 func TestSharedEngine(t *testing.T) {
 	l := several(t)
 	body, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_ALL\"}\n")}, "", nil)
