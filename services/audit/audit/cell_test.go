@@ -265,7 +265,8 @@ func TestFalseOpening(t *testing.T) {
 }
 
 // TestQueriesByTenant shows that queries return the data of the caller's tenant and no
-// data of other tenants.
+// data of other tenants, except that the mesh's tenant may see every entry by its
+// sequence.
 func TestQueriesByTenant(t *testing.T) {
 	v := open(t, t.TempDir())
 	defer v.Close()
