@@ -71,8 +71,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestReleaseDurable shows that neither values nor a refusal are sent before the fact that
-// records them is synced: the request is redelivered instead.
+// TestReleaseDurable shows that a refusal is not sent before the fact that records it is
+// synced: release returns an error instead, after which the request is delivered again.
 func TestReleaseDurable(t *testing.T) {
 	log := &memlog.Log{}
 	in := newSession(t, log)

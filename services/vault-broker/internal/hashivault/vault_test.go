@@ -63,7 +63,7 @@ func server(t *testing.T) *vaulttest.Server {
 }
 
 // TestBackend runs the contract suite on a real server, with the policy of the
-// documentation and each way to log in.
+// documentation and a token from a file, and reads secrets that Vault's own tools wrote.
 func TestBackend(t *testing.T) {
 	s := server(t)
 	cfg := Config{Address: s.Addr, TokenFile: file(t, "token", s.Token(time.Hour))}
@@ -84,9 +84,9 @@ func TestBackend(t *testing.T) {
 	})
 }
 
-// TestAppRole shows that the client renews its token, logs in again after the token's
-// maximum life and after it was revoked, that a wrapped secret id works once, and that the
-// token is revoked when the client ends.
+// TestAppRole shows that requests succeed beyond the token's life and maximum life, and
+// after it was revoked, with another token; that a wrapped secret id works once; and that
+// the log contains no credential.
 func TestAppRole(t *testing.T) {
 	s := server(t)
 	role := s.AppRole(2*time.Second, 4*time.Second)

@@ -22,8 +22,8 @@ func TestBackend(t *testing.T) {
 }
 
 // TestVersionBound shows that a version that is moved to the place of another one of its
-// name does not decrypt, so that a rotated value cannot be brought back by who can write
-// the file.
+// name does not decrypt, so that someone who can write the file cannot restore a rotated
+// value.
 func TestVersionBound(t *testing.T) {
 	path, kek := filepath.Join(t.TempDir(), "secrets.json"), bytes.Repeat([]byte{7}, 32)
 	s, err := Open(path, kek, "")
@@ -44,8 +44,8 @@ func TestVersionBound(t *testing.T) {
 	}
 }
 
-// TestVersionsKept shows that the newest ten versions are stored, and that the file does
-// not grow with the number of versions beyond.
+// TestVersionsKept shows that the newest ten of 25 versions can be read, and older ones
+// cannot.
 func TestVersionsKept(t *testing.T) {
 	s, err := Open(filepath.Join(t.TempDir(), "secrets.json"), bytes.Repeat([]byte{7}, 32), "")
 	if err != nil {
