@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestFaults checks the code of each way in which a server fails, that a server which does
-// not respond ends a request in time, and that attempts to connect are spaced.
+// TestFaults checks the code of each way in which a server fails, and that a request to
+// which a server does not respond ends in time.
 func TestFaults(t *testing.T) {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	block := make(chan struct{})
