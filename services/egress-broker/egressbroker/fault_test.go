@@ -196,8 +196,8 @@ func (b *broker) file() string {
 	return out.Socket + note
 }
 
-// TestJournalLock shows that a process which does not get the lock leaves the file as it is,
-// and that the lock of a file which was removed is worth nothing.
+// TestJournalLock shows that a process which does not get the lock leaves the file as it
+// is, and that a file which was removed or replaced cannot be locked.
 func TestJournalLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x"+note)
 	j, err := newJournal(path, 7)
@@ -315,7 +315,8 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// TestJournalPath shows that a journal holds no more than the begin of a path.
+// TestJournalPath shows that a journal contains at most the first maxNoted bytes of a
+// path.
 func TestJournalPath(t *testing.T) {
 	j, err := newJournal(filepath.Join(t.TempDir(), "x"+note), 1)
 	if err != nil {

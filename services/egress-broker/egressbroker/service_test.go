@@ -116,8 +116,9 @@ func client(socket string) *http.Client {
 }
 
 // TestCall shows the events of a call's proxy and their order on the ledger: it is opened
-// before it can be used, then come its flow and its denial, and it is closed with the
-// outcome. The same request gets the same proxy; another request of the call is refused.
+// before it can be used, then come its flow and its denial in any order, and it is closed
+// with the outcome. The same request gets the same proxy; another request of the call is
+// refused.
 func TestCall(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer site.Close()
@@ -273,8 +274,9 @@ func TestAllowance(t *testing.T) {
 	}
 }
 
-// TestOneProxy shows that of two instances which handle two requests of one call at the same
-// time, exactly one opens a proxy, and that the other one records that it opened none.
+// TestOneProxy shows that of two instances which handle two requests of one call at the
+// same time, exactly one opens a proxy, and that in the end every recorded opening has a
+// recorded closing.
 func TestOneProxy(t *testing.T) {
 	for range 50 {
 		a := newBroker(t, t.TempDir(), "a.example")

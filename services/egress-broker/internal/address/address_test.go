@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestCheck has, for each special-use network, its first and last address, and addresses
-// outside of all networks.
+// TestCheck checks that the first and the last address of each special-use network are
+// blocked, that addresses outside of all networks are permitted, and that certain other
+// addresses are blocked, such as those that embed an IPv4 address.
 func TestCheck(t *testing.T) {
 	last := func(n netip.Prefix) netip.Addr {
 		b := n.Addr().AsSlice()

@@ -32,8 +32,9 @@ func framed(data []byte, n int) (accepted []byte, heads int, last state, refused
 	return accepted, heads, f.state, false
 }
 
-// FuzzFraming compares framing with net/http: net/http reads as many requests from the
-// accepted bytes as framing, and needs no byte more. The sizes of reads change nothing.
+// FuzzFraming compares framing with net/http: unless net/http rejects a request or a
+// tunnel begins, net/http reads as many requests from the accepted bytes as framing, and
+// needs no byte more. The sizes of reads change nothing.
 func FuzzFraming(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.0\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n",

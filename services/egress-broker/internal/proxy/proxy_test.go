@@ -439,8 +439,8 @@ func withCredential(r netrule.Rule) Config {
 	}}
 }
 
-// TestCredential requires that the server gets the credential, that a client cannot set
-// or read it in any form, and that no record holds it.
+// TestCredential requires that the server gets the credential, that a client can neither
+// set it nor read it in one of the encodings in forms, and that no record contains it.
 func TestCredential(t *testing.T) {
 	var mu sync.Mutex
 	var got http.Header
