@@ -50,7 +50,8 @@ type artifactInfo struct {
 	Upload    string `json:"upload"`
 }
 
-// kept states why the content of an artifact is not removed: held, cited, or nothing.
+// kept returns why the content of an artifact is not removed: "held", "cited", both
+// joined by a comma, or "" if nothing prevents its removal.
 func (a *artifactInfo) kept() string {
 	var why []string
 	if a.Held {
@@ -140,7 +141,9 @@ func newArtifactGetCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// getArtifact writes the content of an artifact, or a part of it, to w.
+// getArtifact writes the content of an artifact, or a part of it, to w and returns the
+// number of bytes. It compares the digest of a whole content with the artifact's id
+// and returns an error if they differ; w has received the content then.
 func getArtifact(ctx context.Context, c *env, w io.Writer, id, part string) (int64, error) {
 	h := http.Header{}
 	if part != "" {

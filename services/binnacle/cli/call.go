@@ -41,7 +41,8 @@ error.`,
 	return cmd
 }
 
-// runCall proposes a call and prints its output. It returns an error with exit code 7
+// runCall proposes a call and prints its output. For a call with --async that has no
+// outcome yet, it prints the call's id instead. It returns an error with exit code 7
 // if the call waits for approval.
 func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 	args := json.RawMessage("{}")

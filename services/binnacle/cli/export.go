@@ -62,8 +62,10 @@ func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	return save(c, o.out, func(w io.Writer) (int64, error) { return exportTo(ctx, c, w, o) })
 }
 
-// save calls write with a temporary file, which it then renames durably to out, or with
-// standard output if out is empty. write returns the number of bytes that it has written.
+// save calls write with a temporary file, which it then renames durably to out, or
+// with standard output if out is empty. In a structured format without out, it prints
+// what was written as inline does. write returns the number of bytes that it has
+// written.
 func save(c *env, out string, write func(io.Writer) (int64, error)) error {
 	if out == "" {
 		w := c.out

@@ -32,7 +32,8 @@ type jobState struct {
 	Output    json.RawMessage `json:"output"`
 }
 
-// job requests the state of a call by a method, and returns it with the response's bytes.
+// job sends a request about a call, GET for its state or DELETE to cancel it, and
+// returns the call's state with the response's bytes.
 func job(ctx context.Context, c *env, method, id string) (s jobState, raw []byte, err error) {
 	resp, err := c.request(ctx, method, "/api/v1/calls/"+url.PathEscape(id), nil, nil)
 	if err != nil {

@@ -121,8 +121,9 @@ func settings(o *serverOptions, name, url string) (map[string]any, error) {
 	return args, nil
 }
 
-// importServers adds the servers of a file. Those that have no URL are named: they are
-// started as subprocesses, which the mesh does not do.
+// importServers adds the servers of a file. It leaves out and names those that have no
+// URL, because they are started as subprocesses, and, without --header, those that
+// have headers.
 func importServers(ctx context.Context, c *env, o *serverOptions) error {
 	b, err := os.ReadFile(o.from)
 	if err != nil {

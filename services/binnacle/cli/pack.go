@@ -154,8 +154,8 @@ func newPackValidateCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// validatePacks prints the valid packs of a folder, and returns an error if there are
-// others.
+// validatePacks prints the packs of a folder. If a pack is not valid, it prints none
+// and returns an error with all problems.
 func validatePacks(c *env, dir, images string) error {
 	tools, problems := sessionrunner.CheckPacks(dir, images)
 	type valid struct {

@@ -29,7 +29,7 @@ type out struct {
 	tee      *[]byte   // collects all bytes for the cache; nil if the response is not cached
 	said     *llm.Head // head of the response that is sent; nil until an attempt is selected
 	claimed  *attempt  // attempt whose response is sent; nil until one is selected
-	head     *llm.Head // head to send with the first frame; nil once that frame was tried
+	head     *llm.Head // head to send with the first frame; nil once sending it was attempted
 	held     []byte    // bytes that are not yet sent
 	last     time.Time // time at which the last frame was sent
 	timer    *time.Timer

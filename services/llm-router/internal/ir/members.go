@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Members is a JSON object from which a dialect takes the members that it defines. The
-// dialect does not define the members that remain.
+// Members is a JSON object from which a dialect takes the members that it decodes. The
+// others remain.
 type Members map[string]json.RawMessage
 
 // Split decodes a JSON object into its members, which are copies of the bytes in doc. It

@@ -54,10 +54,10 @@ type tool struct {
 	Tools       []json.RawMessage `json:"tools"`
 }
 
-// ParseRequest decodes a request. Instructions become the first message. An error about
-// a member begins with its path. Members that the dialect does not define are in Extra;
-// defined ones without an equivalent in the intermediate form, such as include, are
-// dropped.
+// ParseRequest decodes a request. Instructions become the first message. An error
+// about a member begins with its path. The members store, include, truncation,
+// background, stream_options, conversation and client_metadata are dropped. All other
+// members that ParseRequest does not decode are in Extra.
 func ParseRequest(body []byte) (*ir.Request, error) {
 	m, err := ir.Split(body)
 	if err != nil {

@@ -62,10 +62,10 @@ type message struct {
 	Content []block `json:"content"`
 }
 
-// BuildRequest returns the body of a request; the model is in the URL. Members that the
-// caller's dialect does not define are sent to the model as
-// additionalModelRequestFields. Fields of r that Converse lacks, such as Seed, are
-// omitted. It returns an error for audio, and for images and files by URL or id.
+// BuildRequest returns the body of a request; the model is in the URL. The members in
+// Extra are sent to the model as additionalModelRequestFields. Fields of r that
+// Converse lacks, such as Seed, are omitted. It returns an error for audio, and for
+// images and files by URL or id.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	files := names{}
