@@ -54,9 +54,12 @@ const (
 // whose byte allowance is used up, whose rules are invalid, or whose socket would have too
 // long a path.
 func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed, at uint64) (out egress.Opened, refusal string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.open[e.CallID]; c != nil {
+	release, err := s.reserve(ctx, e.CallID)
+	if err != nil {
+		return out, "", err
+	}
+	defer release()
+	if c := s.callOf(e.CallID); c != nil {
 		if c.inbox != req.Inbox {
 			return out, "the call has a proxy already", nil
 		}
@@ -80,7 +83,7 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	life, stop := context.WithDeadline(context.Background(), deadline(a, s.env.Emit.Now()))
 	c.stop = stop
 	defer func() {
-		if s.open[e.CallID] != c {
+		if s.callOf(e.CallID) != c {
 			stop()
 		}
 	}()
@@ -101,10 +104,49 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 		return out, refusal, err
 	}
 	c.out = egress.Opened{Socket: path, Authority: string(p.CA())}
+	s.mu.Lock()
 	s.open[e.CallID] = c
+	s.mu.Unlock()
 	go s.write(c)
 	go s.serve(life, c, p, l)
 	return c.out, "", nil
+}
+
+// reserve waits until no other request for the call is handled in opened, and reserves the
+// call until release is called. It returns the error of ctx if that ends first. The lock of
+// the service is not held meanwhile, because opened reads and writes the ledger.
+func (s *Service) reserve(ctx context.Context, callID string) (release func(), err error) {
+	for {
+		s.mu.Lock()
+		other := s.opening[callID]
+		if other == nil {
+			done := make(chan struct{})
+			if s.opening == nil {
+				s.opening = map[string]chan struct{}{}
+			}
+			s.opening[callID] = done
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				delete(s.opening, callID)
+				s.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// callOf returns the call with an open proxy and the id, or nil.
+func (s *Service) callOf(callID string) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[callID]
 }
 
 // listen makes the journal of a call, records that its proxy is opened, and makes the

@@ -257,6 +257,62 @@ func TestJournalSize(t *testing.T) {
 	}
 }
 
+// TestOpenedConcurrently shows that a ledger that does not answer while a proxy is opened
+// delays neither the opening of another call's proxy nor the reader of outcomes, that a
+// second request of the same call waits, and that it gets the proxy of the first one if it
+// is the same.
+func TestOpenedConcurrently(t *testing.T) {
+	b := newBroker(t, t.TempDir(), "a.example")
+	reached, release := make(chan struct{}), make(chan struct{})
+	var blocked atomic.Bool
+	b.env.Emit.Log = &hooked{b.log, func(subject string) error {
+		if strings.Contains(subject, ".egress_opened.") && blocked.CompareAndSwap(false, true) {
+			close(reached)
+			<-release
+		}
+		return nil
+	}}
+	type result struct {
+		out     egress.Opened
+		refusal string
+		err     error
+	}
+	opened := func(e *contract.Event, inbox string) <-chan result {
+		c := make(chan result, 1)
+		go func() {
+			out, refusal, err := b.opened(t.Context(), e, b.seq, &egress.Request{CallID: e.CallID, Inbox: inbox, To: "session-runner-1"}, b.allowed, 1)
+			c <- result{out, refusal, err}
+		}()
+		return c
+	}
+	first := opened(b.request, "egress-1")
+	<-reached
+	other := b.runner.New(contract.EventEgressRequested, "s-1", contract.Bytes(&egress.Request{CallID: "c-2", Inbox: "egress-2", To: "session-runner-1"}), nil)
+	other.Session, other.CallID = "s-1", "c-2"
+	if _, _, err := eventlog.AppendEvent(t.Context(), b.log, other); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-opened(other, "egress-2"); r.err != nil || r.refusal != "" {
+		t.Fatal("another call", r)
+	}
+	for en, err := range b.log.Scan(t.Context(), "evt.t.>", 1) { // the reader of outcomes gets any event
+		if err != nil || b.ended(en) != nil {
+			t.Fatal(err)
+		}
+	}
+	again := opened(b.request, "egress-1")
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := b.opened(late, b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-1"}, b.allowed, 1); !errors.Is(err, context.Canceled) {
+		t.Error("a request that waits and ends", err)
+	}
+	close(release)
+	one, two := <-first, <-again
+	if one.err != nil || one.refusal != "" || one != two || len(b.opening) != 0 {
+		t.Errorf("%+v and %+v, %d reserved", one, two, len(b.opening))
+	}
+}
+
 // TestOutcomeMeanwhile shows that a proxy is closed and refused if the outcome of the call is
 // recorded and followed while the proxy is opened.
 func TestOutcomeMeanwhile(t *testing.T) {

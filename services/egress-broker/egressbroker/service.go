@@ -55,8 +55,9 @@ type Service struct {
 	patience  time.Duration  // longest time for which append tries to append an event; 0 = appendTime
 	dropped   atomic.Int64   // events that were not appended
 
-	mu   sync.Mutex
-	open map[string]*call // by call id
+	mu      sync.Mutex               // not held while the ledger is read or written
+	open    map[string]*call         // by call id
+	opening map[string]chan struct{} // calls whose proxy is being opened, by id; closed afterwards
 }
 
 // networks parses networks in CIDR notation.
@@ -185,10 +186,7 @@ func (s *Service) ended(en eventlog.Entry) error {
 	if err != nil {
 		return nil // not an outcome; audit raises the alarm
 	}
-	s.mu.Lock()
-	c := s.open[e.CallID]
-	s.mu.Unlock()
-	if c != nil && c.cause.Tenant == e.Tenant && c.cause.Session == e.Session {
+	if c := s.callOf(e.CallID); c != nil && c.cause.Tenant == e.Tenant && c.cause.Session == e.Session {
 		c.end("call_ended")
 	}
 	return nil
@@ -261,10 +259,7 @@ func (s *Service) again(ctx context.Context, e *contract.Event, a *contract.Allo
 	if refusal == "" || err != nil {
 		return "", err
 	}
-	s.mu.Lock()
-	c := s.open[e.CallID]
-	s.mu.Unlock()
-	if c != nil {
+	if c := s.callOf(e.CallID); c != nil {
 		c.end("call_ended")
 	}
 	return refusal, nil
