@@ -36,6 +36,7 @@ const snapshotter = "overlayfs"
 // concurrent use.
 type Runner struct {
 	client   *containerd.Client
+	socket   string // of the daemon
 	ns       string
 	fifoDir  string
 	uids     *sandbox.UIDs // nil if all runs share one user id
@@ -80,11 +81,11 @@ func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives string,
 	if err := os.MkdirAll(fifoDir, 0o700); err != nil {
 		return nil, err
 	}
-	client, err := containerd.New(socket, containerd.WithTimeout(5*time.Second))
+	client, err := dial(socket)
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}, discards: discards{slots: make(chan struct{}, maxDiscards)}}
+	r := &Runner{client: client, socket: socket, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}, discards: discards{slots: make(chan struct{}, maxDiscards)}}
 	r.store = &Store{client: client, ns: ns, mesh: mesh, archives: archives, ran: r.ran}
 	if r.uids, err = sandbox.OpenUIDs(uidDir); err != nil {
 		slog.Warn("runs share a user id", "err", err)

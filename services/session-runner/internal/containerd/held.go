@@ -92,7 +92,7 @@ func (r *Runner) Holder(ns string) (*Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := &Runner{client: r.client, ns: ns, fifoDir: r.fifoDir, uids: r.uids}
+	held := &Runner{client: r.client, socket: r.socket, ns: ns, fifoDir: r.fifoDir, uids: r.uids}
 	return &Holder{r: held, host: server.UUID, images: map[string]*HeldImage{},
 		store: &Store{client: r.client, ns: ns, mesh: r.store.mesh, archives: r.store.archives, ran: held.ran}}, nil
 }
@@ -106,7 +106,7 @@ func (h *Holder) OwnUID() bool { return h.r.OwnUID() }
 // Sweep removes every container in the namespace, and what is left of one, for whose id
 // open returns false. open is called after the container was found.
 func (h *Holder) Sweep(open func(id string) bool) error {
-	all := &Runner{client: h.r.client, ns: h.r.ns, keep: open}
+	all := &Runner{client: h.r.client, socket: h.r.socket, ns: h.r.ns, keep: open}
 	return all.sweep(all.ctx(context.Background()))
 }
 

@@ -268,7 +268,7 @@ func Others(r *Runner) ([]Remains, error) {
 		if ns == r.ns || !strings.HasPrefix(ns, r.store.mesh) {
 			continue
 		}
-		other := &Runner{client: r.client, ns: ns}
+		other := &Runner{client: r.client, socket: r.socket, ns: ns}
 		ids, err := parts(other.ctx(context.Background()), other)
 		if err != nil {
 			return nil, err
@@ -283,6 +283,6 @@ func Others(r *Runner) ([]Remains, error) {
 // Remove removes the remains. It touches nothing that was created since Others returned
 // them.
 func (m *Remains) Remove() error {
-	other := &Runner{client: m.r.client, ns: m.Namespace, keep: func(id string) bool { return !slices.Contains(m.ids, id) }}
+	other := &Runner{client: m.r.client, socket: m.r.socket, ns: m.Namespace, keep: func(id string) bool { return !slices.Contains(m.ids, id) }}
 	return other.sweep(other.ctx(context.Background()))
 }

@@ -35,7 +35,7 @@ func (r *Runner) sweeps(ctx context.Context) {
 	}
 }
 
-// sweep removes every container, task and temporary snapshot in the namespace that no run
+// sweep removes every container, task, shim and temporary snapshot in the namespace that no run
 // or prepared container of this process has, and control groups that a killed shim left.
 // It does not touch other namespaces. It continues after an error, unless it cannot list
 // the containers, and returns all errors.
@@ -72,6 +72,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 	for _, name := range stale {
 		ok(sn.Remove(ctx, name))
 	}
+	ok(r.sweepShims(ctx))
 	r.sweepGroups()
 	return errors.Join(problems...)
 }

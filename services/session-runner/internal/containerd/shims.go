@@ -1,0 +1,141 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// A containerd that is killed while it starts a shim does not know that shim after its
+// restart, and removes neither the shim nor the processes of its container. sweepShims does.
+
+// killTime is the longest time that sweepShims waits for the end of one shim.
+const killTime = 2 * time.Second
+
+// sweepShims kills the shims of this daemon and namespace whose containers no run has, and of
+// which containerd has no task, with the processes of their containers. A shim that this
+// process has started by a request is not killed, because r keeps its container since before
+// the request. sweepShims has no effect where this process does not see the shims, or knows
+// the daemon's socket by another path than the daemon.
+func (r *Runner) sweepShims(ctx context.Context) error {
+	found := shims(r.socket, r.ns)
+	if len(found) == 0 {
+		return nil
+	}
+	defer func() {
+		for _, s := range found {
+			_ = s.file.Close()
+		}
+	}()
+	running, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{}) // after the shims were found
+	if err != nil {
+		return errdefs.FromGRPC(err)
+	}
+	known := map[string]bool{}
+	for _, t := range running.Tasks {
+		known[t.ID] = true
+	}
+	var problems []error
+	for _, s := range found {
+		if !known[s.id] && !r.keeps(s.id) {
+			problems = append(problems, s.kill(r.ns))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// shim is the shim of a container.
+type shim struct {
+	id   string   // of the container
+	file *os.File // refers to the process, and to no other one that gets its id (pidfd_open(2))
+}
+
+// shims returns the shims of a daemon, given the path of its socket, for a namespace. The
+// caller must close their files.
+func shims(socket, ns string) (out []shim) {
+	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range commands {
+		if shimID(path, socket, ns) == "" {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		file := os.NewFile(uintptr(fd), "pidfd")
+		if id := shimID(path, socket, ns); id != "" { // the process is the one that was opened
+			out = append(out, shim{id, file})
+		} else {
+			_ = file.Close()
+		}
+	}
+	return out
+}
+
+// shimID returns the id of the container of a shim, given the file with its command line. It
+// returns "" if that is not the command line of a shim of the daemon and the namespace.
+func shimID(path, socket, ns string) string {
+	line, err := os.ReadFile(path)
+	if err != nil {
+		return "" // it has ended
+	}
+	args := strings.Split(string(line), "\x00")
+	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") {
+		return ""
+	}
+	value := map[string]string{}
+	for i := 1; i+1 < len(args); i++ {
+		value[args[i]] = args[i+1]
+	}
+	if value["-namespace"] != ns || value["-address"] != socket {
+		return ""
+	}
+	return value["-id"]
+}
+
+// kill kills the shim and the processes in the control group of its container, and waits until
+// the shim has ended.
+func (s shim) kill(ns string) error {
+	if err := unix.PidfdSendSignal(int(s.file.Fd()), unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("shim of %s: %w", s.id, err)
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/" + ns + "/" + s.id, "/sys/fs/cgroup/*/" + ns + "/" + s.id} {
+		groups, _ := filepath.Glob(pattern)
+		for _, g := range groups {
+			emptyGroup(g)
+		}
+	}
+	poll := []unix.PollFd{{Fd: int32(s.file.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, int(killTime.Milliseconds())); n == 0 && err == nil {
+		return fmt.Errorf("the shim of %s has not ended %v after it was killed", s.id, killTime)
+	}
+	return nil
+}
+
+// emptyGroup kills the processes of a control group until it has none, for at most killTime.
+func emptyGroup(path string) {
+	for end := time.Now().Add(killTime); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		list, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err != nil || len(strings.TrimSpace(string(list))) == 0 {
+			return
+		}
+		for text := range strings.FieldsSeq(string(list)) {
+			if pid, err := strconv.Atoi(text); err == nil && pid > 1 {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+}
