@@ -102,7 +102,7 @@ var (
 			return out
 		}}
 	secretKind = Kind{Name: "reference to a secret", schema: map[string]any{"type": "object", "additionalProperties": false, "minProperties": 1, "maxProperties": 1,
-		"properties": map[string]any{"file": map[string]any{"type": "string", "minLength": 1}, "variable": map[string]any{"type": "string", "minLength": 1}}},
+		"properties": map[string]any{"file": map[string]any{"type": "string", "minLength": 1}, "descriptor": map[string]any{"type": "integer", "minimum": firstDescriptor}}},
 		check: secret,
 		paths: func(v any, resolve func(string) string) any {
 			m, _ := v.(map[string]any)
@@ -186,20 +186,21 @@ func split(s string) (any, error) {
 }
 
 // secret checks a reference to a secret: an object with exactly one of the members file
-// and variable. Its message does not repeat the value, since a user may have written the
+// and descriptor. Its message does not repeat the value, since a user may have written the
 // secret itself into the document.
 func secret(v any) string {
-	const want = "want {file: PATH} or {variable: NAME}; the secret itself does not belong here"
+	const want = "want {file: PATH} or {descriptor: NUMBER}, with a number of at least 3; neither the secret nor an environment variable belongs here"
 	m, ok := v.(map[string]any)
 	if !ok || len(m) != 1 {
 		return want
 	}
-	for k, x := range m {
-		if s, is := x.(string); k != "file" && k != "variable" || !is || s == "" {
-			return want
-		}
+	if path, is := m["file"].(string); is && path != "" {
+		return ""
 	}
-	return ""
+	if n, err := strconv.Atoi(fmt.Sprint(m["descriptor"])); err == nil && n >= firstDescriptor {
+		return ""
+	}
+	return want
 }
 
 // shown returns a value as text for messages and listings: strings unchanged, nil as "",

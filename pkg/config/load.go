@@ -233,10 +233,8 @@ func (s *Source) value(x *Setting, f *document) (Value, error) {
 	}
 	if name := x.variable(s.Program); name != "" && s.Getenv != nil {
 		if text := s.Getenv(name); text != "" {
-			// The variable of a secret contains the secret itself, so the value is a
-			// reference to the variable.
 			if x.Kind.Name == secretKind.Name {
-				return Value{x, map[string]any{"variable": name}, "variable " + name}, nil
+				return Value{x, map[string]any{"file": text}, "variable " + name}, nil
 			}
 			return parse(x, text, "variable "+name)
 		}

@@ -8,7 +8,11 @@ type renamed struct {
 	now               string // pointer of its replacement
 }
 
-var renames = []renamed{{"/session-runner/sandboxes/images", "BINNACLE_SANDBOX_IMAGES", "/session-runner/images"}}
+var renames = []renamed{
+	{"/session-runner/sandboxes/images", "BINNACLE_SANDBOX_IMAGES", "/session-runner/images"},
+	// It held the key itself; its replacement holds the path of a file with the key.
+	{"", "BINNACLE_VAULT_KEK", "/vault-broker/kek"},
+}
 
 // renamedMember returns the error text for a former member in a file, or "" if pointer is
 // not one.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -60,37 +61,50 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Secret is a reference to a secret: the path of a file or the name of an environment
-// variable, not both. The document never holds the secret itself.
+// Secret is a reference to a secret: the path of a file, or the number of a file
+// descriptor that the process inherits, not both. The document never holds the secret
+// itself, and no environment variable does: other processes of the user can read those.
 type Secret struct {
-	File     string `json:"file,omitempty"`
-	Variable string `json:"variable,omitempty"`
+	File       string `json:"file,omitempty"`
+	Descriptor int    `json:"descriptor,omitempty"`
 }
+
+// firstDescriptor is the first file descriptor behind the standard ones.
+const firstDescriptor = 3
+
+// maxSecret is the maximum size of a secret read from a descriptor in bytes.
+const maxSecret = 64 << 10
 
 // Given reports whether the reference is set.
 func (s Secret) Given() bool { return s != Secret{} }
 
-// Read returns the secret without surrounding white space. If the variable is unset or
-// holds only white space, or if the file cannot be read, Read returns an error that
-// names the variable or the file. For a file that is empty or holds only white space it
-// returns "" and no error. Errors never contain the secret.
+// Read returns the secret without surrounding white space. It reads a descriptor to its
+// end and closes it, so that no child process inherits it; a second Read of the descriptor
+// is an error. If the file or the descriptor cannot be read, the error names it. For one
+// that is empty or holds only white space, Read returns "" and no error. Errors never
+// contain the secret.
 func (s Secret) Read() (string, error) {
-	if s.Variable != "" {
-		v := strings.TrimSpace(os.Getenv(s.Variable))
-		if v == "" {
-			return "", fmt.Errorf("variable %s, which names a secret, is not set", s.Variable)
-		}
-		return v, nil
+	if s.Descriptor == 0 {
+		b, err := os.ReadFile(s.File)
+		return strings.TrimSpace(string(b)), err
 	}
-	b, err := os.ReadFile(s.File)
-	return strings.TrimSpace(string(b)), err
+	f := os.NewFile(uintptr(s.Descriptor), s.Where())
+	if f == nil {
+		return "", fmt.Errorf("%s cannot be opened", s.Where())
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret))
+	if err != nil {
+		return "", fmt.Errorf("%s cannot be read: start the program with the secret on it, for example with `%d<FILE`: %w", s.Where(), s.Descriptor, err)
+	}
+	return strings.TrimSpace(string(b)), nil
 }
 
-// Where returns the name of the secret's variable or the path of its file, for error
+// Where returns the path of the secret's file or the name of its descriptor, for error
 // messages.
 func (s Secret) Where() string {
-	if s.Variable != "" {
-		return s.Variable
+	if s.Descriptor != 0 {
+		return fmt.Sprintf("file descriptor %d", s.Descriptor)
 	}
 	return s.File
 }

@@ -61,7 +61,7 @@ func TestConfigShow(t *testing.T) {
 	alone(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, filepath.Dir(file), map[string]string{"mesh.yaml": "gateway: {capture: hashed, approval_webhook: 'https://chat.example/hush'}\n"})
-	t.Setenv("BINNACLE_VAULT_KEK", "hush")
+	t.Setenv("BINNACLE_VAULT_KEK_FILE", "/run/kek")
 	t.Setenv("BINNACLE_LOG", "warn")
 	code, out, errOut := invoke(t, "config", "show", "--config", file, "--power", "--addr", "127.0.0.1:1", "--output", "json")
 	var doc struct {
@@ -89,7 +89,7 @@ func TestConfigShow(t *testing.T) {
 			t.Errorf("%s: %+v, want %v", pointer, got[pointer], want)
 		}
 	}
-	if strings.Contains(out, "hush") || !strings.Contains(out, "BINNACLE_VAULT_KEK") {
+	if strings.Contains(out, "hush") || !strings.Contains(out, "/run/kek") {
 		t.Errorf("the secret, or not its place, is shown: %s", out)
 	}
 	if code, out, _ := invoke(t, "config", "show", "--config", file, "--program", "gateway", "--output", "table"); code != exitOK || !strings.HasPrefix(out, "SETTING") || !strings.Contains(out, "/keys") {

@@ -191,11 +191,11 @@ func TestOfflineKeys(t *testing.T) {
 // values and missing files are errors.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
-	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
+	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "VAULT_KEK_FILE", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
 		t.Setenv("BINNACLE_"+name, "")
 	}
 	llm := filepath.Join(t.TempDir(), "llm.json")
-	write(t, filepath.Dir(llm), map[string]string{"llm.json": `{"surplus":1}`, "mesh.yaml": "data: /f\ngateway: {capture: hashed}\nnats: {max_store: 64MiB}\n"})
+	write(t, filepath.Dir(llm), map[string]string{"llm.json": `{"surplus":1}`, "kek": strings.Repeat("00", 32) + "\n", "mesh.yaml": "data: /f\ngateway: {capture: hashed}\nnats: {max_store: 64MiB}\n"})
 	file := filepath.Join(filepath.Dir(llm), "mesh.yaml")
 	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12, ArtifactQuota: 1e11, Warm: 4, EgressHosts: []string{"*"}, Sandboxes: sessionrunner.HeldConfig{Max: 8, PerTenant: 4}}
 	with := func(change func(*mesh.Config)) mesh.Config { c := base; change(&c); return c }
@@ -221,8 +221,9 @@ func TestMeshConfig(t *testing.T) {
 		{"--power=false --mirror=false", "BINNACLE_DURABILITY=power BINNACLE_MIRROR=1", base, ""},
 		{"", "BINNACLE_DURABILITY=process", base, ""},
 		{"--policy a --policy b,c", "", with(func(c *mesh.Config) { c.Policies = []string{"a", "b,c"} }), ""},
-		{"", "BINNACLE_VAULT_KEK=" + strings.Repeat("00", 32), with(func(c *mesh.Config) { c.VaultKEK = make([]byte, 32) }), ""},
-		{"", "BINNACLE_VAULT_KEK=short", base, "BINNACLE_VAULT_KEK"},
+		{"", "BINNACLE_VAULT_KEK_FILE=" + filepath.Join(filepath.Dir(llm), "kek"), with(func(c *mesh.Config) { c.VaultKEK = make([]byte, 32) }), ""},
+		{"", "BINNACLE_VAULT_KEK_FILE=" + llm, base, llm},
+		{"", "BINNACLE_VAULT_KEK=" + strings.Repeat("00", 32), base, "BINNACLE_VAULT_KEK is now BINNACLE_VAULT_KEK_FILE"},
 		{"--config " + file, "", with(func(c *mesh.Config) { c.Dir, c.Capture, c.MaxStore = "/f", "hashed", 64<<20 }), ""},
 		{"--data g --capture off", "BINNACLE_CONFIG_FILE=" + file, with(func(c *mesh.Config) { c.Dir, c.Capture, c.MaxStore = "g", "off", 64<<20 }), ""},
 		{"--config " + file, "BINNACLE_DURABILITY=replicated", base, "/durability"},
