@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// cancellation returns the entry of an event of a service that requests the cancellation of
-// the call in a tenant.
+// cancellation returns the entry of an event by which a service requests the cancellation
+// of the call in a tenant. It appends the event if store is true.
 func cancellation(tt *tenantsTest, service, tenant string, store bool) eventlog.Entry {
 	tt.Helper()
 	by := &emit.Emitter{Log: tt.log, Tenant: tenant, Source: service + "/" + service + "-1", Now: time.Now}

@@ -19,7 +19,7 @@ func newProposer(log eventlog.Log) *Proposer {
 	return &Proposer{Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: "t"}, Instance: "gw1"}
 }
 
-// request returns the request of call c-1.
+// request returns the request of call c-1 after change, unless change is nil.
 func request(change func(*Request)) Request {
 	r := Request{ID: "c-1", Kind: "tool.noop", Args: []byte("{}"), Actor: "ann", Client: "-", Session: "s-1", Timeout: time.Minute}
 	if change != nil {
@@ -41,7 +41,7 @@ func data(name string) []byte {
 	return []byte(`{}`)
 }
 
-// entry returns a ledger entry with an event of call c-1.
+// entry returns a ledger entry with an event of the given call.
 func entry(t *testing.T, service, name, call string, data []byte) eventlog.Entry {
 	t.Helper()
 	e := &contract.Event{ID: emit.NewID("e"), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
