@@ -72,8 +72,8 @@ func (c *cell) event(tenant, service, name string, d canon.Document) {
 	c.causedBy(cause, tenant, service, name, d)
 }
 
-// claim stores a call of a kind in a tenant, in a session of its own, and returns the id of
-// its claim.
+// claim stores an allowed and a denied call of a kind in a tenant, in a session of their
+// own, and returns the id of the claim of the allowed one.
 func (c *cell) claim(tenant, kind string) string {
 	before, session := c.kind, fmt.Sprint("s-op-", c.lamport)
 	c.kind = kind
@@ -121,7 +121,7 @@ func made() *contract.TenantCreated {
 	return &contract.TenantCreated{Admin: "ann", Organization: "acme", Project: "shop", Environment: "x", Tenant: "acme_shop_x"}
 }
 
-// by stores a call of the cell with another actor.
+// by stores an allowed and a denied call of an actor in the cell's tenant.
 func (c *cell) by(actor string) {
 	c.actor = actor
 	c.in(contract.CellTenant, "s-by")
@@ -170,7 +170,8 @@ func (c *cell) trust(event, tenant, name, owner, use string) {
 	c.event(tenant, "provision", event, &d)
 }
 
-// withP1 stores a call of a tenant whose decision names another P1 bundle.
+// withP1 stores an allowed and a denied call of a tenant, whose decisions name a P1
+// bundle.
 func (c *cell) withP1(tenant, digest string) {
 	before := c.pol
 	c.pol.P1 = digest

@@ -106,8 +106,9 @@ func (w *world) store(e *contract.Event) {
 
 var ceilings = guard.Ceilings{MaxCents: 1, Sandbox: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1024, Pids: 8, Tier: "process", WallMS: 1000}, StartWindowMS: 60000}
 
-// call adds one call to the ledger, with its outcome: the call is allowed and has the
-// status w.ends if allow is set, and otherwise is denied. If big is set, its contents are stored as objects.
+// call adds one call to the ledger, with its outcome. The call is allowed if allow is set,
+// and otherwise is denied. The outcome of an allowed call has the status w.ends; if w.ends
+// is "-", there is no outcome. If big is set, the contents are stored as objects.
 func (w *world) call(session, id string, allow, big bool) {
 	body := []byte(`{"text":"` + id + `"}`)
 	if big {

@@ -35,8 +35,9 @@ type sigVector struct {
 	OK        bool            `json:"ok"`
 }
 
-// signatures returns one vector for each domain of package sign, one for each of three
-// messages with a domain separation of their own (attestation, checkpoint and
+// signatures returns one vector for each of eight domains of package sign (those for
+// artifact links, for the cell, for operators and for snapshots have none), one for each
+// of three messages with a domain separation of their own (attestation, checkpoint and
 // cosignature), and signatures that must not verify.
 func signatures(t *testing.T) []sigVector {
 	w := sample(t, 1)

@@ -52,8 +52,9 @@ func TestParseAuthority(t *testing.T) {
 	}
 }
 
-// FuzzParseHost requires that a canonical form is read as itself, and that it has none of
-// the characters that separate parts of a URL.
+// FuzzParseHost checks that a canonical form is read as itself, is in lower case, is an IP
+// address only if ParseHost returns that address, and has none of the characters that
+// separate parts of a URL, except the colons of an IPv6 address.
 func FuzzParseHost(f *testing.F) {
 	for _, s := range []string{"example.org", "127.1", "0x7f.1", "[::1]", "fe80::1%eth0", "a..b", "::ffff:1.2.3.4", "xn--a.b", "1.2.3.4."} {
 		f.Add(s)

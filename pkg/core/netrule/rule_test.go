@@ -207,8 +207,9 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// TestIntersectDecides compares random requests: what the intersection allows is what
-// both lists allow, with the first rule's mode and credential.
+// TestIntersectDecides shows, for random lists of rules, that their intersection allows a
+// request exactly if both lists allow it, and with the credential that the first list
+// gives it.
 func TestIntersectDecides(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	pick := func(s ...string) string { return s[rnd.IntN(len(s))] }
@@ -300,8 +301,8 @@ func TestValue(t *testing.T) {
 }
 
 // FuzzRules reads rules as JSON and decides a request. The intersection of rules with
-// themselves must decide it equally, and a path that a rule with paths allows must not
-// climb out of the folder that the pattern names.
+// themselves must decide it equally, and a path that a rule with paths allows must begin
+// with a slash and have no segment "..".
 func FuzzRules(f *testing.F) {
 	f.Add(`[{"host":"a.test","mode":"http","paths":["/v1/**"],"methods":["GET"]}]`, "a.test", "GET", "/v1/../x")
 	f.Add(`[{"host":"*.test","mode":"http","port":80,"credential":{"secret":"s","header":"h","format":"{}"}}]`, "a.b.test", "PUT", "/%2e")
