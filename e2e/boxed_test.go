@@ -56,9 +56,10 @@ func TestBoxed(t *testing.T) {
 	}
 }
 
-// TestSandboxQueue shows that a call that finds no free sandbox waits, which the ledger,
-// /readyz and the metrics show with its position, and then runs, and that a call above the
-// tenant's half of the queue is refused with 503 and may be repeated.
+// TestSandboxQueue shows that a call that finds no free sandbox waits and then runs,
+// that the ledger shows its position, and /readyz and the metrics the number of
+// waiting calls, and that a call above the tenant's half of the queue is refused with
+// 503 and succeeds when the queue is empty.
 func TestSandboxQueue(t *testing.T) {
 	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 6}\n"})
 	state := func() string {

@@ -116,8 +116,8 @@ var mutations = map[string][]mutation{
 
 var serial int
 
-// TestConformCanFail shows for each gate that the conformance run fails for several
-// mutations of the responses, and that the gate does not pass.
+// TestConformCanFail shows for each gate that the conformance run fails for each of
+// the gate's mutations of the responses, and that the gate does not pass.
 func TestConformCanFail(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	var names []string

@@ -63,7 +63,7 @@ func survives(t *testing.T, what string, cmd *exec.Cmd) {
 
 // TestHostileEntrances shows that programs that read documents from outside survive
 // hostile ones or exit with an error: the command line, both verifiers, the proxy, and
-// every service that receives messages over NATS.
+// the services that receive messages over NATS, except mcp-router and egress-broker.
 func TestHostileEntrances(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	binnacle, dir := harness.Bin(t, "binnacle"), t.TempDir()
@@ -178,8 +178,9 @@ func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *ex
 	}
 }
 
-// hostileFrames publishes hostile frames and events to every service, with the stolen
-// identity of each service, and checks that every process is still running.
+// hostileFrames publishes hostile events, and hostile frames to all services except
+// mcp-router and egress-broker, with the stolen identity of each service. It checks
+// that every process is still running.
 func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
 	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "work": "work-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}

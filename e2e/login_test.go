@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// tokens is the response to a grant that a test reads.
+// tokens holds the members of the response to a grant that the test reads.
 type tokens struct {
 	Access  string `json:"access_token"`
 	Refresh string `json:"refresh_token"`
@@ -36,10 +36,11 @@ func grantAt(t *testing.T, m *harness.Mesh, addr, path string, form url.Values) 
 	return out
 }
 
-// TestLoginsEverywhere shows that the tokens of a login are valid at every gateway, that
-// they end at every gateway within a second, that a refresh token is used once, whichever
-// gateways receive it at the same time, that tokens are valid after the gateways' key was
-// rotated, and not after it was revoked, and that failed attempts are delayed.
+// TestLoginsEverywhere shows that the tokens of a login are valid at every gateway,
+// that they end at every gateway within three seconds, that a refresh token can be
+// used once and repeated once, whichever gateways receive it, that tokens are valid
+// after the gateways' key was rotated, and not after it was revoked, and that an
+// attempt after several failed ones is refused with 429.
 func TestLoginsEverywhere(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.StartGateway("gateway-b")

@@ -25,8 +25,9 @@ type upstream struct {
 	stop      func() // ends the server
 }
 
-// newUpstream starts an MCP server of both wires with tools, a resource and a prompt. It
-// listens on the address listen, such as 127.0.0.1:0.
+// newUpstream starts an MCP server with tools, a resource and a prompt, which supports
+// the protocol versions 2025-11-25 and 2026-07-28. It listens on the address listen,
+// such as 127.0.0.1:0.
 func newUpstream(t testing.TB, listen, host string) *upstream {
 	t.Helper()
 	caps := &mcp.ServerCapabilities{}
@@ -97,7 +98,7 @@ func permit(t *testing.T, m *harness.Mesh, hosts ...string) {
 	cli(t, m, "policy", "activate", m.Dir+"/keys/p0.json")
 }
 
-// bearerOf adds the token of a mesh to requests.
+// bearerOf adds a token and, unless it is empty, the name of a session to requests.
 type bearerOf struct{ token, session string }
 
 func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -134,7 +135,7 @@ func addServer(t *testing.T, m *harness.Mesh, settings string) {
 }
 
 // TestFederation adds an MCP server, and uses its tools, resources and prompts from
-// clients of both wires, while each call has its receipt.
+// clients of both protocol versions. Each call must have its receipt.
 func TestFederation(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +225,8 @@ func federated(t *testing.T, m *harness.Mesh, version string) {
 	}
 }
 
-// text returns the first content of a result.
+// text returns the first content of a result, or "" if it is not text or there is
+// none.
 func text(r *mcp.CallToolResult) string {
 	if r == nil || len(r.Content) == 0 {
 		return ""
@@ -257,10 +259,11 @@ func checkReceipt(t *testing.T, m *harness.Mesh, meta mcp.Meta, kind string) {
 	t.Errorf("receipt %q of %s is not on the ledger", id, kind)
 }
 
-// TestFederationFaults shows, with two mcp-routers where there are processes, that names
-// which are taken are refused with both owners, that a change of a server's tool is denied
-// until it is approved, that the servers survive a restart, and that a server that has
-// ended is a typed error at once.
+// TestFederationFaults shows, on one process and with one process per service and two
+// mcp-routers, that a name which another server uses is refused with an error that
+// names both servers, that a call of a changed tool is denied, that the servers can be
+// used after a restart of one mcp-router, and that a call to a server that has ended
+// fails with a typed error within ten seconds.
 func TestFederationFaults(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

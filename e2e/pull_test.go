@@ -82,10 +82,10 @@ func pushed(t *testing.T, archive, digest string, ca *certs.Authority) string {
 
 // TestImagePull shows with one process, and with one process per service and two
 // session-runners, that an operator pulls an image by its digest from a registry whose
-// certificate a configured authority signed, or on a loopback address without TLS; that a
-// pull by one session-runner serves packs and held sandboxes on both; and that a registry
-// that is not configured, one with another authority, a wrong digest, a tag and a tenant's
-// call are refused.
+// certificate a configured authority signed, or on a loopback address without TLS;
+// that after a pull by one session-runner both run packs in the image, and a held
+// sandbox of it can be created; and that a registry that is not configured, one with
+// another authority, a wrong digest, a tag and a tenant's call are refused.
 func TestImagePull(t *testing.T) {
 	archives, digest := shellImages(t)
 	caFile := filepath.Join(t.TempDir(), "ca.crt")

@@ -32,8 +32,9 @@ import (
 
 // TestQueries checks the requests and the JSON responses of every query between the
 // services of a running mesh against the query's schema. The test itself sends the
-// queries that a short session does not cause, with the identities of services, so that
-// every query is checked. Of two queries, only the request is checked.
+// queries that a short session does not cause, with the identities of services, so
+// that every query is checked. Of two queries only the request is checked, and
+// session-runner.sandbox_call is not sent.
 func TestQueries(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
 	w := watchQueries(t, m)
@@ -221,8 +222,8 @@ func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code 
 }
 
 // until repeats a query that is answered from a view until ok accepts the response,
-// since the view may not have applied the newest events yet. It fails the test after 20
-// seconds.
+// since the view may not have applied the newest events yet. It fails the test after
+// 20 seconds, or at once if a query fails.
 func until[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, ok func(A) bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {

@@ -67,7 +67,7 @@ func shellImages(t *testing.T) (dir, digest string) {
 	return dir, digest
 }
 
-// heldMesh is a mesh whose calls for held sandboxes a test makes.
+// heldMesh makes calls for held sandboxes on a mesh.
 type heldMesh struct {
 	t *testing.T
 	m *harness.Mesh
@@ -92,7 +92,8 @@ func (h *heldMesh) call(token, session, tool, args string) (int, map[string]any,
 	return r.Status, doc.Output, string(r.Body)
 }
 
-// must is a call of the administrator that must succeed.
+// must calls a tool in a session as the administrator, and returns the output. The
+// call must succeed.
 func (h *heldMesh) must(session, tool, args string) map[string]any {
 	h.t.Helper()
 	status, out, body := h.call("", session, tool, args)
@@ -102,7 +103,7 @@ func (h *heldMesh) must(session, tool, args string) map[string]any {
 	return out
 }
 
-// sh runs a script and returns its output.
+// sh runs a script in the sandbox of a session and returns its standard output.
 func (h *heldMesh) sh(session, script string) string {
 	h.t.Helper()
 	args, _ := json.Marshal(map[string]any{"command": []string{"/bin/sh", "-c", script}})

@@ -120,8 +120,8 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	return out
 }
 
-// TestComposeScale shows that two instances of each scalable service work behind one
-// port, that keys can be rotated and revoked under load without a failed call, that new
+// TestComposeScale shows that two instances each of six services work behind one port,
+// that keys can be rotated and revoked under load without a failed call, that new
 // connections do not fail after a gateway was killed, and that a second instance of
 // audit is rejected.
 func TestComposeScale(t *testing.T) {

@@ -189,7 +189,7 @@ type settlement struct {
 	who    string
 	mark   string            // occurs in the content and the names of the tenant, and nowhere else
 	ids    map[string]string // ids of the tenant, by kind
-	n      int               // number of calls that the method calls has made
+	n      int               // number of runs of the method calls; makes the text and the idempotency key of each run distinct
 }
 
 // settle uses every facility whose state is separate for each tenant: calls, models,
@@ -268,8 +268,9 @@ func (s *settlement) labels() {
 	s.ids["secret call"] = r.Header.Get("X-Binnacle-Call-Id")
 }
 
-// keys makes a virtual key, a secret, a delegation and a call with an idempotency key, whose
-// names occur in no other tenant, and notes the id of the tenant's token.
+// keys makes a virtual key, a secret, a delegation, an artifact and a call with an
+// idempotency key, whose names occur in no other tenant, and notes the id of the
+// tenant's token.
 func (s *settlement) keys() {
 	s.ids["secret"], s.ids["idempotency key"], s.ids["principal"] = s.mark+"-secret", s.mark+"-once", s.who
 	s.must(200, "POST", "/api/v1/secrets", `{"name":"`+s.ids["secret"]+`","value":"`+s.mark+`-value"}`)

@@ -132,8 +132,8 @@ func TestVault(t *testing.T) {
 	}
 }
 
-// TestVaultBrokers shows that two brokers share Vault: both run, and while one is killed
-// calls that use secrets go on, with two gateways and two session-runners.
+// TestVaultBrokers shows that two brokers share Vault: both run, and while one is
+// killed calls that use secrets go on, with two session-runners.
 func TestVaultBrokers(t *testing.T) {
 	v := vaulttest.Start(t, vaulttest.Options{})
 	m := harness.Processes(t, harness.Options{Config: vaultConfig(t, v)})

@@ -86,10 +86,11 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 	}
 }
 
-// In an earlier version, a service answered any query of any other service, and sent the
-// response to an inbox of a third one. The test sends queries to each service with each
-// identity. It checks that only permitted queries are answered, and that a query is not
-// answered if its id is that of another service's query or has another form.
+// In an earlier version, a service answered any query of any other service, and sent
+// the response to an inbox of a third one. The test sends queries to each service with
+// each identity. It checks that queries that are not permitted, and only these, are
+// refused, and that a query gets no response if its id is that of another service's
+// query or has another form.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return // the embedded server has no listener; TestOneProcessListener and TestJointPermissions cover it

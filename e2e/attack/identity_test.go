@@ -344,7 +344,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	reviewGlass(t, m, "bob-125")
 })
 
-// reviewGlass reviews the break-glass access that the administrator opened.
+// reviewGlass reviews each break-glass access that the administrator opened and that
+// has no review yet.
 func reviewGlass(t *testing.T, m *harness.Mesh, reviewer string) {
 	t.Helper()
 	tok := mint(t, m, reviewer, "policy:admin")

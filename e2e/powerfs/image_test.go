@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWrite shows what images of a record hold if nothing of the unsynced changes is on
-// disk, and if all of it is.
+// TestWrite shows what images of a record hold if none of the unsynced changes is on
+// disk, and if all of them are.
 func TestWrite(t *testing.T) {
 	log := []op{
 		{Kind: opEntry, Dir: root, Name: "dir", ID: 1, Folder: true},

@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// manifest holds what the page has of a manifest.
+// manifest holds the members of a manifest that the generated page shows.
 type manifest struct {
 	Name, Description, Class, Image string
 	EgressHosts                     []string `yaml:"egress_hosts"`
@@ -32,7 +32,7 @@ type manifest struct {
 	}
 }
 
-// schema holds what the page has of a JSON Schema.
+// schema holds the members of a JSON Schema that the generated page shows.
 type schema struct {
 	Required   []string
 	Properties map[string]map[string]any

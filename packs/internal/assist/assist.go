@@ -28,8 +28,8 @@ type Recommendation struct {
 	Why    string          `json:"why"`
 }
 
-// RouteOutput is the output of mesh.route. Recommendation.Tool is "" if no tool fits, and
-// Gap then says what is missing.
+// RouteOutput is the output of mesh.route. Recommendation.Tool is "" if no tool fits,
+// and Gap then describes what is missing.
 type RouteOutput struct {
 	Recommendation Recommendation   `json:"recommendation"`
 	Alternatives   []Recommendation `json:"alternatives"`

@@ -103,8 +103,8 @@ func typed(err error) *Error {
 	return Fail(HandlerFailed, "%v", err)
 }
 
-// Bytes decodes an argument in base64. pointer is its JSON pointer. The error is for one
-// that is not base64, or has more than limit bytes.
+// Bytes decodes an argument in base64. pointer is its JSON pointer. It returns an
+// error if the argument is not base64, or has more than limit bytes.
 func Bytes(pointer, b64 string, limit int) ([]byte, error) {
 	if base64.StdEncoding.DecodedLen(len(b64)) > limit+2 {
 		return nil, Invalid(pointer, "more than %d bytes", limit)

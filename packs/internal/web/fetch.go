@@ -42,9 +42,10 @@ func Client() *http.Client {
 	}}
 }
 
-// Do sends a request and returns the response with the first limit bytes of its body. A
-// refusal of the proxy is an error that names its reason (the field Proxy-Status, RFC
-// 9209), and so is a server that does not respond.
+// Do sends a request and returns the response, the first limit bytes of its body, and
+// whether the body is longer. The response's Body is closed. A refusal of the proxy is
+// an error that names its reason (the field Proxy-Status, RFC 9209), and so is a
+// server that does not respond.
 func Do(c *http.Client, r *http.Request, limit int64) (*http.Response, []byte, bool, error) {
 	resp, err := c.Do(r)
 	if err != nil {
@@ -79,7 +80,7 @@ type FetchInput struct {
 	Body    string            `json:"body"`
 }
 
-// FetchOutput is the output of http.fetch. Body is base64 if Encoding says so.
+// FetchOutput is the output of http.fetch. Body is base64 if Encoding is "base64".
 type FetchOutput struct {
 	URL       string            `json:"url"` // after redirects
 	Status    int               `json:"status"`

@@ -352,8 +352,8 @@ func (w *world) reveals(tenant, path string, body []byte) {
 	}
 }
 
-// cells checks that every instance reaches the recorded state of the cell and its tenants
-// within a minute.
+// cells checks that every running instance reaches the recorded state of the cell and
+// its tenants within a minute.
 func (w *world) cells() {
 	wrong := ""
 	if !w.until(time.Minute, func() bool { wrong = w.differing(); return wrong == "" }) {
