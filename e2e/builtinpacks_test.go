@@ -14,8 +14,8 @@ import (
 )
 
 // connected returns a folder with the built-in packs, whose manifests name the given host
-// in place of those that they ship with.
-func connected(t *testing.T, host string) string {
+// and mail server in place of those that they ship with.
+func connected(t *testing.T, host, mail string) string {
 	t.Helper()
 	dir, bin := t.TempDir(), filepath.Join(harness.Root(), "bin/packs")
 	files, err := filepath.Glob(filepath.Join(bin, "*.pack.yaml"))
@@ -33,7 +33,9 @@ func connected(t *testing.T, host string) string {
 	}
 	addr, port, _ := strings.Cut(host, ":")
 	here := fmt.Sprintf("host: %s, port: %s, mode: http", addr, port)
-	names := strings.NewReplacer(`egress_hosts: [www.example.com]`, fmt.Sprintf("egress_hosts: [%q]", host), "host: mesh.example.com", here, "host: api.github.com", here, "host: search.example.com", here, "- {host: www.example.com}", "",
+	_, mailPort, _ := strings.Cut(mail, ":")
+	names := strings.NewReplacer("smtp://mail.example.com:587", "smtp+plain://"+mail, "host: mail.example.com, port: 587", "host: 127.0.0.1, port: "+mailPort, "hosts: [mail.example.com]", "hosts: [127.0.0.1]",
+		`egress_hosts: [www.example.com]`, fmt.Sprintf("egress_hosts: [%q]", host), "host: mesh.example.com", here, "host: api.github.com", here, "host: search.example.com", here, "- {host: www.example.com}", "",
 		"https://search.example.com", "http://"+host, "https://mesh.example.com", "http://"+host, "env: [BINNACLE_PACK=github", fmt.Sprintf("env: [\"GITHUB_API_URL=http://%s\", BINNACLE_PACK=github", host))
 	put(filepath.Join(bin, "builtin"), "builtin", func(s string) string { return s })
 	for _, f := range files {
@@ -53,7 +55,7 @@ func connected(t *testing.T, host string) string {
 // redirect to a host that is not permitted is refused, that the broker adds the secrets, which
 // are neither in outputs nor on the ledger, and that a pack is denied without the ceilings.
 func TestConnectedPacks(t *testing.T) {
-	const token, key = "gh-t0ken-of-the-test", "vk-of-the-test"
+	const token, key, login = "gh-t0ken-of-the-test", "vk-of-the-test", "l0gin-of-the-test"
 	var site *httptest.Server
 	site = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		auth := r.Header.Get("Authorization")
@@ -88,9 +90,11 @@ func TestConnectedPacks(t *testing.T) {
 	}))
 	defer site.Close()
 	host := strings.TrimPrefix(site.URL, "http://")
+	mails, mail := startMail(t)
+	_, mailPort, _ := strings.Cut(mail, ":")
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
-			m := start(t, harness.Options{Packs: connected(t, host), Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
+			m := start(t, harness.Options{Packs: connected(t, host, mail), Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
 			call := func(tool, args string) (int, string) {
 				t.Helper()
 				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, "s-connected", args)
@@ -102,9 +106,9 @@ func TestConnectedPacks(t *testing.T) {
 			if status, body := call("http.fetch", `{"url":"`+site.URL+`/tides"}`); status != 403 || !strings.Contains(body, "DATA_EGRESS_BLOCKED") {
 				t.Errorf("without ceilings: %d %s", status, body)
 			}
-			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q]}`, host)))
+			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q],"egress":[{"host":"127.0.0.1","port":%s,"mode":"tcp"}]}`, host, mailPort)))
 			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
-			for name, value := range map[string]string{"github-token": token, "pack-llm-key": key} {
+			for name, value := range map[string]string{"github-token": token, "pack-llm-key": key, "smtp-login": "ann:" + login} {
 				if out, err := m.CLIStdin(value, "secret", "put", name); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
@@ -130,10 +134,50 @@ func TestConnectedPacks(t *testing.T) {
 			if status, body := call("http.fetch", `{"url":"`+site.URL+`/away"}`); status != 400 || !strings.Contains(body, "egress to 169.254.169.254 was refused") {
 				t.Errorf("a redirect: %d %s", status, body)
 			}
+			mails.mails = nil
+			sendsMail(t, m, mails)
 			for _, e := range ledger(t, m) {
-				if strings.Contains(string(e.Data), token) || strings.Contains(string(e.Data), key) {
+				if strings.Contains(string(e.Data), token) || strings.Contains(string(e.Data), login) || strings.Contains(string(e.Data), key) {
 					t.Errorf("%s contains a secret", e.Name)
 				}
+			}
+		})
+	}
+}
+
+// TestPackTest calls the built-in packs with the examples of their manifests, each in its
+// sandbox, on one process and with one process per service. It shows that an example whose
+// output differs fails.
+func TestPackTest(t *testing.T) {
+	packs := filepath.Join(harness.Root(), "bin/packs")
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{})
+			var results []struct{ Pack, Result, Error string }
+			if out := cli(t, m, "pack", "test", packs, "--json"); json.Unmarshal([]byte(out), &results) != nil {
+				t.Fatal(out)
+			}
+			passed := map[string]bool{}
+			for _, r := range results {
+				passed[r.Pack] = r.Result == "passed"
+			}
+			for _, p := range []string{"doc.parse", "image.convert", "slides.render", "sql.query"} {
+				if !passed[p] {
+					t.Errorf("%s: %+v", p, results)
+				}
+			}
+			dir := t.TempDir()
+			for _, f := range []string{"builtin", "sql.query.pack.yaml"} {
+				body, err := os.ReadFile(filepath.Join(packs, f))
+				if err == nil {
+					err = os.WriteFile(filepath.Join(dir, f), []byte(strings.Replace(string(body), "rows: [[Monday, 3.5]]", "rows: [[Monday, 4]]", 1)), 0o755)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if out, err := m.CLI("pack", "test", dir); err == nil || !strings.Contains(out, "1 of 1 examples failed") {
+				t.Errorf("another output: %v\n%s", err, out)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ module github.com/binnacle-mesh/binnacle/e2e
 go 1.26.0
 
 require (
+	github.com/emersion/go-smtp v0.25.1
 	github.com/google/go-containerregistry v0.20.6
 	github.com/hanwen/go-fuse/v2 v2.9.0
 	github.com/modelcontextprotocol/go-sdk v1.8.0
@@ -23,6 +24,7 @@ require (
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect

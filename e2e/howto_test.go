@@ -305,7 +305,7 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 		if err := os.Symlink(m.Dir, filepath.Join(work, "data")); err != nil {
 			t.Fatal(err)
 		}
-		return []string{"BINNACLE_ADDR=" + m.Addr}, []string{"127.0.0.1:8080", m.Addr}
+		return []string{"BINNACLE_ADDR=" + m.Addr, "PACKS=" + filepath.Join(harness.Root(), "bin/packs")}, []string{"127.0.0.1:8080", m.Addr}
 	}
 }
 

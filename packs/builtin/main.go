@@ -11,8 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/document"
 	"github.com/binnacle-mesh/binnacle/packs/internal/github"
 	"github.com/binnacle-mesh/binnacle/packs/internal/image"
+	"github.com/binnacle-mesh/binnacle/packs/internal/mail"
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 	"github.com/binnacle-mesh/binnacle/packs/internal/slides"
+	"github.com/binnacle-mesh/binnacle/packs/internal/sql"
 	"github.com/binnacle-mesh/binnacle/packs/internal/web"
 )
 
@@ -28,10 +30,13 @@ var packs = map[string]pack.Func{
 	"github.release.create": pack.Of(github.ReleaseCreate),
 	"http.fetch":            pack.Of(web.Fetch),
 	"image.convert":         pack.Of(image.Convert),
+	"mail.send":             pack.Of(mail.Send),
 	"mesh.plan":             pack.Of(assist.Plan),
 	"mesh.route":            pack.Of(assist.Route),
 	"research.deep":         pack.Of(web.Research),
 	"slides.render":         pack.Of(slides.Render),
+	"sql.query":             pack.Of(sql.QueryFile),
+	"sql.server.query":      pack.Of(sql.QueryServer),
 	"web.scrape":            pack.Of(web.Scrape),
 }
 

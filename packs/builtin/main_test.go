@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/binnacle-mesh/binnacle/packs/internal/mail/mailtest"
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
@@ -98,9 +99,13 @@ func run(t *testing.T, name, input string) (out map[string]any, failure *pack.Er
 	return nil, doc.Error
 }
 
+// elsewhere holds the packs whose tests with a real server are beside their code.
+var elsewhere = map[string]bool{"sql.server.query": true} // TestPostgres
+
 // TestPacks runs every pack of the program against local servers and documents. A pack
 // without a case fails the test.
 func TestPacks(t *testing.T) {
+	database := exampleOf(t, "sql.query")["database_b64"].(string)
 	const gh = `"repo":"octo/harbor","_secrets":{"github-token":"gh-token"}`
 	const llm = `"model":"m","_secrets":{"pack-llm-key":"vk"}`
 	cases := map[string]struct{ input, completion, want string }{
@@ -117,12 +122,25 @@ func TestPacks(t *testing.T) {
 		"mesh.plan":             {`{"user_intent":"i",` + llm + `}`, "Here:\n```json\n{\"steps\":[{\"tool\":\"doc.parse\",\"args\":{\"a\":1}},{\"tool\":\"image.convert\"}]}\n```", `{"complexity":"pack-chain","model":"m","steps":[{"args":{"a":1},"order":1,"rationale":"","tool":"doc.parse"},{"args":{},"order":2`},
 		"mesh.route":            {`{"user_intent":"i",` + llm + `}`, `{"recommendation":{"tool":"image.convert","suggested_inputs":{"width":9},"why":"w"},"alternatives":[{"tool":"none.such"},{"tool":"doc.parse"}]}`, `{"alternatives":[{"suggested_inputs":{},"tool":"doc.parse","why":""}],"gap":"","model":"m","recommendation":{"suggested_inputs":{"width":9},"tool":"image.convert","why":"w"}}`},
 		"research.deep":         {`{"query":"tides",` + llm + `}`, "Twice a day [1].", `"sources_used":1,"synthesis":"Twice a day [1]."`},
+		"mail.send":             {`{"to":["bob@mail.test"],"subject":"Tides","text":"High at noon."}`, "", `"recipients":1`},
+		"sql.query":             {`{"query":"SELECT day FROM tides","database_b64":"` + database + `"}`, "", `{"columns":["day"],"count":2,"rows":[["Monday"],["Monday"]],"truncated":false}`},
 		"slides.render":         {`{"markdown":"---\ntheme: x\n---\n# A\n\n<script>alert(1)</script>\n\n---\n\n# B","format":"html"}`, "", `"slides":2`},
 		"web.scrape":            {`{"url":"URL/tides"}`, "", `"title":"Tides"`},
 	}
+	server, addr := mailtest.Start(t, false, false)
+	t.Setenv("SMTP_URL", "smtp+plain://"+addr)
+	t.Setenv("MAIL_FROM", "harbour@mail.test")
+	defer func() {
+		if n := len(server.Mails()); n != 1 {
+			t.Errorf("%d messages were sent", n)
+		}
+	}()
 	for name := range packs {
 		t.Run(name, func(t *testing.T) {
 			c, ok := cases[name]
+			if elsewhere[name] {
+				return
+			}
 			if !ok {
 				t.Fatal("no case: add one")
 			}
@@ -223,6 +241,22 @@ func TestManifests(t *testing.T) {
 			t.Errorf("packs/manifests has no %s.pack.yaml", name)
 		}
 	}
+}
+
+// exampleOf returns the input of the first example of a manifest.
+func exampleOf(t *testing.T, name string) map[string]any {
+	t.Helper()
+	body, err := os.ReadFile("../manifests/" + name + ".pack.yaml")
+	var m struct {
+		Examples []struct{ Input map[string]any }
+	}
+	if err == nil {
+		err = yaml.Unmarshal(body, &m)
+	}
+	if err != nil || len(m.Examples) == 0 {
+		t.Fatal(name, err)
+	}
+	return m.Examples[0].Input
 }
 
 func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }

@@ -77,7 +77,7 @@ var invocations = []invocation{
 	{line: "password set json-%d", in: "correct horse battery"}, {line: "password set json-%d", in: "short", code: exitUsage}, {line: "password remove json-%d"}, {line: "device approve nosuch", code: exitFailed},
 	{line: "image list", code: exitDenied}, {line: "image gc --dry-run", code: exitDenied}, {line: "image import none.tar", code: exitDenied}, {line: "image build x", code: exitUsage}, {line: "image nosuch", code: exitUsage},
 	{line: "pack list"}, {line: "pack info noop"}, {line: "pack info nop", code: exitFailed}, {line: "pack run noop {\"n\":1} --session s-json"}, {line: "pack new json-%d --packs DIR/packs"}, {line: "pack new json --language cobol", code: exitUsage},
-	{line: "pack validate DIR/good"}, {line: "pack validate DIR/none", code: exitFailed}, {line: "pack nosuch", code: exitUsage},
+	{line: "pack validate DIR/good"}, {line: "pack validate DIR/none", code: exitFailed}, {line: "pack test DIR/good"}, {line: "pack test DIR/none", code: exitFailed}, {line: "pack test", code: exitUsage}, {line: "pack nosuch", code: exitUsage},
 	{line: "completion bash"}, {line: "completion nosuch", code: exitUsage}, {line: "manual DIR/man-%d"}, {line: "manual", code: exitUsage},
 	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
 }

@@ -26,7 +26,7 @@ var packTemplates embed.FS
 // packLanguages maps the languages of pack new to the extension of the program.
 var packLanguages = map[string]string{"go": ".go", "python": ".py", "shell": ".sh", "typescript": ".ts"}
 
-// newPackCmd returns the command pack, which shows, runs, writes and checks packs.
+// newPackCmd returns the command pack, which shows, runs, writes, checks and tests packs.
 func newPackCmd(c *env) *cobra.Command {
 	list := newToolsCmd(c)
 	list.Use, list.Short, list.Example = "list", "List the packs of the mesh", "  binnacle pack list\n  binnacle pack list --output json"
@@ -34,8 +34,8 @@ func newPackCmd(c *env) *cobra.Command {
 	run.Use, run.Short, run.Example = "run NAME [ARGS-JSON]", "Call a pack and print its output", "  binnacle pack run image.convert '{\"image_b64\":\"…\",\"format\":\"png\"}'"
 	return group(&cobra.Command{
 		Use:     "pack COMMAND",
-		Short:   "Show, run, write and check packs",
-		Long:    "Show and run the packs of the mesh, and write and check packs in a folder.",
+		Short:   "Show, run, write, check and test packs",
+		Long:    "Show and run the packs of the mesh, and write, check and test packs in a folder.",
 		Example: "  binnacle pack list\n  binnacle pack new count --language python --packs packs\n  binnacle pack validate packs",
 	}, list, &cobra.Command{
 		Use:               "info NAME",
@@ -44,7 +44,7 @@ func newPackCmd(c *env) *cobra.Command {
 		Args:              takes(1, 1),
 		ValidArgsFunction: completeTools(c),
 		RunE:              func(cmd *cobra.Command, args []string) error { return packInfo(cmd.Context(), c, args[0]) },
-	}, run, newPackNewCmd(c), newPackValidateCmd(c))
+	}, run, newPackNewCmd(c), newPackValidateCmd(c), newPackTestCmd(c))
 }
 
 // packInfo prints the document of one tool.
@@ -157,15 +157,15 @@ func newPackValidateCmd(c *env) *cobra.Command {
 // validatePacks prints the packs of a folder. If a pack is not valid, it prints none
 // and returns an error with all problems.
 func validatePacks(c *env, dir, images string) error {
-	tools, problems := sessionrunner.CheckPacks(dir, images)
+	packs, problems := sessionrunner.CheckPacks(dir, images)
 	type valid struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`
 		Tier    string `json:"tier"`
 	}
 	list := []valid{}
-	for _, t := range tools {
-		list = append(list, valid{t.Tool, t.Version, t.Sandbox.Tier})
+	for _, p := range packs {
+		list = append(list, valid{p.Tool.Tool, p.Tool.Version, p.Tool.Sandbox.Tier})
 	}
 	if len(problems) > 0 {
 		return fail(exitFailed, "%v", errors.Join(problems...))

@@ -99,4 +99,6 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	input.about.class == "E3"
 } else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_ERASURE"} if {
 	input.kind == "vault.destroy_content_key" # what it erases is gone for ever: one asks, another approves
+} else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_MAIL"} if {
+	input.kind == "tool.mail.send" # what is sent cannot be taken back
 } else := {"verdict": "ALLOW", "reason_code": "RULE_SCOPED_CALL"}

@@ -1,6 +1,7 @@
 package sessionrunner
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -9,11 +10,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 )
 
+// Example is an example of a call in the manifest of a pack. Output is nil if the manifest
+// states none. Invalid is the JSON pointer of a member of Input that violates the schema of the
+// pack, and the keyword that it violates, or "".
+type Example struct {
+	About, Invalid string
+	Input, Output  map[string]any
+}
+
+// Checked is a valid pack of a folder.
+type Checked struct {
+	Tool     contract.Tool
+	Examples []Example
+}
+
 // CheckPacks reads the packs of a folder as the service does at its start, with the images
-// of the lock files in the folders images and dir. It returns the tool documents of the
-// valid packs, and an error for each other one and for each program that cannot run on this
+// of the lock files in the folders images and dir. It returns the valid packs, and an error for each other one and for each program that cannot run on this
 // host without an image.
-func CheckPacks(dir, images string) (tools []contract.Tool, problems []error) {
+func CheckPacks(dir, images string) (valid []Checked, problems []error) {
 	lock, err := pack.ReadLock(images, dir)
 	if err != nil {
 		return nil, []error{err}
@@ -32,10 +46,28 @@ func CheckPacks(dir, images string) (tools []contract.Tool, problems []error) {
 			problems = append(problems, fmt.Errorf("pack %s: %w", p.Tool.Tool, err))
 			continue
 		}
-		tools = append(tools, p.Tool)
+		c := Checked{Tool: p.Tool}
+		for _, e := range p.Examples {
+			c.Examples = append(c.Examples, Example{About: e.About, Invalid: invalid(&checker, &p.Tool, e.Input), Input: e.Input, Output: e.Output})
+		}
+		valid = append(valid, c)
 	}
 	for _, p := range packs {
 		_ = p.Program.Close() // of memory, which packs may share
 	}
-	return tools, problems
+	return valid, problems
+}
+
+// invalid returns the pointer and the keyword of a violation of a pack's schema by an input,
+// or "".
+func invalid(checker *toolschema.Checker, t *contract.Tool, input map[string]any) string {
+	raw, err := json.Marshal(input)
+	if err != nil {
+		return err.Error()
+	}
+	pointer, keyword := checker.Where(t, raw)
+	if keyword == "" {
+		return ""
+	}
+	return pointer + ": " + keyword
 }

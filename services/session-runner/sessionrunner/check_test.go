@@ -26,8 +26,25 @@ func TestCheckPacks(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "builtin"), []byte("program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if tools, problems := CheckPacks(dir, ""); len(tools) != len(files) || len(problems) != 0 {
-		t.Errorf("%d tools of %d, %v", len(tools), len(files), problems)
+	packs, problems := CheckPacks(dir, "")
+	if len(packs) != len(files) || len(problems) != 0 {
+		t.Errorf("%d packs of %d, %v", len(packs), len(files), problems)
+	}
+	for _, p := range packs {
+		if len(p.Examples) == 0 {
+			t.Errorf("%s has no example", p.Tool.Tool)
+		}
+		for _, e := range p.Examples {
+			if e.Invalid != "" {
+				t.Errorf("%s: %s: %s", p.Tool.Tool, e.About, e.Invalid)
+			}
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "doc.parse.pack.yaml"), []byte("name: doc.parse\nprogram: builtin\ninput_schema: {properties: {a: integer}}\nexamples: [{input: {a: x}}]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if packs, _ := CheckPacks(dir, ""); packs[0].Examples[0].Invalid != "/a: type" {
+		t.Errorf("an invalid example: %+v", packs[0].Examples)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "run"), []byte("program"), 0o755); err != nil { // cmd.run
 		t.Fatal(err)

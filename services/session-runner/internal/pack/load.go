@@ -130,7 +130,7 @@ func (l *loader) make(m *manifest, file, name string) (Pack, error) {
 		return Pack{}, err
 	}
 	tool, err := m.tool(name, image, sealed.Digest)
-	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool}, err
+	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Examples: m.Examples}, err
 }
 
 // seal returns the program of a file, which it reads once.

@@ -34,6 +34,8 @@ type Pack struct {
 	Program *program.Program // the sealed executable
 	Env     []string
 	Tool    contract.Tool
+
+	Examples []Example // of the manifest
 }
 
 // manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml.
@@ -71,8 +73,8 @@ type manifest struct {
 	Examples []Example  `yaml:"examples"`
 }
 
-// Example is an example of a call in a manifest. Documentation and tests use it; the mesh
-// does not.
+// Example is an example of a call in a manifest, for documentation and `binnacle pack
+// test`. The mesh does not use it.
 type Example struct {
 	About  string         `yaml:"about"`
 	Input  map[string]any `yaml:"input"`
