@@ -176,7 +176,7 @@ func TestPackTest(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if out, err := m.CLI("pack", "test", dir); err == nil || !strings.Contains(out, "1 of 1 examples failed") {
+			if out, err := m.CLI("pack", "test", dir); err == nil || !strings.Contains(err.Error(), "1 of 1 examples failed") || !strings.Contains(out, "the manifest states") {
 				t.Errorf("another output: %v\n%s", err, out)
 			}
 		})
