@@ -51,6 +51,7 @@ var howtos = map[string]howto{
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"images.md":     {notRun: 3, setup: alone},
 	"jobs.md":       {notRun: 0, setup: withMesh(harness.Options{})},
+	"pipelines.md":  {notRun: 0, setup: withMesh(harness.Options{})},
 	"login.md":      {setup: withMesh(harness.Options{})},
 	"judge.md":      {notRun: 0, setup: withProvider},
 	"packs.md":      {notRun: 3, setup: withMesh(harness.Options{})},

@@ -27,6 +27,9 @@ var (
 	errRunning = errors.New("the call runs already")
 )
 
+// errAgain is the error of Executor.one for a call whose handler returned Result.Again.
+var errAgain = errors.New("the handler returned the call")
+
 // errNoTenant is the error of Executor.one for work of a tenant that is not known while
 // this instance has not read the ledger up to the work: the event that creates the tenant
 // may be among those that it has not read. The work is delivered again.
@@ -150,6 +153,9 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	started, res, err := x.start(ctx, runCtx, w, h)
 	if err != nil || started == nil {
 		return err
+	}
+	if res.Again {
+		return errAgain
 	}
 	return x.finish(ctx, started, &w.a, res)
 }

@@ -37,7 +37,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 			slog.Error("handler panicked", "call", a.Call.ID, "panic", w.Redactor().String(fmt.Sprint(p)))
 			res = Fail(contract.CodeInternal, "the handler panicked; see the service's log")
 		}
-		interrupted(ctx, &res)
+		if !res.Again {
+			interrupted(ctx, &res)
+		}
 		res.sent, res.facts = w.frames, w.facts // also after a panic: the frames were sent, and the facts are awaited
 		if res.Usage == nil {
 			res.Usage = &contract.Usage{}
@@ -60,7 +62,12 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, d *item) (res
 	if why := x.withheld(claim.Tenant, a); why != nil { // a freeze may have begun while arguments and secrets were fetched
 		return *why
 	}
-	res = w.redacted(x.Handler(ctx, w))
+	if res = w.redacted(x.Handler(ctx, w)); res.Again {
+		if x.ReRunable != nil && x.ReRunable(a.Call.Kind) {
+			return res
+		}
+		res = Fail(contract.CodeInternal, "the handler returned a call of a kind that may not run again")
+	}
 	if res.Usage == nil {
 		res.Usage = &contract.Usage{}
 	}

@@ -78,6 +78,10 @@ type Result struct {
 	Artifacts    []string
 	Attestation  *contract.Attestation
 	Usage        *contract.Usage
+	// Again returns the call to the queue without an outcome, so that an instance of the
+	// service runs it again; the other members are then ignored. Of a kind that
+	// Executor.ReRunable does not permit, the call fails.
+	Again bool
 
 	sent  int64 // number of frames sent
 	facts []func(context.Context) (uint64, error)
@@ -156,6 +160,10 @@ var (
 	errStopped   = errors.New("the executor is stopped")
 	errSuspended = errors.New("the tenant is suspended")
 )
+
+// Stopping reports whether the context of a handler ended because its executor is stopped.
+// The handler of a call that may run again can then return Result.Again.
+func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopped) }
 
 // grace is the time that running calls have to finish once Run's context has ended.
 // After it their contexts are cancelled, and the calls that do not succeed fail with the

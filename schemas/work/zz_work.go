@@ -89,3 +89,113 @@ func (d *ArtifactRemoved) Canonical(c *canon.Codec) {
 	c.Str("service", &d.Service)
 	c.Str("upload", &d.Upload)
 }
+
+// PipelineEndedName is the event's name.
+const PipelineEndedName = "pipeline_ended"
+
+// PipelineEnded is the data of work.pipeline_ended.v1. A run of a pipeline has ended. The outcome of its call follows.
+type PipelineEnded struct {
+	Error     string `json:"error"`
+	ErrorCode string `json:"error_code"`
+	Run       string `json:"run"`
+	Status    string `json:"status"` // succeeded, failed, cancelled or timed_out
+	Step      string `json:"step"`   // step that failed; empty if none did
+}
+
+// Canonical implements canon.Document.
+func (d *PipelineEnded) Canonical(c *canon.Codec) {
+	c.Str("error", &d.Error)
+	c.Str("error_code", &d.ErrorCode)
+	c.Str("run", &d.Run)
+	c.Str("status", &d.Status)
+	c.Str("step", &d.Step)
+}
+
+// PipelineStartedName is the event's name.
+const PipelineStartedName = "pipeline_started"
+
+// PipelineStarted is the data of work.pipeline_started.v1. A run of a pipeline begins. The key of the event identifies the actor, the document and the inputs: of runs that agree in them, one is in progress at a time.
+type PipelineStarted struct {
+	CallID string         `json:"call_id"` // call pipeline.run, whose id is that of the run
+	Digest string         `json:"digest"`  // digest of the document
+	Name   string         `json:"name"`    // name of the pipeline
+	Steps  []PipelineStep `json:"steps"`   // in the order of the document
+}
+
+// Canonical implements canon.Document.
+func (d *PipelineStarted) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("digest", &d.Digest)
+	c.Str("name", &d.Name)
+	canon.List(c, "steps", &d.Steps)
+}
+
+// PipelineStep
+type PipelineStep struct {
+	ID     string   `json:"id"`
+	Mapped int64    `json:"mapped"` // 1 if the step makes a call for each item of a list, or else 0
+	Needs  []string `json:"needs"`
+	Pack   string   `json:"pack"`
+}
+
+// Canonical implements canon.Document.
+func (d *PipelineStep) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Int("mapped", &d.Mapped)
+	c.Strs("needs", &d.Needs)
+	c.Str("pack", &d.Pack)
+}
+
+// PipelineStepEndedName is the event's name.
+const PipelineStepEndedName = "pipeline_step_ended"
+
+// PipelineStepEnded is the data of work.pipeline_step_ended.v1. The call of a step has an outcome, or the step ended without a call: its condition does not hold, or its input cannot be made.
+type PipelineStepEnded struct {
+	Attempt   int64  `json:"attempt"` // 0 without a call
+	CallID    string `json:"call_id"` // empty without a call
+	Error     string `json:"error"`   // message without a call
+	ErrorCode string `json:"error_code"`
+	Item      int64  `json:"item"`     // -1 without a call
+	Outcome   int64  `json:"outcome"`  // ledger sequence of the call's outcome; 0 without a call
+	RetryMS   int64  `json:"retry_ms"` // time in milliseconds after which the call is made again; 0 if it is not
+	Run       string `json:"run"`
+	Status    string `json:"status"` // status of the call, skipped, succeeded or failed
+	Step      string `json:"step"`
+}
+
+// Canonical implements canon.Document.
+func (d *PipelineStepEnded) Canonical(c *canon.Codec) {
+	c.Int("attempt", &d.Attempt)
+	c.Str("call_id", &d.CallID)
+	c.Str("error", &d.Error)
+	c.Str("error_code", &d.ErrorCode)
+	c.Int("item", &d.Item)
+	c.Int("outcome", &d.Outcome)
+	c.Int("retry_ms", &d.RetryMS)
+	c.Str("run", &d.Run)
+	c.Str("status", &d.Status)
+	c.Str("step", &d.Step)
+}
+
+// PipelineStepStartedName is the event's name.
+const PipelineStepStartedName = "pipeline_step_started"
+
+// PipelineStepStarted is the data of work.pipeline_step_started.v1. A step of a run is about to propose a call.
+type PipelineStepStarted struct {
+	Attempt int64  `json:"attempt"` // counted from 1
+	CallID  string `json:"call_id"` // call of the step
+	Item    int64  `json:"item"`    // index of the item of a map; 0 without one
+	Kind    string `json:"kind"`    // kind of the call
+	Run     string `json:"run"`
+	Step    string `json:"step"`
+}
+
+// Canonical implements canon.Document.
+func (d *PipelineStepStarted) Canonical(c *canon.Codec) {
+	c.Int("attempt", &d.Attempt)
+	c.Str("call_id", &d.CallID)
+	c.Int("item", &d.Item)
+	c.Str("kind", &d.Kind)
+	c.Str("run", &d.Run)
+	c.Str("step", &d.Step)
+}

@@ -24,6 +24,7 @@ const (
 	IDKey        = sign.KIDPrefix // a signing or sealing key
 	IDLogin      = "l-"           // a login of a person
 	IDOutcome    = "o-"           // the event that records a caller's report received after the outcome
+	IDPipeline   = "pf-"          // runs of a pipeline by one actor with the same inputs
 	IDProposal   = "p-"           // the event that proposes a call
 	IDReceipt    = "r-"           // a receipt, and the event that records it
 	IDSandbox    = "sb-"          // a held sandbox

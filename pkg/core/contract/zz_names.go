@@ -115,11 +115,15 @@ const (
 
 	// Schemas in schemas/events/work.
 
-	EventArtifactDeleted  = "artifact_deleted"
-	EventArtifactHeld     = "artifact_held"
-	EventArtifactLinked   = "artifact_linked"
-	EventArtifactReleased = "artifact_released"
-	EventArtifactRemoved  = "artifact_removed"
+	EventArtifactDeleted     = "artifact_deleted"
+	EventArtifactHeld        = "artifact_held"
+	EventArtifactLinked      = "artifact_linked"
+	EventArtifactReleased    = "artifact_released"
+	EventArtifactRemoved     = "artifact_removed"
+	EventPipelineEnded       = "pipeline_ended"
+	EventPipelineStarted     = "pipeline_started"
+	EventPipelineStepEnded   = "pipeline_step_ended"
+	EventPipelineStepStarted = "pipeline_step_started"
 )
 
 // shared are the events whose schema belongs to the mesh as a whole, whichever

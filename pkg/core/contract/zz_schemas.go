@@ -132,6 +132,10 @@ var schemas = map[schemaID]schema{
 	{"work", "artifact_linked", 1}:                 {&shape232, "02950ac100a5100325d9656921cf64303af62dbc156ff5423f9ed390236e154e"},
 	{"work", "artifact_released", 1}:               {&shape233, "b13ece59f1306e9957e55fe211beff7f7027f19f90f20d4fff08af42f0913694"},
 	{"work", "artifact_removed", 1}:                {&shape234, "3e2ac04ced567e8953bc0f2c5a5359f246cb0881dc908c2ea4a210398bde5281"},
+	{"work", "pipeline_ended", 1}:                  {&shape235, "c697101b13cdf10f66e1a19420d2d0521579d42ff18648b4638edc5791c115fb"},
+	{"work", "pipeline_started", 1}:                {&shape238, "0363abbac3e54af7d96d7149eccbca02bf1053973615ac75f056a75f74276115"},
+	{"work", "pipeline_step_ended", 1}:             {&shape239, "3033060409a72fa8d11b9eccf2492421924d19101726ab10e4be4996d89fceb6"},
+	{"work", "pipeline_step_started", 1}:           {&shape240, "bcea6bdffa1bafe085e997d6015ed821d9325f55b68f5821a9e0ce0d689f7336"},
 }
 
 var (
@@ -370,4 +374,10 @@ var (
 	shape232 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}}}
 	shape233 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "holder", Required: true, Shape: &shape0}}}
 	shape234 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "service", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
+	shape235 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
+	shape236 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "mapped", Required: true, Shape: &shape3}, {Name: "needs", Required: true, Shape: &shape5}, {Name: "pack", Required: true, Shape: &shape0}}}
+	shape237 = canon.Shape{Kind: canon.ArrayKind, Item: &shape236}
+	shape238 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "steps", Required: true, Shape: &shape237}}}
+	shape239 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape3}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape13}, {Name: "outcome", Required: true, Shape: &shape3}, {Name: "retry_ms", Required: true, Shape: &shape3}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
+	shape240 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape12}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
 )

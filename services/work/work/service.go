@@ -1,9 +1,11 @@
-// Package work keeps artifacts: it decides who may read and remove them, records what
-// happens to them, and is the only service that removes their content.
+// Package work keeps artifacts and runs pipelines. It decides who may read and remove
+// artifacts, records what happens to them, and is the only service that removes their
+// content; and it proposes the calls of a pipeline's steps.
 package work
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/runs"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
 )
 
@@ -36,6 +39,9 @@ type Service struct {
 
 	mu   sync.Mutex
 	view shelf.View
+
+	pipelines *pipelines
+	places    chan struct{} // calls for artifacts at a time
 }
 
 // artifactsReader reads the events of artifacts.
@@ -44,12 +50,30 @@ var artifactsReader = bus.Reader{Name: "artifacts", Stream: bus.Events, Filters:
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: services.Work, Slots: 4, Work: []bus.Work{bus.ExecutorWork(services.Work)},
-		Readers: []bus.Reader{bus.ExecutorControl(services.Work), artifactsReader}, Artifacts: true, Collects: true}
+	return bus.Declaration{Service: services.Work, Slots: slots, Work: []bus.Work{bus.ExecutorWork(services.Work)},
+		Readers: []bus.Reader{bus.ExecutorControl(services.Work), artifactsReader, stepsReader, toolsReader}, Artifacts: true, Collects: true}
 }
 
-// limit is the maximum number of concurrent calls of an instance.
+// limit is the maximum number of concurrent calls for artifacts of an instance. Those that
+// run pipelines have places of their own, since they wait for other calls.
 const limit = 16
+
+// documents returns the documents of all tools of the service.
+func documents() []contract.Tool { return append(tools(), runs.Tools...) }
+
+// executeCall executes a call.
+func executeCall(ctx context.Context, s *Service, w *execute.Work) execute.Result {
+	if slices.ContainsFunc(runs.Tools, func(t contract.Tool) bool { return t.Kind == w.Call.Kind }) {
+		return s.pipelines.Handle(ctx, w)
+	}
+	select {
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
+	case <-ctx.Done():
+		return execute.Fail(contract.CodeUnavailable, "the call was not started: %v", ctx.Err())
+	}
+	return s.handle(ctx, w)
+}
 
 // Run implements run.Service. It calls ready when the view has read the ledger to its
 // end.
@@ -57,27 +81,35 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Quota == 0 {
 		s.Quota = 100e9
 	}
-	s.env, s.store = env, artifact.Stream{Conn: env.Conn}
+	s.env, s.store, s.pipelines, s.places = env, artifact.Stream{Conn: env.Conn}, newPipelines(env), make(chan struct{}, limit)
 	s.follower = follow.New(env.Conn, env.Instance, artifactsReader, s.apply)
 	s.follower.Every = 500 * time.Millisecond
 	env.ReportFollower("work.artifacts", s.follower, nil)
-	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.Work, tools()); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.Work, documents()); err != nil {
 		return err
 	}
 	s.serve()
 	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last call has ended
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
+	listening := make(chan struct{})
 	g.Go(func() error { return s.follower.Run(following, 1) })
+	g.Go(func() error { return s.pipelines.run(following, func() { close(listening) }) })
 	g.Go(func() error {
 		defer stop()
-		select {
-		case <-s.follower.Ready():
-		case <-ctx.Done():
-			return nil
+		for _, c := range []<-chan struct{}{s.follower.Ready(), listening} {
+			select {
+			case <-c:
+			case <-ctx.Done():
+				return nil
+			}
 		}
 		ready()
-		return execute.New(env, limit, tools(), s.handle).Run(ctx)
+		x := execute.New(env, limit+runs.MaxRuns, documents(), func(ctx context.Context, w *execute.Work) execute.Result { return executeCall(ctx, s, w) })
+		x.ReRunable = func(kind string) bool {
+			return slices.ContainsFunc(x.Tools, func(t contract.Tool) bool { return t.Kind == kind && t.Rerunnable })
+		}
+		return x.Run(ctx)
 	})
 	g.Go(func() error {
 		select {

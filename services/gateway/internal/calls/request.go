@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -38,16 +39,26 @@ type Maker struct {
 // executor. A caller that executes its call itself is not stopped.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
-// TimeoutOf returns the timeout of a request's call: the value of TimeoutHeader, 1 to
-// 600 seconds, or CallTimeout without that header. Any other value is an error (400).
-func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
+// pipelineTimeout is the timeout of a run of a pipeline if the request has no
+// TimeoutHeader.
+const pipelineTimeout = time.Hour
+
+// TimeoutOf returns the timeout of a request's call of a kind: the value of TimeoutHeader,
+// 1 to 600 seconds, or CallTimeout without that header. A run of a pipeline takes up to
+// pipeline.MaxTimeout seconds, and pipelineTimeout without the header. Any other value is
+// an error (400).
+func (s *Maker) TimeoutOf(h http.Header, kind string) (time.Duration, error) {
+	without, most := s.CallTimeout, 600
+	if kind == "tool."+pipeline.RunPack {
+		without, most = pipelineTimeout, pipeline.MaxTimeout
+	}
 	v := h.Get(TimeoutHeader)
 	if v == "" {
-		return s.CallTimeout, nil
+		return without, nil
 	}
 	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > 600 {
-		return 0, apierr.BadRequest(TimeoutHeader, "want seconds from 1 to 600")
+	if err != nil || n < 1 || n > most {
+		return 0, apierr.BadRequest(TimeoutHeader, "want seconds from 1 to "+strconv.Itoa(most))
 	}
 	return time.Duration(n) * time.Second, nil
 }
@@ -66,7 +77,7 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 	if args, err = s.Sessions.InArgs(ctx, who, kind, args, &in); err != nil {
 		return propose.Request{}, err
 	}
-	timeout, err := s.TimeoutOf(h)
+	timeout, err := s.TimeoutOf(h, kind)
 	if err != nil {
 		return propose.Request{}, err
 	}

@@ -334,7 +334,7 @@ func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async
 	if first == nil || !who.Made(first) || contract.Decode(first.Data, &call) != nil || call.ReportWithin == 0 {
 		return apierr.NotFound("not found: no call " + req.CallID + " of yours that you execute yourself")
 	}
-	timeout, err := s.Calls.TimeoutOf(c.Request().Header)
+	timeout, err := s.Calls.TimeoutOf(c.Request().Header, call.Kind)
 	if err != nil {
 		return err
 	}

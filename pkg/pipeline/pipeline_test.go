@@ -1,0 +1,226 @@
+package pipeline
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestExpand checks the template syntax: a string that is one reference keeps the type of
+// the value, text gets text, and values that are missing are dropped or are errors.
+func TestExpand(t *testing.T) {
+	scope := &Scope{Inputs: map[string]any{"n": json.Number("1"), "s": "x", "o": map[string]any{"a": []any{true, nil}}},
+		Steps: map[string]Ended{"one": {Status: "succeeded", Output: map[string]any{"text": "T", "list": []any{"p", map[string]any{"q": json.Number("2")}}}}, "not": {Status: "skipped"}},
+		Item:  map[string]any{"id": "i"}, Index: 3, Mapped: true}
+	for _, x := range []struct{ template, want, err string }{
+		{`{"a":"${{ inputs.n }}","b":"${{inputs.s}}"}`, `{"a":1,"b":"x"}`, ""},
+		{`"n is ${{ inputs.n }}, o is ${{ inputs.o }}"`, `"n is 1, o is {\"a\":[true,null]}"`, ""},
+		{`"${{ inputs.o.a[0] }}"`, `true`, ""},
+		{`{"gone":"${{ inputs.none.x }}","kept":1}`, `{"kept":1}`, ""},
+		{`["${{ inputs.none }}",2]`, `[null,2]`, ""},
+		{`"(${{ inputs.none }})"`, `"()"`, ""},
+		{`"${{ inputs.none }}"`, `null`, ""},
+		{`"${{ steps.one.output.list[1].q }}"`, `2`, ""},
+		{`{"x":"${{ steps.one.output }}"}`, `{"x":{"list":["p",{"q":2}],"text":"T"}}`, ""},
+		{`"${{ steps.one.output.none }}"`, ``, "steps.one.output.none does not exist"},
+		{`"${{ steps.one.output.list[7] }}"`, ``, "does not exist"},
+		{`{"x":"${{ steps.not.output.a }}","s":"${{ steps.not.status }}"}`, `{"s":"skipped"}`, ""},
+		{`{"x":"${{ steps.none.output.a }}"}`, ``, "has not ended"},
+		{`"${{ item.id }}-${{ index }}"`, `"i-3"`, ""},
+		{`"${{ item.none }}"`, ``, "does not exist"},
+		{`"{{ inputs.n }} $ {{x}} ${ {"`, `"{{ inputs.n }} $ {{x}} ${ {"`, ""},
+		{`12345678901234567890`, `12345678901234567890`, ""},
+	} {
+		v, err := Expand([]byte(x.template), scope)
+		got, _ := json.Marshal(v)
+		if x.err != "" {
+			if err == nil || !strings.Contains(err.Error(), x.err) {
+				t.Errorf("%s: %s, %v", x.template, got, err)
+			}
+			continue
+		}
+		if err != nil || string(got) != x.want {
+			t.Errorf("%s: %s, %v; want %s", x.template, got, err, x.want)
+		}
+	}
+	deep := strings.Repeat("[", MaxNesting+1) + strings.Repeat("]", MaxNesting+1)
+	if _, err := Expand([]byte(deep), scope); err == nil {
+		t.Error("a template of any depth is expanded")
+	}
+	if _, err := Expand([]byte(`"${{ steps.one.output.x }}"`), scope); !errors.Is(err, ErrMissing) {
+		t.Error(err)
+	}
+}
+
+// TestValidate checks that each fault of a document is found, with its place.
+func TestValidate(t *testing.T) {
+	known := func(pack, version string) bool { return pack == "echo" && (version == "" || version == "v1") }
+	step := func(more string) string { return `{"name":"x","steps":[{"id":"a","pack":"echo"` + more + `}]}` }
+	two := func(second string) string {
+		return `{"name":"x","steps":[{"id":"a","pack":"echo","needs":[]},{"id":"b","pack":"echo",` + second + `}]}`
+	}
+	for doc, want := range map[string]string{
+		`[]`:                      ": ",
+		`{"name":"x","step":[]}`:  `unknown field "step"`,
+		`{"name":7}`:              "/name: is a number, want string",
+		`{"name":"x","steps":[]}`: "/steps: want 1 to 128",
+		`{"name":"X Y","steps":[{"id":"a","pack":"echo"}]}`:                                "/name: want",
+		step(`,"version":"v2"`):                                                            "/steps/0/version: the mesh has",
+		step(`,"input":[]`):                                                                "/steps/0/input: want an object",
+		step(`,"input":{"a":"${{ input.x }}"}`):                                            "/steps/0/input: \"input.x\" is no reference",
+		step(`,"input":{"a":"${{ steps.b }}"}`):                                            "/steps/0/input: \"steps.b\" is no reference",
+		step(`,"input":{"a":"${{ x y }}"}`):                                                "/steps/0/input: \"x y\" is no reference",
+		step(`,"input":{"a":"${{ item.x }}"}`):                                             "only the input of a step with map has items",
+		step(`,"input":{"a":"${{ index }}"}`):                                              "only the input of a step with map has an index",
+		step(`,"needs":["a"]`):                                                             `/steps/0/needs/0: "a" is no earlier step`,
+		step(`,"retry":{"attempts":0}`):                                                    "/steps/0/retry/attempts",
+		step(`,"retry":{"attempts":2,"delay_ms":-1}`):                                      "/steps/0/retry/delay_ms",
+		step(`,"parallel":2`):                                                              "/steps/0/parallel",
+		step(`,"timeout_s":9999`):                                                          "/steps/0/timeout_s",
+		step(`,"approval":"x"`):                                                            "/steps/0/pack: give either",
+		step(`,"if":{"equals":1}`):                                                         "/steps/0/if/value: is required",
+		two(`"id":"a"`):                                                                    ": ",
+		two(`"needs":[],"input":{"x":"${{ steps.a.output.y }}"}`):                          "/steps/1/input: \"steps.a.output.y\": step \"a\" need not have ended",
+		two(`"map":"${{ steps.c.output }}"`):                                               "/steps/1/map: \"steps.c.output\": there is no step \"c\"",
+		`{"name":"x","steps":[{"id":"a","pack":"none"}]}`:                                  "/steps/0/pack: the mesh has no pack \"none\"",
+		`{"name":"x","steps":[{"id":"a","pack":"pipeline.run"}]}`:                          "/steps/0/pack: a step cannot call",
+		`{"name":"x","steps":[{"id":"a","pack":"echo"},{"id":"a","pack":"echo"}]}`:         "is the id of two steps",
+		`{"name":"x","steps":[{"id":"a","pack":"echo"}],"output":"${{ steps.b.output }}"}`: "/output: ",
+		`{"name":"x","steps":[{"id":"a","approval":"go?","map":"${{ inputs.l }}"}]}`:       "/steps/0/approval: a step with",
+	} {
+		d, err := Parse([]byte(doc))
+		text := ""
+		if err != nil {
+			text = err.Error()
+		} else {
+			for _, p := range d.Validate(known) {
+				text += p.Error() + "\n"
+			}
+		}
+		if text == "" || !strings.Contains(text, want) {
+			t.Errorf("%s: %q; want %q", doc, text, want)
+		}
+	}
+	if _, err := Parse([]byte(`{"name":"x","steps":[]} {}`)); err == nil {
+		t.Error("content after the document is accepted")
+	}
+	if _, err := Parse([]byte(`{"name":"` + strings.Repeat("x", MaxBytes) + `"}`)); err == nil {
+		t.Error("a document of any size is accepted")
+	}
+	d, err := Parse([]byte(two(`"map":"${{ steps.a.output.l }}","parallel":2,"input":{"x":"${{ item }}"},"if":{"value":"${{ steps.a.status }}","equals":"succeeded"},"retry":{"attempts":2}`)))
+	if err != nil || len(d.Validate(known)) != 0 {
+		t.Error(err, d.Validate(known))
+	}
+}
+
+// TestNeeds checks that a step without needs needs the one before it.
+func TestNeeds(t *testing.T) {
+	d, err := Parse([]byte(`{"name":"x","steps":[{"id":"a"},{"id":"b"},{"id":"c","needs":[]},{"id":"d","needs":["a","c"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{nil, {"a"}, {}, {"a", "c"}} {
+		if got := d.NeedsOf(i); !reflect.DeepEqual(got, want) {
+			t.Error(i, got)
+		}
+	}
+}
+
+// TestHolds checks the comparisons of conditions.
+func TestHolds(t *testing.T) {
+	scope := &Scope{Inputs: map[string]any{"n": json.Number("3"), "t": "x", "no": false, "empty": []any{}, "zero": json.Number("0.0")}, Steps: map[string]Ended{"a": {Status: "succeeded", Output: map[string]any{}}}}
+	for cond, want := range map[string]bool{
+		`{"value":"${{ inputs.t }}"}`:                            true,
+		`{"value":"${{ inputs.no }}"}`:                           false,
+		`{"value":"${{ inputs.empty }}"}`:                        false,
+		`{"value":"${{ inputs.zero }}"}`:                         false,
+		`{"value":"${{ inputs.none }}"}`:                         false,
+		`{"value":"${{ steps.a.output.none }}"}`:                 false,
+		`{"value":"${{ inputs.n }}","equals":3.0}`:               true,
+		`{"value":"${{ inputs.n }}","equals":"3"}`:               false,
+		`{"value":"${{ inputs.n }}","not_equals":4}`:             true,
+		`{"value":"${{ inputs.t }}","in":["y","x"]}`:             true,
+		`{"value":"${{ inputs.t }}","in":["y"]}`:                 false,
+		`{"value":"${{ inputs.n }}","above":2,"below":4}`:        true,
+		`{"value":"${{ inputs.n }}","above":3}`:                  false,
+		`{"value":"${{ inputs.t }}","above":3}`:                  false,
+		`{"value":"${{ steps.a.status }}","equals":"succeeded"}`: true,
+	} {
+		var c Condition
+		if err := json.Unmarshal([]byte(cond), &c); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Holds(scope); err != nil || got != want {
+			t.Errorf("%s: %t, %v", cond, got, err)
+		}
+	}
+	if _, err := (&Condition{Value: []byte(`1`), In: []byte(`2`)}).Holds(scope); err == nil {
+		t.Error("in is a number")
+	}
+}
+
+// TestMayRetry checks the delays between attempts, and which codes are retried.
+func TestMayRetry(t *testing.T) {
+	never := func(string) bool { return false }
+	s := &Step{Retry: &Retry{Attempts: 3, DelayMS: 10, Codes: []string{"timeout"}}}
+	for _, x := range []struct {
+		code    string
+		attempt int
+		delay   int
+		again   bool
+	}{{"timeout", 1, 10, true}, {"timeout", 2, 20, true}, {"timeout", 3, 0, false}, {"other", 1, 0, false}} {
+		if d, again := s.MayRetry(x.code, x.attempt, never); d != x.delay || again != x.again {
+			t.Error(x, d, again)
+		}
+	}
+	s.Retry.Codes = nil
+	if _, again := s.MayRetry("other", 1, never); again {
+		t.Error("a code that is not retryable is retried")
+	}
+	if d, again := (&Step{Retry: &Retry{Attempts: 2}}).MayRetry("x", 1, func(string) bool { return true }); d != 1000 || !again {
+		t.Error(d, again)
+	}
+}
+
+// TestBuiltIns checks that each built-in pipeline parses, is valid but for packs that a
+// mesh may lack, and has the name of its file.
+func TestBuiltIns(t *testing.T) {
+	for _, name := range BuiltIns() {
+		raw, digest, ok := BuiltIn(name)
+		d, err := Parse(raw)
+		if !ok || err != nil || !strings.HasPrefix(digest, "sha256:") {
+			t.Fatal(name, ok, err, digest)
+		}
+		if p := d.Validate(nil); len(p) > 0 || d.Name != name || d.Description == "" {
+			t.Error(name, d.Name, p)
+		}
+	}
+	for _, name := range []string{"none", "../document", ""} {
+		if _, _, ok := BuiltIn(name); ok {
+			t.Error(name, "is a built-in pipeline")
+		}
+	}
+}
+
+// FuzzExpand checks that no document or template ends the program.
+func FuzzExpand(f *testing.F) {
+	f.Add(`{"name":"x","steps":[{"id":"a","pack":"e","input":{"a":"${{ inputs.a[0].b }}"},"map":"${{ inputs.l }}"}],"output":"${{ steps.a.output }}"}`, `{"a":[{"b":1}],"l":[1]}`)
+	f.Add(`{"steps":[{"needs":["a","a"]}]}`, `[]`)
+	f.Fuzz(func(t *testing.T, doc, inputs string) {
+		d, err := Parse([]byte(doc))
+		if err != nil {
+			return
+		}
+		d.Validate(func(string, string) bool { return true })
+		v, _ := Decode([]byte(inputs))
+		m, _ := v.(map[string]any)
+		_ = d.CheckInputs(m)
+		for i := range d.Steps {
+			if len(d.Steps[i].Input) > 0 {
+				_, _ = Expand(d.Steps[i].Input, &Scope{Inputs: m})
+			}
+		}
+	})
+}

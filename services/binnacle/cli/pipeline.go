@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// newPipelineCmd returns the command pipeline, which checks and runs pipelines.
+func newPipelineCmd(c *env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "pipeline COMMAND",
+		Short: "Check, run and show pipelines of packs",
+		Long: `Check, run and show pipelines. A pipeline is a JSON document with steps, each of which
+calls a pack with the outputs of earlier steps. A run goes on after a restart of the
+mesh; each of its steps is decided by policy and has a receipt.`,
+		Example: "  binnacle pipeline list\n  binnacle pipeline validate report.json\n  binnacle pipeline run report.json --input topic=tides --session s-report",
+	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c))
+}
+
+// builtInPipeline is a built-in pipeline, as pipeline.list describes it.
+type builtInPipeline struct {
+	Description string   `json:"description"`
+	Digest      string   `json:"digest"`
+	Lacking     []string `json:"lacking"`
+	Name        string   `json:"name"`
+	Required    []string `json:"required"`
+	Steps       []string `json:"steps"`
+}
+
+// builtInPipelines returns the built-in pipelines of the mesh.
+func builtInPipelines(ctx context.Context, c *env) ([]builtInPipeline, error) {
+	var doc struct {
+		Pipelines []builtInPipeline `json:"pipelines"`
+	}
+	_, err := sandboxCall(ctx, c, "", "pipeline.list", map[string]any{}, &doc)
+	return doc.Pipelines, err
+}
+
+func newPipelineListCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the built-in pipelines", Long: "List the built-in pipelines, with the inputs that they require and the packs that the mesh\nlacks for them.",
+		Example: "  binnacle pipeline list", Args: takes(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := builtInPipelines(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			return c.table(all, []output.Column{{Heading: "PIPELINE", Min: 28}, {Heading: "REQUIRES", Min: 20}, {Heading: "LACKING PACKS", Min: 14}, {Heading: "ABOUT"}}, func(g *output.Grid) {
+				for _, p := range all {
+					g.Add(p.Name, strings.Join(p.Required, ","), strings.Join(p.Lacking, ","), p.Description)
+				}
+			})
+		},
+	}
+}
+
+// readPipeline returns the document in a file, or on standard input for -.
+func readPipeline(c *env, path string) (json.RawMessage, error) {
+	var raw []byte
+	var err error
+	if path == "-" {
+		raw, err = io.ReadAll(io.LimitReader(c.in, pipeline.MaxBytes+1))
+	} else {
+		raw, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, fail(exitUsage, "the pipeline cannot be read: %v", err)
+	}
+	return raw, nil
+}
+
+func newPipelineValidateCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "validate FILE", Short: "Check a pipeline against the packs of the mesh", Long: "Check a pipeline against the packs of the mesh. Each problem is printed with the JSON\npointer of its place; with one, the exit code is 1.",
+		Example: "  binnacle pipeline validate report.json", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			raw, err := readPipeline(c, pos[0])
+			if err != nil {
+				return err
+			}
+			doc, err := pipeline.Parse(raw)
+			var problems []pipeline.Problem
+			if p := (pipeline.Problem{}); errors.As(err, &p) {
+				problems = append(problems, p)
+			} else {
+				tools, err := listTools(cmd.Context(), c)
+				if err != nil {
+					return err
+				}
+				problems = doc.Validate(func(pack, version string) bool {
+					return slices.ContainsFunc(tools, func(t tool) bool { return t.Name == pack && (version == "" || t.Version == version) })
+				})
+			}
+			for _, p := range problems {
+				fmt.Fprintln(c.errOut, p.Error())
+			}
+			if n := len(problems); n > 0 {
+				return fail(exitFailed, "%s has %d problems", pos[0], n)
+			}
+			return c.print(map[string]any{"name": doc.Name, "steps": len(doc.Steps), "valid": true}, func() { fmt.Fprintf(c.out, "%s is valid: %d steps\n", doc.Name, len(doc.Steps)) })
+		},
+	}
+}
+
+// pipelineInputs returns the inputs that flags NAME=VALUE state. A value that is JSON counts
+// as such, any other as text.
+func pipelineInputs(pairs []string) (map[string]any, error) {
+	out := map[string]any{}
+	for _, p := range pairs {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return nil, fail(exitUsage, "--input %s: want NAME=VALUE", p)
+		}
+		if json.Valid([]byte(value)) {
+			out[name] = json.RawMessage(value)
+			continue
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// pipelineOptions are the flags of pipeline run.
+type pipelineOptions struct {
+	inputs  []string
+	session string
+	timeout time.Duration
+	async   bool
+}
+
+func newPipelineRunCmd(c *env) *cobra.Command {
+	var o pipelineOptions
+	cmd := &cobra.Command{
+		Use: "run FILE|NAME", Short: "Run a pipeline and print its output",
+		Long: `Run a pipeline, from a file or a built-in one, and print its output. With --async the id
+of the run is printed instead if it takes more than a second. The same pipeline with the
+same inputs runs once at a time: another run prints the id of the one in progress.`,
+		Example: "  binnacle pipeline run report.json --input topic=tides --session s-report\n  binnacle pipeline run doc-deck --input source=\"$(cat report.md)\" --async",
+		Args:    takes(1, 1),
+		RunE:    func(cmd *cobra.Command, pos []string) error { return runPipeline(cmd.Context(), c, &o, pos[0]) },
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.inputs, "input", nil, "input `NAME=VALUE`, as JSON or text; may be repeated")
+	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
+	f.DurationVar(&o.timeout, "time-limit", time.Hour, "time limit of the run, at most 24h")
+	f.BoolVar(&o.async, "async", false, "return after a second if the run goes on; 'binnacle job' follows it")
+	return cmd
+}
+
+// runPipeline starts a run and prints its output or id.
+func runPipeline(ctx context.Context, c *env, o *pipelineOptions, name string) error {
+	inputs, err := pipelineInputs(o.inputs)
+	if err != nil {
+		return err
+	}
+	args := map[string]any{"inputs": inputs}
+	if _, err := os.Stat(name); err == nil || name == "-" || strings.ContainsAny(name, "/") {
+		raw, err := readPipeline(c, name)
+		if err != nil {
+			return err
+		}
+		if !json.Valid(raw) {
+			return fail(exitUsage, "%s is not JSON", name)
+		}
+		args["document"] = raw
+	} else {
+		all, err := builtInPipelines(ctx, c)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(all, func(p builtInPipeline) bool { return p.Name == name })
+		if i < 0 {
+			return fail(exitFailed, "there is no file and no built-in pipeline %s: 'binnacle pipeline list' lists them", name)
+		}
+		args["pipeline"], args["digest"] = name, all[i].Digest
+	}
+	h := session(o.session)
+	if h == nil {
+		h = http.Header{}
+	}
+	h.Set("X-Binnacle-Timeout", strconv.Itoa(int(o.timeout.Seconds())))
+	return startRun(ctx, c, o, args, h)
+}
+
+// startRun starts a run, waits for its outcome unless it goes on by itself, and prints its
+// output or id.
+func startRun(ctx context.Context, c *env, o *pipelineOptions, args map[string]any, h http.Header) error {
+	if o.async {
+		h.Set("Prefer", "respond-async")
+	}
+	var doc struct {
+		Output struct {
+			Coalesced bool            `json:"coalesced"`
+			Output    json.RawMessage `json:"output"`
+			Run       string          `json:"run"`
+		} `json:"output"`
+		ReceiptID string `json:"receipt_id"`
+		Status    string `json:"status"`
+		CallID    string `json:"call_id"`
+	}
+	raw, err := c.post(ctx, "/api/v1/calls", map[string]any{"kind": "tool." + pipeline.RunPack, "tool": pipeline.RunPack, "args": args}, h, &doc)
+	if err != nil {
+		return err
+	}
+	switch {
+	case doc.Status == "pending_approval":
+		if err := c.printRaw(raw, func() {}); err != nil {
+			return err
+		}
+		return fail(exitPending, "call %s waits for approval; `binnacle approvals list` shows it", doc.CallID)
+	case doc.ReceiptID == "":
+		return c.printRaw(raw, func() {
+			fmt.Fprintln(c.out, doc.CallID)
+			fmt.Fprintf(c.errOut, "the run goes on; `binnacle job wait %s` waits for its outcome\n", doc.CallID)
+		})
+	case doc.Output.Coalesced:
+		return c.printRaw(raw, func() {
+			fmt.Fprintln(c.out, doc.Output.Run)
+			fmt.Fprintf(c.errOut, "the pipeline runs already with these inputs; `binnacle job wait %s` waits for its outcome\n", doc.Output.Run)
+		})
+	}
+	return c.printRaw(raw, func() {
+		fmt.Fprintln(c.out, indent(doc.Output.Output))
+		fmt.Fprintf(c.errOut, "run %s  receipt %s\n", doc.CallID, doc.ReceiptID)
+	})
+}

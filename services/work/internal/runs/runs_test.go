@@ -1,0 +1,388 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+)
+
+// world is a ledger on which every proposed call is executed at once.
+type world struct {
+	*memlog.Log
+	t *testing.T
+
+	mu      sync.Mutex
+	quiet   bool           // outcomes are not delivered to the instance that proposed the call
+	ran     map[string]int // proposals by call id
+	prop    *propose.Proposer
+	outcome func(call *contract.Call, attempt int) (status, code string, output any)
+}
+
+// instance is the ledger as one instance uses it. The instance ends at one of its appends,
+// before or after the ledger stores it.
+type instance struct {
+	*world
+	kill  int // number of the append; 0 means never
+	after bool
+	ended chan struct{} // closed when the instance ends
+
+	appends int
+	dead    bool
+}
+
+// reach counts an append of the instance, and ends its goroutine if the instance has ended.
+func (i *instance) reach(after bool) {
+	i.mu.Lock()
+	if !after {
+		i.appends++
+	}
+	if i.kill > 0 && i.appends == i.kill && i.after == after && !i.dead {
+		i.dead = true
+		close(i.ended)
+	}
+	dead := i.dead
+	i.mu.Unlock()
+	if dead {
+		runtime.Goexit()
+	}
+}
+
+func (i *instance) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	i.reach(false)
+	seq, err := i.Log.AppendExpect(ctx, subject, id, data, filter, expect)
+	i.reach(true)
+	return seq, err
+}
+
+func (i *instance) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	i.reach(false)
+	seq, err := i.Log.Append(ctx, subject, id, data)
+	if e, ok := contract.DecodeEvent(data); err == nil && ok == nil && e.Name == contract.EventCallProposed {
+		i.execute(e)
+	}
+	i.reach(true)
+	return seq, err
+}
+
+// execute records the outcome of a proposed call.
+func (w *world) execute(e *contract.Event) {
+	var c contract.Call
+	if err := contract.Decode(e.Data, &c); err != nil {
+		w.t.Error(err)
+		return
+	}
+	w.mu.Lock()
+	w.ran[c.ID]++
+	status, code, output := w.outcome(&c, len(w.ran))
+	w.mu.Unlock()
+	raw, _ := json.Marshal(output)
+	content, _ := blob.Refer(raw, "application/json")
+	rec := contract.Recorded{Effect: contract.Effect{CallID: c.ID, Status: status, ErrorCode: code, Tool: c.Tool}, Receipt: contract.Receipt{ID: contract.IDReceipt + c.ID}}
+	if status == contract.Succeeded {
+		rec.Output = &content
+	}
+	by := &emit.Emitter{Log: w.Log, Source: "session-runner/session-runner-1", Now: time.Now}
+	out := by.New(contract.EventEffectRecorded, e.Session, contract.Bytes(&rec), e)
+	seq, data, err := eventlog.AppendEvent(context.Background(), w.Log, out)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	w.mu.Lock()
+	prop, quiet := w.prop, w.quiet
+	w.mu.Unlock()
+	if !quiet {
+		_ = prop.Deliver(eventlog.Entry{Seq: seq, Subject: out.Subject(), Data: data})
+	}
+}
+
+// run runs a call on a new instance until it returns.
+func (w *world) run(ctx context.Context, call string, args string) execute.Result {
+	done, _ := w.begin(ctx, &instance{world: w}, call, args)
+	return <-done
+}
+
+// begin runs a call on an instance. The channel gets the result, unless the instance ends.
+func (w *world) begin(ctx context.Context, i *instance, call string, args string) (<-chan execute.Result, *propose.Proposer) {
+	by := &emit.Emitter{Log: i, Source: services.Work + "/work-1", Now: time.Now}
+	prop := &propose.Proposer{Emit: by, Blobs: &blob.Store{}, Instance: "work-1", ExecutorOf: func(string) string { return services.SessionRunner }}
+	w.mu.Lock()
+	w.prop = prop
+	w.mu.Unlock()
+	tools := &catalog.Catalog{}
+	for _, kind := range []string{"tool.echo", KindApprove} {
+		_ = tools.Apply("cell", &contract.Event{Tenant: "cell", Name: contract.EventToolRegistered, Source: services.SessionRunner + "/1",
+			Data: contract.Bytes(&contract.Tool{Kind: kind, Tool: kind[5:], Executor: services.SessionRunner, Version: "v1", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`)})})
+	}
+	r := New(Runner{Emit: by, Blobs: &blob.Store{}, Log: slog.New(slog.DiscardHandler), Proposer: prop, Tools: tools})
+	done := make(chan execute.Result, 1)
+	go func() {
+		done <- r.Run(ctx, &execute.Work{Call: &contract.Call{ID: call, Kind: KindRun}, Args: []byte(args),
+			Event: &contract.Event{ID: "s-" + call, Tenant: "t", Session: "s-1", CallID: call, Actor: "ann", Client: "-", Origin: "gw1"}})
+	}()
+	return done, prop
+}
+
+// echo is the outcome of a call that returns its arguments.
+func echo(call *contract.Call, _ int) (string, string, any) {
+	args, _ := (&blob.Store{}).Open(context.Background(), &call.Args)
+	return contract.Succeeded, "", json.RawMessage(args)
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{Log: &memlog.Log{}, t: t, ran: map[string]int{}, outcome: echo}
+}
+
+// eight has eight steps: a chain, branches, a condition, a map and an approval.
+const eight = `{"document":{"name":"eight","steps":[
+ {"id":"a","pack":"echo","input":{"text":"${{ inputs.word }}"}},
+ {"id":"b","pack":"echo","input":{"text":"${{ steps.a.output.text }}b"}},
+ {"id":"left","pack":"echo","needs":["b"],"input":{"text":"${{ steps.b.output.text }}l"}},
+ {"id":"right","pack":"echo","needs":["b"],"input":{"n":2}},
+ {"id":"never","pack":"echo","needs":["right"],"if":{"value":"${{ steps.right.output.n }}","above":3}},
+ {"id":"each","pack":"echo","needs":["left","right","never"],"map":"${{ inputs.list }}","input":{"item":"${{ item }}","at":"${{ index }}"}},
+ {"id":"ok","approval":"Go on with ${{ steps.left.output.text }}?"},
+ {"id":"end","pack":"echo","input":{"all":"${{ steps.each.output }}","text":"${{ steps.left.output.text }}","none":"${{ steps.never.output.x }}"}}
+]},"inputs":{"list":["x","y"],"word":"w"}}`
+
+const eightOutput = `{"output":{"all":[{"at":0,"item":"x"},{"at":1,"item":"y"}],"text":"wbl"},"pipeline":"eight","run":"c-run","status":"succeeded"}`
+
+// TestEight checks a run of eight steps: its output, and that each call is made once.
+func TestEight(t *testing.T) {
+	w := newWorld(t)
+	res := w.run(t.Context(), "c-run", eight)
+	if string(res.Output) != eightOutput {
+		t.Fatalf("%+v", res)
+	}
+	if n := len(w.ran); n != 8 {
+		t.Errorf("%d calls", n)
+	}
+	once(t, w)
+}
+
+// once checks that no call was proposed twice.
+func once(t *testing.T, w *world) {
+	t.Helper()
+	for id, n := range w.ran {
+		if n != 1 {
+			t.Errorf("call %s was proposed %d times", id, n)
+		}
+	}
+}
+
+// TestKilled ends the instance before and after each of its appends, and checks that the
+// next one continues the run: its output is the same, and no call is made twice. The
+// outcomes of calls that were proposed before are delivered to the instance that ends, or
+// to nobody.
+func TestKilled(t *testing.T) {
+	whole := newWorld(t)
+	counting := &instance{world: whole}
+	done, _ := whole.begin(t.Context(), counting, "c-run", eight)
+	<-done
+	for _, quiet := range []bool{false, true} {
+		for n := 1; n <= counting.appends; n++ {
+			for _, after := range []bool{false, true} {
+				w := newWorld(t)
+				w.quiet = quiet
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				i := &instance{world: w, kill: n, after: after, ended: make(chan struct{})}
+				done, _ := w.begin(ctx, i, "c-run", eight)
+				var res execute.Result
+				again := quiet && w.waits(i)
+				select {
+				case <-i.ended:
+					again = true
+				case res = <-done:
+				case <-waitIf(again):
+				}
+				if again {
+					w.mu.Lock()
+					w.quiet = false
+					w.mu.Unlock()
+					res = w.run(ctx, "c-run", eight)
+				}
+				if string(res.Output) != eightOutput {
+					t.Fatalf("ended at append %d (after: %t, quiet: %t): %+v\n%s", n, after, quiet, res, names(w))
+				}
+				once(t, w)
+				cancel()
+			}
+		}
+	}
+}
+
+// waits waits until an instance whose first outcome was delivered to nobody waits for it, or
+// has ended, and reports whether it waits.
+func (w *world) waits(i *instance) bool {
+	for {
+		w.mu.Lock()
+		dead, ran := i.dead, len(w.ran)
+		w.mu.Unlock()
+		if dead || ran > 0 {
+			return !dead
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// waitIf returns a channel that is closed if yes, or else nil.
+func waitIf(yes bool) <-chan struct{} {
+	if !yes {
+		return nil
+	}
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// names returns the names of the events on the ledger.
+func names(w *world) string {
+	var b strings.Builder
+	for en := range w.Log.Scan(context.Background(), bus.Filter{}.String(), 1) {
+		fmt.Fprintln(&b, en.Seq, en.Subject)
+	}
+	return b.String()
+}
+
+// TestRetry checks that a step is called again for the error codes that it names, with
+// another call id, and that the run fails with the code of the last attempt.
+func TestRetry(t *testing.T) {
+	doc := func(retry string) string {
+		return `{"document":{"name":"r","steps":[{"id":"a","pack":"echo","retry":` + retry + `}]}}`
+	}
+	failing := func(until int) func(*contract.Call, int) (string, string, any) {
+		return func(_ *contract.Call, n int) (string, string, any) {
+			if n < until {
+				return contract.Failed, contract.CodeUnavailable, nil
+			}
+			return contract.Succeeded, "", map[string]any{"n": n}
+		}
+	}
+	for _, x := range []struct {
+		retry string
+		until int
+		calls int
+		code  string
+	}{
+		{`{"attempts":3,"delay_ms":1}`, 3, 3, ""},
+		{`{"attempts":2,"delay_ms":1}`, 3, 2, contract.CodeUnavailable},
+		{`{"attempts":3,"delay_ms":1,"codes":["timeout"]}`, 3, 1, contract.CodeUnavailable},
+		{`{"attempts":3,"delay_ms":1,"codes":["unavailable"]}`, 2, 2, ""},
+	} {
+		w := newWorld(t)
+		w.outcome = failing(x.until)
+		res := w.run(t.Context(), "c-run", doc(x.retry))
+		if res.ErrorCode != x.code || len(w.ran) != x.calls {
+			t.Errorf("%s: %d calls, %+v", x.retry, len(w.ran), res)
+		}
+	}
+}
+
+// TestRefused checks the errors of calls with wrong arguments, which make no call.
+func TestRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		`{}`: "/document: give either",
+		`{"document":{"name":"x","steps":[{"id":"a","pack":"none"}]}}`:                            `/document/steps/0/pack: the mesh has no pack "none"`,
+		`{"document":{"name":"x","steps":[{"id":"a","pack":"pipeline.run"}]}}`:                    "/document/steps/0/pack: a step cannot call",
+		`{"document":{"name":"x","required":["q"],"steps":[{"id":"a","pack":"echo"}]}}`:           "/inputs/q: is required",
+		`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"inputs":{"q":"{{TOPIC}}"}}`: "/inputs/q: the placeholder {{TOPIC}}",
+		`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"digest":"sha256:0"}`:        "/digest: the document",
+		`{"pipeline":"none"}`:     "/pipeline: there is no",
+		`{"pipeline":"doc-deck"}`: "/digest: is required",
+		`{"document":{"name":"x","steps":[{"id":"a","pack":"e"}]},"inputs":[]}`: "/inputs: want an object",
+	} {
+		w := newWorld(t)
+		res := w.run(t.Context(), "c-run", args)
+		if !strings.HasPrefix(res.ErrorMessage, want) || res.ErrorCode == "" || w.Size() != 0 {
+			t.Errorf("%s: %+v", args, res)
+		}
+	}
+}
+
+// TestSingleFlight checks that a second run of the same pipeline with the same inputs for
+// the same actor returns the id of the first one, until the call of that one has an outcome.
+func TestSingleFlight(t *testing.T) {
+	w := newWorld(t)
+	w.quiet = true // the first run waits for its first step
+	ctx, stop := context.WithCancel(t.Context())
+	first := make(chan execute.Result)
+	go func() { first <- w.run(ctx, "c-run", eight) }()
+	for w.Size() < 4 { // started, step started, proposed, outcome
+		time.Sleep(time.Millisecond)
+	}
+	second := newWorld(t)
+	second.Log = w.Log
+	res := second.run(t.Context(), "c-two", eight)
+	if string(res.Output) != `{"coalesced":true,"pipeline":"eight","run":"c-run","status":"running"}` {
+		t.Errorf("%+v", res)
+	}
+	stop()
+	if res := <-first; res.Status != contract.Cancelled {
+		t.Errorf("%+v", res)
+	}
+	by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-1", Now: time.Now}
+	rec := contract.Recorded{Effect: contract.Effect{CallID: "c-run", Status: contract.Cancelled}}
+	if _, err := by.Append(t.Context(), by.New(contract.EventEffectRecorded, "s-1", contract.Bytes(&rec), &contract.Event{Tenant: "t", Session: "s-1", CallID: "c-run", Actor: "ann", Client: "-", Origin: "gw1"})); err != nil {
+		t.Fatal(err)
+	}
+	third := newWorld(t)
+	third.Log = w.Log
+	if res := third.run(t.Context(), "c-three", eight); !strings.Contains(string(res.Output), `"run":"c-three"`) {
+		t.Errorf("%+v", res)
+	}
+}
+
+// TestCancelled checks that a run whose context ends cancels the calls that run, and
+// records its end.
+func TestCancelled(t *testing.T) {
+	w := newWorld(t)
+	w.quiet = true
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		for w.Size() < 4 {
+			time.Sleep(time.Millisecond)
+		}
+		stop()
+	}()
+	res := w.run(ctx, "c-run", eight)
+	if res.Status != contract.Cancelled {
+		t.Fatalf("%+v", res)
+	}
+	found := map[string]bool{}
+	for en := range w.Log.Scan(t.Context(), bus.Filter{}.String(), 1) {
+		if e, err := eventlog.Open(en, eventlog.Every); err == nil {
+			found[e.Name] = true
+		}
+	}
+	if !found[contract.EventCancelRequested] || !found[contract.EventPipelineEnded] {
+		t.Error(slices.Sorted(maps.Keys(found)))
+	}
+}
+
+// TestApprove checks that an approval succeeds only if people have approved the call.
+func TestApprove(t *testing.T) {
+	for facts, code := range map[string]string{`{"resolution":"granted"}`: "", `{}`: contract.CodeApprovalRequired, `{"resolution":"denied"}`: contract.CodeApprovalRequired, ``: contract.CodeApprovalRequired} {
+		if res := approve(&execute.Work{Facts: contract.Raw(facts)}); res.ErrorCode != code {
+			t.Errorf("%s: %+v", facts, res)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+)
+
+// The kinds of calls for pipelines.
+const (
+	KindRun     = "tool." + pipeline.RunPack
+	KindApprove = "tool." + pipeline.ApprovalPack
+	KindList    = "tool.pipeline.list"
+)
+
+// tool returns the document of a tool for pipelines.
+func tool(kind, class, about, input, output string) contract.Tool {
+	return contract.Tool{Description: about, Class: class, Executor: services.Work, Kind: kind, Tool: kind[len("tool."):], Version: "v1", Rerunnable: true,
+		InputSchema: contract.Raw(input), OutputSchema: contract.Raw(output)}
+}
+
+// Tools are the tools for pipelines.
+var Tools = []contract.Tool{
+	tool(KindRun, "E1", "Runs a pipeline: the document in the arguments, or the built-in one with a name and the digest that pipeline.list returns. Each step is a call of its own, for the caller.",
+		`{"additionalProperties":false,"properties":{"digest":{"description":"digest of the document; required with pipeline","pattern":"^sha256:[0-9a-f]{64}$","type":"string"},"document":{"additionalProperties":true,"type":"object"},"inputs":{"additionalProperties":true,"type":"object"},"pipeline":{"description":"name of a built-in pipeline","maxLength":64,"type":"string"}},"type":"object"}`,
+		`{"additionalProperties":true,"properties":{"output":{},"pipeline":{"type":"string"},"run":{"type":"string"},"status":{"type":"string"}},"required":["pipeline","run","status"],"type":"object"}`),
+	tool(KindApprove, "E0", "Succeeds if people have approved the call. Policy must escalate the kind tool.pipeline.approve.",
+		`{"additionalProperties":false,"properties":{"reason":{"maxLength":4096,"type":"string"},"step":{"maxLength":64,"type":"string"}},"required":["reason"],"type":"object"}`,
+		`{"additionalProperties":false,"properties":{"approved":{"type":"boolean"}},"required":["approved"],"type":"object"}`),
+	tool(KindList, "E0", "Lists the built-in pipelines with their digests, and the packs that they need and the mesh lacks.", `{"additionalProperties":false,"properties":{},"type":"object"}`,
+		`{"additionalProperties":true,"properties":{"pipelines":{"type":"array"}},"required":["pipelines"],"type":"object"}`),
+}
+
+// Handle executes a call for pipelines.
+func (r *Runner) Handle(ctx context.Context, w *execute.Work) execute.Result {
+	switch w.Call.Kind {
+	case KindRun:
+		return r.Run(ctx, w)
+	case KindApprove:
+		return approve(w)
+	case KindList:
+		return output(map[string]any{"pipelines": r.List()})
+	}
+	return execute.Fail(contract.CodeInvalidInput, "%s is not a call for pipelines", w.Call.Kind)
+}
+
+// approve executes pipeline.approve. It succeeds only if the decision states that people
+// approved the call, so that a policy which does not escalate it approves nothing.
+func approve(w *execute.Work) execute.Result {
+	var facts struct {
+		Resolution string `json:"resolution"`
+	}
+	if err := json.Unmarshal(w.Facts, &facts); err != nil || facts.Resolution != contract.ResolvedGranted {
+		return execute.Fail(contract.CodeApprovalRequired, "nobody was asked to approve the step: add an approval rule for %s to the ceilings or the policy", KindApprove)
+	}
+	return output(map[string]any{"approved": true})
+}
+
+// Description describes a built-in pipeline.
+type Description struct {
+	Description string   `json:"description"`
+	Digest      string   `json:"digest"`
+	Lacking     []string `json:"lacking"` // packs that it needs and the mesh lacks
+	Name        string   `json:"name"`
+	Required    []string `json:"required"` // inputs
+	Steps       []string `json:"steps"`    // packs in the order of the document
+}
+
+// List returns the descriptions of the built-in pipelines.
+func (r *Runner) List() []Description {
+	out := []Description{}
+	for _, name := range pipeline.BuiltIns() {
+		raw, digest, _ := pipeline.BuiltIn(name)
+		doc, err := pipeline.Parse(raw)
+		if err != nil {
+			continue // a test shows that all of them parse
+		}
+		d := Description{Description: doc.Description, Digest: digest, Lacking: []string{}, Name: name, Required: append([]string{}, doc.Required...)}
+		for i := range doc.Steps {
+			pack := doc.Steps[i].PackOf()
+			if d.Steps = append(d.Steps, pack); !r.Known(pack, "") {
+				d.Lacking = append(d.Lacking, pack)
+			}
+		}
+		out = append(out, d)
+	}
+	return out
+}

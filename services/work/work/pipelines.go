@@ -1,0 +1,96 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/runs"
+)
+
+// slots is the maximum number of instances.
+const slots = 4
+
+// stepsReader reads the escalations and outcomes of the calls that any instance proposed:
+// an instance that continues a run awaits calls that another one proposed.
+var stepsReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: stepFilters()}
+
+func stepFilters() (out []string) {
+	for n := range slots {
+		origin := fmt.Sprintf("%s-%d", services.Work, n+1)
+		out = append(out, bus.Filter{Origin: origin, Event: contract.EventEffectRecorded}.String(), bus.Filter{Origin: origin, Event: contract.EventEscalated}.String())
+	}
+	return out
+}
+
+// toolsReader reads the tools of the mesh.
+var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: slices.Clone(catalog.ViewFilters)}
+
+// pipelines is the part of the service that runs pipelines.
+type pipelines struct {
+	*runs.Runner
+	prop  *propose.Proposer
+	tools *catalog.View
+	view  *follow.Follower // of tools
+}
+
+// newPipelines returns the part of an instance that runs pipelines.
+func newPipelines(env *run.Env) *pipelines {
+	p := &pipelines{tools: &catalog.View{Keys: trust.KeyAt(env.Trust.At)}}
+	p.prop = &propose.Proposer{Reader: stepsReader, ExecutorOf: func(kind string) string {
+		if t, _ := p.tools.Lookup(kind); t != nil {
+			return t.Executor
+		}
+		return ""
+	}, Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
+	p.Runner = runs.New(runs.Runner{Emit: env.Emit, Blobs: env.Blobs, Log: env.Log, Proposer: p.prop, Tools: &p.tools.Catalog})
+	p.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
+		e, err := eventlog.Open(en, toolsReader.Filters...)
+		if err != nil {
+			slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
+			return nil
+		}
+		return p.tools.Apply(e)
+	})
+	return p
+}
+
+// run reads the tools and the outcomes until ctx ends. It calls ready when it has read the
+// tools and can receive outcomes.
+func (p *pipelines) run(ctx context.Context, ready func()) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.view.Run(ctx, 1) })
+	g.Go(func() error {
+		listening := make(chan struct{})
+		go func() {
+			select {
+			case <-listening:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-p.view.Ready():
+				ready()
+			case <-ctx.Done():
+			}
+		}()
+		return p.prop.Run(ctx, func() { close(listening) })
+	})
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
