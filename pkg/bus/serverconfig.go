@@ -250,8 +250,9 @@ func (g *grant) local() string {
 }
 
 // grants returns all permissions of a service, sorted by subject. None of them allows a
-// service to create, update, delete or purge a stream or consumer, or to use another
-// service's durable consumer.
+// service to create, update or delete a stream or consumer, to purge a stream other than
+// ARTIFACTS, or to use another service's durable consumer. Only a service with Collects
+// may purge ARTIFACTS.
 func grants(d *Declaration) []grant {
 	g := []grant{
 		{subject: Filter{Service: d.Service}.String()},

@@ -9,9 +9,10 @@ func NoCoreDumps() error {
 	return syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{})
 }
 
-// NotDumpable additionally makes the kernel produce no core dump of this process at all,
-// and denies other processes of the same user access to its memory (PR_SET_DUMPABLE in
-// prctl(2)). It does not apply to processes that this one starts.
+// NotDumpable calls NoCoreDumps, makes the kernel produce no core dump of this process at
+// all, and denies other processes of the same user access to its memory (PR_SET_DUMPABLE
+// in prctl(2)). Unlike the limit that NoCoreDumps sets, this does not apply to processes
+// that this one starts.
 func NotDumpable() error {
 	if err := NoCoreDumps(); err != nil {
 		return err

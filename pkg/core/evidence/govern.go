@@ -8,8 +8,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// causes maps the name of each event by which policy changes the mesh as a whole, once
-// the cell is opened, to the kind of the call that causes it.
+// causes maps the name of each event by which policy changes the mesh as a whole, once the
+// cell is opened, to the kind of the call that causes it. It omits policy_activated, which
+// a call of any kind may cause (see changed and caused).
 var causes = map[string]string{
 	contract.EventTenantCreated:   "tenant.create",
 	contract.EventTenantQuotaSet:  "tenant.set_quota",

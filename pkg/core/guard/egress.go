@@ -33,9 +33,9 @@ func (c *Ceilings) forbidsHost(host string) bool {
 		!slices.ContainsFunc(netrule.OfHosts([]string{host}), func(r contract.EgressRule) bool { return netrule.Overlap(&r, c.Egress) })
 }
 
-// egress returns the rules of the ceilings, with those that their hosts stand for: every
-// request for "*", and otherwise HTTP and HTTPS on the ports that a tool with the same
-// host reaches.
+// egress returns the rules that the hosts of the ceilings stand for, which permit HTTP and
+// HTTPS on the ports that a tool with the same host reaches, and then the rules of the
+// ceilings. If one of the hosts is "*", it returns only a rule that permits every request.
 func (c *Ceilings) egress() []contract.EgressRule {
 	if slices.Contains(c.EgressHosts, "*") {
 		return []contract.EgressRule{{Host: "*"}}
