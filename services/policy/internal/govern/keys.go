@@ -250,8 +250,8 @@ type withdrawConsentArgs struct {
 	ID string `json:"id"`
 }
 
-// withdrawConsent ends the caller's consent to a key, and revokes the key with this id
-// if it acts for the caller.
+// withdrawConsent ends the caller's consent to a key, and revokes the key with this id if
+// it acts for the caller. The call is rejected if there is neither.
 func withdrawConsent(s *State, c *Caller, a *withdrawConsentArgs) (Fact, error) {
 	k, waits := s.Keys.made[a.ID], s.Keys.consents[a.ID]
 	if (waits == nil || waits.Principal != c.Actor) && (k == nil || k.Actor != c.Actor || k.revoked != "") {

@@ -110,9 +110,9 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestVoidDraws shows that a draw from a closed allotment changes nothing, that a draw is
-// settled once, by the executor or by policy, and that a return removes the returned
-// amounts from the allotment.
+// TestVoidDraws shows that a draw from an unknown or closed allotment changes nothing,
+// that a draw is settled once, by the executor but not by the gateway, and that a return
+// removes the returned amounts from the allotment.
 func TestVoidDraws(t *testing.T) {
 	var s State
 	take := events.AllotmentTaken{Allotment: "al-1", Holder: "p", Now: "x", Blocks: []events.Block{{Account: "l/agent:alice", Amount: 5, Measure: "calls", Window: "total"}}}

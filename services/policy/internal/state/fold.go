@@ -162,7 +162,8 @@ func (st *States) tenantsChanged(e *contract.Event) (err error) {
 	return nil
 }
 
-// created adds the first person of a tenant that the event e has created.
+// created records that the event e has created a tenant, and adds the tenant's first
+// person.
 func created(st *States, e *contract.Event) error {
 	var t contract.TenantCreated
 	if err := contract.Decode(e.Data, &t); err != nil {
