@@ -153,8 +153,8 @@ func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exch
 const gather = 5 * time.Millisecond
 
 // wait waits until the exchange has ended, or the server requests input: it then holds the
-// exchange and returns the requests as the result. If ctx ends first, wait cancels the
-// exchange.
+// exchange and returns the requests as the result. If ctx ends first, or if the exchange
+// cannot be held, wait cancels the exchange and returns an error.
 func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Result, error) {
 	var first *request
 	select {

@@ -213,7 +213,8 @@ func lineage(ctx context.Context, s *Service, w *execute.Work, inputs []string) 
 
 // fits deletes an upload that was just recorded and returns a failure if the artifacts of
 // the tenant that were recorded up to it exceed the quota, or if it was deleted for this
-// reason before. Instances that have read the same events agree.
+// reason before. Instances that have read the same events agree. fits also returns a
+// failure if the quota cannot be checked or the deletion cannot be recorded.
 func (s *Service) fits(ctx context.Context, w *execute.Work, u *shelf.Upload) execute.Result {
 	full := execute.Fail(contract.CodeResourceExhausted, "with %d bytes more, the artifacts of tenant %s exceed its quota of %d bytes: delete some", u.Data.Size, w.Event.Tenant, s.Quota)
 	if u.Deleted == shelf.Quota {

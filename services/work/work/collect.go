@@ -86,8 +86,9 @@ func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf
 	})
 }
 
-// sweep removes the uploads that are no artifact and were begun a day ago, such as those
-// whose call was denied. A writer stores the first part of an upload before the others.
+// sweep removes the uploads that are no artifact and were begun at least a day ago, such
+// as those whose call was denied. A writer stores the first part of an upload before the
+// others.
 func sweep(ctx context.Context, s *Service, now time.Time) error {
 	for offset := 0; ; {
 		first, more, err := bus.Page(ctx, s.env.Conn, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)

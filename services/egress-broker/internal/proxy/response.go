@@ -103,8 +103,8 @@ func (s *scan) next(b []byte, end bool) []byte {
 func (s *scan) found() bool { return s.stream != nil && s.stream.Found() }
 
 // redact removes the secrets from the header fields, and decompresses the body, because
-// secrets are found in plain text only. It returns an error for an encoding other than
-// gzip.
+// secrets are found in plain text only. It returns an error for a body in an encoding
+// other than gzip and identity.
 func (e *exchange) redact(res *http.Response) error {
 	if h := e.p.hidden.Load(); h != nil {
 		h.clean(res.Header)
