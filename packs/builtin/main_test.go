@@ -157,7 +157,8 @@ func TestPacks(t *testing.T) {
 	}
 }
 
-// TestErrors checks the code of each kind of failure.
+// TestErrors checks the codes of the errors of several packs, and the delay after
+// which a call may be repeated.
 func TestErrors(t *testing.T) {
 	s := site(t, `{"steps":[{"tool":"none.such"}]}`)
 	const token = `"_secrets":{"github-token":"gh-token"}`

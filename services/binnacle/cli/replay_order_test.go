@@ -18,9 +18,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 )
 
-// TestOrdered shows that results are passed on in the order of their functions, that at
-// most n wait, that add returns false once stop is closed, and that each ends with the
-// error of the function use.
+// TestOrdered shows that results are passed on in the order of their functions, that
+// at most n wait, that add returns false once stop is closed, and that the method each
+// returns at the first error of its argument.
 func TestOrdered(t *testing.T) {
 	const n = 4
 	o := newOrdered[int](n)

@@ -243,7 +243,8 @@ func (b *base) load(w *world) {
 	w.events.look()
 }
 
-// boot starts one more instance of each of the given kinds.
+// boot starts one more instance of each of the given kinds. Before it starts the first
+// one of a kind, it may tamper with the service's snapshots (see tamper).
 func (w *world) boot(kinds ...string) {
 	count := map[string]int{}
 	for _, in := range w.instances {

@@ -237,7 +237,8 @@ func TestDeclaredViews(t *testing.T) {
 	}
 }
 
-// rejected returns an error if a snapshot was rejected that an instance has stored.
+// rejected applies snapshot_rejected. It returns an error unless tamper has stored the
+// snapshot: one that an instance has stored must not be rejected.
 func (c *checker) rejected(e *contract.Event) error {
 	var r contract.SnapshotRejected
 	if err := contract.Decode(e.Data, &r); err != nil {

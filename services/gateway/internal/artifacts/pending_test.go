@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// TestPending checks that the bytes of a tenant's uploads count until they are recorded or
-// the collector has removed them, and that an upload ends where the room of its tenant does.
+// TestPending checks that the bytes of a tenant's uploads count until they are
+// recorded or the collector has removed them, and that an upload fails when it exceeds
+// the room that is left to its tenant.
 func TestPending(t *testing.T) {
 	var p pending
 	now := time.Date(2026, 11, 28, 0, 59, 0, 0, time.UTC)

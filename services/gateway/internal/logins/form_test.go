@@ -9,8 +9,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// TestForm: fields come from the body alone, and what is not a form is refused with the
-// status that says why.
+// TestForm checks that fields come from the body and not from the URL, and that a
+// request whose body is not a form is refused with the status 400, 413 or 415.
 func TestForm(t *testing.T) {
 	for _, tt := range []struct {
 		name, kind, body string

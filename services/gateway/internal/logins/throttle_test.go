@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// TestThrottle shows after how many failures attempts are delayed, for one person at one
-// address, for an address and for a person, how the delays grow, that a success forgets
-// them, and that the state is bounded.
+// TestThrottle shows after how many failures attempts are delayed, for one person at
+// one address, for an address and for a person, how the delays grow, that a success
+// resets them, and that the number of entries is limited.
 func TestThrottle(t *testing.T) {
 	now := time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
-	// failures returns how many attempts at the same time are made until one is delayed.
+	// until returns how many attempts at the same time are made before one is delayed.
 	until := func(next func(i int) map[string]int) int {
 		var x throttle
 		for i := range 1000 {

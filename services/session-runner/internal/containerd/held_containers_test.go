@@ -174,8 +174,9 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHeldLife shows that a held sandbox ends when its maximum life has passed although no
-// runner runs, and that a runner then reports it as gone and removes it.
+// TestHeldLife shows that a held sandbox ends when its maximum life has passed,
+// without a call of the runner, and that another runner then reports it as gone and
+// removes it.
 func TestHeldLife(t *testing.T) {
 	d := startDaemon(t)
 	r, holder := d.holder(t)
