@@ -43,6 +43,10 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	var seen atomic.Value
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.Store(r.Header.Get("Authorization"))
+		if r.URL.Path == "/open/away" {
+			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
+			return
+		}
 		fmt.Fprint(w, "page of ", r.URL.Path, " for ", r.Header.Get("Authorization"))
 	}))
 	defer site.Close()
@@ -56,8 +60,10 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	if err := os.WriteFile(filepath.Join(packs, "upper"), upper, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	ways := &harness.WaysOut{Host: host, Port: port}
+	ways.Pack(t, packs, "", "container")
 	boxed, vars := boxedOptions(t)
-	for _, name := range []string{"say", "say.pack.yaml"} {
+	for _, name := range boxedPacks {
 		body, err := os.ReadFile(filepath.Join(boxed.Packs, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(packs, name), body, 0o755)
@@ -86,6 +92,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
 	composeEgress(t, m, host, port, &seen)
+	ways.Try(t, m, "container")
 	m.Scale("session-runner=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })
@@ -95,7 +102,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 // server of the test and adds a credential.
 func composeEgress(t *testing.T, m *harness.Mesh, host, port string, seen *atomic.Value) {
 	t.Helper()
-	cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress":[{"host":%q,"port":%s,"mode":"http"}]}`, host, port)))
+	cli(t, m, "trust", "sign", write(t, "p0.json", `{"egress":[{"host":"*"}]}`))
 	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
 	if out, err := m.CLIStdin(tokenValue, "secret", "put", "page-token"); err != nil {
 		t.Fatal(out, err)

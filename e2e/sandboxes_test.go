@@ -19,7 +19,8 @@ import (
 )
 
 // shellImages returns a folder with an OCI archive, shell.tar, whose image has busybox as
-// its shell and tools, and a lock file that names it. It also returns the image's digest.
+// its shell and tools, and the program escape of e2e/packs, and a lock file that names it. It
+// also returns the image's digest.
 func shellImages(t *testing.T) (dir, digest string) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
@@ -38,7 +39,12 @@ func shellImages(t *testing.T) (dir, digest string) {
 		_, _ = w.Write(body)
 	}
 	files, out := tar.NewWriter(&layer), tar.NewWriter(&archive)
+	escape, err := os.ReadFile(filepath.Join(harness.Root(), "bin/hostile-packs/escape"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	put(files, "bin/busybox", "", busybox)
+	put(files, "bin/escape", "", escape)
 	for _, name := range []string{"sh", "cat", "sleep", "tail", "head", "stat", "echo", "find", "ln", "mkdir", "readlink", "rm"} {
 		put(files, "bin/"+name, "busybox", nil)
 	}

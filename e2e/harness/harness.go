@@ -72,6 +72,7 @@ type Options struct {
 	Noop       bool
 	LLM        string   // path of the llm document; empty = none
 	Env        []string // added to the environment of every process
+	Wrap       []string // command that is started instead of every process of a service, with the process's command line as its last arguments, which it executes (One and Processes only)
 	Capture    string   // how content is recorded: plain, encrypted, hashed or off; empty = as in Config, or else plain
 	Policies   []string
 	Power      bool
@@ -416,7 +417,8 @@ func (m *Mesh) Start(name string, argv, env []string) {
 		m.mu.Unlock()
 	}
 	p := &Proc{argv: argv, env: env, done: make(chan struct{})}
-	p.cmd = exec.Command(argv[0], argv[1:]...)
+	line := append(slices.Clone(m.opts.Wrap), argv...)
+	p.cmd = exec.Command(line[0], line[1:]...)
 	p.cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.Dir}, m.opts.Env...), env...)
 	p.cmd.Stdout, p.cmd.Stderr = m.log, m.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

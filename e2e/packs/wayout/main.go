@@ -18,7 +18,10 @@ import (
 	"time"
 )
 
-const patience = 5 * time.Second
+const (
+	patience = 5 * time.Second        // time for a connection and the first bytes of an answer
+	quiet    = 300 * time.Millisecond // after this time without a byte, an answer has ended
+)
 
 func main() {
 	var in struct {
@@ -69,8 +72,16 @@ func raw(text string) string {
 	if _, err := io.WriteString(c, text); err != nil {
 		return err.Error()
 	}
-	b, _ := io.ReadAll(io.LimitReader(c, 4096))
-	return string(b)
+	var answer []byte
+	for b := make([]byte, 4096); len(answer) < 4096; {
+		n, err := c.Read(b)
+		answer = append(answer, b[:n]...)
+		if err != nil {
+			break
+		}
+		_ = c.SetDeadline(time.Now().Add(quiet))
+	}
+	return string(answer)
 }
 
 // dial connects past the proxy and sends a byte.
