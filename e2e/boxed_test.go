@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"os"
@@ -10,8 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
+
+// boxedPacks are the files of the packs that boxedOptions adds to those of bin/packs.
+var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-container.pack.yaml", "escape-image", "escape-image.pack.yaml"}
 
 // boxedOptions returns the options of a mesh for the scripts in testdata/boxed, which need
 // containerd, and the variables for these scripts: packs that run in an image, and the
@@ -28,10 +35,23 @@ func boxedOptions(t *testing.T) (harness.Options, []string) {
 	if err := os.CopyFS(packs, os.DirFS(filepath.Join(harness.Root(), "bin/packs"))); err != nil {
 		t.Fatal(err)
 	}
+	hostile := filepath.Join(harness.Root(), "bin/hostile-packs")
+	escape, err := os.ReadFile(filepath.Join(hostile, "escape"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := os.ReadFile(filepath.Join(hostile, "escape-container.pack.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for path, body := range map[string]string{
-		filepath.Join(images, "images.lock"):  string(lock),
-		filepath.Join(packs, "say.pack.yaml"): "description: Prints a document from a shell script.\nimage: shell\n",
-		filepath.Join(packs, "say"):           "#!/bin/sh\necho '{\"shell\":\"'$0'\"}'\n",
+		filepath.Join(images, "images.lock"):               string(lock),
+		filepath.Join(packs, "say.pack.yaml"):              "description: Prints a document from a shell script.\nimage: shell\n",
+		filepath.Join(packs, "say"):                        "#!/bin/sh\necho '{\"shell\":\"'$0'\"}'\n",
+		filepath.Join(packs, "escape-container"):           string(escape),
+		filepath.Join(packs, "escape-container.pack.yaml"): string(manifest),
+		filepath.Join(packs, "escape-image"):               string(escape),
+		filepath.Join(packs, "escape-image.pack.yaml"):     strings.Replace(string(manifest), "name: cmd.escape-container", "name: cmd.escape-image\nimage: shell", 1),
 	} {
 		if err := os.WriteFile(path, []byte(body), 0o755); err != nil {
 			t.Fatal(err)
@@ -57,9 +77,10 @@ func TestBoxed(t *testing.T) {
 }
 
 // TestSandboxQueue shows that a call that finds no free sandbox waits and then runs,
-// that the ledger shows its position, and /readyz and the metrics the number of
-// waiting calls, and that a call above the tenant's half of the queue is refused with
-// 503 and succeeds when the queue is empty.
+// that the ledger, the state of the call, the command line and the progress of MCP show
+// its position, and /readyz and the metrics the number of waiting calls, and that a call
+// above the tenant's half of the queue is refused with 503 and succeeds when the queue is
+// empty.
 func TestSandboxQueue(t *testing.T) {
 	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 6}\n"})
 	state := func() string {
@@ -89,17 +110,52 @@ func TestSandboxQueue(t *testing.T) {
 			}
 		})
 	}
-	for range 4 {
+	for range 3 {
 		loop()
 	}
+	eventually(t, "two calls wait", 10*time.Second, func() bool { return strings.Contains(metrics(), "} 2\n") })
+	var steps []string // messages of progress; the handler has returned when CallTool returns, or runs before Close
+	var noted sync.Mutex
+	cs := mcpClient(t, m, "s-queue", "2025-11-25", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+		noted.Lock()
+		defer noted.Unlock()
+		steps = append(steps, r.Params.Message)
+	}})
+	wg.Go(func() {
+		params := &mcp.CallToolParams{Name: "cmd.spin", Arguments: map[string]string{"how": "loop"}}
+		params.SetProgressToken("queue")
+		if res, err := cs.CallTool(t.Context(), params); err != nil || !res.IsError || !strings.Contains(text(res), "stopped after 2000 ms") {
+			t.Errorf("a call over MCP that waits: %v %v", res, err)
+		}
+	})
 	eventually(t, "three calls wait", 10*time.Second, func() bool { return strings.Contains(metrics(), "} 3\n") })
 	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-full", `{"text":"x"}`)
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_queue_full") {
 		t.Errorf("a call above the maximum: %v %+v %s", err, r, r.Body)
 	}
 	eventually(t, "/readyz shows the queue", 5*time.Second, func() bool { return strings.Contains(state(), "1 running, 3 waiting") })
+	queued := ""
+	for _, e := range ledger(t, m) {
+		if e.Name == contract.EventSandboxQueued && strings.Contains(string(e.Data), `"position":3`) {
+			queued = e.CallID
+		}
+	}
+	if out := cli(t, m, "job", "show", queued); !strings.Contains(out, `"queue_position": 3`) {
+		t.Errorf("the state of a call that waits: %s", out)
+	}
+	if out, err := m.CLI("job", "wait", queued); err == nil || !strings.Contains(out+err.Error(), "waits for a sandbox, at position 3") {
+		t.Errorf("binnacle job wait: %s %v", out, err)
+	}
 	wg.Wait()
-	if out := cli(t, m, "events", "list", "--session", "s-queue", "--json"); strings.Count(out, `"position":`) != 3 || !strings.Contains(out, `"position":3,"running":1`) {
+	noted.Lock()
+	if all := strings.Join(steps, "; "); !strings.HasPrefix(all, "waiting for a sandbox, at position 3") {
+		t.Errorf("progress of MCP: %s", all)
+	}
+	noted.Unlock()
+	if out := cli(t, m, "job", "show", queued); strings.Contains(out, "queue_position") {
+		t.Errorf("the state of a call that waited: %s", out)
+	}
+	if out := cli(t, m, "events", "list", "--session", "s-queue", "--json"); strings.Count(out, `"position":`) != 6 || strings.Count(out, `"position":0`) != 3 || !strings.Contains(out, `"position":3,"running":1`) {
 		t.Errorf("sandbox_queued: %s", out)
 	}
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-after", `{"text":"x"}`); err != nil || r.Status != 200 {

@@ -109,10 +109,10 @@ func (d *SandboxExecStarted) Canonical(c *canon.Codec) {
 // SandboxQueuedName is the event's name.
 const SandboxQueuedName = "sandbox_queued"
 
-// SandboxQueued is the data of session-runner.sandbox_queued.v1. A started call waits for a sandbox, because the instance runs as many as it may.
+// SandboxQueued is the data of session-runner.sandbox_queued.v1. A started call waits for a sandbox, because the instance runs as many as it may, or no longer waits.
 type SandboxQueued struct {
 	CallID   string `json:"call_id"`
-	Position int64  `json:"position"` // number of calls that wait, this one included; tenants are served in turn
+	Position int64  `json:"position"` // number of calls that wait, this one included; tenants are served in turn; 0 when the call no longer waits
 	Running  int64  `json:"running"`  // number of calls that run
 }
 

@@ -123,7 +123,7 @@ var schemas = map[schemaID]schema{
 	{"session-runner", "sandbox_ended", 1}:         {&shape223, "fa6e52a4a89917cc8849ce0266c3bc7038f237e424e98c2ea05fe1c5df2d2d7e"},
 	{"session-runner", "sandbox_exec_ended", 1}:    {&shape224, "3454646662f54253e4d28c3fef8e1fd05bdfbf8917068987bf0d8de9c8de988e"},
 	{"session-runner", "sandbox_exec_started", 1}:  {&shape225, "1040d16e529f18d2db6cc416c4967b82807a798a2bacb573d498c7c1f44b98b6"},
-	{"session-runner", "sandbox_queued", 1}:        {&shape226, "bf33015cdc5be3117dc185f2fd727d0c70d9feb5792beec37cac12ebe641c1f2"},
+	{"session-runner", "sandbox_queued", 1}:        {&shape226, "9d3c1a8655a68fa8b903681e937ccc5dbbddfc8df02e3595d8d331c5ed1c52f7"},
 	{"session-runner", "sandbox_renewed", 1}:       {&shape227, "07536c8de353a414236941736634695244b8e4db3afa0a43cd07dc643ba8668c"},
 	{"vault-broker", "secret_refused", 1}:          {&shape228, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
 	{"vault-broker", "secret_released", 1}:         {&shape229, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
@@ -365,7 +365,7 @@ var (
 	shape223 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
 	shape224 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "exec", Required: true, Shape: &shape0}, {Name: "exit_code", Required: true, Shape: &shape13}, {Name: "status", Required: true, Shape: &shape0}, {Name: "stderr_bytes", Required: true, Shape: &shape13}, {Name: "stdout_bytes", Required: true, Shape: &shape13}}}
 	shape225 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "exec", Required: true, Shape: &shape0}}}
-	shape226 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "position", Required: true, Shape: &shape12}, {Name: "running", Required: true, Shape: &shape12}}}
+	shape226 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "position", Required: true, Shape: &shape3}, {Name: "running", Required: true, Shape: &shape12}}}
 	shape227 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}}}
 	shape228 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
 	shape229 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}

@@ -30,6 +30,7 @@ type jobState struct {
 	Error     string          `json:"error"`
 	ErrorCode string          `json:"error_code"`
 	Output    json.RawMessage `json:"output"`
+	Queued    int64           `json:"queue_position"`
 }
 
 // job sends a request about a call, GET for its state or DELETE to cancel it, and
@@ -70,11 +71,15 @@ func newJobWaitCmd(c *env) *cobra.Command {
 		Use: "wait CALL", Short: "Wait for the outcome of a call and print its output", Long: "Wait for the outcome of a call and print its output. Exits with code 1 if it did not\nsucceed.",
 		Example: "  binnacle job wait c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, pos []string) error {
-			for {
+			for queued := int64(0); ; {
 				s, raw, err := job(cmd.Context(), c, http.MethodGet, pos[0])
 				if err != nil {
 					return err
 				}
+				if s.Queued != queued && s.Queued > 0 {
+					fmt.Fprintf(c.errOut, "the call waits for a sandbox, at position %d\n", s.Queued)
+				}
+				queued = s.Queued
 				if s.ReceiptID == "" { // it has no outcome
 					select {
 					case <-cmd.Context().Done():

@@ -45,7 +45,7 @@ var errQueueFull = errors.New("too many calls wait for a sandbox")
 
 // enter waits until a call may run, and returns the function that the caller must call when
 // the call no longer runs. If the call must wait, enter first calls waits with the number
-// of waiting calls, this one included. It returns errQueueFull, or the error of ctx.
+// of waiting calls, this one included, and with 0 when the call may run. It returns errQueueFull, or the error of ctx.
 func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(position int)) (leave func(), err error) {
 	q.mu.Lock()
 	position := q.present + 1 - q.runs
@@ -56,6 +56,7 @@ func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(posi
 	q.present++
 	q.mu.Unlock()
 	waiting := position > 0
+	waited := waiting
 	admitted := func() { // the call no longer waits
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -78,6 +79,9 @@ func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(posi
 		return nil, err
 	}
 	admitted()
+	if waited {
+		waits(0)
+	}
 	return func() { q.gate.Leave(); gone() }, nil
 }
 
@@ -94,8 +98,8 @@ func (q *queue) state() (running, waiting int) {
 	return min(q.present, q.runs), max(q.present-q.runs, 0)
 }
 
-// enter waits until a call may run in a sandbox. While it waits, its position is recorded as
-// sandbox_queued. If the call cannot run, enter returns nil and the result of the call.
+// enter waits until a call may run in a sandbox. If it waits, its position, and then 0, are
+// recorded as sandbox_queued. If the call cannot run, enter returns nil and the result of the call.
 func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res execute.Result) {
 	leave, err := s.queue.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
 		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(s.queue.runs)}))

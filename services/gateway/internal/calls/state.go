@@ -9,10 +9,13 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -27,7 +30,8 @@ type CallState struct {
 	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the status of the effect
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
-	Expires    string          `json:"expires,omitempty"` // end of the time to vote; only while the call waits for approval
+	Expires    string          `json:"expires,omitempty"`        // end of the time to vote; only while the call waits for approval
+	Queued     int64           `json:"queue_position,omitempty"` // number of calls that waited for a sandbox when this one began to wait, itself included; only while it waits
 	ReceiptID  string          `json:"receipt_id,omitempty"`
 	ErrorCode  string          `json:"error_code,omitempty"`
 	Error      string          `json:"error,omitempty"`
@@ -141,7 +145,51 @@ func (s *API) State(c echo.Context) error {
 	if out.ReceiptID == "" {
 		c.Response().Header().Set("Retry-After", "1")
 	}
+	if out.Status == running {
+		out.Queued = s.Position(ctx, e)
+	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// Position returns the position at which a call began to wait for a sandbox, given an event of
+// the call that is not newer. It returns 0 if the call does not wait, or if the ledger cannot
+// be read.
+func (s *Runner) Position(ctx context.Context, e *contract.Event) int64 {
+	filter := bus.Filter{Tenant: e.Tenant, Service: services.SessionRunner, Event: contract.EventSandboxQueued, Key: e.Session}.String()
+	en, err := s.Past.Ledger.Last(ctx, filter)
+	if err != nil {
+		return 0
+	}
+	if contract.PeekCallID(en.Data) == e.CallID {
+		return position(en, filter)
+	}
+	at, err := contract.ParseTime(e.Time) // another call of the session waited later
+	if err != nil {
+		return 0
+	}
+	from, err := eventlog.Since(ctx, s.Past.Ledger, at)
+	if err != nil {
+		return 0
+	}
+	var last int64
+	for en, err := range s.Past.Ledger.Scan(ctx, filter, from) {
+		if err != nil {
+			return 0
+		}
+		if contract.PeekCallID(en.Data) == e.CallID {
+			last = position(en, filter)
+		}
+	}
+	return last
+}
+
+// position returns the position in an event sandbox_queued.
+func position(en eventlog.Entry, filter string) int64 {
+	var d sessionrunner.SandboxQueued
+	if e, err := eventlog.Open(en, filter); err != nil || contract.Decode(e.Data, &d) != nil {
+		return 0
+	}
+	return d.Position
 }
 
 // fold sets the state of a call from its newest event. It returns the output if the call

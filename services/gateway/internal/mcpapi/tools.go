@@ -141,7 +141,9 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 	if p.federated {
 		out, output, err = e.await(ctx, r, p)
 	} else {
+		stop := e.queued(ctx, r, p)
 		out, output, err = e.Calls.Await(ctx, r, false)
+		stop()
 	}
 	e.Logged(who, r.ID, began, err)
 	if err != nil {
