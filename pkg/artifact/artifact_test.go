@@ -80,8 +80,8 @@ func TestWriteRead(t *testing.T) {
 	}
 }
 
-// TestCorrupt changes each stored part, and each member of the object: no reader returns
-// bytes that do not match.
+// TestCorrupt changes or removes each stored part, and changes the size, the digest and
+// the index of the object: Verify returns an error in each case.
 func TestCorrupt(t *testing.T) {
 	var m memory
 	content := random(2*PartSize + 5)
