@@ -71,7 +71,8 @@ const (
 
 // over reports whether memory is to be returned now: if the program has allocated little
 // in each of the last quietFor intervals, and holds more than muchFree beyond nine eighths
-// of its live heap. It must be called once in each interval.
+// of its live heap. After a result of true, the intervals are counted anew. It must be
+// called once in each interval.
 func (i *idle) over(u usage) bool {
 	few := u.allocated-i.last.allocated <= fewBytes
 	i.last = u
