@@ -31,13 +31,13 @@ type call struct {
 	out   egress.Opened
 	stop  context.CancelFunc
 	note  *journal
-	done  chan struct{} // closed when egress_closed was recorded
+	done  chan struct{} // closed when egress_closed was recorded or dropped (see append), and the proxy is removed
 
 	mu       sync.Mutex
 	reason   string // why it is closed; the first reason counts
 	listed   int    // flows with an event of their own
 	unlisted int64
-	written  chan struct{}        // closed when the events about flows were appended
+	written  chan struct{}        // closed when the events about flows were recorded or dropped
 	facts    chan *contract.Event // events about flows, until egress_closed
 }
 
@@ -221,7 +221,8 @@ func (c *call) end(reason string) {
 	c.stop()
 }
 
-// closeAll closes every proxy, and waits until that is recorded.
+// closeAll closes every proxy, and waits until that is recorded, or append has dropped the
+// event.
 func (s *Service) closeAll() {
 	s.mu.Lock()
 	calls := slices.Collect(maps.Values(s.open))
