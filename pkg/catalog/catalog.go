@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -235,6 +236,9 @@ func (c *Catalog) In(tenant string) Tools { return Tools{c, tenant} }
 func (t Tools) Approved(kind string) (digest string, explicit bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if family := clientkind.Family(kind); family != "" && t.first[kind] == "" {
+		kind = family
+	}
 	if o := t.own[t.tenant]; o != nil && o.approved[kind] != "" {
 		return o.approved[kind], true
 	}
@@ -276,11 +280,14 @@ func (t Tools) Digest() string {
 }
 
 // Lookup returns the tool of a kind and the digest of its document, or nil and "none".
-// The caller must not change the tool.
+// A kind that is not registered has the tool of its clientkind.Family. The caller must not change the tool.
 func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	e, ok := c.tools[kind]
+	if !ok {
+		e, ok = c.tools[clientkind.Family(kind)]
+	}
 	if !ok {
 		return nil, "none"
 	}

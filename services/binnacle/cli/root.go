@@ -15,7 +15,7 @@ var families = []struct {
 	verbs     []verb
 }{
 	{"run", "Run a mesh", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
-	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newPackCmd, newSandboxCmd, newArtifactCmd, newPipelineCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
+	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newPackCmd, newSandboxCmd, newArtifactCmd, newPipelineCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newHookCmd, newJudgeCmd,
 		newTokenCmd, newPasswordCmd, newDeviceCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
 	{"govern", "Govern a mesh", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},

@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
@@ -140,13 +141,13 @@ func llmTool(kind, description string) contract.Tool {
 }
 
 // tools returns the tools that the service registers besides those in ClientTools: one
-// for each API that callers use, ownTools, and forwardTool.
+// for each API that callers use, ownTools, forwardTool, and those of coding agents.
 func (s *Service) tools() []contract.Tool {
 	var out []contract.Tool
 	for _, c := range callers {
 		out = append(out, llmTool(c.Kind, c.Description))
 	}
-	return append(append(out, ownTools...), forwardTool)
+	return append(append(append(out, ownTools...), forwardTool), clientkind.Tools("llm-router")...)
 }
 
 // ownTools lists the tools that list models and delete stored responses.
@@ -212,13 +213,16 @@ func (s *Service) registered() ([]contract.Tool, error) {
 	tools := s.tools()
 	var checker toolschema.Checker
 	taken := map[string]bool{}
+	for i := range tools {
+		taken[tools[i].Kind] = true
+	}
 	for i := range s.ClientTools {
 		t, err := s.ClientTools[i].tool()
 		if err == nil {
 			err = checker.Valid(&t)
 		}
 		if err == nil && taken[t.Kind] {
-			err = fmt.Errorf("function.name: %q is taken by an entry before it", s.ClientTools[i].Function.Name)
+			err = fmt.Errorf("function.name: %q is taken by an entry before it or by a tool of coding agents", s.ClientTools[i].Function.Name)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("client_tools[%d]: %w", i, err)

@@ -329,7 +329,8 @@ func TestTools(t *testing.T) {
 			t.Errorf("%+v", x)
 		}
 	}
-	if want := []string{"llm.chat", "llm.responses", "llm.messages", "llm.count_tokens", "llm.embeddings", "llm.completions", "llm.models", "llm.delete_response", "llm.forward"}; !slices.Equal(kinds, want) {
+	if want := []string{"llm.chat", "llm.responses", "llm.messages", "llm.count_tokens", "llm.embeddings", "llm.completions", "llm.models", "llm.delete_response", "llm.forward",
+		"client.shell", "client.file.read", "client.file.write", "client.file.edit", "client.web.fetch", "client.web.search", "client.subagent", "client.session", "client.other", "client.mcp"}; !slices.Equal(kinds, want) {
 		t.Errorf("%v, want %v", kinds, want)
 	}
 	for _, k := range llm.Kinds {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
@@ -262,7 +263,7 @@ type Tools interface {
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned, f.OwnBundles = "", 0
 	tool, digest := tools.Lookup(f.Kind)
-	if tool != nil && tool.Tool != f.Tool {
+	if tool != nil && tool.Tool != f.Tool && (clientkind.Family(f.Kind) != tool.Kind || f.Tool != f.Kind) {
 		tool, digest = nil, "none"
 	}
 	f.ToolDigest, f.CatalogDigest = digest, tools.Digest()

@@ -1,0 +1,233 @@
+package action
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
+)
+
+// Action is an action that a client is about to take.
+type Action struct {
+	Kind  string
+	Args  map[string]any
+	Files []string // absolute paths of the files that the action changes, if the client named them
+}
+
+// Digest returns the digest of bytes in the form sha256:HEX.
+func Digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Normalise returns the action of a tool call of a client. An input that lacks what its
+// tool needs becomes an action of the kind clientkind.Other.
+func (p *Place) Normalise(tool string, input json.RawMessage) *Action {
+	if server, name, ok := mcpName(tool); ok {
+		return p.action(clientkind.MCP(server, name), map[string]any{"server": server, "tool": name, "input": value(input)})
+	}
+	var in map[string]any
+	if json.Unmarshal(input, &in) == nil {
+		if normal := tools[strings.ToLower(tool)]; normal != nil {
+			if a := normal(p, in); a != nil {
+				return a
+			}
+		}
+	}
+	return p.action(clientkind.Other, map[string]any{"tool": tool, "input": value(input)})
+}
+
+// Session returns the action that records an event of a session.
+func (p *Place) Session(event, prompt, transcriptDigest string) *Action {
+	args := map[string]any{"event": event}
+	if prompt != "" {
+		args["prompt_digest"] = Digest([]byte(prompt))
+	}
+	if transcriptDigest != "" {
+		args["transcript_digest"] = transcriptDigest
+	}
+	return p.action(clientkind.Session, args)
+}
+
+// value returns JSON as it is, or as text if it is not JSON.
+func value(raw json.RawMessage) any {
+	switch {
+	case len(raw) == 0:
+		return nil
+	case json.Valid(raw):
+		return raw
+	}
+	return string(raw)
+}
+
+func (p *Place) action(kind string, args map[string]any) *Action {
+	args["agent"], args["workspace"] = p.Agent, p.Workspace
+	if p.CWD != p.Workspace {
+		args["cwd"] = p.CWD
+	}
+	if p.Subagent != "" {
+		args["subagent"] = p.Subagent
+	}
+	return &Action{Kind: kind, Args: args}
+}
+
+// mcpName splits the name mcp__SERVER__TOOL of a tool of an MCP server.
+func mcpName(tool string) (server, name string, ok bool) {
+	rest, ok := strings.CutPrefix(tool, "mcp__")
+	if !ok {
+		return "", "", false
+	}
+	server, name, ok = strings.Cut(rest, "__")
+	return server, name, ok
+}
+
+// text returns the first of the members that is a non-empty text.
+func text(in map[string]any, names ...string) string {
+	for _, n := range names {
+		if s, ok := in[n].(string); ok && s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// tools maps the names of clients' tools, in lower case, to functions that return the
+// action, or nil if the input lacks a member.
+var tools = map[string]func(p *Place, in map[string]any) *Action{}
+
+func init() {
+	for names, f := range map[string]func(*Place, map[string]any) *Action{
+		"bash shell run_shell_command local_shell exec_command unified_exec shell_command monitor": shellAction,
+		"read notebookread read_file view":                     fileAction(clientkind.FileRead),
+		"glob grep ls list list_directory search_file_content": searchAction,
+		"write write_file":                                     fileAction(clientkind.FileWrite),
+		"edit multiedit notebookedit replace":                  fileAction(clientkind.FileEdit),
+		"apply_patch patch":                                    patchAction,
+		"webfetch web_fetch":                                   fetchAction,
+		"websearch web_search google_web_search":               searchWeb,
+		"task agent subagent spawn_agent":                      subagentAction,
+	} {
+		for n := range strings.FieldsSeq(names) {
+			tools[n] = f
+		}
+	}
+}
+
+func shellAction(p *Place, in map[string]any) *Action {
+	command := text(in, "command", "cmd")
+	if list, ok := in["command"].([]any); ok { // an argument list, of which each element is quoted
+		command = joined(list)
+	}
+	if command == "" {
+		return nil
+	}
+	at := *p
+	if dir := text(in, "workdir", "cwd", "directory"); dir != "" {
+		at.CWD = p.locate(p.CWD, dir).Path
+	}
+	l := at.Shell(command)
+	return at.action(clientkind.Shell, map[string]any{"command": command, "commands": l.Commands, "reads": l.Reads, "writes": l.Writes, "hosts": l.Hosts, "opaque": l.Opaque})
+}
+
+// joined returns the command line of an argument list.
+func joined(list []any) string {
+	var quoted []string
+	for _, x := range list {
+		s, ok := x.(string)
+		if !ok {
+			return ""
+		}
+		quoted = append(quoted, "'"+strings.ReplaceAll(s, "'", `'\''`)+"'")
+	}
+	return strings.Join(quoted, " ")
+}
+
+var pathMembers = []string{"file_path", "filePath", "absolute_path", "notebook_path", "path"}
+
+func fileAction(kind string) func(*Place, map[string]any) *Action {
+	return func(p *Place, in map[string]any) *Action {
+		name := text(in, pathMembers...)
+		if name == "" {
+			return nil
+		}
+		at := p.locate(p.CWD, name)
+		args := map[string]any{"paths": []Path{at}}
+		if content, ok := in["content"].(string); ok && kind != clientkind.FileRead {
+			args["content_digest"] = Digest([]byte(content))
+		}
+		a := p.action(kind, args)
+		if kind != clientkind.FileRead {
+			a.Files = []string{at.Path}
+		}
+		return a
+	}
+}
+
+// searchAction is for tools that read below a folder, which is the current one if the
+// input names none. A pattern may lead out of the folder, and counts as a path then.
+func searchAction(p *Place, in map[string]any) *Action {
+	paths := []Path{p.locate(p.CWD, text(in, append(slices.Clone(pathMembers), "dir_path")...))}
+	for _, pattern := range []string{text(in, "pattern"), text(in, "glob", "include")} {
+		if strings.HasPrefix(pattern, "/") || strings.HasPrefix(pattern, "~") || strings.Contains(pattern, "..") || secret(pattern) {
+			paths = append(paths, p.locate(paths[0].Path, pattern))
+		}
+	}
+	return p.action(clientkind.FileRead, map[string]any{"paths": paths})
+}
+
+var patchLine = regexp.MustCompile(`(?m)^\*\*\* (?:Add File|Update File|Delete File|Move to): (.+?)\s*$`)
+
+// patchAction is for patches in Codex's format. A patch without a recognized file is not
+// normalised.
+func patchAction(p *Place, in map[string]any) *Action {
+	patch := text(in, "command", "patch", "patchText", "input")
+	if list, ok := in["command"].([]any); ok && len(list) > 0 {
+		patch, _ = list[len(list)-1].(string)
+	}
+	var paths []Path
+	var files []string
+	for _, m := range patchLine.FindAllStringSubmatch(patch, -1) {
+		at := p.locate(p.CWD, m[1])
+		paths, files = append(paths, at), append(files, at.Path)
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	a := p.action(clientkind.FileEdit, map[string]any{"paths": paths, "content_digest": Digest([]byte(patch))})
+	a.Files = files
+	return a
+}
+
+func fetchAction(p *Place, in map[string]any) *Action {
+	raw := text(in, "url")
+	u, err := url.Parse(raw)
+	if raw == "" || err != nil || u.Hostname() == "" {
+		return nil
+	}
+	return p.action(clientkind.WebFetch, map[string]any{"url": raw, "host": strings.ToLower(u.Hostname())})
+}
+
+func searchWeb(p *Place, in map[string]any) *Action {
+	query := text(in, "query")
+	if query == "" {
+		return nil
+	}
+	return p.action(clientkind.WebSearch, map[string]any{"query": query})
+}
+
+func subagentAction(p *Place, in map[string]any) *Action {
+	prompt := text(in, "prompt", "message", "task")
+	if prompt == "" {
+		return nil
+	}
+	kind := text(in, "subagent_type", "agent_type", "agent")
+	if kind == "" {
+		kind = "general"
+	}
+	return p.action(clientkind.Subagent, map[string]any{"type": kind, "prompt_digest": Digest([]byte(prompt))})
+}

@@ -1,0 +1,129 @@
+// Package action normalises the actions of coding agents: a client's tool call becomes a
+// kind of pkg/clientkind with args in which command lines are parsed, paths are resolved,
+// and hosts of URLs are named, so that one rule applies to every client.
+//
+// The package is pure except for the lookups of World. What it cannot determine from a
+// command line is listed in the member opaque of the args, which rules must treat as the
+// strictest class.
+package action
+
+import (
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
+)
+
+// World is the state of the machine on which the agent runs.
+type World interface {
+	// Resolve returns an absolute, clean path with the symbolic links of its longest
+	// existing prefix resolved.
+	Resolve(path string) string
+	// Exists reports whether there is a file or link at an absolute path.
+	Exists(path string) bool
+	ReadDir(path string) ([]fs.DirEntry, error)
+}
+
+// Place is where an agent works. The paths are absolute and resolved.
+type Place struct {
+	Agent     string // name of the client
+	Subagent  string // name of the subagent, empty in the main agent
+	Workspace string // folder of the project
+	CWD       string // current folder
+	Home      string // home folder of the user
+	World     World
+}
+
+// Path is a path in the args of an action.
+type Path struct {
+	Path    string `json:"path"`
+	Secret  bool   `json:"secret"`  // the name is one of files with secrets
+	Guarded bool   `json:"guarded"` // the file configures agents, hooks or programs that run unseen
+	Zone    string `json:"zone"`    // a clientkind.Zone…
+}
+
+// locate resolves a path relative to dir. Secret and Guarded are true if they are for the
+// path as written or as resolved.
+func (p *Place) locate(dir, name string) Path {
+	switch {
+	case name == "~":
+		name = p.Home
+	case strings.HasPrefix(name, "~/"):
+		name = filepath.Join(p.Home, name[2:])
+	case !filepath.IsAbs(name):
+		name = filepath.Join(dir, name)
+	}
+	written := filepath.Clean(name)
+	real := p.World.Resolve(written)
+	return Path{Path: real, Secret: secret(written) || secret(real), Guarded: p.guarded(written) || p.guarded(real), Zone: p.zone(real)}
+}
+
+var devices = []string{"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty"}
+
+func (p *Place) zone(real string) string {
+	switch {
+	case slices.Contains(devices, real) || strings.HasPrefix(real, "/dev/fd/"):
+		return clientkind.ZoneDevice
+	case real == p.Workspace:
+		return clientkind.ZoneRoot
+	case within(p.Workspace, real):
+		return clientkind.ZoneWorkspace
+	case within(real, p.Workspace):
+		return clientkind.ZoneAbove
+	}
+	return clientkind.ZoneOutside
+}
+
+// within reports whether the absolute path is below the folder dir.
+func within(dir, path string) bool {
+	return path != dir && strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Patterns of names of files with secrets, in lower case, in the syntax of path.Match.
+var (
+	secretNames = []string{".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.seed", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc",
+		".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".git-credentials", ".htpasswd", "credentials", "credentials.json", "credentials.toml", "secrets.*", "*.token", ".vault-token", "terraform.tfstate*",
+		"service-account*.json", "shadow", "gshadow", "auth.json", ".credentials.json", "contexts.json", "wallet.dat", ".bash_history", ".zsh_history", "environ"}
+	secretFolders = []string{".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", "gcloud", ".password-store", "keyrings", "gh", ".terraform.d"}
+	sampleSuffix  = []string{".example", ".sample", ".template", ".dist", ".pub"}
+)
+
+// secret reports whether a path has the name of a file with secrets, or is in a folder
+// that usually contains them.
+func secret(name string) bool {
+	parts := strings.Split(strings.ToLower(filepath.ToSlash(name)), "/")
+	base := parts[len(parts)-1]
+	for _, s := range sampleSuffix {
+		if strings.HasSuffix(base, s) {
+			return false
+		}
+	}
+	for _, dir := range parts {
+		if slices.Contains(secretFolders, dir) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(secretNames, func(pattern string) bool {
+		ok, err := path.Match(pattern, base)
+		return ok && err == nil
+	})
+}
+
+// guardedParts lists names of files and folders that configure agents and their hooks, or
+// name programs that other programs run. Those with a slash are matched as a sequence.
+var guardedParts = []string{".claude", ".codex", ".opencode", "opencode.json", "opencode.jsonc", ".gemini", ".cursor", ".vscode", ".mcp.json", ".binnacle", ".config/binnacle", ".config/opencode", ".git/hooks", ".git/config", ".git/info", ".gitmodules",
+	".husky", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".zprofile", ".config/fish", ".config/git", ".gitconfig", ".config/systemd", ".config/autostart", "authorized_keys", "crontab", ".ssh"}
+
+// guarded reports whether a path is one of guardedParts or below one of them. Folders
+// that contain the workspace do not count.
+func (p *Place) guarded(name string) bool {
+	rest := name
+	if within(p.Workspace, name) {
+		rest = strings.TrimPrefix(name, p.Workspace)
+	}
+	rest = strings.ToLower(rest) + "/"
+	return slices.ContainsFunc(guardedParts, func(part string) bool { return strings.Contains(rest, "/"+part+"/") })
+}

@@ -1,0 +1,142 @@
+package hook
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// claude is Claude Code, and Codex, whose hooks have the same documents. Codex has no
+// answer with which it asks its user, and none that permits a tool.
+type claude struct{ asks bool }
+
+type claudeDocument struct {
+	Session    string          `json:"session_id"`
+	Transcript string          `json:"transcript_path"`
+	CWD        string          `json:"cwd"`
+	Event      string          `json:"hook_event_name"`
+	Tool       string          `json:"tool_name"`
+	Input      json.RawMessage `json:"tool_input"`
+	Response   json.RawMessage `json:"tool_response"`
+	Error      json.RawMessage `json:"error"`
+	CallID     string          `json:"tool_use_id"`
+	Agent      string          `json:"agent_id"`
+	AgentType  string          `json:"agent_type"`
+	Prompt     string          `json:"prompt"`
+}
+
+var claudePhases = map[string]Phase{
+	"PreToolUse": Before, "PostToolUse": After, "PostToolUseFailure": After,
+	"SessionStart": Session, "SessionEnd": Session, "UserPromptSubmit": Session, "SubagentStart": Session, "SubagentStop": Session, "Stop": Session,
+}
+
+// Parse implements Client.
+func (claude) Parse(doc []byte) (*Event, error) {
+	var d claudeDocument
+	if err := json.Unmarshal(doc, &d); err != nil {
+		return nil, fmt.Errorf("the hook's document is not JSON: %w", err)
+	}
+	e := &Event{Phase: claudePhases[d.Event], Name: d.Event, Session: d.Session, CallID: d.CallID, Tool: d.Tool, Input: d.Input, Response: d.Response,
+		Failed: d.Event == "PostToolUseFailure", CWD: d.CWD, Transcript: d.Transcript, Subagent: d.Agent, Prompt: d.Prompt}
+	if e.Failed && len(e.Response) == 0 {
+		e.Response = d.Error
+	}
+	return e, e.check()
+}
+
+// check returns an error that names the first member that an event of its phase requires
+// and lacks.
+func (e *Event) check() error {
+	required := []struct{ name, value string }{{"hook_event_name", e.Name}, {"session_id", e.Session}, {"cwd", e.CWD}}
+	if e.Phase == Before || e.Phase == After {
+		required = append(required, []struct{ name, value string }{{"tool_name", e.Tool}, {"tool_use_id", e.CallID}}...)
+	}
+	for _, r := range required {
+		if r.value == "" {
+			return fmt.Errorf("the hook's document has no member %s; this version of the client is not supported", r.name)
+		}
+	}
+	return nil
+}
+
+// Asks implements Client.
+func (c claude) Asks() bool { return c.asks }
+
+// Answer implements Client.
+func (c claude) Answer(e *Event, v Verdict, replacePrompts bool) Answer {
+	if e.Phase != Before {
+		return Answer{}
+	}
+	decision := "deny"
+	switch {
+	case v.Allowed && replacePrompts && c.asks:
+		decision = "allow"
+	case v.Allowed:
+		return Answer{}
+	case v.Ask && c.asks:
+		decision = "ask"
+	}
+	return document(map[string]any{"hookSpecificOutput": map[string]string{"hookEventName": e.Name, "permissionDecision": decision, "permissionDecisionReason": v.Reason}})
+}
+
+func document(doc any) Answer {
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return Broken(err.Error())
+	}
+	return Answer{Stdout: string(b) + "\n"}
+}
+
+// openCode is OpenCode, whose plugin passes documents of our own, and denies if the answer
+// has a reason.
+type openCode struct{}
+
+// Parse implements Client.
+func (openCode) Parse(doc []byte) (*Event, error) {
+	e, err := claude{}.Parse(doc)
+	return e, err
+}
+
+// Asks implements Client.
+func (openCode) Asks() bool { return false }
+
+// Answer implements Client.
+func (openCode) Answer(e *Event, v Verdict, _ bool) Answer {
+	if e.Phase != Before || v.Allowed {
+		return document(map[string]any{"allowed": true})
+	}
+	return document(map[string]any{"allowed": false, "reason": v.Reason})
+}
+
+// gemini is Gemini CLI, whose documents differ from those of Claude Code in the names of
+// the events and in the answer. It has no id of a tool call, so the digest of the input
+// takes its place.
+type gemini struct{}
+
+var geminiPhases = map[string]Phase{"BeforeTool": Before, "AfterTool": After, "SessionStart": Session, "SessionEnd": Session, "BeforeAgent": Session}
+
+// Parse implements Client.
+func (gemini) Parse(doc []byte) (*Event, error) {
+	var d claudeDocument
+	if err := json.Unmarshal(doc, &d); err != nil {
+		return nil, fmt.Errorf("the hook's document is not JSON: %w", err)
+	}
+	e := &Event{Phase: geminiPhases[d.Event], Name: d.Event, Session: d.Session, CallID: d.CallID, Tool: d.Tool, Input: d.Input, Response: d.Response, CWD: d.CWD, Transcript: d.Transcript, Prompt: d.Prompt}
+	if e.CallID == "" {
+		e.CallID = e.inputDigest()
+	}
+	return e, e.check()
+}
+
+// Asks implements Client.
+func (gemini) Asks() bool { return false }
+
+// Answer implements Client.
+func (gemini) Answer(e *Event, v Verdict, replacePrompts bool) Answer {
+	switch {
+	case e.Phase != Before || v.Allowed && !replacePrompts:
+		return Answer{}
+	case v.Allowed:
+		return document(map[string]any{"decision": "allow"})
+	}
+	return document(map[string]any{"decision": "deny", "reason": v.Reason})
+}

@@ -1,0 +1,215 @@
+package hook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
+)
+
+// Runner answers hooks. Its fields are set before its first use; it is safe for concurrent
+// use, also by several processes with the same State.
+type Runner struct {
+	Mesh           *Mesh
+	State          string        // folder of what was permitted and of reports to send
+	Wait           time.Duration // how long a call may wait for people; less than the client's timeout for hooks
+	ReportWithin   time.Duration // when the outcome is due
+	ReplacePrompts bool          // answer ALLOW with a permission where the client has one
+	Ask            bool          // let the client ask its user about a call that waits for approval, instead of waiting
+	Content        bool          // report the content of outputs, and not only their digests
+	Home           string        // home folder of the user
+}
+
+// Handle answers one document of a client. It never returns an answer with which a tool
+// runs without a decision.
+func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
+	client, err := ClientOf(name)
+	if err != nil {
+		return Broken(err.Error())
+	}
+	if err := canon.CheckDepth(doc); err != nil {
+		return Broken("the hook's document: " + err.Error())
+	}
+	e, err := client.Parse(doc)
+	if err != nil {
+		return Broken(err.Error())
+	}
+	place := r.place(name, e)
+	switch e.Phase {
+	case Before:
+		return client.Answer(e, r.before(ctx, name, client, place, e), r.ReplacePrompts)
+	case After:
+		err = r.after(ctx, name, place, e)
+	case Session:
+		err = r.session(ctx, name, place, e)
+	}
+	a := client.Answer(e, Verdict{Allowed: true}, false)
+	if err != nil {
+		a.Stderr = "binnacle: " + err.Error() + "\n" // the tool has run: there is nothing to prevent
+	}
+	return a
+}
+
+// place returns where the agent of an event works. The workspace is the closest folder
+// above the current one with a repository, or else the current folder.
+func (r *Runner) place(client string, e *Event) *action.Place {
+	w := machine{}
+	cwd := w.Resolve(e.CWD)
+	workspace := cwd
+	for dir := cwd; ; dir = filepath.Dir(dir) {
+		if w.Exists(filepath.Join(dir, ".git")) {
+			workspace = dir
+			break
+		}
+		if dir == filepath.Dir(dir) || dir == r.Home {
+			break
+		}
+	}
+	return &action.Place{Agent: client, Subagent: e.Subagent, Workspace: workspace, CWD: cwd, Home: r.Home, World: w}
+}
+
+// sessionName returns the name of the mesh's session for a client's session.
+func sessionName(client, session string) string {
+	return "s-" + client + "-" + strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '_'
+	}, session)
+}
+
+// inputDigest returns a digest of the input of the tool.
+func (e *Event) inputDigest() string {
+	b, err := canon.Transform(nil, e.Input)
+	if err != nil {
+		b = e.Input
+	}
+	return action.Digest(b)
+}
+
+// before obtains the decision on a tool call.
+func (r *Runner) before(ctx context.Context, name string, client Client, place *action.Place, e *Event) Verdict {
+	act := place.Normalise(e.Tool, e.Input)
+	p := &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), ReportWithin: r.ReportWithin}
+	p.Key = action.Digest([]byte(name + "\x00" + e.Session + "\x00" + e.CallID + "\x00" + e.inputDigest()))
+	wait := r.Wait
+	if r.Ask && client.Asks() {
+		wait = 0
+	}
+	d, err := r.Mesh.Decide(ctx, p, wait)
+	var refused *Refusal
+	switch {
+	case errors.As(err, &refused):
+		return Verdict{Reason: refused.Error()}
+	case err != nil:
+		return Verdict{Reason: "denied, because there is no decision: " + err.Error()}
+	case d.Pending:
+		reason := fmt.Sprintf("the call waits for approval as %s: a person grants it with `binnacle approvals grant %s --reason WHY`; then try again", d.CallID, d.CallID)
+		return Verdict{Ask: r.Ask, Reason: reason}
+	}
+	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: digests(act.Files)}
+	if err := permit.save(r.permitPath(name, e)); err != nil {
+		return Verdict{Reason: "denied, because the outcome could not be reported later: " + err.Error()}
+	}
+	return Verdict{Allowed: true}
+}
+
+// after reports the outcome of a tool call. A tool that ran without a permit is recorded
+// as an event of the session.
+func (r *Runner) after(ctx context.Context, name string, place *action.Place, e *Event) error {
+	path := r.permitPath(name, e)
+	p, err := loadPermit(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return errors.Join(fmt.Errorf("tool %s ran without a decision", e.Tool), r.record(ctx, name, e, place.Session("ran_without_decision", "", e.inputDigest())))
+	}
+	if err != nil {
+		return err
+	}
+	o := r.outcome(p, e)
+	if err := r.keep(o); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return r.flush(ctx)
+}
+
+// errorOther is the error code of an outcome whose tool ran with another input than the
+// one that was permitted.
+const errorOther = "executed_other_args"
+
+// outcome returns the report of a tool call.
+func (r *Runner) outcome(p *permit, e *Event) *Outcome {
+	o := &Outcome{IntentID: p.IntentID, ArgsDigest: p.ArgsDigest, Status: contract.Succeeded}
+	ran := e.inputDigest()
+	switch {
+	case ran != p.Input:
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorOther, "the input that ran has the digest "+ran+", permitted was "+p.Input
+		return o
+	case e.Failed:
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, "tool_failed", "the tool failed; its error has the digest "+action.Digest(e.Response)
+		return o
+	}
+	o.Output = map[string]any{"input_digest": ran, "output_digest": action.Digest(e.Response), "bytes": len(e.Response)}
+	if len(p.Files) > 0 {
+		var files []map[string]string
+		for _, f := range p.Files {
+			changed := map[string]string{"path": f.Path}
+			if f.Digest != "" {
+				changed["before"] = f.Digest
+			}
+			if after := fileDigest(f.Path); after != "" {
+				changed["after"] = after
+			}
+			files = append(files, changed)
+		}
+		o.Output["files"] = files
+	}
+	if r.Content && json.Valid(e.Response) {
+		o.Output["content"] = e.Response
+	}
+	return o
+}
+
+// session records an event of the session, with the digest of the transcript at its end.
+func (r *Runner) session(ctx context.Context, name string, place *action.Place, e *Event) error {
+	transcript := ""
+	if e.Transcript != "" && (e.Name == "SessionEnd" || e.Name == "Stop" || e.Name == "SubagentStop") {
+		transcript = fileDigest(e.Transcript)
+	}
+	return errors.Join(r.record(ctx, name, e, place.Session(e.Name, e.Prompt, transcript)), r.flush(ctx))
+}
+
+// record proposes an action that has no effect, and reports that it succeeded.
+func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.Action) error {
+	key := action.Digest(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%d", name, e.Session, e.Name, e.CallID, time.Now().UnixNano()))
+	d, err := r.Mesh.Decide(ctx, &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), Key: key, ReportWithin: time.Minute}, 0)
+	if err != nil || d.Pending {
+		return err
+	}
+	return r.Mesh.Report(ctx, &Outcome{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Status: contract.Succeeded, Output: map[string]any{}})
+}
+
+// MaxDocument is the maximum size of a client's document in bytes.
+const MaxDocument = 16 << 20
+
+// ReadDocument reads a client's document. It returns an error if it is longer than
+// MaxDocument.
+func ReadDocument(in io.Reader) ([]byte, error) {
+	doc, err := io.ReadAll(io.LimitReader(in, MaxDocument+1))
+	if err == nil && len(doc) > MaxDocument {
+		err = fmt.Errorf("the hook's document is longer than %d bytes", MaxDocument)
+	}
+	return bytes.TrimSpace(doc), err
+}
