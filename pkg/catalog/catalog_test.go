@@ -307,3 +307,23 @@ func TestRegisterOpened(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFamily checks that a kind of a family that is not registered has the tool of the
+// family, with its digest and approval, and that a registered one has its own.
+func TestFamily(t *testing.T) {
+	var c Catalog
+	family, own := tool("llm-router", "client.mcp", "family"), tool("llm-router", "client.mcp.a.own", "own")
+	apply(t, &c, "llm-router", contract.EventToolRegistered, family, own)
+	for kind, want := range map[string]contract.Tool{"client.mcp.a.b": family, "client.mcp.a.own": own} {
+		got, digest := c.Lookup(kind)
+		if got == nil || got.Description != want.Description {
+			t.Fatalf("%s: %+v", kind, got)
+		}
+		if approved, explicit := c.In(cell).Approved(kind); approved != digest || explicit || c.In(cell).Drifted(got, digest) {
+			t.Errorf("%s: approved %s, registered %s", kind, approved, digest)
+		}
+	}
+	if got, digest := c.Lookup("client.mcpx.a"); got != nil || digest != "none" {
+		t.Errorf("%+v %s", got, digest)
+	}
+}

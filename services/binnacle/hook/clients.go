@@ -102,9 +102,9 @@ func (openCode) Asks() bool { return false }
 // Answer implements Client.
 func (openCode) Answer(e *Event, v Verdict, _ bool) Answer {
 	if e.Phase != Before || v.Allowed {
-		return document(map[string]any{"allowed": true})
+		return document(map[string]any{"permit": true})
 	}
-	return document(map[string]any{"allowed": false, "reason": v.Reason})
+	return document(map[string]any{"permit": false, "reason": v.Reason})
 }
 
 // gemini is Gemini CLI, whose documents differ from those of Claude Code in the names of

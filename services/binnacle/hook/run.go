@@ -80,7 +80,7 @@ func (r *Runner) place(client string, e *Event) *action.Place {
 
 // sessionName returns the name of the mesh's session for a client's session.
 func sessionName(client, session string) string {
-	return "s-" + client + "-" + strings.Map(func(r rune) rune {
+	return contract.IDSession + client + "-" + strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
 			return r
 		}
@@ -158,7 +158,7 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorOther, "the input that ran has the digest "+ran+", permitted was "+p.Input
 		return o
 	case e.Failed:
-		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, "tool_failed", "the tool failed; its error has the digest "+action.Digest(e.Response)
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, "tool_error", "the tool failed; its error has the digest "+action.Digest(e.Response)
 		return o
 	}
 	o.Output = map[string]any{"input_digest": ran, "output_digest": action.Digest(e.Response), "bytes": len(e.Response)}

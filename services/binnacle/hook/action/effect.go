@@ -78,7 +78,7 @@ var handlers map[string]func(s *scanner, c *Command, here string) string
 
 func init() {
 	handlers = map[string]func(*scanner, *Command, string) string{
-		"git": (*scanner).git, "find": (*scanner).find, "eval": (*scanner).eval, "sed": (*scanner).sed, "uniq": (*scanner).uniq, "cd": (*scanner).cd, "pushd": (*scanner).cd, "popd": (*scanner).popd,
+		"git": (*scanner).git, "find": (*scanner).find, "eval": (*scanner).eval, "sed": sedEffect, "uniq": uniqEffect, "cd": (*scanner).cd, "pushd": (*scanner).cd, "popd": popdEffect,
 		"go": subcommands(EffectRun, map[string]string{"install": EffectInstall, "get": EffectInstall}), "cargo": subcommands(EffectRun, map[string]string{"install": EffectInstall, "add": EffectInstall}),
 		"pip": subcommands(EffectRun, pipEffects), "pip3": subcommands(EffectRun, pipEffects), "uv": always(EffectInstall), "poetry": always(EffectInstall), "bundle": always(EffectInstall), "composer": always(EffectInstall),
 		"npm": subcommands(EffectRun, npmEffects), "pnpm": subcommands(EffectRun, npmEffects), "yarn": subcommands(EffectInstall, npmEffects), "bun": subcommands(EffectRun, npmEffects),
@@ -86,8 +86,10 @@ func init() {
 	for _, p := range []string{"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash"} {
 		handlers[p] = (*scanner).shellProgram
 	}
-	for p, options := range wrappers {
-		handlers[p] = wrapper(options)
+	for line := range strings.Lines(wrappers) {
+		if p, options, _ := strings.Cut(strings.TrimSpace(line), " "); p != "" {
+			handlers[p] = wrapper(options)
+		}
 	}
 	for p, why := range unforeseeable {
 		handlers[p] = func(s *scanner, _ *Command, _ string) string {
@@ -140,12 +142,41 @@ func subcommands(other string, effects map[string]string) func(*scanner, *Comman
 	}
 }
 
-// wrappers maps programs that run the command in their arguments to their options with a
-// separate value. A "+n" requires n operands before the command; "=" permits assignments.
-var wrappers = map[string]string{
-	"env": "-u -S = --unset", "sudo": "-u -g -h -p -C -r -t -D --user =", "doas": "-u -C", "nohup": "", "nice": "-n", "ionice": "-c -n -p", "timeout": "-s -k +1", "stdbuf": "-i -o -e", "setsid": "", "command": "", "exec": "-a", "builtin": "", "busybox": "", "toybox": "",
-	"time": "-f -o", "xargs": "-I -n -P -L -d -s -a -E --arg-file --delimiter", "watch": "-n -d", "flock": "-w -E +1", "chrt": "+1", "taskset": "+1", "strace": "-o -e -p", "ltrace": "-o -e", "unbuffer": "", "caffeinate": "-t", "prlimit": "", "setarch": "", "linux64": "", "fakeroot": "", "proxychains": "", "dbus-run-session": "",
-}
+// wrappers lists programs that run the command in their arguments, one per line, with
+// their options that have a separate value. A "+1" requires an operand before the command;
+// "=" permits assignments.
+const wrappers = `
+env -u -S = --unset
+sudo -u -g -h -p -C -r -t -D --user =
+doas -u -C
+nohup
+nice -n
+ionice -c -n -p
+timeout -s -k +1
+stdbuf -i -o -e
+setsid
+command
+exec -a
+builtin
+busybox
+toybox
+time -f -o
+xargs -I -n -P -L -d -s -a -E --arg-file --delimiter
+watch -n -d
+flock -w -E +1
+chrt +1
+taskset +1
+strace -o -e -p
+ltrace -o -e
+unbuffer
+caffeinate -t
+prlimit
+setarch
+linux64
+fakeroot
+proxychains
+dbus-run-session
+`
 
 // wrapper returns the handler of a program that runs the command in its arguments.
 func wrapper(options string) func(*scanner, *Command, string) string {
@@ -296,9 +327,9 @@ func (s *scanner) find(c *Command, _ string) string {
 	return effect
 }
 
-// sed handles sed: a script that only prints a range of lines reads, everything else may
+// sedEffect handles sed: a script that only prints a range of lines reads, everything else may
 // write files or run commands.
-func (s *scanner) sed(c *Command, _ string) string {
+func sedEffect(s *scanner, c *Command, _ string) string {
 	if len(c.Args) >= 2 && c.Args[0] == "-n" && strings.Trim(c.Args[1], "0123456789,$p") == "" {
 		return EffectRead
 	}
@@ -324,8 +355,8 @@ func plainSubstitution(script string) bool {
 	return len(parts) == 3 && strings.Trim(parts[2], "gIip0123456789") == ""
 }
 
-// uniq handles uniq, whose second operand is the file that it writes.
-func (s *scanner) uniq(c *Command, _ string) string {
+// uniqEffect handles uniq, whose second operand is the file that it writes.
+func uniqEffect(_ *scanner, c *Command, _ string) string {
 	operands := 0
 	for _, a := range c.Args {
 		if !strings.HasPrefix(a, "-") {
@@ -360,7 +391,7 @@ func (s *scanner) cd(c *Command, _ string) string {
 	return EffectNone
 }
 
-func (s *scanner) popd(*Command, string) string {
+func popdEffect(s *scanner, _ *Command, _ string) string {
 	s.opaque("changes to a folder that is known only when it runs")
 	return EffectNone
 }
