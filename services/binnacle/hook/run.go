@@ -158,7 +158,7 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorOther, "the input that ran has the digest "+ran+", permitted was "+p.Input
 		return o
 	case e.Failed:
-		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, "tool_error", "the tool failed; its error has the digest "+action.Digest(e.Response)
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, "reported_failure", "the tool failed; its error has the digest "+action.Digest(e.Response)
 		return o
 	}
 	o.Output = map[string]any{"input_digest": ran, "output_digest": action.Digest(e.Response), "bytes": len(e.Response)}
