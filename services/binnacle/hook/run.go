@@ -149,6 +149,9 @@ func (r *Runner) after(ctx context.Context, name string, place *action.Place, e 
 // one that was permitted.
 const errorOther = "executed_other_args"
 
+// errorTool is the error code of an outcome whose tool failed.
+const errorTool = "agent_tool_failed"
+
 // outcome returns the report of a tool call.
 func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 	o := &Outcome{IntentID: p.IntentID, ArgsDigest: p.ArgsDigest, Status: contract.Succeeded}
@@ -158,7 +161,7 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorOther, "the input that ran has the digest "+ran+", permitted was "+p.Input
 		return o
 	case e.Failed:
-		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, "reported_failure", "the tool failed; its error has the digest "+action.Digest(e.Response)
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorTool, "the tool failed; its error has the digest "+action.Digest(e.Response)
 		return o
 	}
 	o.Output = map[string]any{"input_digest": ran, "output_digest": action.Digest(e.Response), "bytes": len(e.Response)}
