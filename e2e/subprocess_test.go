@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// subprocessPacks returns a folder of packs in the format of the reference, unchanged: shell
-// scripts, with manifests named NAME.helmdeck-pack.yaml or none.
+// subprocessPacks returns a folder of packs in the format of helmdeck: shell scripts, with
+// manifests named NAME.helmdeck-pack.yaml or none.
 func subprocessPacks(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,9 +46,9 @@ func subprocessPacks(t *testing.T) string {
 	return dir
 }
 
-// TestSubprocessPacks shows that packs in the format of the reference work unchanged, on one
-// process and with one process per service: names, manifests, the protocol, and how each
-// failure ends.
+// TestSubprocessPacks checks packs in the format of helmdeck, on one process and with one
+// process per service: their names, manifests and protocol, and the result of each kind
+// of failure.
 func TestSubprocessPacks(t *testing.T) {
 	if _, err := os.Stat("/bin/busybox"); err != nil {
 		t.Fatal("install the Debian package busybox-static")

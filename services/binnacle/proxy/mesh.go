@@ -51,8 +51,8 @@ func undecided(format string, args ...any) *verdict {
 }
 
 // decide proposes a call and waits for the mesh's response. The verdict is a refusal
-// unless the response allows the call, for example if the call waits for approval or the
-// mesh is unreachable.
+// unless the response allows the call, for example if the call waits for approval, has
+// no outcome after the time that the mesh waits, or the mesh is unreachable.
 func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
 	if err != nil {
@@ -85,6 +85,10 @@ func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 		}
 		return v
 	case http.StatusAccepted:
+		var doc struct{ Status string }
+		if json.Unmarshal(raw, &doc) != nil || doc.Status != "pending_approval" {
+			return undecided("call %s has no outcome yet; send the request again", v.CallID)
+		}
 		v.Status, v.Code, v.body = http.StatusForbidden, contract.CodeApprovalRequired, nil
 		v.Message = "waits for approval as call " + v.CallID + "; send it again once it is granted"
 		return v

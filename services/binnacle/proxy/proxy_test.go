@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // stand is a test fixture: a proxy between a scripted upstream and a mesh that allows
@@ -304,6 +306,30 @@ func TestNothingPasses(t *testing.T) {
 	}
 	if reached {
 		t.Error("the upstream was reached")
+	}
+}
+
+// TestAccepted checks the refusals of calls to which the mesh responds with 202: only a
+// call that waits for approval is refused as such.
+func TestAccepted(t *testing.T) {
+	for body, want := range map[string]struct {
+		status int
+		code   string
+	}{
+		`{"status":"pending_approval"}`: {http.StatusForbidden, contract.CodeApprovalRequired},
+		`{"status":"proposed"}`:         {http.StatusServiceUnavailable, contract.CodeMeshUnavailable},
+		``:                              {http.StatusServiceUnavailable, contract.CodeMeshUnavailable},
+	} {
+		mesh := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Binnacle-Call-Id", "c-1")
+			w.WriteHeader(http.StatusAccepted)
+			_, _ = io.WriteString(w, body)
+		}))
+		a := asker{mesh: Mesh{URL: mesh.URL, Client: mesh.Client()}}
+		if v := a.decide(t.Context(), "llm.forward", nil); v.Allowed || v.Status != want.status || v.Code != want.code || !strings.Contains(v.Message, "call c-1") {
+			t.Errorf("%q: %+v", body, v)
+		}
+		mesh.Close()
 	}
 }
 
