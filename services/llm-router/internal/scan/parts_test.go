@@ -8,6 +8,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
+// TestBytes checks the classes of bytes for each byte.
+func TestBytes(t *testing.T) {
+	const digits, upper, small = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
+	for i := range 256 {
+		c := byte(i)
+		in := func(set string) bool { return strings.IndexByte(set, c) >= 0 }
+		if digit(c) != in(digits) || capital(c) != in(upper) || word(c) != in(digits+upper+small+"_") || local(c) != in(digits+upper+small+"_.%+-") {
+			t.Errorf("byte %q: %t %t %t %t", c, digit(c), capital(c), word(c), local(c))
+		}
+		if number := leads[c] == leadNumber; number != in(digits+"+") || (leads[c] == leadLetter) != in(upper+small) {
+			t.Errorf("byte %q leads to %d", c, leads[c])
+		}
+	}
+}
+
 // TestForms checks the minimum and maximum length of each credential that has a prefix,
 // and what may follow it.
 func TestForms(t *testing.T) {
@@ -72,7 +87,7 @@ func TestNumber(t *testing.T) {
 			t.Errorf("%q: %q of %d bytes, want %q of %d", c.text, class, n, c.class, c.n)
 		}
 	}
-	for text, want := range map[string]bool{"x4222222222222": false, "_4222222222222": false, ".4222222222222": false, ":4222222222222": true, "4222222222222 4222222222222": false} {
+	for text, want := range map[string]bool{"x4222222222222": false, "_4222222222222": false, ".4222222222222": false, ":4222222222222": true, "4222222222222 4222222222222": false, "12 +12345678": true, "12+12345678": false} {
 		if f := find([]byte(text), 0).found; (len(f) == 1) != want {
 			t.Errorf("%q: %v", text, f)
 		}
@@ -148,7 +163,7 @@ func TestPrivateKey(t *testing.T) {
 	const begin, end = "-----BEGIN PRIVATE KEY-----\nabc\n", "-----END PRIVATE KEY-----"
 	label := strings.Repeat("X", headMost-len("-----BEGIN PRIVATE KEY-----"))
 	for text, want := range map[string]int{
-		begin + end + " more": len(begin + end), begin + "-----END": len(begin + "-----END"), begin + "-----END x": len(begin + "-----END "), begin + "-----END P----": len(begin + "-----END "),
+		begin + end + " more": len(begin + end), begin + "-----END -----x": len(begin + "-----END -----"), begin + "-----END": len(begin + "-----END"), begin + "-----END x": len(begin + "-----END "), begin + "-----END P----": len(begin + "-----END "),
 		"-----BEGIN PRIVATE KEY----": -1, "-----BEGIN " + label + "PRIVATE KEY-----" + end: len("-----BEGIN " + label + "PRIVATE KEY-----" + end), "-----BEGIN X" + label + "PRIVATE KEY-----" + end: -1,
 	} {
 		f := find([]byte(". "+text), 0).found
@@ -226,7 +241,7 @@ func TestSafe(t *testing.T) {
 		{"", ""}, {"one two words", "two words"}, {"two words ", "words "}, {"two\nwords", "words"}, {"two\twords", "words"}, {"call 12 34", "call 12 34"}, {"x call 12 34", "call 12 34"},
 		{"it: AB 12", "it: AB 12"}, {"a\tghp_abc", "ghp_abc"}, {"a " + key + "\nb c d", key + "\nb c d"}, {"a " + key + "-----END ----", key + "-----END ----"},
 		{"a " + key + "-----END ----- bcd efg", "bcd efg"}, {"a " + key + strings.Repeat(" ", maxKey-len(key)-1), key + strings.Repeat(" ", maxKey-len(key)-1)},
-		{"a " + key + strings.Repeat("x ", (maxKey-len(key)+1)/2), "x "}, {"a " + x(255), x(255)}, {"a " + x(256), x(256)}, {"a " + x(257), x(256)},
+		{"a " + key + "y" + strings.Repeat("x ", (maxKey-len(key)-1)/2), "x "}, {key + "\nb c d", key + "\nb c d"}, {"a ada@example.org and some words", "some words"}, {"a " + x(255), x(255)}, {"a " + x(256), x(256)}, {"a " + x(257), x(256)},
 	} {
 		if got := c.text[safe([]byte(c.text), 0):]; got != c.held {
 			t.Errorf("%.60q of %d bytes: %d bytes are held, want %d", c.text, len(c.text), len(got), len(c.held))

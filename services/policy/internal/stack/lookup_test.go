@@ -159,13 +159,13 @@ func TestTainting(t *testing.T) {
 // virtual key nor the roles of the actor.
 func TestDelegatorScopes(t *testing.T) {
 	const rules = `answer := {"verdict": "ALLOW", "reason_code": "RULE_ACTOR"} if input.actor == "alice"
-else := {"verdict": "ALLOW", "reason_code": "RULE_BOSS"} if { input.actor == "boss"; "wide" in input.scopes; not "admin" in input.roles }`
+else := {"verdict": "ALLOW", "reason_code": "RULE_BOSS"} if { input.actor == "boss"; some s in input.scopes; s in {"wide", "own"}; not "admin" in input.roles }`
 	for _, c := range []struct {
 		scopes []string // of the delegation
 		roles  []string // of the delegator
 		want   string
 	}{
-		{nil, []string{"member"}, contract.ReasonNoPolicyDefined}, {[]string{"wide"}, []string{"member"}, "RULE_ACTOR"}, {[]string{"narrow"}, []string{"member"}, contract.ReasonNoPolicyDefined}, {[]string{"wide"}, []string{"admin"}, contract.ReasonNoPolicyDefined},
+		{nil, []string{"member"}, "RULE_ACTOR"}, {[]string{"wide"}, []string{"member"}, "RULE_ACTOR"}, {[]string{"narrow"}, []string{"member"}, contract.ReasonNoPolicyDefined}, {[]string{"wide"}, []string{"admin"}, contract.ReasonNoPolicyDefined},
 	} {
 		s, f := with(t, []string{rules}), facts()
 		f.Scopes, f.Roles, f.OnBehalfOf = []string{"own"}, []string{"admin"}, "boss"
@@ -264,6 +264,21 @@ func TestSplitErrors(t *testing.T) {
 	cell, own, err := s.Split(Stack{}, open)
 	if err != nil || shown(cell) != "1" || shown(own) != "" {
 		t.Errorf("%v: the cell has %q, the tenant %q", err, shown(cell), shown(own))
+	}
+	// All documents that are not by the configuration remain the tenant's own.
+	for _, a := range []contract.Activated{{Layer: "p1", Name: "c", Digest: "3", Source: "call"}, {Layer: "p1", Name: "d", Digest: "4", Source: "call"}} {
+		s = add(s, a)
+	}
+	s = put(t, put(t, put(t, s, "p2", "b", "5", 0, &guard.Overlay{}), "p2", "o", "6", 0, &guard.Overlay{}), "p2", "b", "5", 0, nil)
+	cell, own, err = s.Split(Stack{}, open)
+	if err != nil || shown(cell) != "1" || shown(own) != "3 4 6" || len(own.history) != 3 {
+		t.Errorf("%v: the cell has %q, the tenant %q of %d activations", err, shown(cell), shown(own), len(own.history))
+	}
+	h := History{{&contract.Activated{Layer: "p1", Name: "b", Digest: "1", Source: "config"}, 1, "t"}, {&contract.Activated{Layer: "p1", Name: "c", Digest: "2", Source: "config"}, 2, "t"}}
+	for digest, want := range map[string]bool{"1": true, "2": false} {
+		if got := h.configured(&contract.Activated{Layer: "p1", Name: "b", Digest: digest}); got != want {
+			t.Errorf("digest %s of b: configured %t", digest, got)
+		}
 	}
 	if _, _, err := add(s, contract.Activated{Layer: "p1", Name: "b", Digest: "2", Source: "call"}).Split(Stack{}, open); !errors.Is(err, failed) {
 		t.Error(err)
