@@ -1,9 +1,10 @@
 // Command vault-broker stores secrets and seals them to executors.
 //
 // With encrypted files it owns their folder, so one instance runs at a time; a second one
-// exits with an error that names the first. With HashiCorp Vault, up to four run. Package vaultbroker implements the service,
-// which can also run in the process of the whole mesh; this file reads the configuration
-// that docs/reference/configuration.md describes, and starts the service.
+// exits with an error that names the first. With HashiCorp Vault, up to four run. Package
+// vaultbroker implements the service, which can also run in the process of the whole mesh;
+// this file reads the configuration that docs/reference/configuration.md describes, and
+// starts the service.
 package main
 
 import (

@@ -188,8 +188,8 @@ func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint
 	return socket, "", nil
 }
 
-// serve serves a call's proxy until the call or ctx ends. Then it records egress_closed, and
-// removes the proxy.
+// serve serves a call's proxy until the call or ctx ends, or the proxy fails. Then it
+// appends egress_closed (see append), and removes the proxy.
 func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.Listener) {
 	defer close(c.done)
 	if err := p.Serve(ctx, l); err != nil {

@@ -181,7 +181,8 @@ func (c *call) request(ctx context.Context, x upstream.Session, round *mcpdoc.Ro
 	return x.Complete(ctx, &p)
 }
 
-// notify sends a notification of the server to the gateway that waits for the call.
+// notify sends a notification of the server to the gateway that waits for the call, and
+// drops it if the call has ended.
 func (c *call) notify(method string, params any) {
 	b, err := json.Marshal(params)
 	if err != nil {

@@ -32,7 +32,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	p.forward(w, r, t)
 }
 
-// forward decides one request and sends it to its server.
+// forward decides one request, and sends it to its server if the rules allow it.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t *tunnel) {
 	rec, why := target(r, t)
 	f, full := p.begin(r.Context(), rec)

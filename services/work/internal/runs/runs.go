@@ -283,7 +283,8 @@ func (x *run) inProgress(ctx context.Context, en eventlog.Entry, filter string) 
 	return false, !ended, d.CallID, err
 }
 
-// started returns the time at which the run began.
+// started returns the time at which the run began. If the first event cannot be read, it
+// returns the present time with the error.
 func (x *run) started(ctx context.Context) (time.Time, error) {
 	en, err := x.Emit.Log.Get(ctx, x.from)
 	if err != nil {
