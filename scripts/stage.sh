@@ -1,6 +1,6 @@
 # Runs a stage of the tests: steps, one after the other, with progress and the time
-# left. scripts/test sources it. The time left follows from what each step took the
-# last time, which .cache/stage/times holds, or from the figure in scripts/test.
+# left. scripts/test sources it. The time left is estimated from the duration of each
+# step's last run that passed, in .cache/stage/times, or else the one in scripts/test.
 
 logs=$cache/stage
 times=$logs/times
@@ -11,8 +11,8 @@ passed_n=0 failed_n=0
 : >"$logs/reasons"
 count='^ *--- '
 
-# step NAME SECONDS COMMAND…: adds a step. COMMAND is a function or a program; what
-# it prints goes to a log of its own.
+# step NAME SECONDS COMMAND…: adds a step. COMMAND is a function or a program; its
+# output is written to a separate log.
 step() { steps+=("$*"); }
 
 # took NAME DEFAULT: seconds of the step's last run that passed.
@@ -24,7 +24,7 @@ took() {
 
 clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
-# ahead N: seconds of the steps from the Nth on.
+# ahead N: seconds of the steps from the Nth (from 0) on.
 ahead() {
 	local s=0 i name seconds
 	for ((i = $1; i < ${#steps[@]}; i++)); do
@@ -47,8 +47,9 @@ watch() {
 	done
 }
 
-# run_steps TITLE: runs what step added, and adds to passed_n and failed_n what the
-# tests in it came to; a step without tests counts as one.
+# run_steps TITLE: runs the added steps until the step build fails, and adds the numbers
+# of passed and failed tests to passed_n and failed_n. A step without tests counts as one
+# test, a skipped test as failed, and a step that fails as at least one failed test.
 run_steps() {
 	local i name seconds command log watcher began spent n p f s
 	printf '\n== %s: %d steps, about %s\n' "$1" ${#steps[@]} "$(clock "$(ahead 0)")"

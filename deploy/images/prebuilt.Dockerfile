@@ -1,4 +1,4 @@
-# The images of Dockerfile, from programs that are built already. scripts/compose
+# Makes the images of Dockerfile from programs that were built before. scripts/compose
 # makes the build context with deploy/images/build --from bin.
 FROM scratch
 ARG PROGRAM

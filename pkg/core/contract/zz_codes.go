@@ -44,7 +44,7 @@ const (
 	CodeLedgerUnavailable   = "ledger_unavailable"    // The ledger does not accept events at present.
 	CodeLinkInvalid         = "link_invalid"          // The link to an artifact is not signed by this mesh, or it has expired.
 	CodeMcpSessionsExceeded = "mcp_sessions_exceeded" // The caller has as many MCP sessions as it may have.
-	CodeMeshUnavailable     = "mesh_unavailable"      // The proxy does not reach the mesh.
+	CodeMeshUnavailable     = "mesh_unavailable"      // The proxy obtained no decision from the mesh.
 	CodeModelNotFound       = "model_not_found"       // No provider offers a model of this name.
 	CodeNotFound            = "not_found"             // What the request names does not exist.
 	CodeObligationUnknown   = "obligation_unknown"    // The decision demands something that the executor cannot do.
@@ -143,7 +143,7 @@ var Codes = map[string]CodeInfo{
 	CodeLedgerUnavailable:   {503, true, "The ledger does not accept events at present."},
 	CodeLinkInvalid:         {403, false, "The link to an artifact is not signed by this mesh, or it has expired."},
 	CodeMcpSessionsExceeded: {429, true, "The caller has as many MCP sessions as it may have."},
-	CodeMeshUnavailable:     {503, true, "The proxy does not reach the mesh."},
+	CodeMeshUnavailable:     {503, true, "The proxy obtained no decision from the mesh."},
 	CodeModelNotFound:       {404, false, "No provider offers a model of this name."},
 	CodeNotFound:            {404, false, "What the request names does not exist."},
 	CodeObligationUnknown:   {502, false, "The decision demands something that the executor cannot do."},
