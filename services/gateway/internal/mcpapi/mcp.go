@@ -79,7 +79,7 @@ func modern(r *http.Request) bool {
 // for what they list and call. Requests of a session run at the same time.
 func (s *API) Handler() echo.HandlerFunc {
 	stateful := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
-		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1})
+		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1, EventStore: &replays{}})
 	stateless := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return r.Context().Value(modernKey{}).(*mcp.Server) },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1, Stateless: true, PropagateRequestCancellation: true})
 	// The caller was verified before the body was read. The SDK requires a verifier of
@@ -118,7 +118,7 @@ func (s *API) Handler() echo.HandlerFunc {
 		defer done()
 		r = r.WithContext(context.WithValue(ctx, mcpKey{}, x))
 		r.Header.Set("Authorization", "Bearer "+raw)
-		old.ServeHTTP(c.Response(), r)
+		old.ServeHTTP(&withRetry{ResponseWriter: c.Response()}, r)
 		return nil
 	}
 }
