@@ -7,6 +7,7 @@ package mcpdoc
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -25,6 +26,21 @@ const (
 	ResourcePrefix   = "resource."
 	PromptPrefix     = "prompt."
 	CompletionPrefix = "completion."
+)
+
+// SubscriptionKind returns the kind of the calls that subscribe to resources of a server.
+func SubscriptionKind(server string) string { return ResourcePrefix + server + ".subscribe" }
+
+// Lease is the time for which a call of SubscriptionKind subscribes. Within it, the
+// mcp-router sends a Frame with the method Updated under the id of the call, numbered from
+// 1, when the resource has changed, and one with the method Ended if the subscription ends
+// early.
+const Lease = 3 * time.Minute
+
+// Methods of the frames of a subscription.
+const (
+	Updated = "notifications/resources/updated"
+	Ended   = "binnacle/subscription_ended"
 )
 
 // Offer is what a tool document says about an MCP server. The members other than Server

@@ -37,6 +37,9 @@ type Service struct {
 	env     *run.Env
 	view    *view
 	checker toolschema.Checker
+	feeds   feeds
+	// post sends a frame to the gateway that waits for a call.
+	post func(tenant, to, call string, n int64, data []byte) error
 
 	mu    sync.Mutex
 	pools map[string]*pool     // by server
@@ -57,6 +60,10 @@ func (*Service) Declaration() bus.Declaration {
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.view, s.pools, s.held = env, newView(env), map[string]*pool{}, map[string]*exchange{}
+	s.feeds.all = map[feedKey]*feed{}
+	s.post = func(tenant, to, call string, n int64, data []byte) error {
+		return env.Box.In(tenant).Post(to, call, n, data)
+	}
 	for i := range adminTools {
 		if err := s.offer(ctx, &adminTools[i]); err != nil {
 			return err
@@ -84,6 +91,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return x.Run(ctx)
 	})
 	err := g.Wait()
+	s.endFeeds()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
@@ -142,6 +150,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeToolDrift, "the decision permits %v, and MCP server %s has moved: call again", w.Intent.Egress, cfg.Name)
 	}
 	c := &call{s: s, w: w, cfg: cfg, doc: doc, offer: offer}
+	if w.Call.Kind == mcpdoc.SubscriptionKind(cfg.Name) {
+		return c.subscribe(ctx)
+	}
 	return c.run(ctx)
 }
 

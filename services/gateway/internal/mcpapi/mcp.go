@@ -5,9 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
+	"fmt"
+	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -104,7 +104,7 @@ func (s *API) Handler() echo.HandlerFunc {
 		if modern(r) {
 			ctx, done := s.watch(r, who)
 			defer done()
-			r = r.WithContext(context.WithValue(ctx, modernKey{}, s.modern.of(who.Tenant, s.mcpServer)))
+			r = r.WithContext(context.WithValue(ctx, modernKey{}, s.modern.of(who.Tenant, s)))
 			r.Header.Set("Authorization", "Bearer "+raw)
 			young.ServeHTTP(c.Response(), r)
 			return nil
@@ -130,27 +130,75 @@ type modernKey struct{}
 // value is empty.
 type modernServers struct {
 	mu  sync.Mutex
-	all map[string]*mcp.Server
+	all map[string]*modernServer
 }
 
-// of returns the server of a tenant, which the function server makes once.
-func (m *modernServers) of(tenant string, server func(id, tenant string) *mcp.Server) *mcp.Server {
+// modernServer is the server of the requests without a session of a tenant.
+type modernServer struct {
+	*edge
+	mu     sync.Mutex
+	offers *offers // by which the tools of headed are registered
+	headed []string
+}
+
+// of returns the server of a tenant, which is made once.
+func (m *modernServers) of(tenant string, api *API) *mcp.Server {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.all == nil {
-		m.all = map[string]*mcp.Server{}
+		m.all = map[string]*modernServer{}
 	}
-	if m.all[tenant] == nil {
-		m.all[tenant] = server("", tenant)
+	x := m.all[tenant]
+	if x == nil {
+		x = &modernServer{edge: &edge{API: api, tenant: tenant}}
+		x.serve("")
+		m.all[tenant] = x
 	}
-	return m.all[tenant]
+	m.mu.Unlock()
+	x.sync()
+	return x.srv
+}
+
+// sync registers the tools of the catalog whose schemas name headers (x-mcp-header), so
+// that the SDK compares the headers of requests with the arguments.
+func (x *modernServer) sync() {
+	now := x.catalog()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.offers == now {
+		return
+	}
+	x.srv.RemoveTools(x.headed...)
+	x.offers, x.headed = now, nil
+	for _, t := range now.headed {
+		if err := registerHeaders(x.srv, t, x.callTool); err != nil {
+			slog.Warn("headers of a tool are not checked", "tool", t.Name, "err", err)
+			continue
+		}
+		x.headed = append(x.headed, t.Name)
+	}
+}
+
+// registerHeaders registers a tool. The error is that with which the SDK panics if the
+// schema names headers which the protocol does not permit.
+func registerHeaders(srv *mcp.Server, t *mcp.Tool, h mcp.ToolHandler) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	srv.AddTool(&mcp.Tool{Name: t.Name, InputSchema: t.InputSchema}, h)
+	return nil
 }
 
 // list returns the servers.
 func (m *modernServers) list() []*mcp.Server {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.all))
+	var out []*mcp.Server
+	for _, x := range m.all {
+		out = append(out, x.srv)
+	}
+	return out
 }
 
 // watch returns the context of a request: that of auth.Gate.WatchReads for a GET, which

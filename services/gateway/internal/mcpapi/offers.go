@@ -1,6 +1,7 @@
 package mcpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ import (
 type offers struct {
 	generation uint64
 	tools      []*mcp.Tool
+	headed     []*mcp.Tool // those of tools whose schemas name headers
 	prompts    []*mcp.Prompt
 	resources  []*mcp.Resource
 	templates  []*mcp.ResourceTemplate
@@ -43,6 +45,10 @@ type pattern struct {
 	match            *regexp.Regexp
 }
 
+// headerKeyword is the keyword with which the schema of an argument names the header that
+// contains the argument too, so that proxies can read it.
+var headerKeyword = []byte(`"x-mcp-header"`)
+
 // catalog returns what the tenant's catalog offers now.
 func (e *edge) catalog() *offers {
 	now := e.Tools.Generation()
@@ -59,6 +65,9 @@ func (e *edge) catalog() *offers {
 			continue
 		}
 		o.tools = append(o.tools, x)
+		if bytes.Contains(t.InputSchema, headerKeyword) {
+			o.headed = append(o.headed, x)
+		}
 	}
 	for _, t := range federated(tools) {
 		o.add(&t)

@@ -27,12 +27,13 @@ func after(t *testing.T, s *replays, session, stream string, index int) (string,
 // that dropped events are an error instead of a gap, and that no limit is exceeded.
 func TestReplays(t *testing.T) {
 	var s replays
-	add := func(session, stream, data string) {
+	store := func(session, stream string, data []byte) {
 		t.Helper()
-		if err := s.Append(t.Context(), session, stream, []byte(data)); err != nil {
+		if err := s.Append(t.Context(), session, stream, data); err != nil {
 			t.Fatal(err)
 		}
 	}
+	add := func(session, stream, data string) { store(session, stream, []byte(data)) }
 	for i := range 3 {
 		add("s1", "a", fmt.Sprint("a", i))
 		add("s1", "b", fmt.Sprint("b", i))
@@ -54,16 +55,16 @@ func TestReplays(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	large := strings.Repeat("x", replayPerSession)
-	add("s1", "a", large)
+	large := []byte(strings.Repeat("x", replayPerSession))
+	store("s1", "a", large)
 	if _, err := after(t, &s, "s1", "a", 0); !errors.Is(err, mcp.ErrEventsPurged) {
 		t.Error("dropped events are not an error:", err)
 	}
-	if got, err := after(t, &s, "s1", "a", 2); err != nil || got != large {
+	if got, err := after(t, &s, "s1", "a", 2); err != nil || got != string(large) {
 		t.Errorf("the newest event was dropped: %d bytes, %v", len(got), err)
 	}
 	for i := range 2 * replayEmpty {
-		add("s1", fmt.Sprint("c", i), large)
+		store("s1", fmt.Sprint("c", i), large)
 	}
 	if n := len(s.sessions["s1"].next); n > replayEmpty+10 {
 		t.Errorf("%d streams are stored", n)
@@ -75,7 +76,7 @@ func TestReplays(t *testing.T) {
 		t.Error("the events of a closed session are returned:", err)
 	}
 	for i := range 2 * replayInAll / replayPerSession {
-		add(fmt.Sprint("t", i), "a", large)
+		store(fmt.Sprint("t", i), "a", large)
 	}
 	n := 0
 	for _, r := range s.sessions {

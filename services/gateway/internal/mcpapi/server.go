@@ -30,25 +30,35 @@ func requested(ctx context.Context) string {
 type edge struct {
 	*API
 	tenant string
+	srv    *mcp.Server
+	life   context.Context // of the session; nil if the edge serves requests without one
+	subs   subscriptions
 	level  atomic.Pointer[string] // level of log messages that the client set; nil before
 }
 
-// mcpServer returns the server of one MCP session of a tenant, or with an empty id of all
-// its requests without a session. Lists are of the catalog at the time of the request.
+// mcpServer returns the server of one MCP session of a tenant, whose subscriptions end with
+// life.
+func (s *API) mcpServer(life context.Context, id, tenant string) *mcp.Server {
+	e := &edge{API: s, tenant: tenant, life: life}
+	e.serve(id)
+	return e.srv
+}
+
+// serve makes the server of an edge, with the id of its MCP session, or "". Lists are of the catalog at the time of the request.
 // Every tools/call is passed to callTool, because policy decides by the catalog at that
 // time. An attempt to call a tool that is not listed is proposed too, so that the attempt
 // and its denial are on the ledger.
-func (s *API) mcpServer(id, tenant string) *mcp.Server {
-	e := &edge{API: s, tenant: tenant}
+func (e *edge) serve(id string) {
 	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}, Prompts: &mcp.PromptCapabilities{ListChanged: true},
 		Resources: &mcp.ResourceCapabilities{ListChanged: true}, Completions: &mcp.CompletionCapabilities{}}
 	caps.Logging = &mcp.LoggingCapabilities{}
-	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{Capabilities: caps,
-		GetSessionID: func() string { return id }, CompletionHandler: e.complete, SetCacheable: cacheable})
+	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: e.Version}, &mcp.ServerOptions{Capabilities: caps,
+		GetSessionID: func() string { return id }, CompletionHandler: e.complete, SetCacheable: cacheable,
+		SubscribeHandler: e.subscribe, UnsubscribeHandler: e.unsubscribe})
+	e.srv = srv
 	e.register(srv)
 	srv.AddReceivingMiddleware(e.receive)
-	srv.AddSendingMiddleware(withSchema)
-	return srv
+	srv.AddSendingMiddleware(withSchema, toSubscriber)
 }
 
 // register registers the hidden tool, prompt and resource. Registering them again makes
@@ -98,6 +108,8 @@ func (e *edge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			p := *r.Params
 			p.URI = hiddenURI
 			ctx, r.Params = context.WithValue(ctx, requestKey{}, r.Params.URI), &p
+		case *mcp.SubscriptionsListenRequest: // the SDK calls subscribe for it, with its context
+			ctx = context.WithValue(ctx, extraKey{}, r.Extra)
 		case *mcp.ServerRequest[*mcp.SetLoggingLevelParams]:
 			level := string(r.Params.Level)
 			e.level.Store(&level)

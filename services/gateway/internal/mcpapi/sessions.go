@@ -30,6 +30,7 @@ type mcpSession struct {
 	actor  string
 	raw    string // bearer token or virtual key; the MCP session ends when this credential becomes invalid
 	srv    *mcp.Server
+	end    context.CancelFunc // ends what lasts as long as the session
 
 	busy int       // number of requests in progress, including event streams
 	used time.Time // end of the last request
@@ -78,7 +79,7 @@ func current(ctx context.Context) *mcpSession {
 // idle one and fewer than mcpPerCaller, and another tenant has more MCP sessions than the
 // caller's, idle ones of the tenant that has most are closed instead. The error is 429 if
 // there is none to close.
-func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func(id, tenant string) *mcp.Server) (*mcpSession, error) {
+func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func(life context.Context, id, tenant string) *mcp.Server) (*mcpSession, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if id != "" {
@@ -115,7 +116,9 @@ func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func
 		go x.close()
 	}
 	x := &mcpSession{id: rand.Text(), tenant: who.Tenant, actor: who.Actor, raw: raw, busy: 1}
-	x.srv = server(x.id, x.tenant)
+	var life context.Context
+	life, x.end = context.WithCancel(context.Background())
+	x.srv = server(life, x.id, x.tenant)
 	t.byID[x.id] = x
 	return x, nil
 }
@@ -155,6 +158,7 @@ func (t *mcpSessions) largest() (tenant string) {
 // remove removes an MCP session from the table. The caller holds mu.
 func (t *mcpSessions) remove(x *mcpSession) {
 	delete(t.byID, x.id)
+	x.end()
 	t.room.Give(x.tenant, 1)
 }
 

@@ -1,6 +1,7 @@
 package mcpapi
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 // accepts no other credential. MCP sessions that are idle too long or whose credential
 // is invalid are removed.
 func TestMCPSessions(t *testing.T) {
-	server := func(_, _ string) *mcp.Server {
+	server := func(context.Context, string, string) *mcp.Server {
 		srv := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 		a, _ := mcp.NewInMemoryTransports()
 		if _, err := srv.Connect(t.Context(), a, nil); err != nil {
@@ -85,7 +86,7 @@ func TestMCPSessions(t *testing.T) {
 // tenant has any, and that its idle ones are closed when other tenants open MCP sessions,
 // the one that has been idle longest first.
 func TestMCPSessionsOfTenants(t *testing.T) {
-	server := func(_, _ string) *mcp.Server {
+	server := func(context.Context, string, string) *mcp.Server {
 		return mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 	}
 	var m mcpSessions

@@ -114,25 +114,13 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := p.extra.Header
-	if h.Get(sessions.Header) == "" && p.session.ID() != "" {
-		h = h.Clone() // requests of a session run at the same time
-		h.Set(sessions.Header, "s-mcp-"+token64(p.session.ID()))
-	}
 	leave, err := e.Gate.Meter(ctx, who)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	in, err := e.Sessions.Of(ctx, who, h)
+	r, in, err := e.request(ctx, who, p)
 	if err != nil {
-		return nil, err
-	}
-	r, err := e.Calls.Plain(h, who, in, p.kind, p.tool, p.args)
-	if err != nil {
-		return nil, err
-	}
-	if err := e.Labels.Inherit(ctx, &r, "", p.args); err != nil {
 		return nil, err
 	}
 	var out *propose.Outcome
@@ -150,6 +138,25 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 		return nil, err
 	}
 	return &result{output, meta(&out.Recorded.Receipt, in)}, nil
+}
+
+// request makes the proposal of a call, in the session that the request names, or in one
+// for the MCP session.
+func (e *edge) request(ctx context.Context, who *auth.Caller, p proposal) (propose.Request, sessions.Session, error) {
+	h := p.extra.Header
+	if h.Get(sessions.Header) == "" && p.session.ID() != "" {
+		h = h.Clone() // requests of a session run at the same time
+		h.Set(sessions.Header, "s-mcp-"+token64(p.session.ID()))
+	}
+	in, err := e.Sessions.Of(ctx, who, h)
+	if err != nil {
+		return propose.Request{}, in, err
+	}
+	r, err := e.Calls.Plain(h, who, in, p.kind, p.tool, p.args)
+	if err != nil {
+		return r, in, err
+	}
+	return r, in, e.Labels.Inherit(ctx, &r, "", p.args)
 }
 
 // callerOf returns the verified caller of a request.

@@ -121,6 +121,7 @@ func Host(raw string) (string, error) {
 type Listing struct {
 	Tools, Resources, Templates, Prompts []json.RawMessage
 	HasResources, HasCompletions         bool
+	HasSubscriptions                     bool
 }
 
 // Problem is a part of a listing that the mesh does not offer.
@@ -139,14 +140,18 @@ func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 		m.tool(raw)
 	}
 	if l.HasResources {
-		m.add(mcpdoc.ResourcePrefix, `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
+		m.add(mcpdoc.ResourcePrefix+s.Name, `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
 			"Reads a resource of the MCP server "+s.Name+".", mcpdoc.Offer{Resources: l.Resources, Templates: l.Templates})
+	}
+	if l.HasSubscriptions {
+		m.add(mcpdoc.SubscriptionKind(s.Name), `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
+			"Subscribes to changes of a resource of the MCP server "+s.Name+".", mcpdoc.Offer{})
 	}
 	for _, raw := range l.Prompts {
 		m.prompt(raw)
 	}
 	if l.HasCompletions {
-		m.add(mcpdoc.CompletionPrefix, `{"additionalProperties":false,"properties":{"argument":{"additionalProperties":false,"properties":{"name":{"type":"string"},"value":{"type":"string"}},"required":["name","value"],"type":"object"},"context":{"additionalProperties":true,"type":"object"},"ref":{"additionalProperties":true,"type":"object"}},"required":["argument","ref"],"type":"object"}`,
+		m.add(mcpdoc.CompletionPrefix+s.Name, `{"additionalProperties":false,"properties":{"argument":{"additionalProperties":false,"properties":{"name":{"type":"string"},"value":{"type":"string"}},"required":["name","value"],"type":"object"},"context":{"additionalProperties":true,"type":"object"},"ref":{"additionalProperties":true,"type":"object"}},"required":["argument","ref"],"type":"object"}`,
 			"Completes an argument of a prompt or resource template of the MCP server "+s.Name+".", mcpdoc.Offer{})
 	}
 	slices.SortFunc(m.docs, func(a, b contract.Tool) int { return strings.Compare(a.Kind, b.Kind) })
@@ -214,9 +219,8 @@ func (m *maker) prompt(raw json.RawMessage) {
 		InputSchema: contract.Raw(`{"additionalProperties":{"type":"string"},"type":"object"}`)}, mcpdoc.Offer{Name: p.Name, Prompt: members})
 }
 
-// add adds the document of the calls with a prefix.
-func (m *maker) add(prefix, schema, description string, o mcpdoc.Offer) {
-	kind := prefix + m.settings.Name
+// add adds the document of the calls of a kind.
+func (m *maker) add(kind, schema, description string, o mcpdoc.Offer) {
 	m.document(kind, contract.Tool{Description: description, InputSchema: contract.Raw(schema), Kind: kind, Tool: kind}, o)
 }
 

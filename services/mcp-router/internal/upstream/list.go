@@ -13,6 +13,7 @@ import (
 type Listing struct {
 	Tools, Resources, Templates, Prompts []json.RawMessage
 	HasResources, HasCompletions         bool
+	HasSubscriptions                     bool
 }
 
 // maxListed is the maximum number of tools, resources, templates or prompts of a server.
@@ -32,6 +33,7 @@ func (s Session) List(ctx context.Context) (*Listing, error) {
 		}
 	}
 	if l.HasResources = c.Resources != nil; l.HasResources {
+		l.HasSubscriptions = c.Resources.Subscribe
 		if l.Resources, err = all(s.Resources(ctx, nil)); err != nil {
 			return nil, fmt.Errorf("resources/list: %w", err)
 		}

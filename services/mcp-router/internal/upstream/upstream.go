@@ -20,6 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
 )
 
 // Error is the error of a request to a server, with the code of the call's outcome.
@@ -89,6 +90,7 @@ type session struct {
 	lists   atomic.Int64           // 1 plus the number of announcements that the server's tools have changed
 	listed  atomic.Int64           // value of lists when the tools were last compared with their documents; 0 before
 	ended   atomic.Bool            // the session has ended, for example because the server restarted
+	over    chan struct{}          // closed after ended is set
 	sent    atomic.Int64           // number of notifications that the server sent in streams
 	handled atomic.Int64           // number of notifications that were passed on
 	used    time.Time
@@ -234,16 +236,49 @@ func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *
 			x = nil
 		}
 	}
-	wait, last := time.Until(s.until), s.last
 	s.mu.Unlock()
 	if x != nil {
 		return x, true, nil
 	}
-	if wait > 0 {
-		return nil, false, &Error{contract.CodeUpstreamUnreachable, fmt.Sprintf("the server could not be reached; the next attempt is in %s: %s", wait.Round(time.Millisecond), last), nil}
+	if err := s.pause(); err != nil {
+		return nil, false, err
 	}
 	x, err = s.connect(ctx, headers)
 	return x, false, err
+}
+
+// Subscribe subscribes to changes of a resource in a session of its own, whose
+// notifications are passed to c until the function stop is called. The channel ended is
+// closed when the session has ended. The errors are those of Do.
+func (s *Server) Subscribe(ctx context.Context, headers http.Header, c Caller, uri string) (stop func(), ended <-chan struct{}, err error) {
+	if err := s.pause(); err != nil {
+		return nil, nil, err
+	}
+	x, err := s.connect(ctx, headers)
+	if err != nil {
+		return nil, nil, err
+	}
+	x.caller.Store(&c)
+	stop = func() {
+		x.caller.Store(nil)
+		s.drop(x)
+	}
+	if err := x.Subscribe(ctx, &mcp.SubscribeParams{URI: uri}); err != nil {
+		stop()
+		return nil, nil, errorOf(ctx, err)
+	}
+	return stop, x.over, nil
+}
+
+// pause returns an error if no attempt to connect is made now.
+func (s *Server) pause() error {
+	s.mu.Lock()
+	wait, last := time.Until(s.until), s.last
+	s.mu.Unlock()
+	if wait <= 0 {
+		return nil
+	}
+	return &Error{contract.CodeUpstreamUnreachable, fmt.Sprintf("the server could not be reached; the next attempt is in %s: %s", wait.Round(time.Millisecond), last), nil}
 }
 
 // put keeps a session for other requests, and closes those that were unused for too long.
@@ -296,7 +331,7 @@ func (s *Server) Close() {
 func (s *Server) connect(ctx context.Context, headers http.Header) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
-	x := &session{}
+	x := &session{over: make(chan struct{})}
 	x.lists.Store(1)
 	x.headers.Store(&headers)
 	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -312,6 +347,7 @@ func (s *Server) connect(ctx context.Context, headers http.Header) (*session, er
 		go func() {
 			_ = cs.Wait()
 			x.ended.Store(true)
+			close(x.over)
 		}()
 		return x, nil
 	}
@@ -355,7 +391,7 @@ func (s *Server) client(x *session) *mcp.Client {
 		notify("notifications/progress", r.Params)
 	}
 	o.ResourceUpdatedHandler = func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
-		notify("notifications/resources/updated", r.Params)
+		notify(mcpdoc.Updated, r.Params)
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "binnacle", Version: s.cfg.Version}, o)
 	client.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {

@@ -1,0 +1,235 @@
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+)
+
+// Times and limits of subscriptions to resources.
+const (
+	renewAfter       = mcpdoc.Lease * 2 / 3
+	renewAgain       = 10 * time.Second // after a call that failed
+	renewEnded       = time.Second      // after the mcp-router has ended the subscription
+	maxSubscriptions = 64               // of a session, or of a request for subscriptions
+)
+
+// subscriptions are the subscriptions to resources of the sessions of a server. The zero
+// value is empty.
+type subscriptions struct {
+	mu  sync.Mutex
+	all map[*mcp.ServerSession]map[string]context.CancelFunc // by URI
+}
+
+// add adds a subscription, which end ends. It returns an error if the session has too many,
+// and replaces an earlier one to the same URI.
+func (s *subscriptions) add(ss *mcp.ServerSession, uri string, end context.CancelFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.all[ss]
+	if len(of) >= maxSubscriptions && of[uri] == nil {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("too many subscriptions: a session may have %d; unsubscribe from other resources", maxSubscriptions)}
+	}
+	if of == nil {
+		of = map[string]context.CancelFunc{}
+		if s.all == nil {
+			s.all = map[*mcp.ServerSession]map[string]context.CancelFunc{}
+		}
+		s.all[ss] = of
+	}
+	if earlier := of[uri]; earlier != nil {
+		earlier()
+	}
+	of[uri] = end
+	return nil
+}
+
+// remove ends a subscription, if there is one.
+func (s *subscriptions) remove(ss *mcp.ServerSession, uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if end := s.all[ss][uri]; end != nil {
+		end()
+	}
+	delete(s.all[ss], uri)
+	if len(s.all[ss]) == 0 {
+		delete(s.all, ss)
+	}
+}
+
+// extraKey is the context key of the RequestExtra of a request for subscriptions.
+type extraKey struct{}
+
+// subscribe handles resources/subscribe, and each URI of subscriptions/listen. It returns
+// once the server has accepted the subscription.
+func (e *edge) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
+	extra := req.Extra
+	if x, ok := ctx.Value(extraKey{}).(*mcp.RequestExtra); ok {
+		extra = x
+	}
+	uri := req.Params.URI
+	server := e.catalog().serverOf(uri)
+	if server == "" {
+		return notFound(req.Session, uri)
+	}
+	kind := mcpdoc.SubscriptionKind(server)
+	if t, _ := e.Tools.Lookup(kind); t == nil {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "MCP server " + server + " does not support subscriptions"}
+	}
+	p := proposal{kind: kind, tool: kind, extra: extra, session: req.Session}
+	b, err := json.Marshal(map[string]string{"uri": uri})
+	if err == nil {
+		p.args, err = canon.Transform(nil, b)
+	}
+	if err != nil {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "uri: " + err.Error()}
+	}
+	life := e.life
+	if life == nil { // the subscription ends with the request
+		life = ctx
+	}
+	life, end := context.WithCancel(life)
+	if err := e.subs.add(req.Session, uri, end); err != nil {
+		end()
+		return err
+	}
+	f, err := e.lease(ctx, p)
+	if err != nil {
+		e.subs.remove(req.Session, uri)
+		return wireError(err)
+	}
+	go (&following{e: e, p: p, uri: uri, frames: f}).run(life)
+	return nil
+}
+
+// unsubscribe handles resources/unsubscribe, and the end of a request for subscriptions.
+func (e *edge) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
+	e.subs.remove(req.Session, req.Params.URI)
+	return nil
+}
+
+// lease proposes a call that subscribes for mcpdoc.Lease, and returns its frames once it
+// has succeeded.
+func (e *edge) lease(ctx context.Context, p proposal) (Frames, error) {
+	who, err := callerOf(p.extra)
+	if err != nil {
+		return nil, err
+	}
+	leave, err := e.Gate.Meter(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	r, _, err := e.request(ctx, who, p)
+	if err != nil {
+		return nil, err
+	}
+	f := e.Open(r.ID, mcpdoc.Executor)
+	if _, _, err := e.Calls.Await(ctx, r, false); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// following passes the changes of a resource to the client that subscribed.
+type following struct {
+	e      *edge
+	p      proposal
+	uri    string
+	frames Frames
+}
+
+// run passes changes, and calls again before the time of a call is over, until ctx ends or
+// policy denies a call.
+func (f *following) run(ctx context.Context) {
+	defer func() { f.frames.Close() }()
+	renew := time.NewTimer(renewAfter)
+	defer renew.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.frames.Wake():
+			if f.take() {
+				renew.Reset(renewEnded)
+			}
+		case <-renew.C:
+			again, err := f.e.lease(ctx, f.p)
+			switch {
+			case err == nil:
+				f.frames.Close()
+				f.frames = again
+				renew.Reset(renewAfter)
+			case ctx.Err() != nil:
+				return
+			case denied(err):
+				slog.Warn("subscription to a resource ended", "uri", f.uri, "err", err)
+				return
+			default:
+				renew.Reset(renewAgain)
+			}
+		}
+	}
+}
+
+// denied reports whether a call was denied, so that it is not made again.
+func denied(err error) bool {
+	e := refusal(err)
+	return e != nil && (e.Status == http.StatusForbidden || e.Status == http.StatusUnauthorized || e.Status == http.StatusNotFound)
+}
+
+// take passes the changes that have arrived to the client, as one. It reports whether the
+// subscription must be renewed now, because it has ended or frames were lost.
+func (f *following) take() (renew bool) {
+	updated := false
+	for {
+		x, ok, err := f.frames.Try()
+		if err != nil {
+			return true
+		}
+		if !ok {
+			break
+		}
+		var frame mcpdoc.Frame
+		if json.Unmarshal(x.Data, &frame) != nil {
+			continue
+		}
+		updated, renew = updated || frame.Method == mcpdoc.Updated, renew || frame.Method == mcpdoc.Ended
+	}
+	if updated {
+		_ = f.e.srv.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: f.uri, Meta: mcp.Meta{subscriber: f.p.session}}) // its error is always nil
+	}
+	return renew
+}
+
+// subscriber is the member of the metadata of a notification with the session that it is
+// for. toSubscriber removes it.
+const subscriber = "binnacle/subscriber"
+
+// toSubscriber is middleware that sends a notification of a changed resource only to the
+// session that it is for. The SDK sends it to every session that has subscribed to the
+// resource; each of them has a decision of its own.
+func toSubscriber(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if p, ok := req.GetParams().(*mcp.ResourceUpdatedNotificationParams); ok && p.Meta[subscriber] != nil {
+			if p.Meta[subscriber] != req.GetSession() {
+				return nil, nil
+			}
+			p.Meta = maps.Clone(p.Meta)
+			delete(p.Meta, subscriber)
+		}
+		return next(ctx, method, req)
+	}
+}

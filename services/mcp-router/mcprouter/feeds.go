@@ -1,0 +1,247 @@
+package mcprouter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/internal/server"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/internal/upstream"
+)
+
+// Limits of subscriptions.
+const (
+	maxFeeds     = 256                    // per instance
+	maxListeners = 1024                   // per instance
+	quiet        = 100 * time.Millisecond // minimum time between two frames of a subscription
+)
+
+// feeds holds the subscriptions of an instance to resources of servers. A client that
+// subscribes makes a call, which adds a listener for mcpdoc.Lease; the gateway calls
+// again before that. So a subscription is decided again and again, another instance
+// continues it after a restart, and it ends by itself when its gateway has ended.
+type feeds struct {
+	mu        sync.Mutex
+	all       map[feedKey]*feed
+	listeners int
+}
+
+// feedKey identifies a subscription to a resource of a server.
+type feedKey struct {
+	tenant, server, session, uri string // session is "" if the sessions with the server are shared
+	settings                     string // CallID of the settings of the server
+}
+
+// feed is a subscription to a resource, in a session of its own with the server.
+type feed struct {
+	key   feedKey
+	s     *Service
+	ready chan struct{} // closed when stop and err are set
+	stop  func()
+	err   error
+
+	mu        sync.Mutex
+	listeners map[string]*listener // by call
+	last      time.Time            // of the last frames
+	waiting   bool                 // frames will be sent
+}
+
+// listener receives the changes of a resource.
+type listener struct {
+	tenant, origin, call string
+	n                    int64 // of the last frame
+}
+
+// subscribe executes a call that subscribes to a resource.
+func (c *call) subscribe(ctx context.Context) execute.Result {
+	var args struct{ URI string }
+	if err := json.Unmarshal(c.w.Args, &args); err != nil || args.URI == "" {
+		return execute.Fail(contract.CodeInvalidInput, "uri: want the URI of a resource of MCP server %s", c.cfg.Name)
+	}
+	k := feedKey{tenant: c.w.Event.Tenant, server: c.cfg.Name, uri: args.URI, settings: c.cfg.CallID}
+	if c.cfg.Sessions == server.PerSession {
+		k.session = c.w.Event.Session
+	}
+	expires := time.Now().Add(mcpdoc.Lease)
+	if err := c.listen(ctx, k); err != nil {
+		return failed(ctx, c.cfg, err)
+	}
+	r := output(map[string]string{"expires": expires.UTC().Format(time.RFC3339)})
+	r.EffectType = "mcp.request"
+	return r
+}
+
+// listen adds the call to the listeners of a feed, which it begins if there is none.
+func (c *call) listen(ctx context.Context, k feedKey) error {
+	fs := &c.s.feeds
+	l := &listener{tenant: c.w.Event.Tenant, origin: c.w.Event.Origin, call: c.w.Call.ID}
+	fs.mu.Lock()
+	f := fs.all[k]
+	if fs.listeners >= maxListeners || f == nil && len(fs.all) >= maxFeeds {
+		fs.mu.Unlock()
+		return &upstream.Error{Code: contract.CodeUnavailable, Message: "too many subscriptions are active: end others and call again"}
+	}
+	begin := f == nil
+	if begin {
+		f = &feed{key: k, s: c.s, ready: make(chan struct{}), listeners: map[string]*listener{}}
+		fs.all[k] = f
+	}
+	fs.listeners++
+	f.mu.Lock()
+	f.listeners[l.call] = l
+	f.mu.Unlock()
+	fs.mu.Unlock()
+	if begin {
+		f.begin(ctx, c)
+	}
+	select {
+	case <-f.ready:
+	case <-ctx.Done():
+		f.leave(l.call)
+		return ctx.Err()
+	}
+	if f.err != nil {
+		f.leave(l.call)
+		return f.err
+	}
+	time.AfterFunc(mcpdoc.Lease, func() { f.leave(l.call) })
+	return nil
+}
+
+// begin subscribes at the server, and sets stop and err.
+func (f *feed) begin(ctx context.Context, c *call) {
+	defer close(f.ready)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.cfg.TimeoutMS)*time.Millisecond)
+	defer cancel()
+	stop, ended, err := c.s.pool(c.cfg).Subscribe(ctx, headers(c.cfg, c.w.Secrets), f, f.key.uri)
+	if f.err = err; err != nil {
+		return
+	}
+	f.stop = sync.OnceFunc(stop)
+	go func() {
+		<-ended
+		f.end()
+	}()
+}
+
+// leave removes a listener. The feed ends with its last one.
+func (f *feed) leave(call string) {
+	fs := &f.s.feeds
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.listeners[call] == nil {
+		return
+	}
+	delete(f.listeners, call)
+	fs.listeners--
+	if len(f.listeners) == 0 {
+		f.remove()
+	}
+}
+
+// remove ends the feed. The caller holds both locks.
+func (f *feed) remove() {
+	if f.s.feeds.all[f.key] == f {
+		delete(f.s.feeds.all, f.key)
+	}
+	if f.stop != nil {
+		f.stop()
+	}
+}
+
+// end ends the feed before its time, and notifies its listeners, which subscribe again.
+func (f *feed) end() {
+	fs := &f.s.feeds
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.send(mcpdoc.Ended)
+	fs.listeners -= len(f.listeners)
+	f.listeners = map[string]*listener{}
+	f.remove()
+}
+
+// Notify implements upstream.Caller. Several changes within a short time are one.
+func (f *feed) Notify(method string, _ any) {
+	if method != mcpdoc.Updated {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting {
+		return
+	}
+	f.waiting = true
+	time.AfterFunc(max(0, quiet-time.Since(f.last)), f.updated)
+}
+
+// updated notifies the listeners of a change, if the server still has the settings with
+// which the feed began.
+func (f *feed) updated() {
+	if cfg := f.s.view.server(f.key.server); cfg == nil || cfg.CallID != f.key.settings {
+		f.end()
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting, f.last = false, time.Now()
+	f.send(mcpdoc.Updated)
+}
+
+// send sends a frame to the listeners. The caller holds f.mu.
+func (f *feed) send(method string) {
+	params, err := json.Marshal(&mcp.ResourceUpdatedNotificationParams{URI: f.key.uri})
+	if err != nil {
+		return
+	}
+	b, err := json.Marshal(mcpdoc.Frame{Method: method, Params: params})
+	if err != nil {
+		return
+	}
+	for _, l := range f.listeners {
+		l.n++
+		if err := f.s.post(l.tenant, l.origin, l.call, l.n, b); err != nil {
+			f.s.env.Log.Warn("change of a resource not sent", "server", f.key.server, "err", err)
+		}
+	}
+}
+
+// Errors of requests of a server in the session of a subscription.
+var errNoCall = errors.New("no call runs in this session")
+
+// Elicit implements upstream.Caller.
+func (*feed) Elicit(context.Context, *mcp.ElicitParams) (*mcp.ElicitResult, error) {
+	return nil, errNoCall
+}
+
+// Sample implements upstream.Caller.
+func (*feed) Sample(context.Context, *mcp.CreateMessageWithToolsParams) (*mcp.CreateMessageWithToolsResult, error) {
+	return nil, errNoCall
+}
+
+// Roots implements upstream.Caller.
+func (*feed) Roots(context.Context) (*mcp.ListRootsResult, error) { return nil, errNoCall }
+
+// endFeeds ends the feeds of all servers.
+func (s *Service) endFeeds() {
+	s.feeds.mu.Lock()
+	var all []*feed
+	for _, f := range s.feeds.all {
+		all = append(all, f)
+	}
+	s.feeds.mu.Unlock()
+	for _, f := range all {
+		f.end()
+	}
+}
+
