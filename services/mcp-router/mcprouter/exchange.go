@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ type exchange struct {
 	mu   sync.Mutex
 	call *call               // the call to which notifications belong; nil while the exchange is held
 	open map[string]*request // requests that the client has not answered, by key
+	n    int                 // number of requests that the client has received
 }
 
 // request is a request of the server.
@@ -152,25 +154,40 @@ func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exch
 // gather is the time for which further requests of a server are awaited after one.
 const gather = 5 * time.Millisecond
 
+// maxAsked is the maximum number of requests of a server that a client receives at once.
+const maxAsked = 9
+
+// keep adds a request to those that the client has not answered.
+func (x *exchange) keep(all map[string]*request, r *request) {
+	x.n++
+	all["request-"+strconv.Itoa(x.n)] = r
+}
+
 // wait waits until the exchange has ended, or the server requests input: it then holds the
-// exchange and returns the requests as the result. If ctx ends first, or if the exchange
-// cannot be held, wait cancels the exchange and returns an error.
+// exchange and returns the requests as the result. If the client did not answer all
+// requests, it returns the others at once. If ctx ends first, or if the exchange cannot be
+// held, wait cancels the exchange and returns an error.
 func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Result, error) {
-	var first *request
-	select {
-	case <-x.done:
-		return x.out, x.refused, x.err
-	case <-ctx.Done():
-		x.cancel()
-		return nil, nil, ctx.Err()
-	case first = <-x.requests:
+	x.mu.Lock()
+	keep := x.open
+	x.open = nil
+	x.mu.Unlock()
+	if len(keep) == 0 {
+		keep = map[string]*request{}
+		select {
+		case <-x.done:
+			return x.out, x.refused, x.err
+		case <-ctx.Done():
+			x.cancel()
+			return nil, nil, ctx.Err()
+		case r := <-x.requests:
+			x.keep(keep, r)
+		}
 	}
-	keep := map[string]*request{"request-1": first}
 	for late := time.After(gather); late != nil; {
 		select {
 		case r := <-x.requests:
-			keep["request-"+string(rune('1'+len(keep)))] = r
-			if len(keep) < 9 {
+			if x.keep(keep, r); len(keep) < maxAsked {
 				continue
 			}
 		case <-late:
@@ -243,11 +260,13 @@ func (c *call) resume(round *mcpdoc.Round) (*exchange, error) {
 		return nil, &upstream.Error{Code: contract.CodeInvalidInput, Message: "inputResponses are malformed: " + err.Error()}
 	}
 	x.mu.Lock()
-	open := x.open
-	x.call, x.open = c, nil
-	x.mu.Unlock()
-	for k, r := range open {
-		r.answer <- answers[k]
+	defer x.mu.Unlock()
+	x.call = c
+	for k, r := range x.open {
+		if answers[k] != nil {
+			delete(x.open, k)
+			r.answer <- answers[k] // does not block
+		}
 	}
 	return x, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -66,6 +67,15 @@ func attemptID(parts ...string) string {
 	return contract.IDCall + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
 }
 
+// RoundID returns the id of the call that continues the work of a call with the n-th
+// answers to its requests for input. The first call is round 0.
+func RoundID(call string, n int) string {
+	if n == 0 {
+		return call
+	}
+	return attemptID("round", call, strconv.Itoa(n))
+}
+
 // Conflict returns the error (409) for an Idempotency-Key that was used for another
 // call, or whose response cannot be sent again.
 func Conflict(r propose.Request, message string) *apierr.Error {
@@ -80,7 +90,7 @@ func notStored(call string) *apierr.Error {
 }
 
 // same reports whether the recorded call c has the kind, tool, ReportWithin and args
-// that r proposes. It does not compare sessions, timeouts or delegations. It compares
+// that r proposes, and the same body. It does not compare sessions, timeouts or delegations. It compares
 // requests to a language model as sameModel does. It returns false if the recorded args
 // were erased, and an error if a content cannot be read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
@@ -98,7 +108,18 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	if c.Body == nil || r.Body == nil {
 		return bytes.Equal(args, r.Args), nil
 	}
-	return s.sameModel(ctx, c, args, r)
+	if slices.Contains(llm.Kinds, c.Kind) {
+		return s.sameModel(ctx, c, args, r)
+	}
+	first, err := blobs.Open(ctx, c.Body)
+	if errors.Is(err, contract.ErrErased) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	now, err := blobs.OpenObject(ctx, &r.Body.Content, r.Body.Object)
+	return bytes.Equal(args, r.Args) && bytes.Equal(first, now), err
 }
 
 // sameModel reports whether a recorded call c to a language model, with the given args,

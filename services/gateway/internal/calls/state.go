@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -73,27 +74,9 @@ func (s *API) Cancel(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
 	id := c.Param("id")
-	e, err := s.Runner.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
+	e, err := s.CancelBy(ctx, who, id)
 	if err != nil {
 		return err
-	}
-	if e == nil || !who.MayCancel(e) {
-		return apierr.NotFound("not found: no call " + id)
-	}
-	if e.Service() != contract.CallerExecutor {
-		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call was proposed by " + e.Service() + ", which cancels it with the call that it is a part of"}
-	}
-	var call contract.Call
-	if err := contract.Decode(e.Data, &call); err != nil {
-		return err
-	}
-	if call.ReportWithin != 0 {
-		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call is executed by its caller: stop the effect there, and report its outcome"}
-	}
-	p := s.Proposer.Join(e, &call)
-	defer p.Close()
-	if err := p.Cancel(ctx); err != nil && !errors.Is(err, eventlog.ErrIDConflict) {
-		return apierr.Unavailable("the cancellation could not be recorded: " + err.Error())
 	}
 	out := CallState{CallID: id, Session: e.Session, Status: proposed, Poll: pollOf(id)}
 	if last, err := s.Runner.Queries.In(who.Tenant).Last(ctx, id); err == nil && last != nil {
@@ -102,6 +85,48 @@ func (s *API) Cancel(c echo.Context) error {
 		}
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// CancelBy records that a caller requests the cancellation of a call, and returns the
+// proposal of the call. Its errors are those of Cancel.
+func (s *Runner) CancelBy(ctx context.Context, who *auth.Caller, id string) (*contract.Event, error) {
+	e, err := s.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
+	if err != nil {
+		return nil, err
+	}
+	if e == nil || !who.MayCancel(e) {
+		return nil, apierr.NotFound("not found: no call " + id)
+	}
+	if e.Service() != contract.CallerExecutor {
+		return nil, &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call was proposed by " + e.Service() + ", which cancels it with the call that it is a part of"}
+	}
+	var call contract.Call
+	if err := contract.Decode(e.Data, &call); err != nil {
+		return nil, err
+	}
+	if call.ReportWithin != 0 {
+		return nil, &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call is executed by its caller: stop the effect there, and report its outcome"}
+	}
+	p := s.Proposer.Join(e, &call)
+	defer p.Close()
+	if err := p.Cancel(ctx); err != nil && !errors.Is(err, eventlog.ErrIDConflict) {
+		return nil, apierr.Unavailable("the cancellation could not be recorded: " + err.Error())
+	}
+	return e, nil
+}
+
+// Cancelled reports whether the cancellation of a call was requested, by the ledger. The
+// event e is any one of the call.
+func (s *Runner) Cancelled(ctx context.Context, e *contract.Event) (bool, error) {
+	for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: e.Tenant, Event: contract.EventCancelRequested, Key: e.Session}.String(), 1) {
+		if err != nil {
+			return false, err
+		}
+		if contract.PeekCallID(en.Data) == e.CallID {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Escalated responds as Accepted does if err is the escalation of the proposal r, and

@@ -32,6 +32,9 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 	}
 	round.Capabilities = capabilities(p)
 	n := &notices{ctx: ctx, session: p.session, token: p.meta["progressToken"]}
+	if p.session == nil { // nobody receives notifications
+		round.LogLevel, n.token = "", nil
+	}
 	round.Progress = n.token != nil
 	if !round.Empty() {
 		b, err := json.Marshal(round)
@@ -48,7 +51,7 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 		n.frames = e.Open(r.ID, mcpdoc.Executor)
 		defer n.frames.Close()
 	}
-	out, output, err := e.Calls.AwaitWith(ctx, r, false, n)
+	out, output, err := e.Calls.AwaitWith(ctx, r, p.async, n)
 	if err != nil && out != nil && out.Recorded.Effect.ErrorCode == contract.CodeUpstreamRefused && out.Recorded.Output != nil {
 		var x mcpdoc.Refusal
 		if b, failed := e.Blobs.In(r.Tenant).Open(ctx, out.Recorded.Output); failed == nil && json.Unmarshal(b, &x) == nil && x.Error != nil {
@@ -63,7 +66,7 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 func capabilities(p proposal) json.RawMessage {
 	var all map[string]json.RawMessage
 	declared := p.meta[mcp.MetaKeyClientCapabilities]
-	if declared == nil {
+	if declared == nil && p.session != nil {
 		init := p.session.InitializeParams()
 		if init == nil || init.Capabilities == nil {
 			return nil

@@ -102,6 +102,9 @@ func (s *API) Handler() echo.HandlerFunc {
 		r := c.Request()
 		raw, _ := auth.Credential(r.Header)
 		if modern(r) {
+			if served, err := s.serveTask(c, who); served {
+				return err
+			}
 			ctx, done := s.watch(r, who)
 			defer done()
 			r = r.WithContext(context.WithValue(ctx, modernKey{}, s.modern.of(who.Tenant, s)))

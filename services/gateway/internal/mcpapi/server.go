@@ -52,6 +52,9 @@ func (e *edge) serve(id string) {
 	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}, Prompts: &mcp.PromptCapabilities{ListChanged: true},
 		Resources: &mcp.ResourceCapabilities{ListChanged: true}, Completions: &mcp.CompletionCapabilities{}}
 	caps.Logging = &mcp.LoggingCapabilities{}
+	if e.life == nil {
+		caps.AddExtension(tasksExtension, map[string]any{})
+	}
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: e.Version}, &mcp.ServerOptions{Capabilities: caps,
 		GetSessionID: func() string { return id }, CompletionHandler: e.complete, SetCacheable: cacheable,
 		SubscribeHandler: e.subscribe, UnsubscribeHandler: e.unsubscribe})
@@ -100,6 +103,7 @@ func (e *edge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			p := *r.Params
 			p.Name = hidden
 			ctx, r.Params = context.WithValue(ctx, requestKey{}, r.Params.Name), &p
+			return asTask(next(ctx, method, r))
 		case *mcp.GetPromptRequest:
 			p := *r.Params
 			p.Name = hidden

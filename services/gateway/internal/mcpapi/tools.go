@@ -43,6 +43,9 @@ func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	t, _ := e.Tools.Lookup(kind)
 	offer := mcpdoc.Of(t)
 	p := proposal{kind: kind, tool: name, args: args, federated: offer != nil, extra: req.Extra, session: req.Session, meta: req.Params.Meta}
+	if p.async = e.life == nil && hasTasks(p.meta); !p.async && needsTasks(offer) {
+		return nil, errNoTasks()
+	}
 	if p.responses, err = json.Marshal(req.Params.InputResponses); err != nil {
 		return nil, err
 	}
@@ -63,15 +66,24 @@ func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	if errors.As(err, &wire) { // of the server
 		return nil, wire
 	}
+	if late := (*pendingCall)(nil); errors.As(err, &late) {
+		if t := e.taskOf(ctx, late.id, e.tenant, late.error); t != nil {
+			return &mcp.CallToolResult{Meta: mcp.Meta{taskKey: t}}, nil
+		}
+	}
 	if err != nil {
 		return failed(err)
 	}
 	if offer == nil {
-		return &mcp.CallToolResult{Meta: out.meta, StructuredContent: json.RawMessage(out.output),
-			Content: []mcp.Content{&mcp.TextContent{Text: string(out.output)}}}, nil
+		res = plain(out.output)
 	}
 	res.Meta = merge(res.Meta, out.meta)
 	return res, nil
+}
+
+// plain returns the result of a tool that no MCP server provides.
+func plain(output []byte) *mcp.CallToolResult {
+	return &mcp.CallToolResult{StructuredContent: json.RawMessage(output), Content: []mcp.Content{&mcp.TextContent{Text: string(output)}}}
 }
 
 // unreadable returns the error for a recorded result that is not one of the protocol.
@@ -100,7 +112,18 @@ type proposal struct {
 	meta       mcp.Meta
 	responses  json.RawMessage // of the client to requests of the server, or null
 	state      string
+	id         string // of the call, if it continues a task, and otherwise ""
+	async      bool   // the client supports tasks, and does not wait for a long call
 }
+
+// pendingCall is the error of an asynchronous call that has no outcome yet.
+type pendingCall struct {
+	error
+	id string
+}
+
+// Unwrap returns the error.
+func (e *pendingCall) Unwrap() error { return e.error }
 
 // result is the outcome of a call that succeeded.
 type result struct {
@@ -126,14 +149,20 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 	var out *propose.Outcome
 	var output []byte
 	began := e.now()
+	if p.id != "" {
+		r.ID, r.IdemKey = p.id, p.id // another call under this id is the same one
+	}
 	if p.federated {
 		out, output, err = e.await(ctx, r, p)
 	} else {
 		stop := e.queued(ctx, r, p)
-		out, output, err = e.Calls.Await(ctx, r, false)
+		out, output, err = e.Calls.Await(ctx, r, p.async)
 		stop()
 	}
 	e.Logged(who, r.ID, began, err)
+	if err != nil && p.async {
+		err = &pendingCall{err, r.ID}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +173,7 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 // for the MCP session.
 func (e *edge) request(ctx context.Context, who *auth.Caller, p proposal) (propose.Request, sessions.Session, error) {
 	h := p.extra.Header
-	if h.Get(sessions.Header) == "" && p.session.ID() != "" {
+	if h.Get(sessions.Header) == "" && p.session != nil && p.session.ID() != "" {
 		h = h.Clone() // requests of a session run at the same time
 		h.Set(sessions.Header, "s-mcp-"+token64(p.session.ID()))
 	}
