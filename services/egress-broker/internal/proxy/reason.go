@@ -10,7 +10,7 @@ const (
 	SNIMismatch        netrule.Reason = "sni_mismatch"        // the TLS server name differs from the host of the tunnel
 	TLSInvalid         netrule.Reason = "tls_invalid"         // the client did not complete a TLS handshake
 	AddressBlocked     netrule.Reason = "address_blocked"     // the name has an address that may not be dialled
-	ResolveFailed      netrule.Reason = "resolve_failed"      // the name has no address
+	ResolveFailed      netrule.Reason = "resolve_failed"      // no address was found for the name
 	ConnectFailed      netrule.Reason = "connect_failed"      // no address accepted a connection
 	CertificateInvalid netrule.Reason = "certificate_invalid" // the certificate of the server is not valid for the host
 	UpstreamFailed     netrule.Reason = "upstream_failed"     // the server closed the connection or sent an invalid response
