@@ -294,7 +294,8 @@ func (x *run) interrupted(ctx context.Context, err error) execute.Result {
 	return res
 }
 
-// end records the end of a run, unless it is recorded.
+// end records the end of a run, unless the run has not begun or its end is recorded. If
+// that fails, end logs the error.
 func (x *run) end(ctx context.Context, e *events.PipelineEnded) {
 	for x.from > 0 && x.state.Ended == nil {
 		err := x.append(ctx, contract.EventPipelineEnded, e)
