@@ -243,7 +243,8 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = Root()
 	_, port, _ := strings.Cut(m.Addr, ":")
-	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir, "BINNACLE_COMPOSE_CONFIG="+filepath.Join(m.Dir, "config"))
+	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir, "BINNACLE_COMPOSE_CONFIG="+filepath.Join(m.Dir, "config"),
+		"BINNACLE_COMPOSE_CLOSED=false") // tests connect from the host; TestComposeHost shows the default
 	if m.opts.TLS {
 		cmd.Env = append(cmd.Env, "BINNACLE_SCHEME=https")
 	}

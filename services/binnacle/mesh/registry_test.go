@@ -96,7 +96,10 @@ type composeFile struct {
 	Keys     composeService `yaml:"x-keys"`
 	Services map[string]composeService
 	Volumes  map[string]any
-	Networks map[string]struct{ Internal bool }
+	Networks map[string]struct {
+		Internal bool
+		Options  map[string]string `yaml:"driver_opts"`
+	}
 }
 
 type composeService struct {
@@ -186,6 +189,16 @@ func TestComposeNetworks(t *testing.T) {
 		}
 		if slices.ContainsFunc(s.Networks, func(n string) bool { return !doc.Networks[n].Internal }) {
 			out = append(out, name)
+		}
+	}
+	for name, n := range doc.Networks {
+		if v := n.Options["com.docker.network.bridge.inhibit_ipv4"]; n.Internal && v != "true" && v != "${BINNACLE_COMPOSE_CLOSED:-true}" {
+			t.Errorf("the host has an address on network %s: %q", name, v)
+		}
+	}
+	for name, s := range doc.Services {
+		if slices.Contains(s.Networks, "vault") && name != "vault-broker" {
+			t.Errorf("%s is on the network of Vault", name)
 		}
 	}
 	slices.Sort(out)

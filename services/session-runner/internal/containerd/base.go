@@ -156,11 +156,15 @@ func (s *Store) importArchive(ctx context.Context, in io.Reader, want string) (o
 	return out, nil
 }
 
-// addBase records and unpacks an image whose blobs are in containerd's store.
+// addBase records and unpacks an image whose blobs are in containerd's store. The error wraps
+// ErrUnpacked if the unpacked image would be larger than unpackedMax.
 func (s *Store) addBase(ctx context.Context, m v1.Descriptor) (Image, error) {
 	store := s.client.ContentStore()
 	handler := images.SetChildrenLabels(store, images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default()))
 	if err := images.WalkNotEmpty(ctx, handler, m); err != nil {
+		return Image{}, err
+	}
+	if err := checkUnpacked(ctx, store, m, unpackedMax); err != nil {
 		return Image{}, err
 	}
 	record := images.Image{Name: baseName(m.Digest.String()), Target: v1.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: m.Size, Platform: m.Platform}}
