@@ -37,6 +37,12 @@ type daemon struct {
 // runc.
 func startDaemon(t testing.TB) *daemon {
 	t.Helper()
+	return startDaemonIn(t, t.TempDir())
+}
+
+// startDaemonIn is startDaemon with a folder for what containerd stores.
+func startDaemonIn(t testing.TB, root string) *daemon {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("containers need root: run the tests as root")
 	}
@@ -47,7 +53,7 @@ func startDaemon(t testing.TB) *daemon {
 	}
 	dir := t.TempDir()
 	d := &daemon{dir: dir, socket: filepath.Join(dir, "c.sock")}
-	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n", t.TempDir(), filepath.Join(dir, "state"), d.socket)
+	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n", root, filepath.Join(dir, "state"), d.socket)
 	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
