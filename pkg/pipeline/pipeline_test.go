@@ -187,6 +187,9 @@ func TestMayRetry(t *testing.T) {
 // TestBuiltIns checks that each built-in pipeline parses, is valid but for packs that a
 // mesh may lack, and has the name of its file.
 func TestBuiltIns(t *testing.T) {
+	if n := len(BuiltIns()); n != 23 {
+		t.Errorf("%d built-in pipelines", n)
+	}
 	for _, name := range BuiltIns() {
 		raw, digest, ok := BuiltIn(name)
 		d, err := Parse(raw)

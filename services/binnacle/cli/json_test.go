@@ -46,6 +46,8 @@ var invocations = []invocation{
 	{line: "sandbox list", code: exitDenied}, {line: "sandbox create shell", code: exitDenied}, {line: "sandbox exec sb-none true", code: exitDenied}, {line: "sandbox cp a b", code: exitUsage}, {line: "sandbox nosuch", code: exitUsage},
 	{line: "call noop --async --session s-json"}, {line: "job show c-nosuch", code: exitFailed}, {line: "job wait c-nosuch", code: exitFailed}, {line: "job cancel c-nosuch", code: exitFailed}, {line: "job nosuch", code: exitUsage},
 	{line: "artifact put DIR/rubric.yaml --session s-json"}, {line: "artifact list"}, {line: "artifact get nosuch", code: exitFailed}, {line: "artifact info ar-x", code: exitDenied}, {line: "artifact put", code: exitUsage}, {line: "artifact nosuch", code: exitUsage},
+	{line: "pipeline list"}, {line: "pipeline validate DIR/pipeline.json"}, {line: "pipeline validate DIR/rubric.yaml", code: exitFailed}, {line: "pipeline run DIR/pipeline.json --session s-json"}, {line: "pipeline run nosuch", code: exitFailed},
+	{line: "pipeline runs"}, {line: "pipeline show c-nosuch", code: exitFailed}, {line: "pipeline graph DIR/pipeline.json"}, {line: "pipeline graph c-nosuch", code: exitFailed}, {line: "pipeline nosuch", code: exitUsage},
 	{line: "session list"}, {line: "session grant s-json json-%d"}, {line: "session revoke s-json json-%d"}, {line: "session nosuch", code: exitUsage}, {line: "key consent json-c%d --maker bob --scope llm:call"}, {line: "key consent", code: exitUsage},
 	{line: "key create json-%d --actor admin"}, {line: "key list"}, {line: "key revoke json-%d --reason over"}, {line: "key revoke nosuch --reason over", code: exitFailed},
 	{line: "llm stats"}, {line: "llm spend"}, {line: "llm nosuch", code: exitUsage},
@@ -101,6 +103,7 @@ func TestJSON(t *testing.T) {
 		"typo.json":        `{"id":"typo","scope":"agent","subject":"unregistered","rules":[{"kinds":["tool.rm*"],"verdict":"DENY","reason_code":"DENY_X"}]}`,
 		"limits.json":      `{"limits":[]}`,
 		"rubric.yaml":      "name: r\n",
+		"pipeline.json":    `{"name":"json","steps":[{"id":"a","pack":"noop","input":{"n":1}}]}`,
 	} {
 		f := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(f), 0o700); err != nil {

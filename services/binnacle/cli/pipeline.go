@@ -28,7 +28,7 @@ func newPipelineCmd(c *env) *cobra.Command {
 calls a pack with the outputs of earlier steps. A run goes on after a restart of the
 mesh; each of its steps is decided by policy and has a receipt.`,
 		Example: "  binnacle pipeline list\n  binnacle pipeline validate report.json\n  binnacle pipeline run report.json --input topic=tides --session s-report",
-	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c))
+	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c))
 }
 
 // builtInPipeline is a built-in pipeline, as pipeline.list describes it.
@@ -149,7 +149,7 @@ func newPipelineRunCmd(c *env) *cobra.Command {
 		Long: `Run a pipeline, from a file or a built-in one, and print its output. With --async the id
 of the run is printed instead if it takes more than a second. The same pipeline with the
 same inputs runs once at a time: another run prints the id of the one in progress.`,
-		Example: "  binnacle pipeline run report.json --input topic=tides --session s-report\n  binnacle pipeline run doc-deck --input source=\"$(cat report.md)\" --async",
+		Example: "  binnacle pipeline run report.json --input topic=tides --session s-report\n  binnacle pipeline run scrape-deck --input url=https://example.com/tides --async",
 		Args:    takes(1, 1),
 		RunE:    func(cmd *cobra.Command, pos []string) error { return runPipeline(cmd.Context(), c, &o, pos[0]) },
 	}
@@ -237,4 +237,142 @@ func startRun(ctx context.Context, c *env, o *pipelineOptions, args map[string]a
 		fmt.Fprintln(c.out, indent(doc.Output.Output))
 		fmt.Fprintf(c.errOut, "run %s  receipt %s\n", doc.CallID, doc.ReceiptID)
 	})
+}
+
+// pipelineRun is a run, as pipeline.show describes it.
+type pipelineRun struct {
+	Actor     string         `json:"actor"`
+	Ended     string         `json:"ended"`
+	ErrorCode string         `json:"error_code"`
+	Pipeline  string         `json:"pipeline"`
+	Run       string         `json:"run"`
+	Started   string         `json:"started"`
+	Status    string         `json:"status"`
+	Steps     []pipelineStep `json:"steps"`
+}
+
+// pipelineStep is a step of a run.
+type pipelineStep struct {
+	Attempts  int      `json:"attempts"`
+	CallID    string   `json:"call_id"`
+	Ended     string   `json:"ended"`
+	ErrorCode string   `json:"error_code"`
+	ID        string   `json:"id"`
+	Items     int      `json:"items"`
+	Needs     []string `json:"needs"`
+	Pack      string   `json:"pack"`
+	Started   string   `json:"started"`
+	Status    string   `json:"status"`
+}
+
+// took returns the time between two times of events, or "" without both.
+func took(from, to string) string {
+	a, err := time.Parse(time.RFC3339, from)
+	if err != nil {
+		return ""
+	}
+	b, err := time.Parse(time.RFC3339, to)
+	if err != nil {
+		return ""
+	}
+	return b.Sub(a).String()
+}
+
+func newPipelineRunsCmd(c *env) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use: "runs", Short: "List the newest runs of pipelines", Example: "  binnacle pipeline runs --limit 10", Args: takes(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var doc struct {
+				Runs []pipelineRun `json:"runs"`
+			}
+			if _, err := sandboxCall(cmd.Context(), c, "", "pipeline.runs", map[string]any{"limit": limit}, &doc); err != nil {
+				return err
+			}
+			return c.table(doc.Runs, []output.Column{{Heading: "RUN", Min: 28}, {Heading: "PIPELINE", Min: 20}, {Heading: "STATUS", Min: 10}, {Heading: "STARTED", Min: 24}, {Heading: "TOOK"}}, func(g *output.Grid) {
+				for _, r := range doc.Runs {
+					g.Add(r.Run, r.Pipeline, r.Status, r.Started, took(r.Started, r.Ended))
+				}
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 50, "greatest `NUMBER` of runs")
+	return cmd
+}
+
+func newPipelineShowCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show RUN", Short: "Show the steps of a run with their states and times", Example: "  binnacle pipeline show c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			var r pipelineRun
+			raw, err := sandboxCall(cmd.Context(), c, "", "pipeline.show", map[string]any{"run": pos[0]}, &r)
+			if err != nil {
+				return err
+			}
+			if c.structured() {
+				return c.print(raw, func() {})
+			}
+			fmt.Fprintf(c.out, "%s  %s  %s %s\n", r.Pipeline, r.Status, took(r.Started, r.Ended), r.ErrorCode)
+			return c.table(r.Steps, []output.Column{{Heading: "STEP", Min: 16}, {Heading: "PACK", Min: 20}, {Heading: "STATUS", Min: 10}, {Heading: "CALLS", Min: 5}, {Heading: "TOOK", Min: 10}, {Heading: "NEWEST CALL"}}, func(g *output.Grid) {
+				for _, s := range r.Steps {
+					g.Add(s.ID, s.Pack, strings.TrimSpace(s.Status+" "+s.ErrorCode), strconv.Itoa(s.Attempts), took(s.Started, s.Ended), s.CallID)
+				}
+			})
+		},
+	}
+}
+
+func newPipelineGraphCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "graph RUN|FILE", Short: "Print a run or a document as a Mermaid flowchart", Long: "Print a run, with states and times, or a document as a flowchart in Mermaid's syntax.",
+		Example: "  binnacle pipeline graph c-ABC\n  binnacle pipeline graph report.json", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			var steps []pipelineStep
+			if _, err := os.Stat(pos[0]); err == nil || pos[0] == "-" {
+				raw, err := readPipeline(c, pos[0])
+				if err != nil {
+					return err
+				}
+				doc, err := pipeline.Parse(raw)
+				if err != nil {
+					return fail(exitFailed, "%s: %v", pos[0], err)
+				}
+				for i := range doc.Steps {
+					steps = append(steps, pipelineStep{ID: doc.Steps[i].ID, Pack: doc.Steps[i].PackOf(), Needs: doc.NeedsOf(i)})
+				}
+			} else {
+				var r pipelineRun
+				if _, err := sandboxCall(cmd.Context(), c, "", "pipeline.show", map[string]any{"run": pos[0]}, &r); err != nil {
+					return err
+				}
+				steps = r.Steps
+			}
+			text := flowchart(steps)
+			return c.print(map[string]any{"mermaid": text}, func() { fmt.Fprint(c.out, text) })
+		},
+	}
+}
+
+// flowchart returns steps as a flowchart in Mermaid's syntax.
+func flowchart(steps []pipelineStep) string {
+	var b strings.Builder
+	b.WriteString("flowchart TD\n")
+	node := map[string]string{} // ids of steps may be words of the syntax
+	for i, s := range steps {
+		node[s.ID] = "n" + strconv.Itoa(i)
+		label := s.ID + "<br/>" + s.Pack
+		if s.Status != "" {
+			label += "<br/>" + strings.TrimSpace(s.Status+" "+took(s.Started, s.Ended))
+		}
+		if s.Attempts > 1 {
+			label += fmt.Sprintf("<br/>%d calls", s.Attempts)
+		}
+		fmt.Fprintf(&b, "  %s[\"%s\"]\n", node[s.ID], label)
+	}
+	for _, s := range steps {
+		for _, n := range s.Needs {
+			fmt.Fprintf(&b, "  %s --> %s\n", node[n], node[s.ID])
+		}
+	}
+	return b.String()
 }

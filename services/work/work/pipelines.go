@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/runs"
 )
 
@@ -39,12 +42,44 @@ func stepFilters() (out []string) {
 // toolsReader reads the tools of the mesh.
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: slices.Clone(catalog.ViewFilters)}
 
+// runsReader reads the events of runs, and the outcomes of the service's calls, some of which
+// are runs.
+var runsReader = bus.Reader{Name: "runs", Stream: bus.Events, Filters: bus.Filters(services.Work, append(slices.Clone(flow.Names), contract.EventEffectRecorded)...)}
+
 // pipelines is the part of the service that runs pipelines.
 type pipelines struct {
 	*runs.Runner
 	prop  *propose.Proposer
 	tools *catalog.View
 	view  *follow.Follower // of tools
+	runs  *follow.Follower // of board
+
+	mu    sync.Mutex
+	board flow.Board
+}
+
+// read calls f with the board, which contains every event that was stored before.
+func (p *pipelines) read(ctx context.Context, f func(*flow.Board)) error {
+	if err := p.runs.Poll(ctx); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(&p.board)
+	return nil
+}
+
+// apply applies a ledger entry to the board.
+func (p *pipelines) apply(en eventlog.Entry) error {
+	e, err := eventlog.Open(en, runsReader.Filters...)
+	if err != nil {
+		slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.board.Apply(e)
+	return nil
 }
 
 // newPipelines returns the part of an instance that runs pipelines.
@@ -56,7 +91,9 @@ func newPipelines(env *run.Env) *pipelines {
 		}
 		return ""
 	}, Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
-	p.Runner = runs.New(runs.Runner{Emit: env.Emit, Blobs: env.Blobs, Log: env.Log, Proposer: p.prop, Tools: &p.tools.Catalog})
+	p.Runner = runs.New(runs.Runner{Emit: env.Emit, Blobs: env.Blobs, Log: env.Log, Proposer: p.prop, Tools: &p.tools.Catalog, Board: p.read})
+	p.runs = follow.New(env.Conn, env.Instance, runsReader, p.apply)
+	p.runs.Every = 500 * time.Millisecond
 	p.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en, toolsReader.Filters...)
 		if err != nil {
@@ -73,19 +110,18 @@ func newPipelines(env *run.Env) *pipelines {
 func (p *pipelines) run(ctx context.Context, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.view.Run(ctx, 1) })
+	g.Go(func() error { return p.runs.Run(ctx, 1) })
 	g.Go(func() error {
 		listening := make(chan struct{})
 		go func() {
-			select {
-			case <-listening:
-			case <-ctx.Done():
-				return
+			for _, c := range []<-chan struct{}{listening, p.view.Ready(), p.runs.Ready()} {
+				select {
+				case <-c:
+				case <-ctx.Done():
+					return
+				}
 			}
-			select {
-			case <-p.view.Ready():
-				ready()
-			case <-ctx.Done():
-			}
+			ready()
 		}()
 		return p.prop.Run(ctx, func() { close(listening) })
 	})

@@ -51,7 +51,7 @@ var artifactsReader = bus.Reader{Name: "artifacts", Stream: bus.Events, Filters:
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: services.Work, Slots: slots, Work: []bus.Work{bus.ExecutorWork(services.Work)},
-		Readers: []bus.Reader{bus.ExecutorControl(services.Work), artifactsReader, stepsReader, toolsReader}, Artifacts: true, Collects: true}
+		Readers: []bus.Reader{bus.ExecutorControl(services.Work), artifactsReader, stepsReader, toolsReader, runsReader}, Artifacts: true, Collects: true}
 }
 
 // limit is the maximum number of concurrent calls for artifacts of an instance. Those that

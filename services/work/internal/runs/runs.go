@@ -43,6 +43,9 @@ type Runner struct {
 	Log      *slog.Logger
 	Proposer Proposer
 	Tools    *catalog.Catalog
+	// Board calls a function with the view of the runs, which contains every event that was
+	// stored before.
+	Board func(ctx context.Context, f func(*flow.Board)) error
 
 	places chan struct{}
 }

@@ -306,8 +306,8 @@ func TestRefused(t *testing.T) {
 		`{"document":{"name":"x","required":["q"],"steps":[{"id":"a","pack":"echo"}]}}`:           "/inputs/q: is required",
 		`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"inputs":{"q":"{{TOPIC}}"}}`: "/inputs/q: the placeholder {{TOPIC}}",
 		`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"digest":"sha256:0"}`:        "/digest: the document",
-		`{"pipeline":"none"}`:     "/pipeline: there is no",
-		`{"pipeline":"doc-deck"}`: "/digest: is required",
+		`{"pipeline":"none"}`:        "/pipeline: there is no",
+		`{"pipeline":"scrape-deck"}`: "/digest: is required",
 		`{"document":{"name":"x","steps":[{"id":"a","pack":"e"}]},"inputs":[]}`: "/inputs: want an object",
 	} {
 		w := newWorld(t)

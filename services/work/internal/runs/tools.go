@@ -3,11 +3,13 @@ package runs
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
 
 // The kinds of calls for pipelines.
@@ -15,6 +17,8 @@ const (
 	KindRun     = "tool." + pipeline.RunPack
 	KindApprove = "tool." + pipeline.ApprovalPack
 	KindList    = "tool.pipeline.list"
+	KindShow    = "tool.pipeline.show"
+	KindRuns    = "tool.pipeline.runs"
 )
 
 // tool returns the document of a tool for pipelines.
@@ -33,6 +37,10 @@ var Tools = []contract.Tool{
 		`{"additionalProperties":false,"properties":{"approved":{"type":"boolean"}},"required":["approved"],"type":"object"}`),
 	tool(KindList, "E0", "Lists the built-in pipelines with their digests, and the packs that they need and the mesh lacks.", `{"additionalProperties":false,"properties":{},"type":"object"}`,
 		`{"additionalProperties":true,"properties":{"pipelines":{"type":"array"}},"required":["pipelines"],"type":"object"}`),
+	tool(KindShow, "E0", "Describes a run of a pipeline of the caller: its steps, their calls, states and times.", `{"additionalProperties":false,"properties":{"run":{"description":"id of the run","maxLength":64,"type":"string"}},"required":["run"],"type":"object"}`,
+		`{"additionalProperties":true,"properties":{"run":{"type":"string"},"status":{"type":"string"},"steps":{"type":"array"}},"required":["run","status","steps"],"type":"object"}`),
+	tool(KindRuns, "E0", "Lists the newest runs of pipelines of the caller.", `{"additionalProperties":false,"properties":{"limit":{"default":50,"maximum":1000,"minimum":1,"type":"integer"}},"type":"object"}`,
+		`{"additionalProperties":true,"properties":{"runs":{"type":"array"}},"required":["runs"],"type":"object"}`),
 }
 
 // Handle executes a call for pipelines.
@@ -44,8 +52,41 @@ func (r *Runner) Handle(ctx context.Context, w *execute.Work) execute.Result {
 		return approve(w)
 	case KindList:
 		return output(map[string]any{"pipelines": r.List()})
+	case KindShow, KindRuns:
+		return r.describe(ctx, w)
 	}
 	return execute.Fail(contract.CodeInvalidInput, "%s is not a call for pipelines", w.Call.Kind)
+}
+
+// describe executes pipeline.show and pipeline.runs.
+func (r *Runner) describe(ctx context.Context, w *execute.Work) execute.Result {
+	var a struct {
+		Run   string `json:"run"`
+		Limit int    `json:"limit"`
+	}
+	if err := json.Unmarshal(w.Args, &a); err != nil {
+		return execute.Fail(contract.CodeInvalidInput, "arguments: %v", err)
+	}
+	actor := w.Event.Actor
+	if slices.Contains(w.Call.Scopes, "audit:read") {
+		actor = ""
+	}
+	var one *flow.Run
+	var all []*flow.Run
+	if err := r.Board(ctx, func(b *flow.Board) {
+		if one = b.Get(w.Event.Tenant, actor, a.Run); w.Call.Kind == KindRuns {
+			all = b.List(w.Event.Tenant, actor, a.Limit)
+		}
+	}); err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the runs cannot be read: %v", err)
+	}
+	if w.Call.Kind == KindRuns {
+		return output(map[string]any{"runs": all})
+	}
+	if one == nil {
+		return execute.Fail(contract.CodeNotFound, "/run: none of the caller's newest runs has this id: pipeline.runs lists them")
+	}
+	return output(one)
 }
 
 // approve executes pipeline.approve. It succeeds only if the decision states that people

@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// TestPipelineKilled kills both instances of work while each of eight runs waits in another
+// one of its eight steps, lets people approve the steps while no instance runs, and checks
+// that every run then goes on to its end: each step was called once, and the ledger of the
+// run verifies.
+func TestPipelineKilled(t *testing.T) {
+	t.Parallel()
+	m := harness.Processes(t, harness.Options{})
+	m.StartService("work-b", "work")
+	must := func(m *harness.Mesh, args ...string) string {
+		t.Helper()
+		out, err := m.CLI(args...)
+		if err != nil {
+			t.Fatal(args, out, err)
+		}
+		return out
+	}
+	dir := t.TempDir()
+	ask := filepath.Join(dir, "ask.json")
+	if err := os.WriteFile(ask, []byte(`{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.pipeline.approve"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED","approval":{"quorum":1,"timeout_ms":600000}}]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	must(m, "principals", "register", "bob", "person")
+	must(m, "roles", "grant", "bob", "approver")
+	must(m, "policy", "activate", ask)
+	bob := m.As(m.TokenFor("bob", "approvals:vote", "audit:read"))
+
+	runs := make([]string, 8)
+	var starts sync.WaitGroup
+	for k := range runs {
+		file := filepath.Join(dir, fmt.Sprintf("%d.json", k))
+		if err := os.WriteFile(file, eightSteps(k), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		starts.Go(func() {
+			out, err := m.CLI("pipeline", "run", file, "--async", "--session", fmt.Sprintf("s-killed-%d", k))
+			if err != nil {
+				t.Error(out, err)
+			}
+			runs[k] = strings.TrimSpace(strings.SplitN(out, "\n", 2)[0])
+		})
+	}
+	starts.Wait()
+	waiting := func() (ids []string) {
+		var all []struct {
+			CallID string `json:"call_id"`
+		}
+		if err := json.Unmarshal([]byte(must(bob, "approvals", "list", "--json")), &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range all {
+			ids = append(ids, a.CallID)
+		}
+		return ids
+	}
+	eventually(t, "each run waits in its step", time.Minute, func() bool { return len(waiting()) == len(runs) })
+	m.Kill("work")
+	m.Kill("work-b")
+	for _, id := range waiting() {
+		must(bob, "approvals", "grant", id, "--reason", "go on")
+	}
+	m.Restart("work")
+	m.Restart("work-b")
+	for k, id := range runs {
+		out := must(m, "job", "wait", id)
+		if !strings.Contains(out, `"SEVEN"`) && !strings.Contains(out, `"approved": true`) {
+			t.Errorf("run %d: %s", k, out)
+		}
+		session := fmt.Sprintf("s-killed-%d", k)
+		if n := strings.Count(must(m, "events", "list", "--session", session, "--type", contract.EventCallProposed), "\n"); n < 9 || n > 10 { // nine, and perhaps headings
+			t.Errorf("run %d: %d calls were proposed", k, n)
+		}
+	}
+	tar := filepath.Join(dir, "killed.tar")
+	must(m, "export", "--session", "s-killed-3", "--out", tar)
+	if out := must(m, "verify", tar); !strings.Contains(out, "VERIFIED") {
+		t.Error(out)
+	}
+}
+
+// eightSteps returns a pipeline of eight steps that waits for an approval in step k.
+func eightSteps(k int) []byte {
+	words := []string{"zero", "one", "two", "three", "four", "five", "six", "seven"}
+	var steps []map[string]any
+	for i, w := range words {
+		if i == k {
+			steps = append(steps, map[string]any{"id": w, "approval": "go on after " + w + "?"})
+			continue
+		}
+		steps = append(steps, map[string]any{"id": w, "pack": "cmd.upper", "input": map[string]string{"text": w}})
+	}
+	raw, _ := json.Marshal(map[string]any{"name": fmt.Sprintf("eight-%d", k), "steps": steps})
+	return raw
+}
