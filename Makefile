@@ -90,8 +90,8 @@ e2e: services ## the same scripts on one process, on one process per service and
 images: ## build the base images of deploy/images/images.lock in .cache/images (root)
 	deploy/images/base .cache/images $$(awk '$$1 == "image" {print $$2}' deploy/images/images.lock)
 
-images-test: services ## run headless Chromium in the image chromium (root, containerd)
-	go test -tags images -count=1 -v -timeout 20m -run TestScreenshot ./e2e
+images-test: services ## run programs in the images chromium, node and ocr (root, containerd)
+	go test -tags images -count=1 -v -timeout 20m -run 'TestScreenshot|TestNodeImage|TestOCRImage' ./e2e
 
 mutate: ## change one operator at a time and count what tests detect: the trusted core, or PKG="FOLDER …" (docs/mutation.md)
 	scripts/mutate $(PKG)

@@ -18,7 +18,7 @@ import (
 )
 
 // boxedPacks are the files of the packs that boxedOptions adds to those of bin/packs.
-var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-container.pack.yaml", "escape-image", "escape-image.pack.yaml"}
+var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-container.pack.yaml", "escape-image", "escape-image.pack.yaml", "lost", "lost.pack.yaml"}
 
 // boxedOptions returns the options of a mesh for the scripts in testdata/boxed, which need
 // containerd, and the variables for these scripts: packs that run in an image, and the
@@ -48,6 +48,8 @@ func boxedOptions(t *testing.T) (harness.Options, []string) {
 		filepath.Join(images, "images.lock"):               string(lock),
 		filepath.Join(packs, "say.pack.yaml"):              "description: Prints a document from a shell script.\nimage: shell\n",
 		filepath.Join(packs, "say"):                        "#!/bin/sh\necho '{\"shell\":\"'$0'\"}'\n",
+		filepath.Join(packs, "lost.pack.yaml"):             "description: Needs an interpreter that its image lacks.\nimage: shell\n",
+		filepath.Join(packs, "lost"):                       "#!/usr/bin/python3\nprint('{}')\n",
 		filepath.Join(packs, "escape-container"):           string(escape),
 		filepath.Join(packs, "escape-container.pack.yaml"): string(manifest),
 		filepath.Join(packs, "escape-image"):               string(escape),
