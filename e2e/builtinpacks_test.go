@@ -147,7 +147,7 @@ func TestConnectedPacks(t *testing.T) {
 
 // TestPackTest calls the built-in packs with the examples of their manifests, each in its
 // sandbox, on one process and with one process per service. It shows that an example whose
-// output differs fails.
+// output differs fails, and that errors suggest names for misspelt ones.
 func TestPackTest(t *testing.T) {
 	packs := filepath.Join(harness.Root(), "bin/packs")
 	for name, start := range harness.Topologies {
@@ -164,6 +164,17 @@ func TestPackTest(t *testing.T) {
 			for _, p := range []string{"doc.parse", "image.convert", "slides.render", "sql.query"} {
 				if !passed[p] {
 					t.Errorf("%s: %+v", p, results)
+				}
+			}
+			for path, want := range map[string]string{
+				`image.convert {"image_b64":"eA==","formt":"png"}`:  `"did_you_mean":["format"]`,
+				`image.convert {"image_b64":"eA==","format":"pgn"}`: `"did_you_mean":["png"]`,
+				`image.convrt {}`: `"did_you_mean":["image.convert"]`,
+			} {
+				tool, args, _ := strings.Cut(path, " ")
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, "s-near", args)
+				if err != nil || r.Status == 200 || !strings.Contains(string(r.Body), want) {
+					t.Errorf("%s: %v %d %s", path, err, r.Status, r.Body)
 				}
 			}
 			dir := t.TempDir()

@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	neturl "net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 )
 
 // Checker validates arguments and outputs against the schemas of tools. It caches the
@@ -70,40 +73,125 @@ func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte)
 	return contract.ReasonSchemaViolation
 }
 
-// Where returns the JSON pointer of one member of args that violates the tool's input
-// schema, and the keyword that it violates, additionalProperties for an unknown member.
-// For a missing or unknown member, the pointer is that of the member. Both results are
-// empty if args match or are not JSON, or if the schema cannot be compiled.
-func (c *Checker) Where(t *contract.Tool, args []byte) (pointer, keyword string) {
+// A Violation is a place where arguments violate a schema.
+type Violation struct {
+	Pointer string   // JSON pointer of the member; of a missing or unknown member, its own
+	Keyword string   // the keyword that it violates, additionalProperties for an unknown member
+	Near    []string // names of members, or values of an enum, that are similar to a wrong one
+}
+
+// Where returns one violation of the tool's input schema by args. If a required member is
+// missing and an unknown one is similar, it is that of the latter. It is empty if args
+// match or are not JSON, or if the schema cannot be compiled.
+func (c *Checker) Where(t *contract.Tool, args []byte) Violation {
 	s, err := c.compile(contract.Digest(t)+" in", t.InputSchema, Closed)
 	if err != nil {
-		return "", ""
+		return Violation{}
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(args))
 	if err != nil {
-		return "", ""
+		return Violation{}
 	}
 	var v *jsonschema.ValidationError
 	if !errors.As(s.Validate(doc), &v) {
-		return "", ""
+		return Violation{}
 	}
 	for len(v.Causes) > 0 {
 		v = v.Causes[0]
 	}
-	at := slices.Clone(v.InstanceLocation)
+	at, out := slices.Clone(v.InstanceLocation), Violation{Keyword: strings.Join(v.ErrorKind.KeywordPath(), "/")}
 	switch k := v.ErrorKind.(type) {
 	case *kind.Required:
+		if wrong := misspelt(doc, at, k.Missing[0], names(t.InputSchema, v.SchemaURL)); wrong != "" {
+			at, out.Keyword, out.Near = append(at, wrong), "additionalProperties", k.Missing[:1]
+			break
+		}
 		at = append(at, k.Missing[0])
 	case *kind.AdditionalProperties:
 		at = append(at, k.Properties[0])
+		out.Near = suggest.Near(k.Properties[0], names(t.InputSchema, v.SchemaURL))
+	case *kind.FalseSchema: // of the members that Closed does not allow
+		if parent, ok := strings.CutSuffix(v.SchemaURL, "/unevaluatedProperties"); ok && len(at) > 0 {
+			out.Near = suggest.Near(at[len(at)-1], names(t.InputSchema, parent))
+		}
+	case *kind.Enum:
+		out.Near = similar(k)
 	}
 	for _, part := range at {
-		pointer += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
+		out.Pointer += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
 	}
-	if keyword = strings.Join(v.ErrorKind.KeywordPath(), "/"); keyword == "" { // an unknown member
-		keyword = "additionalProperties"
+	if out.Keyword == "" { // an unknown member
+		out.Keyword = "additionalProperties"
 	}
-	return pointer, keyword
+	return out
+}
+
+// names returns the names of the properties of the schema in doc at the fragment of a URL,
+// in order.
+func names(doc []byte, url string) []string {
+	_, fragment, _ := strings.Cut(url, "#")
+	if decoded, err := neturl.PathUnescape(fragment); err == nil {
+		fragment = decoded
+	}
+	for part := range strings.SplitSeq(strings.TrimPrefix(fragment, "/"), "/") {
+		if part == "" {
+			continue
+		}
+		var of map[string]json.RawMessage
+		if json.Unmarshal(doc, &of) != nil {
+			return nil // a schema in an array
+		}
+		doc = of[strings.NewReplacer("~1", "/", "~0", "~").Replace(part)]
+	}
+	var node struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if json.Unmarshal(doc, &node) != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(node.Properties))
+}
+
+// misspelt returns the member of the object at a place in doc that is not one of known, and
+// is similar to the missing one, or "".
+func misspelt(doc any, at []string, missing string, known []string) string {
+	for _, part := range at {
+		of, ok := doc.(map[string]any)
+		if !ok {
+			return "" // in an array
+		}
+		doc = of[part]
+	}
+	of, ok := doc.(map[string]any)
+	if !ok {
+		return ""
+	}
+	var unknown []string
+	for name := range of {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	if found := suggest.Near(missing, unknown); len(found) > 0 {
+		return found[0]
+	}
+	return ""
+}
+
+// similar returns the strings of an enum that are similar to a wrong value.
+func similar(k *kind.Enum) []string {
+	got, ok := k.Got.(string)
+	if !ok {
+		return nil
+	}
+	var of []string
+	for _, w := range k.Want {
+		if s, ok := w.(string); ok {
+			of = append(of, s)
+		}
+	}
+	return suggest.Near(got, of)
 }
 
 // open is the check of release 0.1, with its reason codes: if any violation is an

@@ -125,32 +125,6 @@ func TestErrorForms(t *testing.T) {
 	}
 }
 
-func TestNear(t *testing.T) {
-	names := []string{"cmd.upper", "cmd.lower", "cmd.spin", "cmd.spin-wasi", "noop"}
-	for word, want := range map[string]string{
-		"cmd.uper": "cmd.upper", "CMD.UPPER": "cmd.upper cmd.lower", "cmd.spn": "cmd.spin", "cmd.sp": "cmd.spin cmd.spin-wasi", "nop": "noop", "onop": "noop",
-		"rm.everything": "", "no.such": "", "": "", "x": "", "cmd.oupper": "cmd.upper",
-	} {
-		if got := strings.Join(near(word, names), " "); got != want {
-			t.Errorf("near %q is %q, want %q", word, got, want)
-		}
-	}
-	if got := near("aa", []string{"ab", "ac", "ad", "ae"}); len(got) != 3 {
-		t.Errorf("%v", got)
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, x := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"ü", "u", 1}, {"ca", "abc", 3}} {
-		if got := distance(x.a, x.b); got != x.want {
-			t.Errorf("%q %q: %d, want %d", x.a, x.b, got, x.want)
-		}
-	}
-}
-
 // TestEnvironment checks that a variable that is not empty sets a flag's value if the
 // command line does not, that the flag's help names the variable and still shows the
 // default, and that the error about an invalid value names the variable.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 )
 
 // shells lists the shells that have a completion script.
@@ -47,7 +49,7 @@ func completionScript(root *cobra.Command, shell string) (string, error) {
 	case "powershell":
 		err = root.GenPowerShellCompletionWithDesc(&b)
 	default:
-		err = fail(exitUsage, "shell %q: want bash, zsh, fish or powershell%s", shell, didYouMean(near(shell, shells)))
+		err = fail(exitUsage, "shell %q: want bash, zsh, fish or powershell%s", shell, didYouMean(suggest.Near(shell, shells)))
 	}
 	return b.String(), err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
@@ -185,7 +186,7 @@ Secrets are never shown, only where they are.`,
 // current flags, variables and file.
 func runConfigShow(c *env, program string, o *meshOptions) error {
 	if !slices.Contains(config.Programs(), program) {
-		return fail(exitUsage, "--program: %q is none of %s%s", program, strings.Join(config.Programs(), ", "), didYouMean(near(program, config.Programs())))
+		return fail(exitUsage, "--program: %q is none of %s%s", program, strings.Join(config.Programs(), ", "), didYouMean(suggest.Near(program, config.Programs())))
 	}
 	l, err := o.load(c, program)
 	if err != nil {

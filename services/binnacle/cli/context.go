@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
@@ -127,7 +128,7 @@ func changeContexts(c *env, name, what string, change func(*contexts.Store) erro
 	}
 	if err := change(s); err != nil {
 		if _, exists := s.Contexts[name]; !exists {
-			return fail(exitUsage, "%v%s", err, didYouMean(near(name, s.Names())))
+			return fail(exitUsage, "%v%s", err, didYouMean(suggest.Near(name, s.Names())))
 		}
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
@@ -59,7 +60,7 @@ func packInfo(ctx context.Context, c *env, name string) error {
 		for _, t := range tools {
 			names = append(names, t.Name)
 		}
-		return fail(exitFailed, "no pack %s%s; `binnacle pack list` lists them", name, didYouMean(near(name, names)))
+		return fail(exitFailed, "no pack %s%s; `binnacle pack list` lists them", name, didYouMean(suggest.Near(name, names)))
 	}
 	t := tools[at]
 	return c.print(t, func() {

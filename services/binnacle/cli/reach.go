@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
@@ -87,7 +88,7 @@ func chosenContext(c *env) (string, *contexts.Context, error) {
 	}
 	x, err := s.Get(name)
 	if err != nil {
-		return "", nil, fail(exitUsage, "%v%s; 'binnacle context list' lists them", err, didYouMean(near(name, s.Names())))
+		return "", nil, fail(exitUsage, "%v%s; 'binnacle context list' lists them", err, didYouMean(suggest.Near(name, s.Names())))
 	}
 	return name, x, nil
 }

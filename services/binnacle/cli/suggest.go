@@ -1,15 +1,15 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 )
 
 // unknownCommand returns the error for a word that is not a subcommand of at, with
@@ -24,7 +24,7 @@ func unknownCommand(at *cobra.Command, word string) error {
 	if at.HasParent() {
 		what += " of " + at.CommandPath()
 	}
-	return fail(exitUsage, "%s%s; '%s' lists them", what, didYouMean(near(word, names)), strings.TrimSpace(at.Root().Name()+" help "+path(at)))
+	return fail(exitUsage, "%s%s; '%s' lists them", what, didYouMean(suggest.Near(word, names)), strings.TrimSpace(at.Root().Name()+" help "+path(at)))
 }
 
 // path returns a command's path without the name of the root command.
@@ -44,7 +44,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	if errors.As(err, &unknown) {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		found := near(unknown.GetSpecifiedName(), names)
+		found := suggest.Near(unknown.GetSpecifiedName(), names)
 		for i := range found {
 			found[i] = "--" + found[i]
 		}
@@ -63,14 +63,14 @@ func suggestNames(ctx context.Context, c *env, err error, unknown func(code, rea
 	}
 	code, _ := x.doc["code"].(string)
 	reason, _ := x.doc["reason_code"].(string)
-	if !unknown(code, reason) {
+	if !unknown(code, reason) || x.doc["did_you_mean"] != nil {
 		return err
 	}
 	names, failed := list(ctx, c)
 	if failed != nil {
 		return err
 	}
-	found := near(name, names)
+	found := suggest.Near(name, names)
 	if len(found) == 0 {
 		return err
 	}
@@ -85,54 +85,4 @@ func didYouMean(names []string) string {
 		return ""
 	}
 	return "; did you mean " + strings.Join(names, " or ") + "?"
-}
-
-// near returns at most three names that are similar to word, the nearest first: names
-// within a few edits and, if word has more than one byte, names that begin with it. It
-// ignores case.
-func near(word string, names []string) []string {
-	type candidate struct {
-		name  string
-		edits int
-	}
-	var found []candidate
-	word = strings.ToLower(word)
-	for _, name := range names {
-		n := distance(word, strings.ToLower(name))
-		if n <= min(3, max(1, len(word)/3)) || len(word) > 1 && strings.HasPrefix(strings.ToLower(name), word) {
-			found = append(found, candidate{name, n})
-		}
-	}
-	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.edits, b.edits) })
-	var out []string
-	for _, f := range found[:min(len(found), 3)] {
-		out = append(out, f.name)
-	}
-	return out
-}
-
-// distance returns the optimal string alignment distance: the smallest number of edits,
-// each of which adds, removes or replaces a letter or swaps two adjacent ones, if no
-// part is edited twice.
-func distance(a, b string) int {
-	x, y := []rune(a), []rune(b)
-	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(x); i++ {
-		row[0] = i
-		for j := 1; j <= len(y); j++ {
-			replace := last[j-1]
-			if x[i-1] != y[j-1] {
-				replace++
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, replace)
-			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(y)]
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
@@ -202,7 +203,7 @@ func showTenant(ctx context.Context, c *env, id string) error {
 		}
 		names = append(names, rows[i].Tenant)
 	}
-	return fail(exitFailed, "the mesh has no tenant %s%s", id, didYouMean(near(id, names)))
+	return fail(exitFailed, "the mesh has no tenant %s%s", id, didYouMean(suggest.Near(id, names)))
 }
 
 func newTenantExportCmd(c *env) *cobra.Command {

@@ -69,10 +69,10 @@ func TestTimesToLive(t *testing.T) {
 		}
 		found++
 		for _, ms := range []int64{9223372036855, 18446744073710} {
-			if at, keyword := checker.Where(&tools[i], fmt.Appendf(nil, `{"actor":"a","code":"sha256:%064[1]d","delegate":"d","digest":"sha256:%064[1]d","id":"l-12345678","kinds":["k"],"maker":"m","method":"password","refresh":"sha256:%064[1]d","principal":"p","reason":"r","role":"r","scopes":["s"],"session":"s-x","ttl_ms":%[2]d}`, 0, ms)); keyword == "" {
+			if v := checker.Where(&tools[i], fmt.Appendf(nil, `{"actor":"a","code":"sha256:%064[1]d","delegate":"d","digest":"sha256:%064[1]d","id":"l-12345678","kinds":["k"],"maker":"m","method":"password","refresh":"sha256:%064[1]d","principal":"p","reason":"r","role":"r","scopes":["s"],"session":"s-x","ttl_ms":%[2]d}`, 0, ms)); v.Keyword == "" {
 				t.Errorf("%s accepts ttl_ms %d", tools[i].Kind, ms)
-			} else if keyword != "maximum" && keyword != "additionalProperties" {
-				t.Errorf("%s: %s violates %s", tools[i].Kind, at, keyword)
+			} else if v.Keyword != "maximum" && v.Keyword != "additionalProperties" {
+				t.Errorf("%s: %s violates %s", tools[i].Kind, v.Pointer, v.Keyword)
 			}
 		}
 	}

@@ -65,9 +65,9 @@ func invalid(checker *toolschema.Checker, t *contract.Tool, input map[string]any
 	if err != nil {
 		return err.Error()
 	}
-	pointer, keyword := checker.Where(t, raw)
-	if keyword == "" {
+	v := checker.Where(t, raw)
+	if v.Keyword == "" {
 		return ""
 	}
-	return pointer + ": " + keyword
+	return v.Pointer + ": " + v.Keyword
 }

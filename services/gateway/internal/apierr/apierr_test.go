@@ -198,3 +198,14 @@ func TestBeneath(t *testing.T) {
 		t.Error(e.Param)
 	}
 }
+
+// TestSuggest checks the message of an error with suggestions.
+func TestSuggest(t *testing.T) {
+	e := &Error{Message: "/args/txt breaks additionalProperties."}
+	if e.Suggest(nil); e.DidYouMean != nil || !strings.HasSuffix(e.Message, ".") {
+		t.Errorf("%+v", e)
+	}
+	if e.Suggest([]string{"text", "tex"}); len(e.DidYouMean) != 2 || e.Message != "/args/txt breaks additionalProperties; did you mean text or tex?" {
+		t.Errorf("%+v", e)
+	}
+}

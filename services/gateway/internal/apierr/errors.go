@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -27,17 +28,27 @@ type Error struct {
 	Param   string `json:"param,omitempty"`   // place of the error: a JSON pointer into the body, "body", or the name of a header or parameter
 	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of the wrong argument
 
-	ReasonCode string `json:"reason_code,omitempty"` // policy's reason code; docs/reference/reasons.md lists the built-in ones
-	Hint       string `json:"hint,omitempty"`        // advice for the caller, for example after a denial or an escalation
-	CallID     string `json:"call_id,omitempty"`
-	DecisionID string `json:"decision_id,omitempty"`
-	ReceiptID  string `json:"receipt_id,omitempty"`
-	Retryable  bool   `json:"retryable,omitempty"` // the same request may succeed later
-	RetryAfter string `json:"-"`
+	ReasonCode string   `json:"reason_code,omitempty"`  // policy's reason code; docs/reference/reasons.md lists the built-in ones
+	Hint       string   `json:"hint,omitempty"`         // advice for the caller, for example after a denial or an escalation
+	DidYouMean []string `json:"did_you_mean,omitempty"` // names that are similar to a wrong one
+	CallID     string   `json:"call_id,omitempty"`
+	DecisionID string   `json:"decision_id,omitempty"`
+	ReceiptID  string   `json:"receipt_id,omitempty"`
+	Retryable  bool     `json:"retryable,omitempty"` // the same request may succeed later
+	RetryAfter string   `json:"-"`
 }
 
 // Error implements error. It returns Message.
 func (e *Error) Error() string { return e.Message }
+
+// Suggest adds names that are similar to a wrong one to e, and to its message.
+func (e *Error) Suggest(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	e.DidYouMean = names
+	e.Message = strings.TrimSuffix(e.Message, ".") + "; did you mean " + strings.Join(names, " or ") + "?"
+}
 
 // BadRequest returns the error (400) for a request in which param is wrong.
 func BadRequest(param, message string) *Error {

@@ -71,16 +71,17 @@ type AnthropicBody struct {
 // AnthropicError is an Error with Anthropic's error type. The members other than type
 // and message are the mesh's own.
 type AnthropicError struct {
-	CallID     string `json:"call_id,omitempty"`
-	Code       string `json:"code"`
-	DecisionID string `json:"decision_id,omitempty"`
-	Hint       string `json:"hint,omitempty"`
-	Message    string `json:"message"`
-	Param      string `json:"param,omitempty"`
-	Pointer    string `json:"pointer,omitempty"`
-	ReasonCode string `json:"reason_code,omitempty"`
-	ReceiptID  string `json:"receipt_id,omitempty"`
-	Type       string `json:"type"`
+	CallID     string   `json:"call_id,omitempty"`
+	Code       string   `json:"code"`
+	DecisionID string   `json:"decision_id,omitempty"`
+	DidYouMean []string `json:"did_you_mean,omitempty"`
+	Hint       string   `json:"hint,omitempty"`
+	Message    string   `json:"message"`
+	Param      string   `json:"param,omitempty"`
+	Pointer    string   `json:"pointer,omitempty"`
+	ReasonCode string   `json:"reason_code,omitempty"`
+	ReceiptID  string   `json:"receipt_id,omitempty"`
+	Type       string   `json:"type"`
 }
 
 // Doc returns the error as a JSON document in the shape of the kind's API. Members that
@@ -91,7 +92,7 @@ func (e *Error) Doc(kind string) any {
 		return Body{e}
 	}
 	return AnthropicBody{Type: "error", RequestID: e.CallID, Error: AnthropicError{Type: anthropicType(e.Status), Message: e.Message, Code: e.Code,
-		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, ReceiptID: e.ReceiptID}}
+		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, DidYouMean: e.DidYouMean, ReceiptID: e.ReceiptID}}
 }
 
 // responsesError is the last event of a failed stream of OpenAI's Responses API.

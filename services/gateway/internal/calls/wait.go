@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
@@ -14,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
@@ -191,11 +193,16 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 // the executor rejected the input, the wrong argument is the one that the executor's
 // error message names. If policy denied the call because of the tool's schema, the
 // ledger holds only the reason code; the wrong argument is then the one that does not
-// match the tool's current schema, and PointAt adds the place to the message. Other
-// errors are not changed.
+// match the tool's current schema, and PointAt adds the place to the message. For a name
+// that no tool, argument or enum has, PointAt adds similar ones. Other errors are not
+// changed.
 func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	if e.Code == contract.CodeInvalidInput {
 		e.PointBy(e.Message, r.Kind, r.Args)
+		return
+	}
+	if e.ReasonCode == contract.ReasonUnknownTool {
+		e.Suggest(s.similar(r.Kind))
 		return
 	}
 	if e.ReasonCode != contract.ReasonSchemaViolation && e.ReasonCode != contract.ReasonArgsUnknownField {
@@ -205,10 +212,24 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	if t == nil || s.Tools.In(r.Tenant).Drifted(t, contract.Digest(t)) {
 		return
 	}
-	if at, keyword := s.schemas.Where(t, r.Args); keyword != "" {
-		e.Pointer = "/args" + at
-		e.Message += " " + e.Pointer + " breaks " + keyword + "."
+	if v := s.schemas.Where(t, r.Args); v.Keyword != "" {
+		e.Pointer = "/args" + v.Pointer
+		e.Message += " " + e.Pointer + " breaks " + v.Keyword + "."
+		e.Suggest(v.Near)
 	}
+}
+
+// similar returns the names of tools that are similar to that of a kind which no tool has.
+func (s *Runner) similar(kind string) []string {
+	name, ok := strings.CutPrefix(kind, "tool.")
+	if !ok {
+		return nil
+	}
+	var names []string
+	for _, t := range s.Tools.Tools() {
+		names = append(names, t.Tool)
+	}
+	return suggest.Near(name, names)
 }
 
 // started reports whether the ledger contains, at or after sequence from, an event that
