@@ -78,7 +78,7 @@ func checkSchemas(t *testing.T, m *harness.Mesh) {
 			// the scripts do not cause these events
 		case strings.Contains(id, ":mcp-router:"): // recorded in TestFederation
 		case strings.Contains(id, ":login_renewed:"): // recorded in TestLoginsEverywhere
-		case strings.Contains(id, ":egress"), strings.Contains(id, ":sandbox_"), strings.Contains(id, ":artifact_used:"), strings.Contains(id, ":reaction_failed:"): // recorded in TestEgressBroker, TestHeldSandboxes, or only by a tool or a reactor that no script has
+		case strings.Contains(id, ":egress"), strings.Contains(id, ":sandbox_"), strings.Contains(id, ":reaction_failed:"): // recorded in TestEgressBroker, TestHeldSandboxes, or only by a tool or a reactor that no script has
 		case strings.Contains(id, "config_reloaded"): // recorded only in TestConfigured
 		case strings.Contains(id, ":budget_changed:"): // no new ledger has reservations
 		case strings.Contains(id, ":allotment_closed:"), strings.Contains(id, ":allotment_recalled:"), strings.Contains(id, ":allotment_returned:"): // recorded by several instances of policy

@@ -11,12 +11,14 @@
 package artifact
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -122,3 +124,30 @@ func partKey(prefix string, n int64) string { return fmt.Sprintf("%s.%d", prefix
 func indexKey(prefix string, n int64) string { return fmt.Sprintf("%s.index-%d", prefix, n) }
 
 func digest(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }
+
+// Named returns the ids of artifacts that text contains, each once, in the order of the
+// text, and at most limit of them.
+func Named(text []byte, limit int) (ids []string) {
+	for from := 0; len(ids) < limit; {
+		at := bytes.Index(text[from:], []byte(contract.IDArtifact))
+		if at < 0 || len(text) < from+at+idBytes {
+			return ids
+		}
+		begin, end := from+at, from+at+idBytes
+		from = begin + len(contract.IDArtifact)
+		id := string(text[begin:end])
+		if DigestOf(id) == "" || slices.Contains(ids, id) || begin > 0 && isWord(text[begin-1]) || end < len(text) && isWord(text[end]) {
+			continue
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// idBytes is the length of the id of an artifact.
+const idBytes = len(contract.IDArtifact) + 64
+
+// isWord reports whether a byte beside an id makes it a part of a longer word.
+func isWord(b byte) bool {
+	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b == '-' || b == '_'
+}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // memory is a Store in memory.
@@ -201,5 +203,30 @@ func TestFirstPart(t *testing.T) {
 		if (err != nil) != broken || o.early.Load() || broken && len(o.parts) != 0 {
 			t.Errorf("broken %t: %v, early %t, %d parts", broken, err, o.early.Load(), len(o.parts))
 		}
+	}
+}
+
+// TestNamed checks that the ids of artifacts are found in text, and nothing else.
+func TestNamed(t *testing.T) {
+	a, b := contract.IDArtifact+strings.Repeat("a1", 32), contract.IDArtifact+strings.Repeat("b2", 32)
+	for text, want := range map[string]string{
+		"":                  "",
+		"ar-":               "",
+		"ar-short":          "",
+		`{"x":"` + a + `"}`: a,
+		`{"x":"` + a + `","y":["` + b + `","` + a + `"]}`: a + " " + b,
+		a + "f":                             "", // a longer word
+		"st" + a:                            "",
+		strings.ToUpper(a):                  "",
+		"see https://x/a/" + a + "/content": a,
+		"ar-" + a:                           "",
+		"ar- " + b:                          b,
+	} {
+		if got := strings.Join(Named([]byte(text), 9), " "); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	if got := Named([]byte(a+" "+b), 1); len(got) != 1 {
+		t.Error(got)
 	}
 }

@@ -38,7 +38,7 @@ func (d *Stored) Canonical(c *canon.Codec) {
 }
 
 // Used is the data of artifact_used.v1, which the session-runner records for each artifact
-// that a call has as an input.
+// that the arguments or the output of a call name.
 type Used struct {
 	Artifact string `json:"artifact"`
 	CallID   string `json:"call_id"`

@@ -15,9 +15,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -147,7 +149,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	s.queue = newQueue(cmp.Or(s.Runs, defaultRuns), s.Queue)
 	s.report(env)
-	x := execute.New(env, s.queue.runs+s.queue.max+beside, tools, s.handle)
+	x := execute.New(env, s.queue.runs+s.queue.max+beside, tools, citing(s.handle))
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = s.rerunnable
 	if s.held == nil {
@@ -241,6 +243,29 @@ func namespace(rootKID, instance string) string {
 
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
+
+// maxCited is the maximum number of artifacts whose use by a call is recorded, for its
+// arguments and for its output.
+const maxCited = 64
+
+// citing returns a handler that calls h, and records the use of the artifacts that the
+// arguments and the output of the call name, so that their content is kept.
+func citing(h execute.Handler) execute.Handler {
+	return func(ctx context.Context, w *execute.Work) execute.Result {
+		in := artifact.Named(w.Args, maxCited)
+		cite(w, in)
+		res := h(ctx, w)
+		cite(w, slices.DeleteFunc(artifact.Named(res.Output, maxCited), func(id string) bool { return slices.Contains(in, id) }))
+		return res
+	}
+}
+
+// cite records that a call uses artifacts.
+func cite(w *execute.Work, ids []string) {
+	for _, id := range ids {
+		w.Fact(contract.EventArtifactUsed, contract.Bytes(&artifact.Used{Artifact: id, CallID: w.Call.ID}))
+	}
+}
 
 // handle executes one call. It runs the pack in a sandbox that satisfies the required
 // tier, and returns the result, with its attestation and usage if the program ran. The

@@ -34,7 +34,7 @@ var Names = []string{contract.EventArtifactStored, contract.EventArtifactUsed, c
 var (
 	ErrNotFound = errors.New("artifact not found")
 	ErrHeld     = errors.New("the artifact is on hold: release it first")
-	ErrCited    = errors.New("the outcome of a call that ran a tool cites the artifact, so it is kept as long as the ledger")
+	ErrCited    = errors.New("a call that ran a tool cites the artifact, so it is kept as long as the ledger")
 	ErrNotHeld  = errors.New("the artifact is not on hold by this principal")
 	ErrTaken    = errors.New("another call has recorded this upload: send the content again")
 )
@@ -77,11 +77,17 @@ type Artifact struct {
 	Tenant  string
 	Uploads []*Upload         // in the order of the ledger
 	Holds   map[string]string // reasons by principal
-	Cited   bool              // the outcome of a call that ran a tool names it
+	Cited   bool              // a call of an owner that ran a tool names it, in its arguments or output
 }
 
 // Kept reports whether the content must not be removed.
 func (a *Artifact) Kept() bool { return a.Cited || len(a.Holds) > 0 }
+
+// ownedBy reports whether a principal owns an upload. The calls of others do not cite the
+// artifact, so that nobody can keep the content of another.
+func (a *Artifact) ownedBy(actor string) bool {
+	return slices.ContainsFunc(a.Uploads, func(u *Upload) bool { return u.Data.Actor == actor })
+}
 
 // find returns an upload, or nil.
 func (a *Artifact) find(upload string) *Upload {
@@ -131,7 +137,7 @@ func (v *View) Apply(seq uint64, e *contract.Event) {
 		v.stored(seq, e)
 	case contract.EventArtifactUsed:
 		var d artifact.Used
-		if a := v.named(e, &d, &d.Artifact); a != nil && e.Service() == services.SessionRunner {
+		if a := v.named(e, &d, &d.Artifact); a != nil && e.Service() == services.SessionRunner && a.ownedBy(e.Actor) {
 			a.Cited = true
 		}
 	case contract.EventArtifactHeld:
