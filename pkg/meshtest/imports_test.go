@@ -128,7 +128,7 @@ func pure(file string) bool {
 	}
 	for _, p := range []string{"pkg/core/guard/", "pkg/core/receipt/", "pkg/core/trust/", "pkg/core/proofgraph/", "pkg/core/translog/", "pkg/core/contract/", "pkg/core/canon/", "pkg/core/sign/", "pkg/core/evidence/",
 		"services/policy/internal/approval/", "services/policy/internal/cpi/", "services/policy/internal/govern/", "services/policy/internal/limit/", "services/policy/internal/stack/",
-		"services/egress-broker/internal/address/", "services/egress-broker/internal/rule/", "services/judge/internal/verdict/", "services/llm-router/internal/chat/", "services/llm-router/internal/dialect/", "services/llm-router/internal/providers/bedrock/converse", "services/llm-router/internal/providers/demo/", "services/llm-router/internal/providers/gemini/",
+		"pkg/core/netrule/", "pkg/core/query/", "services/egress-broker/internal/address/", "services/work/internal/flow/", "services/work/internal/shelf/", "services/policy/internal/state/", "services/policy/internal/tenant/", "services/judge/internal/verdict/", "services/llm-router/internal/chat/", "services/llm-router/internal/dialect/", "services/llm-router/internal/providers/bedrock/converse", "services/llm-router/internal/providers/demo/", "services/llm-router/internal/providers/gemini/",
 		"services/llm-router/internal/ir/", "services/mcp-router/internal/server/", "services/llm-router/internal/messages/", "services/llm-router/internal/responses/", "services/llm-router/internal/route/", "services/llm-router/internal/scan/", "services/llm-router/internal/usage/"} {
 		if strings.HasPrefix(file, p) {
 			return true

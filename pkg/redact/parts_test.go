@@ -1,6 +1,9 @@
 package redact
 
 import (
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -72,6 +75,7 @@ func TestUnfold(t *testing.T) {
 		`\x41\101\u0041\U00000041`: "AAAA", `\x4g`: "x4g", `\400`: "400", `\u004g`: "u004g", `\U0011000`: "U0011000", `\108`: "108",
 		`\ud83d\ude42`: "🙂", `\ude42`: "\xed\xb9\x82", `a\ud83dbc`: "a\xed\xa0\xbdbc",
 		`&#65;&#x41;&#X41;`: "AAA", `&#;`: "&#;", `&#6;`: "\x06", `&#x;`: "&#x;", `&#1114112;`: "&#1114112;", `#65;`: "#65;", `&no;`: "&no;", `&amp;lt;`: "<",
+		`0123456789abcdef\u{41}.`: "0123456789abcdefA.", `0123456789abcdef&#65;.`: "0123456789abcdefA.", `\ud800\udc00\udbff\udfff`: "\U00010000\U0010ffff", "\ud55c" + `\ude42`: "\ud55c\xed\xb9\x82", "\ufa20" + `\ude42`: "\ufa20\xed\xb9\x82",
 		`%41%4a%4A`: "AJJ", `%4`: "%4", `%4g`: "%4g", `%25%34%31`: "A", `\\\\n`: "\n",
 	} {
 		if got := string(unfold([]byte(in)).text); got != want {
@@ -85,7 +89,7 @@ func TestEscapes(t *testing.T) {
 	for in, want := range map[string][2]bool{ // without and with a special character in the value
 		"plain": {false, false}, `\`: {false, true}, `\n\t\"`: {false, true}, `\u0041`: {true, true}, `\n\u0041`: {true, true}, `\\\\`: {false, true},
 		`\\\\x`: {true, true}, "100%": {false, false}, "%": {false, false}, "%4": {false, false}, "%4g": {false, false}, "%41": {true, true}, "% %41": {true, true},
-		"%%%%": {true, true}, "%%": {false, false}, `%\u`: {true, true}, "%&": {false, false}, "%&a": {true, true}, "&": {false, false}, "&amp;": {true, true}, "&;": {true, true},
+		"%%%%": {true, true}, "%%": {false, false}, `%\u`: {true, true}, `%\n`: {true, true}, "%&": {false, false}, "%&a": {true, true}, "&": {false, false}, "&amp;": {true, true}, "&;": {true, true},
 		"&123456789;": {true, true}, "&1234567890;": {true, true}, "&12345678901;": {false, false}, "& &lt;": {true, true},
 	} {
 		for i, special := range []bool{false, true} {
@@ -110,5 +114,66 @@ func TestLiterals(t *testing.T) {
 		if out, err := New(map[string]string{"k": v}).JSON([]byte(in)); err != nil || string(out) != want {
 			t.Errorf("%s: %s, %v", in, out, err)
 		}
+	}
+}
+
+// TestTrimEscape checks what counts as an incomplete escape at the end of a text.
+func TestTrimEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		"abc": "abc", "%4": "", "ab%": "ab", "ab%4": "ab", "ab%41": "ab%41", `\u00`: "", `ab\`: "ab", `ab\U0000004`: "ab", `ab\U00000041`: `ab\U00000041`, "&am": "", "ab&#x41": "ab", "ab&2345678901": "ab", "ab&23456789012": "ab&23456789012", "": "",
+	} {
+		if got := string(trimEscape([]byte(in))); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestPack checks which characters pack leaves out and replaces.
+func TestPack(t *testing.T) {
+	for in, want := range map[string][2]string{ // without and with keep
+		"a b\tc\r\nd": {"abcd", "a b\tc\r\nd"}, `a\nb\rc\td`: {"abcd", `a\nb\rc\td`}, `a\\nb`: {"ab", `a\nb`}, `a\xb`: {`a\xb`, `a\xb`}, `a\`: {`a\`, `a\`}, "a-b_c": {"a+b/c", "a+b/c"},
+	} {
+		for i, keep := range []bool{false, true} {
+			if got := string(pack([]byte(in), nil, keep).text); got != want[i] {
+				t.Errorf("%q, keep %t: %q, want %q", in, keep, got, want[i])
+			}
+		}
+	}
+}
+
+// TestReplaced checks the exact text that replaces secrets in several places and encodings.
+func TestReplaced(t *testing.T) {
+	r := New(map[string]string{"k": "pass word1"})
+	b64, hexa := base64.StdEncoding.EncodeToString([]byte("pass word1")), hex.EncodeToString([]byte("pass word1"))
+	for in, want := range map[string]string{
+		"pass word1pass word1": "[secret:k][secret:k]", "pass+word%31.": "[secret:k].", hexa + " end": "[secret:k] end", hexa + "\nend": "[secret:k]\nend", b64 + " \nend": "[secret:k] \nend", "pass word": "pass word",
+	} {
+		if got := r.String(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	for line, found := range map[string]bool{strings.Repeat("x", lineLen): true, strings.Repeat("x", lineLen-1): false} {
+		r := New(map[string]string{"k": "first line of the value\n" + line})
+		if got := r.String("a " + line); strings.Contains(got, "[secret:k]") != found {
+			t.Errorf("a line of %d bytes: %q", len(line), got)
+		}
+	}
+}
+
+// TestStructure checks that JSON returns an error if a secret includes a quote of the
+// document, or begins in one value and ends in another, and that a document without a
+// secret is returned as it is.
+func TestStructure(t *testing.T) {
+	for value, doc := range map[string]string{`abc","n`: `{"x":"abc","n":1}`, `"abcdefg`: `["abcdefgh"]`, `abcdefg"`: `["xabcdefg"]`, `12,"n`: `[12,"n"]`, `x":1234`: `{"x":1234}`} {
+		if out, err := New(map[string]string{"k": value}).JSON([]byte(doc)); !errors.Is(err, ErrStructure) {
+			t.Errorf("%s in %s: %s, %v", value, doc, out, err)
+		}
+	}
+	const doc = `{"b": "x", "a": 1}`
+	if out, err := New(map[string]string{"k": "12345678"}).JSON([]byte(doc)); err != nil || string(out) != doc {
+		t.Errorf("%s, %v", out, err)
+	}
+	if out, err := New(map[string]string{"k": "12345678"}).JSON([]byte(`[9123.45678]`)); err != nil || string(out) != `["[secret:k]"]` {
+		t.Errorf("%s, %v", out, err)
 	}
 }
