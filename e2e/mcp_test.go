@@ -33,6 +33,8 @@ func newUpstream(t testing.TB, listen, host string) *upstream {
 	caps := &mcp.ServerCapabilities{}
 	caps.Logging = &mcp.LoggingCapabilities{}
 	srv := mcp.NewServer(&mcp.Implementation{Name: "upstream", Version: "1"}, &mcp.ServerOptions{Capabilities: caps,
+		SubscribeHandler:   func(context.Context, *mcp.SubscribeRequest) error { return nil },
+		UnsubscribeHandler: func(context.Context, *mcp.UnsubscribeRequest) error { return nil },
 		CompletionHandler: func(_ context.Context, r *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{r.Params.Argument.Value + "is", r.Params.Argument.Value + "lermo"}}}, nil
 		}})
