@@ -169,7 +169,9 @@ func TestHold(t *testing.T) {
 		if state, ok := s.hold(x); ok || state != "" {
 			t.Errorf("one more is held: %q", state)
 		}
+		s.mu.Lock()
 		delete(s.held, first) // its answers arrived
+		s.mu.Unlock()
 		time.Sleep(heldWithin - time.Second)
 		synctest.Wait()
 		if len(s.held) != maxHeld-1 || ended.Load() != 0 {
