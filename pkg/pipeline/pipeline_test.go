@@ -13,7 +13,7 @@ import (
 func TestExpand(t *testing.T) {
 	scope := &Scope{Inputs: map[string]any{"n": json.Number("1"), "s": "x", "o": map[string]any{"a": []any{true, nil}}},
 		Steps: map[string]Ended{"one": {Status: "succeeded", Output: map[string]any{"text": "T", "list": []any{"p", map[string]any{"q": json.Number("2")}}}}, "not": {Status: "skipped"}},
-		Item:  map[string]any{"id": "i"}, Index: 3, Mapped: true}
+		Item:  map[string]any{"id": "i"}, Index: 3}
 	for _, x := range []struct{ template, want, err string }{
 		{`{"a":"${{ inputs.n }}","b":"${{inputs.s}}"}`, `{"a":1,"b":"x"}`, ""},
 		{`"n is ${{ inputs.n }}, o is ${{ inputs.o }}"`, `"n is 1, o is {\"a\":[true,null]}"`, ""},

@@ -19,7 +19,6 @@ type Scope struct {
 	Steps  map[string]Ended // by id
 	Item   any              // of a map
 	Index  int              // of the item
-	Mapped bool             // Item is set
 }
 
 // Ended is a step that has ended.
@@ -330,27 +329,6 @@ func expandText(text string, s *Scope) (any, error) {
 		}
 	}
 	return b.String(), nil
-}
-
-// Refers returns the ids of the steps whose output a template refers to.
-func Refers(raw []byte) []string {
-	v, err := decode(raw)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	_ = walk(v, MaxNesting, func(text string) error {
-		for _, p := range split(text) {
-			if p.ref == nil {
-				continue
-			}
-			if id, ok := p.ref.step(); ok && !slices.Contains(out, id) {
-				out = append(out, id)
-			}
-		}
-		return nil
-	})
-	return out
 }
 
 // CheckInputs returns an error if a required input is missing, or if a placeholder such as

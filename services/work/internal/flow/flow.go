@@ -495,7 +495,7 @@ func (s *State) Args(c Call) ([]byte, error) {
 func (s *State) args(i, n int) ([]byte, error) {
 	doc, sc := &s.Doc.Steps[i], s.Scope()
 	if doc.Map != "" {
-		sc.Item, sc.Index, sc.Mapped = s.steps[i].list[n], n, true
+		sc.Item, sc.Index = s.steps[i].list[n], n
 	}
 	template := []byte(doc.Input)
 	if doc.Approval != "" {
