@@ -18,7 +18,7 @@ const queuedEvery = time.Second
 // queued notifies the client of the position at which a call waits for a sandbox, and when it
 // no longer waits, until stop is called. It has no effect if the client gave no progress token.
 // A call that ends within queuedEvery causes no read.
-func (e *edge) queued(ctx context.Context, r propose.Request, p proposal) (stop func()) {
+func queued(ctx context.Context, e *edge, r propose.Request, p proposal) (stop func()) {
 	token := p.meta["progressToken"]
 	if token == nil {
 		return func() {}

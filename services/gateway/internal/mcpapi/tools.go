@@ -155,7 +155,7 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 	if p.federated {
 		out, output, err = e.await(ctx, r, p)
 	} else {
-		stop := e.queued(ctx, r, p)
+		stop := queued(ctx, e, r, p)
 		out, output, err = e.Calls.Await(ctx, r, p.async)
 		stop()
 	}

@@ -26,7 +26,7 @@ const killTime = 2 * time.Second
 // process has started by a request is not killed, because r keeps its container since before
 // the request. sweepShims has no effect where this process does not see the shims, or knows
 // the daemon's socket by another path than the daemon.
-func (r *Runner) sweepShims(ctx context.Context) error {
+func sweepShims(ctx context.Context, r *Runner) error {
 	found := shims(r.socket, r.ns)
 	if len(found) == 0 {
 		return nil

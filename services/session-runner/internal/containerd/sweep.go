@@ -72,7 +72,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 	for _, name := range stale {
 		ok(sn.Remove(ctx, name))
 	}
-	ok(r.sweepShims(ctx))
+	ok(sweepShims(ctx, r))
 	r.sweepGroups()
 	return errors.Join(problems...)
 }
