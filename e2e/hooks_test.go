@@ -126,7 +126,14 @@ func activateCoding(t *testing.T, m *harness.Mesh, mode string) {
 	})
 }
 
-const claudeHooks = `{"hooks":{"PreToolUse":[{"matcher":"*","hooks":[{"type":"command","command":"binnacle hook run claude-code","timeout":30}]}],"PostToolUse":[{"matcher":"*","hooks":[{"type":"command","command":"binnacle hook run claude-code","timeout":30}]}]}}`
+// install installs the hooks of a client for the agent.
+func (a *agent) install(t *testing.T, client string, more ...string) {
+	t.Helper()
+	a.run(t, nil, append([]string{harness.Bin(t, "binnacle"), "hook", "install", client, "--yes"}, more...)...)
+	if out := a.run(t, nil, append([]string{harness.Bin(t, "binnacle"), "hook", "doctor", client}, more...)...); !strings.Contains(out, "decides and records") {
+		t.Error(out)
+	}
+}
 
 // TestHooksOfClaudeCode shows that every tool that Claude Code runs is decided before, and
 // ends as a receipt: an allowed command runs, and a denied one does not, with the reason
@@ -135,7 +142,9 @@ func TestHooksOfClaudeCode(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	activateCoding(t, m, "guard")
 	a := newAgent(t, m, "coder")
-	a.write(t, "work/.claude/settings.json", claudeHooks)
+	const own = "{\n  \"theme\": \"dark\" }\n"
+	a.write(t, "work/.claude/settings.json", own)
+	a.install(t, "claude-code", "--project", ".")
 	a.write(t, "work/.env", "PASSWORD=hidden-value")
 	model := harness.NewScripted(t, harness.Step{Tool: "Bash", Input: map[string]any{"command": "echo allowed > made.txt", "description": "x"}},
 		harness.Step{Tool: "Bash", Input: map[string]any{"command": "sh -c 'cat .e\"\"nv'", "description": "x"}},
@@ -149,7 +158,7 @@ func TestHooksOfClaudeCode(t *testing.T) {
 	if r := model.Result(1); !strings.Contains(r, "DENY_SECRET_FILE") || strings.Contains(r, "hidden-value") {
 		t.Error("the result of the denied command:", r)
 	}
-	calls := hookedCalls(t, m, "coder")
+	calls := acting(hookedCalls(t, m, "coder"))
 	if len(calls) != 3 {
 		t.Fatalf("%+v", calls)
 	}
@@ -163,4 +172,148 @@ func TestHooksOfClaudeCode(t *testing.T) {
 		t.Error("the outcome of the new file:", out)
 	}
 	verifySession(t, m, calls[0].Session)
+	a.run(t, nil, harness.Bin(t, "binnacle"), "hook", "uninstall", "claude-code", "--project", ".", "--yes")
+	if b, err := os.ReadFile(filepath.Join(a.work, ".claude/settings.json")); err != nil || string(b) != own {
+		t.Errorf("after the removal: %q %v", b, err)
+	}
+}
+
+// acting returns the calls that are not events of a session.
+func acting(calls []hooked) []hooked {
+	return slices.DeleteFunc(slices.Clone(calls), func(c hooked) bool { return c.Kind == "client.session" })
+}
+
+// TestHooksOfCodexAndOpenCode shows that Codex and OpenCode run an allowed command and not
+// a denied one, and that both end as receipts in one chain.
+func TestHooksOfCodexAndOpenCode(t *testing.T) {
+	m := harness.One(t, harness.Options{})
+	activateCoding(t, m, "guard")
+	check := func(t *testing.T, a *agent, actor string, model *harness.Scripted) {
+		t.Helper()
+		if b, err := os.ReadFile(filepath.Join(a.work, "made.txt")); err != nil || string(b) != "allowed\n" {
+			t.Errorf("the allowed command: %q %v", b, err)
+		}
+		if r := model.Result(1); !strings.Contains(r, "DENY_SECRET_FILE") || strings.Contains(r, "hidden-value") {
+			t.Error("the result of the denied command:", r)
+		}
+		calls := acting(hookedCalls(t, m, actor))
+		if len(calls) != 2 || calls[0].Kind != "client.shell" || calls[0].Status != "succeeded" || calls[0].AttestedBy != "caller" || calls[1].Status != "denied" || calls[1].Session != calls[0].Session {
+			t.Fatalf("%+v", calls)
+		}
+		verifySession(t, m, calls[0].Session)
+	}
+	dir := agentsDir(t)
+	t.Run("codex", func(t *testing.T) {
+		a := newAgent(t, m, "codex-coder")
+		model := harness.NewScripted(t, harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": "echo allowed > made.txt"}}, harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": "cat .env"}})
+		a.write(t, "work/.env", "PASSWORD=hidden-value")
+		a.write(t, ".codex/config.toml", "model = \"gpt-5.2\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \""+model.URL+"/v1\"\nwire_api = \"responses\"\n")
+		a.install(t, "codex")
+		bin, err := filepath.Glob(filepath.Join(dir, "@openai/codex-linux-x64/vendor/*/*/codex"))
+		if err != nil || len(bin) == 0 {
+			t.Fatal("no codex in its package", err)
+		}
+		t.Log(a.run(t, []string{"CODEX_HOME=" + a.home + "/.codex"}, bin[0], "exec", "--dangerously-bypass-hook-trust", "--skip-git-repo-check", "Do the work."))
+		check(t, a, "codex-coder", model)
+	})
+	t.Run("opencode", func(t *testing.T) {
+		a := newAgent(t, m, "opencode-coder")
+		model := harness.NewScripted(t, harness.Step{Tool: "bash", Input: map[string]any{"command": "echo allowed > made.txt", "description": "x"}}, harness.Step{Tool: "bash", Input: map[string]any{"command": "cat .env", "description": "x"}})
+		a.write(t, "work/.env", "PASSWORD=hidden-value")
+		conf, err := json.Marshal(map[string]any{"provider": map[string]any{"scripted": map[string]any{"npm": "@ai-sdk/openai-compatible", "name": "scripted", "options": map[string]string{"baseURL": model.URL + "/v1", "apiKey": "x"}, "models": map[string]any{"m": map[string]any{}}}},
+			"autoupdate": false, "share": "disabled", "permission": "allow"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.write(t, "work/opencode.json", string(conf))
+		a.install(t, "opencode")
+		t.Log(a.run(t, []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}, filepath.Join(dir, "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "scripted/m", "Do the work."))
+		check(t, a, "opencode-coder", model)
+	})
+}
+
+// hookDocument returns a document that Claude Code passes to its hook.
+func hookDocument(event, id, tool string, input map[string]any, dir string) string {
+	b, err := json.Marshal(map[string]any{"session_id": "one", "cwd": dir, "hook_event_name": event, "tool_name": tool, "tool_use_id": id, "tool_input": input, "tool_response": map[string]any{"ok": true}})
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// TestHookDocuments shows what the hook answers and records: a tool that waits for
+// approval is denied with the call's id, and runs after a person has granted it; a tool
+// that ran with another input than the permitted one, or without a decision, is recorded
+// as such; a tool of an MCP server has a kind of its own; and while the mesh is away,
+// every tool is denied, and the outcomes are reported when it is back.
+func TestHookDocuments(t *testing.T) {
+	m := harness.One(t, harness.Options{})
+	activateCoding(t, m, "guard")
+	cli(t, m, "principals", "register", "ann", "person")
+	cli(t, m, "roles", "grant", "ann", "approver")
+	dir, state := t.TempDir(), t.TempDir()
+	coder := m.As(m.TokenFor("coder", "tools:call", "calls:decide"))
+	hook := func(event, id, tool string, input map[string]any, more ...string) (string, error) {
+		return coder.CLIStdin(hookDocument(event, id, tool, input, dir), append([]string{"hook", "run", "claude-code", "--state", state, "--wait", "0s"}, more...)...)
+	}
+	permitted := func(event, id, tool string, input map[string]any, more ...string) {
+		t.Helper()
+		if out, err := hook(event, id, tool, input, more...); err != nil || out != "" {
+			t.Fatalf("%s %s: %q %v", event, id, out, err)
+		}
+	}
+	denied := func(why, id, tool string, input map[string]any, more ...string) string {
+		t.Helper()
+		out, err := hook("PreToolUse", id, tool, input, more...)
+		if err != nil || !strings.Contains(out, `"permissionDecision":"deny"`) || !strings.Contains(out, why) {
+			t.Fatalf("%s: %q %v, want a denial with %q", id, out, err, why)
+		}
+		return out
+	}
+	ask := map[string]any{"command": "npm install left-pad"}
+	out := denied("waits for approval", "t1", "Bash", ask)
+	call := out[strings.Index(out, "c-"):]
+	call = call[:strings.IndexByte(call, ':')]
+	if out, err := hook("PreToolUse", "t1", "Bash", ask, "--ask"); err != nil || !strings.Contains(out, `"permissionDecision":"ask"`) {
+		t.Errorf("with --ask: %q %v", out, err)
+	}
+	if out, err := m.As(m.TokenFor("ann", "approvals:vote")).CLI("approvals", "grant", call, "--reason", "seen"); err != nil {
+		t.Fatal(out, err)
+	}
+	permitted("PreToolUse", "t1", "Bash", ask, "--wait", "30s")
+	permitted("PostToolUse", "t1", "Bash", ask)
+
+	permitted("PreToolUse", "t2", "Bash", map[string]any{"command": "ls"})
+	permitted("PostToolUse", "t2", "Bash", map[string]any{"command": "cat other"})
+	if _, err := hook("PostToolUse", "t3", "Bash", map[string]any{"command": "ls"}); err != nil {
+		t.Error(err)
+	}
+	denied("waits for approval", "t4", "mcp__tickets__delete_all", map[string]any{"id": 1}, "--wait", "0s")
+
+	permitted("PreToolUse", "t5", "Bash", map[string]any{"command": "ls"})
+	m.Kill("binnacle")
+	denied("there is no decision", "t6", "Bash", map[string]any{"command": "ls"})
+	if _, err := hook("PostToolUse", "t5", "Bash", map[string]any{"command": "ls"}); err != nil {
+		t.Error("the outcome while the mesh is away:", err)
+	}
+	m.Restart("binnacle")
+	m.WaitReady()
+	permitted("PreToolUse", "t7", "Read", map[string]any{"file_path": "README"})
+	permitted("PostToolUse", "t7", "Read", map[string]any{"file_path": "README"})
+
+	calls := hookedCalls(t, m, "coder")
+	want := []hooked{{Kind: "client.shell", Status: "succeeded"}, {Kind: "client.shell", Status: "failed", Code: "executed_other_args"}, {Kind: "client.session", Status: "succeeded"}, {Kind: "client.shell", Status: "succeeded"}, {Kind: "client.file.read", Status: "succeeded"}}
+	if len(calls) != len(want) {
+		t.Fatalf("%+v", calls)
+	}
+	for i, w := range want {
+		if c := calls[i]; c.Kind != w.Kind || c.Status != w.Status || c.Code != w.Code || c.AttestedBy != "caller" {
+			t.Errorf("call %d: %+v, want %+v", i, c, w)
+		}
+	}
+	if out := cli(t, m, "approvals", "list"); !strings.Contains(out, "client.mcp.tickets.delete_all") {
+		t.Error(out)
+	}
+	verifySession(t, m, calls[0].Session)
+	cli(t, m, "replay")
 }

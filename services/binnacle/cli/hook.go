@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -21,8 +20,12 @@ func newHookCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "hook COMMAND",
 		Short:   "Govern coding agents by their hooks",
-		Example: "  binnacle hook policy guard coding\n  binnacle hook run claude-code < event.json",
+		Example: "  binnacle hook install claude-code --yes\n  binnacle hook policy guard coding\n  binnacle hook run claude-code < event.json",
 	},
+		newHookInstallCmd(c),
+		newHookUninstallCmd(c),
+		newHookStatusCmd(c),
+		newHookDoctorCmd(c),
 		newHookRunCmd(c),
 		newHookPolicyCmd(c),
 	)
@@ -101,7 +104,7 @@ func newHookRunner(c *env, o *hookOptions) (*hook.Runner, error) {
 		return nil, err
 	}
 	if o.state == "" {
-		o.state = filepath.Join(envOr("XDG_STATE_HOME", filepath.Join(home, ".local", "state")), "binnacle", "hooks")
+		o.state = hookState(home)
 	}
 	t, err := c.transport()
 	if err != nil {

@@ -204,6 +204,13 @@ func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.
 	return r.Mesh.Report(ctx, &Outcome{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Status: contract.Succeeded, Output: map[string]any{}})
 }
 
+// Check records an event of a session in the mesh, as a client's hook would. The error
+// is ErrAway, or a *Refusal if the token lacks a scope.
+func (r *Runner) Check(ctx context.Context, client string) error {
+	e := &Event{Name: "doctor", Session: "doctor", CWD: r.Home}
+	return r.record(ctx, client, e, r.place(client, e).Session(e.Name, "", ""))
+}
+
 // MaxDocument is the maximum size of a client's document in bytes.
 const MaxDocument = 16 << 20
 

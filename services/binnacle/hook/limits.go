@@ -1,0 +1,28 @@
+package hook
+
+// limits lists, by client, when a tool runs although its hook did not permit it, as
+// observed with the named versions.
+var limits = map[string][]string{
+	"claude-code": {
+		"Claude Code 2.1.330: a hook that does not answer before its timeout, or that cannot be started, does not stop the tool; install sets a timeout that is longer than the hook waits",
+		"Claude Code 2.1.330: --bare, disableAllHooks and other settings turn hooks off; managed settings can forbid that",
+	},
+	"codex": {
+		"Codex 0.169.0: hooks run only after their user has trusted them (/hooks), or with --dangerously-bypass-hook-trust",
+		"Codex 0.169.0: no hook runs for its own searches of the web; it cannot ask its user in response to a hook",
+	},
+	"opencode": {
+		"OpenCode 1.18.33: there is no event for a tool that failed, so its call ends with the outcome unknown",
+		"OpenCode 1.18.33: tools of MCP servers have no prefix of their own, so they are calls of kind client.other",
+	},
+	"gemini-cli": {
+		"Gemini CLI: the documents follow its documentation and were not tried with the program",
+	},
+}
+
+// commonLimit applies to all clients.
+const commonLimit = "a program that the agent starts is not governed itself: what it does follows from the command line alone as far as it can be parsed; a sandbox limits it"
+
+// Limits returns when a client runs a tool without its hook's permission. The caller owns
+// the slice.
+func Limits(client string) []string { return append([]string{commonLimit}, limits[client]...) }
