@@ -226,6 +226,11 @@ func TestHooksOfCodexAndOpenCode(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.write(t, "work/opencode.json", string(conf))
+		// OpenCode would install this package before it loads plugins, and try for a minute
+		// without the registry; ours does not use it.
+		a.write(t, ".config/opencode/package.json", `{"dependencies":{"@opencode-ai/plugin":"1.18.33"}}`)
+		a.write(t, ".config/opencode/package-lock.json", `{"name":"opencode","lockfileVersion":3,"requires":true,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"1.18.33"}},"node_modules/@opencode-ai/plugin":{"version":"1.18.33"}}}`)
+		a.write(t, ".config/opencode/node_modules/@opencode-ai/plugin/package.json", `{"name":"@opencode-ai/plugin","version":"1.18.33"}`)
 		a.install(t, "opencode")
 		t.Log(a.run(t, []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}, filepath.Join(dir, "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "scripted/m", "Do the work."))
 		check(t, a, "opencode-coder", model)
@@ -247,7 +252,12 @@ func hookDocument(event, id, tool string, input map[string]any, dir string) stri
 // as such; a tool of an MCP server has a kind of its own; and while the mesh is away,
 // every tool is denied, and the outcomes are reported when it is back.
 func TestHookDocuments(t *testing.T) {
-	m := harness.One(t, harness.Options{})
+	t.Run("one process", func(t *testing.T) { hookDocuments(t, harness.One(t, harness.Options{}), "binnacle") })
+	t.Run("one process per service", func(t *testing.T) { hookDocuments(t, harness.Processes(t, harness.Options{}), "gateway") })
+}
+
+// hookDocuments is TestHookDocuments on a mesh whose gateway is in the named process.
+func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	activateCoding(t, m, "guard")
 	cli(t, m, "principals", "register", "ann", "person")
 	cli(t, m, "roles", "grant", "ann", "approver")
@@ -291,12 +301,12 @@ func TestHookDocuments(t *testing.T) {
 	denied("waits for approval", "t4", "mcp__tickets__delete_all", map[string]any{"id": 1}, "--wait", "0s")
 
 	permitted("PreToolUse", "t5", "Bash", map[string]any{"command": "ls"})
-	m.Kill("binnacle")
+	m.Kill(gateway)
 	denied("there is no decision", "t6", "Bash", map[string]any{"command": "ls"})
 	if _, err := hook("PostToolUse", "t5", "Bash", map[string]any{"command": "ls"}); err != nil {
 		t.Error("the outcome while the mesh is away:", err)
 	}
-	m.Restart("binnacle")
+	m.Restart(gateway)
 	m.WaitReady()
 	permitted("PreToolUse", "t7", "Read", map[string]any{"file_path": "README"})
 	permitted("PostToolUse", "t7", "Read", map[string]any{"file_path": "README"})
