@@ -50,6 +50,19 @@ var layouts = map[string]layout{
 	"opencode":   {user: ".config/opencode/plugin/binnacle.js", project: ".opencode/plugin/binnacle.js", plugin: true},
 }
 
+// group is an element of the list of an event.
+type group struct {
+	Matcher string  `json:"matcher,omitempty"`
+	Hooks   []entry `json:"hooks"`
+}
+
+// entry is one hook.
+type entry struct {
+	Type    string `json:"type"`
+	Command string `json:"command"`
+	Timeout int    `json:"timeout"`
+}
+
 // Clients returns the names of the clients, sorted.
 func Clients() []string { return slices.Sorted(maps.Keys(layouts)) }
 
@@ -129,9 +142,9 @@ func (t *Target) Install() (*Change, error) {
 		return nil, err
 	}
 	for _, event := range l.events {
-		group := map[string]any{"hooks": []any{map[string]any{"type": "command", "command": t.Command, "timeout": t.Timeout * l.perSecond}}}
+		group := group{Hooks: []entry{{Type: "command", Command: t.Command, Timeout: t.Timeout * l.perSecond}}}
 		if slices.Contains(l.matched, event) {
-			group["matcher"] = "*"
+			group.Matcher = "*"
 		}
 		if list := gjson.GetBytes(text, "hooks."+event); list.Exists() && !list.IsArray() {
 			return nil, fmt.Errorf("%s: hooks.%s is not an array; correct it first", path, event)
