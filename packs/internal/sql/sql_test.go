@@ -97,11 +97,7 @@ func postgres(t *testing.T) string {
 	if err != nil || len(found) == 0 {
 		t.Fatal("PostgreSQL is missing: install the Debian package postgresql")
 	}
-	dir, err := os.MkdirTemp("/tmp", "pg") // the path of its socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := t.TempDir()
 	command := func(stdin, name string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 		c, out := exec.Command(filepath.Join(filepath.Dir(found[len(found)-1]), name), args...), &bytes.Buffer{}
 		c.Stdin, c.Stdout, c.Stderr, c.Dir = strings.NewReader(stdin), out, out, dir
@@ -114,7 +110,7 @@ func postgres(t *testing.T) string {
 	}
 	data := filepath.Join(dir, "data")
 	password := filepath.Join(dir, "password")
-	err = errors.Join(os.Mkdir(data, 0o700), os.WriteFile(password, []byte("harbour\n"), 0o644), os.Chmod(dir, 0o755))
+	err = errors.Join(os.Mkdir(data, 0o700), os.WriteFile(password, []byte("harbour\n"), 0o644), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755))
 	if os.Geteuid() == 0 {
 		err = errors.Join(err, os.Chown(data, 65534, 65534))
 	}
