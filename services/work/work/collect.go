@@ -3,6 +3,7 @@ package work
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -48,20 +49,26 @@ func (s *Service) collect(ctx context.Context) {
 	}
 }
 
-// collectDue removes the content of the uploads that are due at a time.
+// collectDue removes the content of the uploads that are due at a time. An upload that fails
+// does not delay the others; the error joins those of all uploads that failed.
 func collectDue(ctx context.Context, s *Service, now time.Time) error {
 	s.mu.Lock()
 	due := s.view.Due(now)
 	s.mu.Unlock()
+	var failed []error
 	for _, e := range due {
+		if err := ctx.Err(); err != nil {
+			failed = append(failed, err)
+			break
+		}
 		s.mu.Lock()
 		a, u := e.Clone(), *e.Upload
 		s.mu.Unlock()
 		if err := s.removeContent(ctx, a, &u); err != nil {
-			return err
+			failed = append(failed, fmt.Errorf("upload %s of tenant %s: %w", u.Data.Upload, a.Tenant, err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // removeContent records that an upload is deleted, unless that was recorded before,

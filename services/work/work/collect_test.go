@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -27,11 +28,8 @@ func TestSweep(t *testing.T) {
 	conn := b.Connect(t, services.Work)
 	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{}}, store: artifact.Stream{Conn: conn}}
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.follower.Run(ctx, 1) }()
-	defer func() { cancel(); <-done }()
-	<-s.follower.Ready()
+	ctx := t.Context()
+	following(t, s)
 
 	upload := func() artifact.Object {
 		o, err := artifact.Write(ctx, artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "t", services.Gateway, 0, strings.NewReader("content"))
@@ -63,5 +61,60 @@ func TestSweep(t *testing.T) {
 	}
 	if err := checkBegun(ctx, s, &kept, time.Now().Add(23*time.Hour+time.Minute)); err == nil {
 		t.Error("an upload that the collector may remove is claimed")
+	}
+}
+
+// following runs the follower of a service until the test ends.
+func following(t *testing.T, s *Service) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error)
+	go func() { done <- s.follower.Run(ctx, 1) }()
+	t.Cleanup(func() { cancel(); <-done })
+	<-s.follower.Ready()
+}
+
+// refusing is a log that appends no event about an aggregate.
+type refusing struct {
+	eventlog.Log
+	key string
+}
+
+var errRefused = errors.New("the event is refused")
+
+func (l *refusing) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	if strings.Contains(subject, l.key) {
+		return 0, errRefused
+	}
+	return l.Log.AppendExpect(ctx, subject, id, data, filter, expect)
+}
+
+// TestCollectDue checks that an upload that cannot be removed delays none of those that are
+// due after it, and that its error is returned.
+func TestCollectDue(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration()})
+	conn := b.Connect(t, services.Work)
+	log := &refusing{Log: &memlog.Log{}}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
+	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
+	following(t, s)
+	var all []artifact.Object
+	for i, content := range []string{"one", "two", "three"} {
+		o, err := artifact.Write(t.Context(), s.store, "t", services.Work, 0, strings.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+		d := artifact.Stored{Actor: "ann", Artifact: artifact.ID(o.Digest), CallID: "c-1", Index: o.Index, Kind: kindPut, Name: "n", RetainMS: 1000, Service: services.Work, Session: "s-1", Size: o.Size, Upload: o.Upload}
+		s.view.Apply(uint64(i+1), &contract.Event{Tenant: "t", Source: "work/work-1", Name: contract.EventArtifactStored, Actor: "ann", Time: contract.Time(time.Now()), Data: contract.Bytes(&d)})
+	}
+	log.key = artifact.ID(all[0].Digest)
+	err := collectDue(t.Context(), s, time.Now().Add(time.Hour))
+	if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), all[0].Upload) {
+		t.Error(err)
+	}
+	for i, o := range all {
+		if stored := artifact.Verify(t.Context(), s.store, o) == nil; stored != (i == 0) {
+			t.Errorf("content %d is stored: %t (%v)", i, stored, err)
+		}
 	}
 }
