@@ -50,9 +50,6 @@ const maxRaces = 20
 
 // Put implements backend.Backend.
 func (k *KV) Put(ctx context.Context, owner, name string, value []byte, expect int) (int, error) {
-	if expect != backend.Any {
-		return k.put(ctx, owner, name, value, expect)
-	}
 	for range maxRaces {
 		m, err := k.metadata(ctx, owner, name)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -60,12 +57,16 @@ func (k *KV) Put(ctx context.Context, owner, name string, value []byte, expect i
 		}
 		newest := 0
 		if m != nil {
-			if newest = m.CurrentVersion; destroyed(m) {
-				return 0, backend.ErrErased
-			}
+			newest = m.CurrentVersion
+		}
+		switch {
+		case expect != backend.Any && expect != newest:
+			return 0, backend.ErrConflict
+		case m != nil && destroyed(m): // check-and-set accepts a version after a destroyed one
+			return 0, backend.ErrErased
 		}
 		version, err := k.put(ctx, owner, name, value, newest)
-		if !errors.Is(err, backend.ErrConflict) {
+		if expect != backend.Any || !errors.Is(err, backend.ErrConflict) {
 			return version, err
 		}
 	}

@@ -144,8 +144,10 @@ func erase(t *testing.T, b backend.Backend) {
 		refused(t, fmt.Sprintf("erased version %d", version), err, backend.ErrErased)
 	}
 	refused(t, "restoring an erased value", b.Restore(t.Context(), "erase", "k"), backend.ErrErased)
-	_, err := b.Put(t.Context(), "erase", "k", []byte("again"), backend.Any)
-	refused(t, "storing under an erased name", err, backend.ErrErased)
+	for expect, want := range map[int]error{backend.Any: backend.ErrErased, 2: backend.ErrErased, 1: backend.ErrConflict} {
+		_, err := b.Put(t.Context(), "erase", "k", []byte("again"), expect)
+		refused(t, fmt.Sprintf("storing after version %d of an erased name", expect), err, want)
+	}
 	if n, err := b.Newest(t.Context(), "erase", "k"); n != 2 || err != nil {
 		t.Errorf("newest version of an erased value: %d %v", n, err)
 	}
