@@ -74,9 +74,10 @@ type run struct {
 	state  *flow.State
 	digest string
 	key    string
-	filter string // of the aggregate
-	from   uint64 // sequence of pipeline_started
-	last   uint64 // sequence of the newest event of the aggregate
+	filter string    // of the aggregate
+	from   uint64    // sequence of pipeline_started
+	began  time.Time // time of pipeline_started
+	last   uint64    // sequence of the newest event of the aggregate
 	live   map[string]*live
 	ended  chan ended
 }
@@ -124,10 +125,9 @@ func (r *Runner) Run(ctx context.Context, w *execute.Work) execute.Result {
 	if other != "" {
 		return output(map[string]any{"coalesced": true, "pipeline": doc.Name, "run": other, "status": "running"})
 	}
-	began, _ := x.started(ctx)
 	if doc.TimeoutS > 0 {
 		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, began.Add(time.Duration(doc.TimeoutS)*time.Second))
+		ctx, stop = context.WithDeadline(ctx, x.began.Add(time.Duration(doc.TimeoutS)*time.Second))
 		defer stop()
 	}
 	return x.drive(ctx)
@@ -246,7 +246,7 @@ func (x *run) begin(ctx context.Context) (other string, err error) {
 				return "", err
 			}
 			if own {
-				x.from = en.Seq
+				x.from = en.Seq // inProgress has set x.began
 				return "", x.load(ctx)
 			}
 			if open {
@@ -269,7 +269,8 @@ func (x *run) begin(ctx context.Context) (other string, err error) {
 }
 
 // inProgress reports whether the newest run of the flight, which began with an entry, is
-// this one, or another one whose call has no outcome.
+// this one, or another one whose call has no outcome. If it is this one, inProgress sets
+// x.began.
 func (x *run) inProgress(ctx context.Context, en eventlog.Entry, filter string) (own, open bool, id string, err error) {
 	e, err := eventlog.Open(en, filter)
 	if err != nil {
@@ -280,24 +281,11 @@ func (x *run) inProgress(ctx context.Context, en eventlog.Entry, filter string) 
 		return false, false, "", nil
 	}
 	if d.CallID == x.w.Call.ID {
-		return true, true, d.CallID, nil
+		x.began, err = contract.ParseTime(e.Time)
+		return true, true, d.CallID, err
 	}
 	ended, _, err := outcome.Call{Tenant: e.Tenant, Session: e.Session, ID: d.CallID, Executor: services.Work}.Ended(ctx, x.Emit.Log, en.Seq)
 	return false, !ended, d.CallID, err
-}
-
-// started returns the time at which the run began. If the first event cannot be read, it
-// returns the present time with the error.
-func (x *run) started(ctx context.Context) (time.Time, error) {
-	en, err := x.Emit.Log.Get(ctx, x.from)
-	if err != nil {
-		return x.Emit.Now(), err
-	}
-	e, err := eventlog.Open(en, x.filter)
-	if err != nil {
-		return x.Emit.Now(), err
-	}
-	return contract.ParseTime(e.Time)
 }
 
 // load makes the state of the run from its events.

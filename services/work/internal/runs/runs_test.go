@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -21,8 +22,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
 
 // world is a ledger on which every proposed call is executed at once.
@@ -44,6 +47,7 @@ type instance struct {
 	kill  int // number of the append; 0 means never
 	after bool
 	ended chan struct{} // closed when the instance ends
+	lost  uint64        // sequence of an entry that cannot be read by Get
 
 	appends int
 	dead    bool
@@ -64,6 +68,15 @@ func (i *instance) reach(after bool) {
 	if dead {
 		runtime.Goexit()
 	}
+}
+
+var errLost = errors.New("the entry cannot be read")
+
+func (i *instance) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
+	if seq == i.lost {
+		return eventlog.Entry{}, errLost
+	}
+	return i.Log.Get(ctx, seq)
 }
 
 func (i *instance) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
@@ -375,6 +388,34 @@ func TestCancelled(t *testing.T) {
 	}
 	if !found[contract.EventCancelRequested] || !found[contract.EventPipelineEnded] {
 		t.Error(slices.Sorted(maps.Keys(found)))
+	}
+}
+
+// TestContinuedTimeout checks that the timeout of a run that another instance began counts
+// from its begin, also if a second read of its first event fails.
+func TestContinuedTimeout(t *testing.T) {
+	const document = `{"name":"late","steps":[{"id":"a","pack":"echo","input":{"n":1}}],"timeout_s":60}`
+	doc, err := pipeline.Parse([]byte(document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := pipeline.Digest([]byte(document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for age, want := range map[time.Duration]string{0: "", time.Hour: contract.TimedOut} {
+		w := newWorld(t)
+		by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-2", Now: func() time.Time { return time.Now().Add(-age) }}
+		cause := &contract.Event{ID: "s-c-run", Tenant: "t", Session: "s-1", CallID: "c-run", Actor: "ann", Client: "-", Origin: "gw1"}
+		started := by.New(contract.EventPipelineStarted, flow.Key("t", "ann", digest, []byte("{}")), contract.Bytes(flow.New("c-run", doc, map[string]any{}).Started(digest)), cause)
+		seq, _, err := eventlog.AppendEvent(t.Context(), w.Log, started)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, _ := w.begin(t.Context(), &instance{world: w, lost: seq}, "c-run", `{"document":`+document+`}`)
+		if res := <-done; res.Status != want || res.ErrorCode == "" != (want == "") {
+			t.Errorf("begun %s ago: %+v", age, res)
+		}
 	}
 }
 
