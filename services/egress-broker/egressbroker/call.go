@@ -189,7 +189,8 @@ func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint
 }
 
 // serve serves a call's proxy until the call or ctx ends, or the proxy fails. Then it
-// appends egress_closed (see append), and removes the proxy.
+// appends egress_closed, and removes the proxy. If append drops the event, the journal
+// remains, and a sweep records that the proxy is closed.
 func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.Listener) {
 	defer close(c.done)
 	if err := p.Serve(ctx, l); err != nil {
@@ -202,8 +203,11 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 	c.mu.Lock()
 	data := events.EgressClosed{BytesIn: t.BytesIn, BytesOut: t.BytesOut, CallID: c.cause.CallID, Denied: t.Denied, Flows: t.Flows, Reason: c.reason, Unlisted: c.unlisted}
 	c.mu.Unlock()
-	s.append(s.fact(c.cause, events.EgressClosedName, contract.Bytes(&data)))
-	if err := c.note.remove(); err != nil {
+	end := c.note.remove
+	if !s.append(s.fact(c.cause, events.EgressClosedName, contract.Bytes(&data))) {
+		end = c.note.file.Close // a sweep finds the journal without a lock, and records that the proxy is closed
+	}
+	if err := end(); err != nil {
 		s.env.Log.Warn("file of a closed proxy not removed", "err", err)
 	}
 	s.mu.Lock()
@@ -281,21 +285,21 @@ func (s *Service) write(c *call) {
 // appendTime is the default of Service.patience.
 const appendTime = time.Minute
 
-// append appends an event. After an error it tries again every second, for at most s.patience;
+// append appends an event, and reports whether it is stored. After an error it tries again every second, for at most s.patience;
 // the event is then dropped, which is logged with the number of events dropped until now.
-func (s *Service) append(e *contract.Event) {
+func (s *Service) append(e *contract.Event) (stored bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.patience, appendTime))
 	defer cancel()
 	for {
 		_, err := s.env.Emit.Append(ctx, e)
 		if err == nil {
-			return
+			return true
 		}
 		s.env.Log.Warn("event not stored yet", "event", e.Name, "call", e.CallID, "err", err)
 		select {
 		case <-ctx.Done():
 			s.env.Log.Error("event dropped: the ledger has no record of it", "event", e.Name, "call", e.CallID, "dropped", s.dropped.Add(1), "err", err)
-			return
+			return false
 		case <-time.After(time.Second):
 		}
 	}

@@ -371,6 +371,51 @@ func TestDropped(t *testing.T) {
 	}
 }
 
+// TestClosedDropped shows that a sweep records once that a proxy is closed if its broker
+// could not, and then removes its journal.
+func TestClosedDropped(t *testing.T) {
+	b := newBroker(t, filepath.Join(t.TempDir(), "i"), "a.example")
+	if err := os.Mkdir(b.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := &outage{Log: b.log}
+	b.patience, b.env.Emit.Log = time.Millisecond, log
+	out, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}, b.allowed, 1)
+	if refusal != "" || err != nil {
+		t.Fatal(refusal, err)
+	}
+	log.on.Store(true)
+	b.closeAll()
+	if err := b.sweep(t.Context()); !errors.Is(err, errOutage) {
+		t.Error("a sweep without a ledger:", err)
+	}
+	log.on.Store(false)
+	for range 2 {
+		if err := b.sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(b.events(), " "); got != "egress_opened egress_closed:restarted" {
+		t.Error(got)
+	}
+	if _, err := os.Stat(out.Socket + note); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// outage is a log that appends nothing while on is set.
+type outage struct {
+	eventlog.Log
+	on atomic.Bool
+}
+
+func (o *outage) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	if o.on.Load() {
+		return 0, errOutage
+	}
+	return o.Log.Append(ctx, subject, id, data)
+}
+
 // TestJournalPath shows that a journal contains at most the first maxNoted bytes of a
 // path.
 func TestJournalPath(t *testing.T) {
