@@ -193,9 +193,10 @@ func (s *Store) change(f func(data map[string]record) error) error {
 
 // MoveTo moves the values whose names begin with prefix to another store, under their
 // names without the prefix. A value whose name exists there is only removed here. Each
-// value is durable in the other store before it is removed here. After an error, no value
-// is removed here, and MoveTo can be repeated. A value in the other store that does not
-// decrypt is an error: it must not be replaced by an older one.
+// value is durable in the other store before it is removed here. A deleted value stays
+// deleted, and an erased name stays erased. After an error, no value is removed here, and
+// MoveTo can be repeated. A value in the other store that does not decrypt is an error: it
+// must not be replaced by an older one.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
@@ -204,11 +205,11 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 		} else if !errors.Is(err, ErrNotFound) {
 			return err
 		}
-		v, err := s.Get(name)
+		r, v, err := s.newest(name)
 		if err != nil {
 			return err
 		}
-		if err := to.Put(strings.TrimPrefix(name, prefix), v); err != nil {
+		if err := to.adopt(strings.TrimPrefix(name, prefix), v, &r); err != nil {
 			return err
 		}
 	}
@@ -223,9 +224,36 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 	})
 }
 
+// adopt stores the value v of a record of another store as the first version of a name,
+// deleted or erased if the record is. The error is backend.ErrConflict if the name exists.
+func (s *Store) adopt(name string, v []byte, from *record) error {
+	return s.change(func(data map[string]record) error {
+		if _, exists := data[name]; exists {
+			return backend.ErrConflict
+		}
+		r, err := s.seal(name, 1, v)
+		if err != nil {
+			return err
+		}
+		r.Bound, r.Created, r.Deleted, r.Erased = true, s.now().UTC(), from.Deleted, from.Erased
+		data[name] = r
+		return nil
+	})
+}
+
+// newest returns the newest record of a name and its decrypted value, also of a deleted or
+// erased one, or ErrNotFound.
+func (s *Store) newest(name string) (r record, v []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err = s.get(name)
+	return s.data[name], v, err
+}
+
 // Rename gives an owner to all values whose names have none, in one write: after a crash,
 // all of them have their old names or all have their new ones. A value whose new name
-// exists is only removed, so a destroyed value stays destroyed. After an error, nothing
+// exists is only removed, so a destroyed value stays destroyed; a deleted value stays
+// deleted, and an erased name stays erased. After an error, nothing
 // has changed, and Rename can be repeated.
 func (s *Store) Rename(owner string) error {
 	old, added := []string{}, map[string]record{}
@@ -240,13 +268,16 @@ func (s *Store) Rename(owner string) error {
 		} else if !errors.Is(err, ErrNotFound) {
 			return err
 		}
-		v, err := s.Get(name)
+		from, v, err := s.newest(name)
 		if err != nil {
 			return err
 		}
-		if added[to], err = s.seal(to, 1, v); err != nil {
+		r, err := s.seal(to, 1, v)
+		if err != nil {
 			return err
 		}
+		r.Deleted, r.Erased = from.Deleted, from.Erased
+		added[to] = r
 	}
 	if len(old) == 0 {
 		return nil

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
 
 func TestStore(t *testing.T) {
@@ -266,6 +268,67 @@ func TestRename(t *testing.T) {
 			if v, err := s.Get(name); err != nil || string(v) != want {
 				t.Errorf("%s: %q %v, want %q", name, v, err, want)
 			}
+		}
+	}
+}
+
+// TestMarksKept checks that MoveTo and Rename revive neither a deleted value nor an erased
+// name, also after the store is opened again.
+func TestMarksKept(t *testing.T) {
+	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
+	marked := func(file, prefix string) *Store {
+		s := open(t, filepath.Join(dir, file), kek)
+		for _, name := range []string{"live", "deleted", "erased"} {
+			if err := s.Put("k/"+name, []byte("value")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(s.Backend().Delete(t.Context(), "k", "deleted"), s.Backend().Erase(t.Context(), "k", "erased")); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.change(func(data map[string]record) error { // to the names that the operation moves
+			for _, name := range []string{"live", "deleted", "erased"} {
+				old := data["k/"+name]
+				v, err := s.open("k/"+name, &old)
+				if err != nil {
+					return err
+				}
+				r, err := s.seal(prefix+name, old.Version, v)
+				if err != nil {
+					return err
+				}
+				r.Bound, r.Created, r.Deleted, r.Erased = old.Bound, old.Created, old.Deleted, old.Erased
+				delete(data, "k/"+name)
+				data[prefix+name] = r
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	renamed := marked("renamed", "")
+	if err := renamed.Rename("t"); err != nil {
+		t.Fatal(err)
+	}
+	from := marked("from", "x/t/")
+	if err := from.MoveTo(open(t, filepath.Join(dir, "to"), kek), "x/"); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"renamed", "to"} {
+		b := open(t, filepath.Join(dir, file), kek).Backend()
+		for name, want := range map[string]error{"live": nil, "deleted": backend.ErrDeleted, "erased": backend.ErrErased} {
+			if v, err := b.Get(t.Context(), "t", name, 0); !errors.Is(err, want) || (want == nil) != (string(v.Bytes) == "value") {
+				t.Errorf("%s: %s is %q, %v", file, name, v.Bytes, err)
+			}
+		}
+		if _, err := b.Put(t.Context(), "t", "erased", []byte("again"), backend.Any); !errors.Is(err, backend.ErrErased) {
+			t.Errorf("%s: storing under an erased name: %v", file, err)
+		}
+		if err := b.Restore(t.Context(), "t", "deleted"); err != nil {
+			t.Error(file, err)
+		} else if v, err := b.Get(t.Context(), "t", "deleted", 0); err != nil || string(v.Bytes) != "value" {
+			t.Errorf("%s: the restored value is %q, %v", file, v.Bytes, err)
 		}
 	}
 }
