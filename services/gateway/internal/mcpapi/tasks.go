@@ -51,7 +51,7 @@ const (
 	taskInputRequired = "input_required"
 	taskCompleted     = "completed"
 	taskFailed        = "failed"
-	taskCancelled     = "cancelled"
+	taskCancelled     = contract.Cancelled
 )
 
 // task describes a task, as the extension specifies it.
@@ -164,9 +164,12 @@ type taskRequest struct {
 	} `json:"params"`
 }
 
+// taskEdge serves requests about tasks.
+type taskEdge struct{ *edge }
+
 // tasks are the handlers of the requests about tasks. Each returns the result.
-var tasks = map[string]func(*edge, context.Context, *auth.Caller, *http.Request, *taskRequest) (any, error){
-	"tasks/get": (*edge).getTask, "tasks/update": (*edge).updateTask, "tasks/cancel": (*edge).cancelTask,
+var tasks = map[string]func(taskEdge, context.Context, *auth.Caller, *http.Request, *taskRequest) (any, error){
+	"tasks/get": taskEdge.getTask, "tasks/update": taskEdge.updateTask, "tasks/cancel": taskEdge.cancelTask,
 }
 
 // acknowledged is the result of tasks/update and tasks/cancel.
@@ -194,7 +197,7 @@ func (s *API) serveTask(c echo.Context, who *auth.Caller) (served bool, err erro
 	if wire := checkTask(r.Header, &req); wire != nil {
 		return true, respond(c, http.StatusBadRequest, req.ID, nil, wire)
 	}
-	e := &edge{API: s, tenant: who.Tenant}
+	e := taskEdge{&edge{API: s, tenant: who.Tenant}}
 	ctx, done := s.watch(r, who)
 	defer done()
 	res, err := handle(e, ctx, who, r, &req)
@@ -262,7 +265,7 @@ func errNoTask(id string) error {
 }
 
 // currentRound returns the current round of the caller's task.
-func (e *edge) currentRound(ctx context.Context, who *auth.Caller, id string) (*round, error) {
+func (e taskEdge) currentRound(ctx context.Context, who *auth.Caller, id string) (*round, error) {
 	q := e.Calls.Runner.Queries.In(who.Tenant)
 	first, err := q.Event(ctx, audit.ProposalQuery, id)
 	if err != nil {
@@ -298,7 +301,7 @@ func (e *edge) currentRound(ctx context.Context, who *auth.Caller, id string) (*
 }
 
 // outcome reads the outcome of a round, if it has one.
-func (e *edge) outcome(ctx context.Context, who *auth.Caller, x *round) (err error) {
+func (e taskEdge) outcome(ctx context.Context, who *auth.Caller, x *round) (err error) {
 	if x.last.Name != contract.EventEffectRecorded {
 		return nil
 	}
@@ -318,7 +321,7 @@ func (e *edge) outcome(ctx context.Context, who *auth.Caller, x *round) (err err
 }
 
 // getTask handles tasks/get.
-func (e *edge) getTask(ctx context.Context, who *auth.Caller, _ *http.Request, req *taskRequest) (any, error) {
+func (e taskEdge) getTask(ctx context.Context, who *auth.Caller, _ *http.Request, req *taskRequest) (any, error) {
 	x, err := e.currentRound(ctx, who, req.Params.TaskID)
 	if err != nil {
 		return nil, err
@@ -383,7 +386,7 @@ func (t *task) end(x *round) (err error) {
 
 // updateTask handles tasks/update: it proposes the next round with the answers that the
 // task waits for. Others are ignored.
-func (e *edge) updateTask(ctx context.Context, who *auth.Caller, r *http.Request, req *taskRequest) (any, error) {
+func (e taskEdge) updateTask(ctx context.Context, who *auth.Caller, r *http.Request, req *taskRequest) (any, error) {
 	x, err := e.currentRound(ctx, who, req.Params.TaskID)
 	if err != nil {
 		return nil, err
@@ -427,7 +430,7 @@ func (e *edge) updateTask(ctx context.Context, who *auth.Caller, r *http.Request
 }
 
 // cancelTask handles tasks/cancel.
-func (e *edge) cancelTask(ctx context.Context, who *auth.Caller, _ *http.Request, req *taskRequest) (any, error) {
+func (e taskEdge) cancelTask(ctx context.Context, who *auth.Caller, _ *http.Request, req *taskRequest) (any, error) {
 	x, err := e.currentRound(ctx, who, req.Params.TaskID)
 	if err != nil {
 		return nil, err
