@@ -129,12 +129,10 @@ func (s *Scripted) messages(w http.ResponseWriter, r *http.Request, body []byte)
 	out := sseOut{w, r}
 	message["content"], message["stop_reason"] = []any{}, nil
 	out.send("message_start", map[string]any{"type": "message_start", "message": message})
-	start, delta := block, map[string]any{"type": "text_delta", "text": block["text"]}
+	start, delta := map[string]any{"type": "text", "text": ""}, map[string]any{"type": "text_delta", "text": block["text"]}
 	if block["type"] == "tool_use" {
 		input, _ := json.Marshal(block["input"])
 		start, delta = map[string]any{"type": "tool_use", "id": block["id"], "name": block["name"], "input": map[string]any{}}, map[string]any{"type": "input_json_delta", "partial_json": string(input)}
-	} else {
-		start = map[string]any{"type": "text", "text": ""}
 	}
 	out.send("content_block_start", map[string]any{"type": "content_block_start", "index": 0, "content_block": start})
 	out.send("content_block_delta", map[string]any{"type": "content_block_delta", "index": 0, "delta": delta})

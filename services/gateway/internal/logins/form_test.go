@@ -1,6 +1,7 @@
 package logins
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,7 +38,8 @@ func TestForm(t *testing.T) {
 				}
 				return
 			}
-			if r, ok := err.(*refusal); !ok || r.status != tt.status {
+			var refused *refusal
+			if !errors.As(err, &refused) || refused.status != tt.status {
 				t.Fatal(form, err)
 			}
 		})

@@ -208,14 +208,15 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 // refuse returns a refusal with status 400.
-func refuse(code, text string) *refusal { return &refusal{http.StatusBadRequest, code, text} }
+func refuse(code, text string) error { return &refusal{http.StatusBadRequest, code, text} }
 
 // errCredentials is the error for a wrong name or password. It does not say which is wrong.
 var errCredentials = refuse(contract.OAuthGrant, "the name or the password is wrong")
 
 // failed responds with an error in the form of RFC 6749.
 func failed(c echo.Context, err error) error {
-	status, out := http.StatusBadRequest, oauthError{contract.OAuthServer, err.Error()}
+	var status int
+	out := oauthError{contract.OAuthServer, err.Error()}
 	var r *refusal
 	var e *apierr.Error
 	switch {
