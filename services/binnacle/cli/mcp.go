@@ -62,7 +62,7 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	}
 	defer upstream.Close()
 	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}}
-	caps.Logging = &mcp.LoggingCapabilities{} //nolint:staticcheck // deprecated in 2026-07-28; clients of older versions expect it
+	caps.Logging = &mcp.LoggingCapabilities{} // deprecated in 2026-07-28; clients of older versions expect it
 	srv := mcp.NewServer(own, &mcp.ServerOptions{Capabilities: caps})
 	// Requests are forwarded to the mesh even for unknown tools, so that the mesh
 	// records the denial of such a request.

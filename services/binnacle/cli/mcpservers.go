@@ -17,7 +17,7 @@ import (
 
 // serverOptions are the flags of mcp add.
 type serverOptions struct {
-	from, class, description  string
+	from, class               string
 	bare, sse, perSession     bool
 	include, exclude, headers []string
 	concurrency               int
