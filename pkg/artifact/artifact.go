@@ -1,6 +1,6 @@
 // Package artifact stores and reads the bytes of artifacts: files that calls make or
 // read, of any size. The bytes are divided into parts of PartSize, which are stored under
-// the random id of one upload, and followed by an index of the parts' SHA-256 digests.
+// the id of one upload, and followed by an index of the parts' SHA-256 digests.
 // Parts are never overwritten: a Store refuses a second part under a key. An Object names
 // the upload, the digest of the whole content and that of the index, so that a reader
 // verifies every part that it reads, also of a range, without reading the rest. At most a
@@ -66,6 +66,20 @@ type Object struct {
 
 // NewUpload returns the id of a new upload.
 func NewUpload() string { return contract.IDUpload + rand.Text() }
+
+// inline begins the ids of InlineUpload after contract.IDUpload. rand.Text returns no
+// lower-case letters.
+const inline = "inline-"
+
+// InlineUpload returns the id of the upload of the content that is in the arguments of a
+// call. It depends on the call only, so a call that runs again stores no second upload.
+func InlineUpload(tenant, session, call string) string {
+	sum := sha256.Sum256([]byte(tenant + "\x00" + session + "\x00" + call))
+	return contract.IDUpload + inline + hex.EncodeToString(sum[:16])
+}
+
+// IsInline reports whether an id has the form of those of InlineUpload.
+func IsInline(upload string) bool { return strings.HasPrefix(upload, contract.IDUpload+inline) }
 
 // ID returns the id of the artifact with a digest, or "" if the digest is malformed. The
 // id contains the digest: equal content has the same id.

@@ -28,14 +28,14 @@ type Writer struct {
 	free   chan []byte
 }
 
-// NewWriter returns a writer of a new upload of a tenant by a service. The content has at
+// NewWriter returns a writer of an upload of a tenant by a service. The content has at
 // most limit bytes; 0 means MaxSize. If ctx ends, Write and Close fail. The parts of an
 // upload that is not completed remain until the collector removes them.
-func NewWriter(ctx context.Context, s Store, tenant, service string, limit int64) *Writer {
+func NewWriter(ctx context.Context, s Store, tenant, service, upload string, limit int64) *Writer {
 	if limit <= 0 || limit > MaxSize {
 		limit = MaxSize
 	}
-	o := Object{Tenant: tenant, Service: service, Upload: NewUpload()}
+	o := Object{Tenant: tenant, Service: service, Upload: upload}
 	w := &Writer{store: s, object: o, limit: limit, prefix: prefix(tenant, service, o.Upload), whole: sha256.New(), free: make(chan []byte, inFlight+1)}
 	w.puts, w.ctx = errgroup.WithContext(ctx)
 	w.puts.SetLimit(inFlight)
@@ -126,7 +126,13 @@ func (w *Writer) Close() (Object, error) {
 // Write stores the content of a reader as a new upload of a tenant by a service; see
 // NewWriter and Writer.Close. It also returns the errors of the reader.
 func Write(ctx context.Context, s Store, tenant, service string, limit int64, r io.Reader) (Object, error) {
-	w := NewWriter(ctx, s, tenant, service, limit)
+	return WriteAs(ctx, s, tenant, service, NewUpload(), limit, r)
+}
+
+// WriteAs is like Write, with the id of the upload. It may be repeated with the same
+// content. For other content it returns ErrExists.
+func WriteAs(ctx context.Context, s Store, tenant, service, upload string, limit int64, r io.Reader) (Object, error) {
+	w := NewWriter(ctx, s, tenant, service, upload, limit)
 	if _, err := io.Copy(w, r); err != nil {
 		_ = w.puts.Wait() // the error of the copy is the first one
 		return Object{}, err

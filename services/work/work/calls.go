@@ -2,6 +2,7 @@ package work
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -87,18 +88,15 @@ func failed(err error) execute.Result {
 	return execute.Fail(contract.CodeArtifactFailed, "%v", err)
 }
 
-// put executes artifact.put. The upload is verified before the artifact is recorded. If a
-// call with an upload runs again, put returns the result of what it has recorded. If a
-// call with content runs again, put stores the content as another upload.
+// put executes artifact.put. The upload is verified before the artifact is recorded. If the
+// call runs again, put returns the result of what it has recorded.
 func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Result {
-	if a.Upload != "" {
-		u, err := recorded(ctx, s, w, a.Upload)
-		if err != nil {
-			return failed(err)
-		}
-		if u != nil {
-			return stored(ctx, s, w, u)
-		}
+	u, err := recorded(ctx, s, w, cmp.Or(a.Upload, inlineUpload(w)))
+	if err != nil {
+		return failed(err)
+	}
+	if u != nil {
+		return stored(ctx, s, w, u)
 	}
 	o, res := s.object(ctx, w, a)
 	if res.ErrorCode != "" {
@@ -112,7 +110,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	if _, err := s.env.Emit.Append(ctx, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the artifact cannot be recorded: %v", err)
 	}
-	u, err := recorded(ctx, s, w, o.Upload)
+	u, err = recorded(ctx, s, w, o.Upload)
 	if err != nil {
 		return failed(err)
 	}
@@ -120,6 +118,11 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 		return execute.Fail(contract.CodeArtifactFailed, "the artifact was recorded and is not in the view")
 	}
 	return stored(ctx, s, w, u)
+}
+
+// inlineUpload returns the id of the upload of the content in a call's arguments.
+func inlineUpload(w *execute.Work) string {
+	return artifact.InlineUpload(w.Event.Tenant, w.Event.Session, w.Call.ID)
 }
 
 // recorded returns the upload that a call has recorded; see shelf.View.Recorded.
@@ -160,7 +163,10 @@ func (s *Service) object(ctx context.Context, w *execute.Work, a *args) (artifac
 				return artifact.Object{}, execute.Fail(contract.CodeInvalidInput, "/content: is not standard base64")
 			}
 		}
-		o, err := artifact.Write(ctx, s.store, tenant, services.Work, maxInline, bytes.NewReader(content))
+		o, err := artifact.WriteAs(ctx, s.store, tenant, services.Work, inlineUpload(w), maxInline, bytes.NewReader(content))
+		if err == nil {
+			err = checkBegun(ctx, s, &o, s.env.Emit.Now()) // an earlier run of the call may have stored it
+		}
 		if err != nil {
 			return o, failed(err)
 		}
@@ -169,6 +175,9 @@ func (s *Service) object(ctx context.Context, w *execute.Work, a *args) (artifac
 	o := artifact.Object{Tenant: tenant, Service: services.Gateway, Upload: a.Upload, Size: a.Size, Digest: a.Digest, Index: a.Index}
 	if err := o.Valid(); err != nil {
 		return o, execute.Fail(contract.CodeInvalidInput, "/%v", err)
+	}
+	if artifact.IsInline(a.Upload) { // it is that of another call's content
+		return o, execute.Fail(contract.CodeInvalidInput, "/upload: %s is not the id of an upload to the gateway", a.Upload)
 	}
 	if err := artifact.Verify(ctx, s.store, o); err != nil {
 		return o, failed(err)
