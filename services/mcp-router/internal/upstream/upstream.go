@@ -202,12 +202,21 @@ func Refusal(err error) *jsonrpc.Error {
 	return wire
 }
 
-// errorOf returns err as an *Error with the code of the outcome. An error that is none of
-// those below counts as the end of the session. errorOf returns the error of ctx if ctx
+// sent is the error of a request to the server; other errors of the function that Do runs
+// are not about the session.
+type sent struct{ error }
+
+// Unwrap returns the cause.
+func (e *sent) Unwrap() error { return e.error }
+
+// errorOf returns err as an *Error with the code of the outcome. An error of a request that
+// is none of those below counts as the end of the session, and any other one as an internal
+// error. errorOf returns the error of ctx if ctx
 // was cancelled, unless the server could not be reached or responded with an error.
 func errorOf(ctx context.Context, err error) error {
 	var e *Error
 	var dial *net.OpError
+	var request *sent
 	wire := Refusal(err)
 	switch {
 	case err == nil || errors.As(err, &e):
@@ -220,6 +229,8 @@ func errorOf(ctx context.Context, err error) error {
 		return &Error{contract.CodeUpstreamTimeout, "the server did not respond in time", err}
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case !errors.As(err, &request):
+		return &Error{contract.CodeInternal, fmt.Sprintf("the request to the server failed in mcp-router: %.512s", err), err}
 	}
 	return &Error{contract.CodeUpstreamCut, fmt.Sprintf("the session with the server ended before it responded: %.512s", err), err}
 }
@@ -394,6 +405,15 @@ func (s *Server) client(x *session) *mcp.Client {
 		notify(mcpdoc.Updated, r.Params)
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "binnacle", Version: s.cfg.Version}, o)
+	client.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			res, err := next(ctx, method, req)
+			if err != nil {
+				err = &sent{err}
+			}
+			return res, err
+		}
+	})
 	client.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			c, err := current()

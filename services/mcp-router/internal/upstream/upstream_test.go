@@ -1,8 +1,10 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -42,6 +44,11 @@ func TestFaults(t *testing.T) {
 	is("no response", contract.CodeUpstreamTimeout, call("hang"))
 	if d := time.Since(began); d > 5*time.Second {
 		t.Errorf("a request of 500 ms took %v", d)
+	}
+	own := errors.New("own error")
+	err := s.Do(t.Context(), "", http.Header{}, nil, func(context.Context, Session) error { return own })
+	if is("an error of the function", contract.CodeInternal, err); !errors.Is(err, own) {
+		t.Error(err)
 	}
 	is("an unknown tool, again", contract.CodeUpstreamRefused, call("nosuch"))
 	close(block)
@@ -125,4 +132,29 @@ func TestUnlisted(t *testing.T) {
 	visit(true, func(x Session, done func()) error { x.s.lists.Add(1); done(); return nil })
 	visit(true, compared)
 	visit(false, compared)
+}
+
+// TestCut checks the code of a request whose connection the server closes before it responds.
+func TestCut(t *testing.T) {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, nil)
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if bytes.Contains(b, []byte("tools/call")) {
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		inner.ServeHTTP(w, r)
+	}))
+	defer h.Close()
+	s := New(Config{URL: h.URL, Concurrency: 1, Timeout: 5 * time.Second, Version: "t"})
+	defer s.Close()
+	err := s.Do(t.Context(), "", http.Header{}, nil, func(ctx context.Context, x Session) error {
+		_, err := x.CallTool(ctx, &mcp.CallToolParams{Name: "x"})
+		return err
+	})
+	var e *Error
+	if !errors.As(err, &e) || e.Code != contract.CodeUpstreamCut {
+		t.Fatal(err)
+	}
 }
