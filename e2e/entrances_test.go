@@ -178,12 +178,16 @@ func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *ex
 	}
 }
 
-// hostileFrames publishes hostile events, and hostile frames to all services except
-// mcp-router and egress-broker, with the stolen identity of each service. It checks
-// that every process is still running.
+// hostileFrames publishes hostile events, and hostile frames to all services, with the
+// stolen identity of each service. It checks that every process is still running.
 func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
-	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "work": "work-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}
+	instances := []string{"gw1"}
+	for _, service := range harness.Services {
+		if service != "gateway" {
+			instances = append(instances, service+"-1")
+		}
+	}
 	for _, service := range harness.Services {
 		c := m.Connect(t, service)
 		i := 0

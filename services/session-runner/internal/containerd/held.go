@@ -274,9 +274,9 @@ func workSize(mib int64) oci.SpecOpts {
 
 // Adopt returns the container of a held sandbox that another process created, which no
 // longer runs. It kills the named commands if they run, because their output goes to
-// that process. The error is ErrGone if the container does not exist or does not run.
-// If Adopt returns an error, it has removed the container, unless the container could
-// not be loaded.
+// that process. The error is ErrGone if the container does not exist or does not run; what
+// was left of it has been removed. After another error, for example because containerd did
+// not respond, the container is as it was, and the caller may try again.
 func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 	r := h.r
 	rpc := r.ctx(context.Background())
@@ -304,11 +304,12 @@ func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 	if err == nil {
 		c.ended, err = watch(rpc, c.task)
 	}
-	if err != nil {
+	if errdefs.IsNotFound(err) || errors.Is(err, ErrGone) {
 		c.Remove()
-		if errdefs.IsNotFound(err) {
-			err = ErrGone
-		}
+		return nil, ErrGone
+	}
+	if err != nil {
+		c.Release()
 		return nil, err
 	}
 	for _, id := range commands {
