@@ -80,7 +80,7 @@ func checkParts(t *testing.T, path string) {
 	for _, c := range bom.Components {
 		parts[c.Name] = true
 	}
-	for _, want := range []string{"binnacle", "gateway", "policy", "std", "github.com/nats-io/nats.go", "github.com/open-policy-agent/opa"} {
+	for _, want := range []string{"binnacle", "gateway", "policy", "builtin", "std", "github.com/nats-io/nats.go", "github.com/open-policy-agent/opa"} {
 		if !parts[want] {
 			t.Errorf("%s is not listed", want)
 		}
