@@ -9,8 +9,7 @@ func (s *Store) Take(ctx context.Context) {
 	}
 }
 
-// Renew takes a snapshot of each view for which renew does when the ledger has tail
-// entries.
+// Renew calls renew for each view. tail is the number of entries of the ledger.
 func (s *Store) Renew(ctx context.Context, tail uint64) {
 	for _, k := range s.sources() {
 		s.renew(ctx, k, tail)

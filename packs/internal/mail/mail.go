@@ -172,7 +172,7 @@ func client(at, login string) (*gomail.Client, error) {
 	}
 	if user, password, ok := strings.Cut(login, ":"); ok && u.Scheme != "smtp+plain" {
 		mechanism := gomail.SMTPAuthAutoDiscover
-		if u.Scheme == "smtps" { // the client does not know that the connection is encrypted
+		if u.Scheme == "smtps" { // over a connection from a DialContextFunc, the automatic choice assumes no encryption and never selects PLAIN
 			mechanism = gomail.SMTPAuthPlain
 		}
 		options = append(options, gomail.WithSMTPAuth(mechanism), gomail.WithUsername(user), gomail.WithPassword(password))

@@ -93,11 +93,11 @@ func (l *authentic) outside(n uint64, d *contract.Decision) bool {
 }
 
 // permits checks the event at index n, with data d, against the rules about who governs
-// the mesh; c is the state of the event's call, or nil. It returns an error if the event
-// records that a call that outside reports succeeded, or if, after the opening of the
-// cell, the event allows a call of the cell's tenant and no document before it makes the
-// actor an operator at the time of the decision. Withdrawals are not taken into account,
-// because policy may not have read them when it decided.
+// the mesh; c is the state of the event's call, or nil. It returns an error in two cases:
+// the event records the success of a call for which outside is true; or, after the opening
+// of the cell, the event allows a call of the cell's tenant, and no document before it
+// makes the actor an operator at the time of the decision. Withdrawals are not taken into
+// account, because policy may not have read them when it decided.
 func (l *authentic) permits(n uint64, d *data, c *callState) error {
 	switch {
 	case d.recorded != nil && c != nil && c.outside && d.recorded.Effect.Status == contract.Succeeded:
@@ -119,8 +119,8 @@ func (l *authentic) operated(n uint64, d *contract.Decision) error {
 	return fmt.Errorf("allows a call of the cell by %s, who was not an operator at that time", d.Actor)
 }
 
-// note records, after the event at index n was applied to its call, whether the call is
-// one that outside reports, and the call's claim if a change names it as its cause.
+// note is called after the event at index n was applied to its call. It records the result
+// of outside for a decision, and the claim of a call that a change names as its cause.
 func (w *walk) note(n uint64, e *contract.Event, d *data, s *course) {
 	switch c := s.calls[e.CallID]; {
 	case d.allowed != nil:

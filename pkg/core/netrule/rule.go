@@ -66,7 +66,8 @@ func checkAll(rules []Rule, ceiling bool) error {
 	return nil
 }
 
-// check returns an error that begins with the name of the member that is invalid.
+// check returns an error if a rule is invalid, for a call or, if ceiling is true, for the
+// ceilings. The error begins with the name of the invalid member.
 func check(r *Rule, ceiling bool) error {
 	if err := checkHost(r.Host, ceiling); err != nil {
 		return err
@@ -107,8 +108,11 @@ func checkMembers(r *Rule) error {
 	if r.Port < 0 || r.Port > 65535 {
 		return fmt.Errorf("port: %d is not between 1 and 65535", r.Port)
 	}
-	if len(r.Methods) > MaxMembers || len(r.Paths) > MaxMembers {
-		return fmt.Errorf("methods: more than %d methods or paths; use several rules", MaxMembers)
+	if len(r.Methods) > MaxMembers {
+		return fmt.Errorf("methods: more than %d; use several rules", MaxMembers)
+	}
+	if len(r.Paths) > MaxMembers {
+		return fmt.Errorf("paths: more than %d; use several rules", MaxMembers)
 	}
 	for _, m := range r.Methods {
 		if !method(m) {

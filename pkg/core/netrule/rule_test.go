@@ -1,6 +1,7 @@
 package netrule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -160,8 +161,9 @@ func TestLimits(t *testing.T) {
 		"pattern": {Paths: []string{"/" + strings.Repeat("a", maxPattern)}},
 	} {
 		r.Host, r.Mode = "a.test", HTTP
-		if _, err := Compile([]Rule{r}); err == nil {
-			t.Errorf("a rule above the limit of %s compiles", name)
+		member := map[string]string{"pattern": "paths"}[name]
+		if _, err := Compile([]Rule{r}); err == nil || !strings.Contains(err.Error(), "egress[0]."+cmp.Or(member, name)+": ") {
+			t.Errorf("a rule above the limit of %s: %v", name, err)
 		}
 		if err := CheckCeiling([]Rule{r}); err == nil {
 			t.Errorf("a ceiling above the limit of %s is valid", name)

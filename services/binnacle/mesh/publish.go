@@ -149,8 +149,8 @@ func (p *Provisioner) exists(ctx context.Context, l eventlog.Log, tenant string)
 	return exists, err
 }
 
-// tenantExists reports whether a tenant exists. The tenant log, that of the mesh's first
-// root key, always exists; the cell's tenant exists if the cell was opened, and any
+// tenantExists reports whether a tenant exists. The tenant named log, which has the mesh's
+// first root key, always exists; the cell's tenant exists if the cell was opened, and any
 // other tenant if policy has recorded its creation.
 func tenantExists(ctx context.Context, l eventlog.Log, log, tenant string) (bool, error) {
 	switch tenant {

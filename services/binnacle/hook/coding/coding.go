@@ -31,7 +31,7 @@ type Settings struct {
 	Hosts        []string `json:"hosts"`         // hosts that may be contacted; ".example.com" is every host below example.com, "git:origin" a remote of git
 	Installs     []string `json:"installs"`      // command lines that may install packages
 	MCP          []string `json:"mcp"`           // kinds of tools of MCP servers that need no approval
-	Programs     []string `json:"programs"`      // programs that may run in strict mode
+	Programs     []string `json:"programs"`      // programs whose commands need no approval in strict mode, although they may change something
 	Search       bool     `json:"search"`        // whether searching the web needs no approval
 	Tools        []string `json:"tools"`         // tools of clients without effects
 	WriteFolders []string `json:"write_folders"` // folders outside of the workspace that may be written

@@ -24,7 +24,8 @@ type clientConn struct {
 	bad     atomic.Pointer[failure]
 }
 
-// readSize is the number of bytes that are read for a head or for the size of a chunk.
+// readSize is the maximum number of bytes of one read of what framing must check, such as
+// a head or the size of a chunk.
 const readSize = 4 << 10
 
 // Read implements net.Conn. It is not for concurrent use.

@@ -31,7 +31,7 @@ const (
 type share struct {
 	*Ledger
 	hold     *limit.Holding    // of the instance's allotment; nil = it has none
-	recalled []events.Block    // accounts that other instances have recalled and that answer has not returned yet
+	recalled []events.Block    // accounts whose unused amounts other instances have recalled and this instance has not returned yet; see answer
 	returned map[string]uint64 // sequence of the last allotment_returned, by allotment
 }
 

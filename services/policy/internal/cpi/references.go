@@ -10,8 +10,8 @@ import (
 )
 
 // Known is the set of names that exist in the mesh and that policies can refer to, with
-// the document that is to be activated. Unless Lenient is set, every name in that
-// document must exist, except sessions and functions of clients. A missing name in
+// the document that is to be activated. Unless Lenient is set, every name in that document
+// must exist, except sessions and functions of clients (client.*). A missing name in
 // another document, which is in force already, is only a warning, since it may have been
 // removed later.
 type Known struct {
@@ -70,7 +70,7 @@ func (c *checker) references() {
 		severity := "warning"
 		// A session exists only after its first call, and functions of clients are in no
 		// catalog, so a policy about them may be activated before they exist.
-		open := n.what == "session" || strings.HasPrefix(n.value, "client.") && n.what == "kind"
+		open := n.what == "session" || strings.HasPrefix(n.value, "client.") && (n.what == "kind" || n.what == "tool")
 		if k := c.s.Known; !open && n.layer == k.Layer && n.name == k.Name && !k.Lenient {
 			severity = "error"
 		}

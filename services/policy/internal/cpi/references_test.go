@@ -52,6 +52,7 @@ func TestReferences(t *testing.T) {
 		"this tenant":         {overlay("tenant", "acme_shop_prod"), ""},
 		"bundle, kind":        {Reference{At: "p.rego:3", Path: "input.kind", Value: "tool.cmd.lower"}, `p1 b p.rego:3: kind "tool.cmd.lower" does not exist; did you mean "tool.cmd.upper"?`},
 		"bundle, tool":        {Reference{Path: "input.tool", Value: "cmd.upper"}, ""},
+		"bundle, function":    {Reference{Path: "input.tool", Value: "client.lookup"}, ""},
 		"bundle, actor":       {Reference{Path: "input.actor", Value: "carol"}, `principal "carol" does not exist`},
 		"bundle, role":        {Reference{Path: "input.roles", Value: "boss"}, `role "boss" does not exist; there is approver, finance`},
 		"bundle, executor":    {Reference{Path: "input.about.executor", Value: "session-runer"}, `did you mean "session-runner"?`},

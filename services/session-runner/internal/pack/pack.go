@@ -327,8 +327,8 @@ func (m *manifest) check(file string) error {
 	return nil
 }
 
-// checkEgress sets the modes of rules that have none, and returns an error that names the
-// first invalid member of egress.
+// checkEgress sets the modes of rules that have none, and returns an error that names an
+// invalid member of egress, or egress itself if the tier has no network.
 func (m *manifest) checkEgress() error {
 	for i := range m.Egress {
 		r := &m.Egress[i]

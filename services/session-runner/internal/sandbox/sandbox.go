@@ -19,7 +19,7 @@ import (
 // Spec describes one run: the program, its environment and input, and the limits that
 // the decision permits.
 type Spec struct {
-	ID      string // unique id of the run; names its cgroup and folder
+	ID      string // unique id of the run; tier process names the cgroup and the folder of the run after it
 	Program *program.Program
 	Image   string // digest of the image in which the program runs; "" means none. Only tier container has images
 	DiskMiB int64  // size of each writable folder in MiB; 0 means DefaultDiskMiB

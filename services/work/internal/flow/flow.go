@@ -36,7 +36,8 @@ const maxOutputs = 64 << 20
 // Names lists the events that a run is folded from.
 var Names = []string{contract.EventPipelineStarted, contract.EventPipelineStepStarted, contract.EventPipelineStepEnded, contract.EventPipelineEnded}
 
-// Item is the state of one call of a step: of a step with map, that of one item.
+// Item is the state of one item of a step, that is, of its newest attempt. A step without
+// map has one item. Each attempt is a call of its own.
 type Item struct {
 	Attempt   int // number of the newest attempt, from 1; 0 before the first
 	CallID    string
