@@ -63,5 +63,22 @@ func TestVoid(t *testing.T) {
 		}()
 		want("al-4", 5, true)
 		want("al-4", 4, false)
+		// Load includes the last sequence, and one entry wakes every caller that waits.
+		var fresh Fence
+		if err := fresh.Load(t.Context(), log, 4); err != nil {
+			t.Fatal(err)
+		}
+		results := make(chan bool, 2)
+		for range 2 {
+			go func() {
+				void, err := fresh.Void(t.Context(), contract.Raw(`{"budget":{"allotment":"al-4"}}`), 5)
+				results <- void && err == nil
+			}()
+			synctest.Wait()
+		}
+		fresh.Apply(eventlog.Entry{Seq: 5, Subject: "evt.t.policy.gw1.allowed_judge.s-1"})
+		if !<-results || !<-results {
+			t.Error("an allotment that the last loaded entry closes is not void")
+		}
 	})
 }

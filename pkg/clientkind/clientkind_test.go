@@ -35,6 +35,7 @@ func TestMCP(t *testing.T) {
 		{"github", "create_issue", "client.mcp.github.create_issue"},
 		{"git.hub", "a b", "client.mcp.git_hub.a_b"},
 		{"", "", "client.mcp._._"},
+		{"azAZ09_-", "`{@[/:", "client.mcp.azAZ09_-.______"}, // both ends of each range, and their neighbours
 	} {
 		if got := clientkind.MCP(c.server, c.tool); got != c.want || clientkind.Family(got) != "client.mcp" {
 			t.Errorf("%q %q: %s, family %q", c.server, c.tool, got, clientkind.Family(got))

@@ -21,7 +21,13 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	s := &schemas{docs: comments{root: "../..", read: map[string]bool{}, byName: map[string]string{}}, named: map[string]object{}, types: map[string]reflect.Type{}}
+	write("gateway/openapi.json", document("../.."))
+	write("../../docs/reference/http.md", page())
+}
+
+// document returns the OpenAPI document. root is the folder of the repository.
+func document(root string) []byte {
+	s := &schemas{docs: comments{root: root, read: map[string]bool{}, byName: map[string]string{}}, named: map[string]object{}, types: map[string]reflect.Type{}}
 	paths, ids := map[string]object{}, map[string]bool{}
 	for _, op := range table {
 		if ids[op.id] {
@@ -52,8 +58,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	write("gateway/openapi.json", append(b, '\n'))
-	write("../../docs/reference/http.md", page())
+	return append(b, '\n')
 }
 
 // required holds the scope that each operation requires, from the table of routes.
