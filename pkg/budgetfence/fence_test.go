@@ -77,8 +77,10 @@ func TestVoid(t *testing.T) {
 			synctest.Wait()
 		}
 		fresh.Apply(eventlog.Entry{Seq: 5, Subject: "evt.t.policy.gw1.allowed_judge.s-1"})
-		if !<-results || !<-results {
-			t.Error("an allotment that the last loaded entry closes is not void")
+		for range 2 {
+			if !<-results {
+				t.Error("an allotment that the last loaded entry closes is not void")
+			}
 		}
 	})
 }

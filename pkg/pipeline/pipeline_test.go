@@ -3,6 +3,7 @@ package pipeline
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 // the value, text gets text, and values that are missing are dropped or are errors.
 func TestExpand(t *testing.T) {
 	scope := &Scope{Inputs: map[string]any{"n": json.Number("1"), "s": "x", "o": map[string]any{"a": []any{true, nil}}},
-		Steps: map[string]Ended{"one": {Status: "succeeded", Output: map[string]any{"text": "T", "list": []any{"p", map[string]any{"q": json.Number("2")}}}}, "not": {Status: "skipped"}},
+		Steps: map[string]Ended{"one": {Status: "succeeded", Output: map[string]any{"text": "T", "list": []any{"p", map[string]any{"q": json.Number("2")}}}}, "not": {Status: "skipped"}, "failed": {Status: "failed", Output: map[string]any{"code": "x"}}},
 		Item:  map[string]any{"id": "i"}, Index: 3}
 	for _, x := range []struct{ template, want, err string }{
 		{`{"a":"${{ inputs.n }}","b":"${{inputs.s}}"}`, `{"a":1,"b":"x"}`, ""},
@@ -25,7 +26,8 @@ func TestExpand(t *testing.T) {
 		{`"${{ steps.one.output.list[1].q }}"`, `2`, ""},
 		{`{"x":"${{ steps.one.output }}"}`, `{"x":{"list":["p",{"q":2}],"text":"T"}}`, ""},
 		{`"${{ steps.one.output.none }}"`, ``, "steps.one.output.none does not exist"},
-		{`"${{ steps.one.output.list[7] }}"`, ``, "does not exist"},
+		{`"${{ steps.one.output.list[2] }}"`, ``, "does not exist"},
+		{`"${{ steps.failed.output.code }}"`, `"x"`, ""},
 		{`{"x":"${{ steps.not.output.a }}","s":"${{ steps.not.status }}"}`, `{"s":"skipped"}`, ""},
 		{`{"x":"${{ steps.none.output.a }}"}`, ``, "has not ended"},
 		{`"${{ item.id }}-${{ index }}"`, `"i-3"`, ""},
@@ -77,6 +79,16 @@ func TestValidate(t *testing.T) {
 		step(`,"needs":["a"]`):                                                             `/steps/0/needs/0: "a" is no earlier step`,
 		step(`,"retry":{"attempts":0}`):                                                    "/steps/0/retry/attempts",
 		step(`,"retry":{"attempts":2,"delay_ms":-1}`):                                      "/steps/0/retry/delay_ms",
+		step(`,"input":{"a":"${{ steps }}"}`):                                              "/steps/0/input: \"steps\" is no reference",
+		step(`,"input":{"a":"${{ steps[0] }}"}`):                                           "/steps/0/input: \"steps[0]\" is no reference",
+		two(`"input":{"x":"${{ steps.a[0] }}"}`):                                           "/steps/1/input: \"steps.a[0]\" is no reference",
+		two(`"input":{"x":"${{ steps.a.error }}"}`):                                        "/steps/1/input: \"steps.a.error\" is no reference",
+		two(`"input":{"x":"${{ steps.a.status.x }}"}`):                                     "/steps/1/input: \"steps.a.status.x\" is no reference",
+		two(`"map":"${{ inputs.l }}","input":{"x":"${{ index.x }}"}`):                      "has an index",
+		`{"name":"x","steps":[{"id":"a","approval":"${{ steps.b.output }}"}]}`:             "/steps/0/approval: \"steps.b.output\": there is no step",
+		`{"name":"x","steps":[{"id":"a","approval":"go?","input":{}}]}`:                    "/steps/0/approval: a step with",
+		`{"name":"x","steps":[{"id":"a","approval":"go?","version":"v1"}]}`:                "/steps/0/approval: a step with",
+		`{"name":"x","steps":[{"id":"a","pack":"none","version":"v1"}]}`:                   "/steps/0/pack: the mesh has no pack",
 		step(`,"parallel":2`):                                                              "/steps/0/parallel",
 		step(`,"timeout_s":9999`):                                                          "/steps/0/timeout_s",
 		step(`,"approval":"x"`):                                                            "/steps/0/pack: give either",
@@ -115,6 +127,108 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestLimits checks the numbers of documents at both ends of their ranges, and those beyond
+// them.
+func TestLimits(t *testing.T) {
+	step := func(more string) string {
+		return `{"name":"x","steps":[{"id":"a","pack":"echo","map":"${{ inputs.l }}",` + more + `}]}`
+	}
+	steps := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`{"id":"a%d","pack":"echo"}`, i))
+		}
+		return `{"name":"x","steps":[` + strings.Join(all, ",") + `]}`
+	}
+	for _, x := range []struct {
+		doc         func(n int) string
+		least, most int
+		at          string
+	}{
+		{func(n int) string {
+			return fmt.Sprintf(`{"name":"x","timeout_s":%d,"steps":[{"id":"a","pack":"echo"}]}`, n)
+		}, 0, MaxTimeout, "/timeout_s"},
+		{steps, 1, MaxSteps, "/steps"},
+		{func(n int) string { return step(fmt.Sprintf(`"timeout_s":%d`, n)) }, 0, 3600, "/steps/0/timeout_s"},
+		{func(n int) string { return step(fmt.Sprintf(`"parallel":%d`, n)) }, 0, MaxParallel, "/steps/0/parallel"},
+		{func(n int) string { return step(fmt.Sprintf(`"retry":{"attempts":%d}`, n)) }, 1, MaxAttempts, "/steps/0/retry/attempts"},
+		{func(n int) string { return step(fmt.Sprintf(`"retry":{"attempts":2,"delay_ms":%d}`, n)) }, 0, 600000, "/steps/0/retry/delay_ms"},
+	} {
+		for n, valid := range map[int]bool{x.least - 1: false, x.least: true, x.most: true, x.most + 1: false} {
+			d, err := Parse([]byte(x.doc(n)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := d.Validate(nil)
+			if valid != (len(p) == 0) || !valid && p[0].Pointer != x.at {
+				t.Errorf("%s with %d: %v", x.at, n, p)
+			}
+		}
+	}
+	most := `{"name":"x","description":"`
+	most += strings.Repeat("x", MaxBytes-len(most)-len(`"}`)) + `"}`
+	if _, err := Parse([]byte(most)); err != nil {
+		t.Errorf("a document of %d bytes: %v", len(most), err)
+	}
+	if _, err := Parse([]byte(most + " ")); err == nil {
+		t.Errorf("a document of %d bytes is accepted", len(most)+1)
+	}
+	nested := func(open, end string, n int) []byte {
+		return []byte(strings.Repeat(open, n) + `"x"` + strings.Repeat(end, n))
+	}
+	for _, x := range [][2]string{{"[", "]"}, {`{"a":`, "}"}} { // the text is a level of its own
+		for n, valid := range map[int]bool{MaxNesting - 1: true, MaxNesting: false} {
+			v, err := Decode(nested(x[0], x[1], n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (&Document{}).CheckInputs(map[string]any{"a": v}); (err == nil) != valid {
+				t.Errorf("an input with %d times %s: %v", n, x[0], err)
+			}
+			if _, err := Expand(nested(x[0], x[1], n), &Scope{}); (err == nil) != valid {
+				t.Errorf("a template with %d times %s: %v", n, x[0], err)
+			}
+		}
+	}
+}
+
+// TestDefaults checks the numbers and the pack of steps that give none.
+func TestDefaults(t *testing.T) {
+	s := Step{Pack: "echo"}
+	if s.Timeout() != 60 || s.Width() != 4 || s.PackOf() != "echo" {
+		t.Error(s.Timeout(), s.Width(), s.PackOf())
+	}
+	s = Step{Approval: "go?", TimeoutS: 7, Parallel: 2}
+	if s.Timeout() != 7 || s.Width() != 2 || s.PackOf() != ApprovalPack {
+		t.Error(s.Timeout(), s.Width(), s.PackOf())
+	}
+}
+
+// TestCheckInputs checks that a required input may be null but not absent, and that a
+// placeholder is found at any depth.
+func TestCheckInputs(t *testing.T) {
+	d := &Document{Name: "p", Required: []string{"topic"}}
+	for inputs, want := range map[string]string{
+		`{"topic":null,"n":[1,{"a":"{{x}} {{ }}"}]}`: "",
+		`{"other":1}`:                          "/inputs/topic: is required by pipeline p",
+		`{"topic":"{{TOPIC}}"}`:                "/inputs/topic: the placeholder {{TOPIC}} was not replaced",
+		`{"topic":1,"n":[1,"a {{ X_1 }} b"]}`:  "/inputs/n: the placeholder {{ X_1 }} was not replaced",
+		`{"topic":1,"n":{"b":1,"a":"{{BC}}"}}`: "/inputs/n: the placeholder {{BC}} was not replaced",
+	} {
+		v, err := Decode([]byte(inputs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := d.CheckInputs(v.(map[string]any)); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", inputs, got, want)
+		}
+	}
+}
+
 // TestNeeds checks that a step without needs needs the one before it.
 func TestNeeds(t *testing.T) {
 	d, err := Parse([]byte(`{"name":"x","steps":[{"id":"a"},{"id":"b"},{"id":"c","needs":[]},{"id":"d","needs":["a","c"]}]}`))
@@ -146,6 +260,14 @@ func TestHolds(t *testing.T) {
 		`{"value":"${{ inputs.n }}","above":2,"below":4}`:        true,
 		`{"value":"${{ inputs.n }}","above":3}`:                  false,
 		`{"value":"${{ inputs.t }}","above":3}`:                  false,
+		`{"value":"${{ inputs.n }}","below":3}`:                  false,
+		`{"value":"${{ inputs.n }}","below":3.5}`:                true,
+		`{"value":"${{ inputs.n }}","above":2}`:                  true,
+		`{"value":"${{ inputs.n }}","above":2,"below":2}`:        false,
+		`{"value":["x"]}`:                                        true,
+		`{"value":{"a":1}}`:                                      true,
+		`{"value":{}}`:                                           false,
+		`{"value":1}`:                                            true,
 		`{"value":"${{ steps.a.status }}","equals":"succeeded"}`: true,
 	} {
 		var c Condition

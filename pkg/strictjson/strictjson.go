@@ -82,8 +82,8 @@ func list(doc []byte, of reflect.Type, at string) *Error {
 func object(doc []byte, t reflect.Type, at string) *Error {
 	known, names := map[string]reflect.Type{}, []string{}
 	for _, f := range reflect.VisibleFields(t) { // includes the fields of embedded structs
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Anonymous && name == "" || !f.IsExported() {
+		name := nameOf(f)
+		if f.Anonymous && name == "" || !f.IsExported() || inNamed(t, f.Index) {
 			continue
 		}
 		known[name], names = f.Type, append(names, name)
@@ -94,6 +94,22 @@ func object(doc []byte, t reflect.Type, at string) *Error {
 		}
 		return nil, "unknown member; known are " + strings.Join(names, ", ")
 	})
+}
+
+func nameOf(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// inNamed reports whether the field of t with an index belongs to an embedded struct with a
+// name of its own, in whose object the member is then.
+func inNamed(t reflect.Type, index []int) bool {
+	for i := 1; i < len(index); i++ {
+		if nameOf(t.FieldByIndex(index[:i])) != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // members checks each member of an object against the type that typeOf returns for its

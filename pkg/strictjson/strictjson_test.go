@@ -53,20 +53,29 @@ type Base struct {
 	ID string `json:"id"`
 }
 
+// Part is embedded under a name of its own.
+type Part struct {
+	Size int `json:"size"`
+}
+
 type composed struct {
 	Base
+	Part   `json:"part"`
 	N      int `json:"n"`
 	hidden int
 }
 
-// TestEmbedded shows that the members of an embedded struct are members of the document, and
-// that the struct itself and unexported fields are none.
+// TestEmbedded shows that the members of an embedded struct are members of the document,
+// unless it has a name of its own, and that the struct itself and unexported fields are
+// none.
 func TestEmbedded(t *testing.T) {
 	for doc, want := range map[string]string{
-		`{"id":"x","n":1}`: "",
-		`{"Base":{}}`:      "/Base: unknown member; known are id, n",
-		`{"":{}}`:          "/: unknown member; known are id, n",
-		`{"hidden":1}`:     "/hidden: unknown member; known are id, n",
+		`{"id":"x","n":1,"part":{"size":1}}`: "",
+		`{"part":{"id":1}}`:                  "/part/id: unknown member; known are size",
+		`{"Base":{}}`:                        "/Base: unknown member; known are id, part, n",
+		`{"size":1}`:                         "/size: unknown member; known are id, part, n",
+		`{"":{}}`:                            "/: unknown member; known are id, part, n",
+		`{"hidden":1}`:                       "/hidden: unknown member; known are id, part, n",
 	} {
 		var v composed
 		got := ""

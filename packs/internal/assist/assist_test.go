@@ -70,8 +70,8 @@ func failed(t *testing.T, err error, code, message string) {
 func TestRoute(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"recommendation":{"tool":"git.show","suggested_inputs":{"rev":"HEAD"},"why":"it shows one"},"alternatives":[{"tool":"git.log"},{"tool":"rm"}],"model":"another"}`: `{"recommendation":{"tool":"git.show","suggested_inputs":{"rev":"HEAD"},"why":"it shows one"},"alternatives":[{"tool":"git.log","suggested_inputs":{},"why":""}],"gap":"","model":"demo/echo"}`,
-		`{"recommendation":{"tool":"git.log","suggested_inputs":"none"},"alternatives":[{"tool":"git.log"},{"tool":"git.show"},{"tool":"git.log"},{"tool":"git.show"}]}`:        `{"recommendation":{"tool":"git.log","suggested_inputs":{},"why":""},"alternatives":[{"tool":"git.log","suggested_inputs":{},"why":""},{"tool":"git.show","suggested_inputs":{},"why":""},{"tool":"git.log","suggested_inputs":{},"why":""}],"gap":"","model":"demo/echo"}`,
-		`{"recommendation":{"tool":""},"gap":"a tool that sends letters"}`: `{"recommendation":{"tool":"","suggested_inputs":{},"why":""},"alternatives":[],"gap":"a tool that sends letters","model":"demo/echo"}`,
+		`{"recommendation":{"tool":"git.log","suggested_inputs":"none"},"alternatives":[{"tool":"git.log"},{"tool":"git.show"},{"tool":"git.log"},{"tool":"git.show"}]}`:    `{"recommendation":{"tool":"git.log","suggested_inputs":{},"why":""},"alternatives":[{"tool":"git.log","suggested_inputs":{},"why":""},{"tool":"git.show","suggested_inputs":{},"why":""},{"tool":"git.log","suggested_inputs":{},"why":""}],"gap":"","model":"demo/echo"}`,
+		`{"recommendation":{"tool":""},"gap":"a tool that sends letters"}`:                                                                                                  `{"recommendation":{"tool":"","suggested_inputs":{},"why":""},"alternatives":[],"gap":"a tool that sends letters","model":"demo/echo"}`,
 	} {
 		request := mesh(t, text)
 		out, err := Route(t.Context(), input())

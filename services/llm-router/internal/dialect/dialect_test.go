@@ -40,6 +40,7 @@ func TestFit(t *testing.T) {
 		"in camel case":       {small, ir.Request{Extra: extra("maxOutputTokens")}, "maxOutputTokens: "},
 		"in another case":     {small, ir.Request{Extra: extra("Thinking_Config")}, "Thinking_Config: "},
 		"with hyphens":        {small, ir.Request{Extra: extra("mcp-servers")}, "mcp-servers: "},
+		"a named tool":        {small, ir.Request{Tools: []ir.ToolDef{{Name: "a"}}}, ""},
 		"a nameless tool":     {small, ir.Request{Tools: []ir.ToolDef{{Name: "a"}, {}}}, "tools: "},
 		"a provider's tool":   {small, ir.Request{Tools: []ir.ToolDef{{Hosted: json.RawMessage(`{}`)}}}, ""},
 	} {

@@ -87,6 +87,9 @@ func TestMembers(t *testing.T) {
 	if err := m.TakeAll("a", &a, "b", &b, "none", &b, "c", &c); err != nil || a != 1 || b != "kept" || c != "x" || len(m) != 1 {
 		t.Errorf("%v: %d %q %q %v", err, a, b, c, m)
 	}
+	if err := m.TakeAll("d"); err != nil || len(m) != 1 {
+		t.Errorf("a name without a destination: %v %v", err, m)
+	}
 	for doc, want := range map[string]string{`{"a":"x"}`: "a: a string does not belong here", `{"a":[1]}`: "a: an array does not belong here", `{"a":{}}`: "a: an object does not belong here", `{"a":true}`: "a: a boolean does not belong here", `{"a":1.5}`: "a: a number does not belong here"} {
 		m, err := Split([]byte(doc))
 		if err != nil {

@@ -47,6 +47,7 @@ func TestPlan(t *testing.T) {
 		"a/x":     "a/x",
 		"z/x":     "",
 		"a/":      "",
+		"/x":      "",
 		"nothing": "",
 		"fast":    "a/small b/small<fallback:fast?timeout a/big<fallback:fast?timeout b/big<virtual:mixed",
 		"any":     "a/big b/big<virtual:mixed",
