@@ -51,7 +51,7 @@ func TestCallsPerSecond(t *testing.T) {
 	var c Calls
 	began := time.Unix(1000, 0)
 	many := func(at time.Duration, rate int64) (n int) {
-		for {
+		for n < 100 {
 			leave, exceeded, err := c.Enter("t", contract.Quota{CallsPerSecond: rate}, began.Add(at))
 			if err != nil {
 				if exceeded != CallsPerSecond {
@@ -62,6 +62,7 @@ func TestCallsPerSecond(t *testing.T) {
 			leave()
 			n++
 		}
+		return n
 	}
 	for _, x := range []struct {
 		at   time.Duration

@@ -482,12 +482,13 @@ func (s *State) Args(c Call) ([]byte, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("the document has no step %q", c.Step)
 	}
-	if st := &s.steps[i]; s.Doc.Steps[i].Map != "" && !st.ready {
-		list, err := s.list(&s.Doc.Steps[i], s.Scope())
-		if err != nil || c.Item >= len(list) {
-			return nil, errors.Join(err, errors.New("the list of the map has changed"))
+	for k := range i + 1 { // of a run that was loaded again, in which a step failed, Decide makes no items of maps
+		if s.Status(k) == "" && s.mayStart(k) {
+			s.prepare(k)
 		}
-		st.list = list
+	}
+	if s.Doc.Steps[i].Map != "" && c.Item >= len(s.steps[i].list) {
+		return nil, errors.New("the list of the map has changed")
 	}
 	return s.args(i, c.Item)
 }

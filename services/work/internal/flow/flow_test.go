@@ -17,6 +17,10 @@ type script struct {
 	t   *testing.T
 	seq uint64
 	now time.Time
+
+	log     []*contract.Event
+	args    map[string]string // of the calls, by id
+	outputs map[string]string
 }
 
 func begin(t *testing.T, doc string, inputs map[string]any) *script {
@@ -24,14 +28,16 @@ func begin(t *testing.T, doc string, inputs map[string]any) *script {
 	if err != nil || len(d.Validate(nil)) > 0 {
 		t.Fatal(err, d.Validate(nil))
 	}
-	return &script{State: New("c-run", d, inputs), t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	return &script{State: New("c-run", d, inputs), t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), args: map[string]string{}, outputs: map[string]string{}}
 }
 
 // apply applies an event.
 func (s *script) apply(name string, data []byte) {
 	s.t.Helper()
 	s.seq++
-	if err := s.Evolve(s.seq, &contract.Event{Name: name, Time: contract.Time(s.now), Data: data}); err != nil {
+	e := &contract.Event{Name: name, Time: contract.Time(s.now), Data: data}
+	s.log = append(s.log, e)
+	if err := s.Evolve(s.seq, e); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -41,6 +47,9 @@ func (s *script) decide() string {
 	s.t.Helper()
 	var out []string
 	for s.Ended == nil {
+		if len(out) > 1000 {
+			s.t.Fatalf("Decide returns actions without end: %v", out[:10])
+		}
 		a := s.Decide(s.now)
 		for _, e := range a.Ends {
 			out = append(out, e.Step+" "+e.Status)
@@ -48,6 +57,7 @@ func (s *script) decide() string {
 		}
 		for _, c := range a.Starts {
 			out = append(out, fmt.Sprintf("%s[%d]#%d %s", c.Step.ID, c.Item, c.Attempt, c.Args))
+			s.args[CallID(s.Run, c.Step.ID, c.Item, c.Attempt)] = string(c.Args)
 			s.apply(contract.EventPipelineStepStarted, contract.Bytes(&events.PipelineStepStarted{Attempt: int64(c.Attempt), Item: int64(c.Item), Run: s.Run, Step: c.Step.ID, CallID: CallID(s.Run, c.Step.ID, c.Item, c.Attempt)}))
 		}
 		if a.End != nil {
@@ -74,6 +84,7 @@ func (s *script) end(step string, item int, status, code, output string) {
 		if c.Step == step && c.Item == item {
 			s.apply(contract.EventPipelineStepEnded, contract.Bytes(s.Judge(c, status, code, 7)))
 			if status == contract.Succeeded {
+				s.outputs[c.CallID] = output
 				if err := s.Put(c, []byte(output)); err != nil {
 					s.t.Fatal(err)
 				}
@@ -88,6 +99,47 @@ func (s *script) want(text string) {
 	s.t.Helper()
 	if got := s.decide(); got != text {
 		s.t.Fatalf("got  %s\nwant %s", got, text)
+	}
+	s.reload()
+}
+
+// reload replaces the state by one that is built from the events and outputs alone, as an
+// instance does that continues the run, and checks that both have the same calls, actions
+// and output.
+func (s *script) reload() {
+	s.t.Helper()
+	live := s.State
+	s.State = New(live.Run, live.Doc, live.Inputs)
+	for i, e := range s.log {
+		if err := s.Evolve(uint64(i+1), e); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for _, c := range s.Lacking() {
+		if err := s.Put(c, []byte(s.outputs[c.CallID])); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if n := len(s.Lacking()); n > 0 {
+		s.t.Errorf("%d outputs are lacking after all were put", n)
+	}
+	if got, want := fmt.Sprint(s.Running()), fmt.Sprint(live.Running()); got != want {
+		s.t.Errorf("after a reload %s runs, before it %s", got, want)
+	}
+	for _, c := range s.Running() {
+		if args, err := s.Args(c); err != nil || string(args) != s.args[c.CallID] {
+			s.t.Errorf("after a reload %s[%d] has the arguments %s (%v), want %s", c.Step, c.Item, args, err, s.args[c.CallID])
+		}
+	}
+	if live.Ended != nil && live.Ended.Status == contract.Succeeded {
+		want, err := live.Output()
+		got, again := s.Output()
+		if fmt.Sprint(got, again) != fmt.Sprint(want, err) {
+			s.t.Errorf("after a reload the output is %v (%v), want %v (%v)", got, again, want, err)
+		}
+	}
+	if got, want := fmt.Sprint(s.Decide(s.now)), fmt.Sprint(live.Decide(s.now)); got != want {
+		s.t.Errorf("after a reload Decide returns %s, want %s", got, want)
 	}
 }
 
@@ -162,6 +214,99 @@ func TestRetry(t *testing.T) {
 	s.want("end failed timeout")
 }
 
+// TestRoom checks that at most maxRunning calls of a run are open at a time.
+func TestRoom(t *testing.T) {
+	var list []any
+	for i := range maxRunning {
+		list = append(list, i)
+	}
+	s := begin(t, fmt.Sprintf(`{"name":"x","steps":[{"id":"a","pack":"p","map":"${{ inputs.l }}","parallel":%d},{"id":"b","pack":"p","needs":[],"map":"${{ inputs.l }}","parallel":%[1]d}]}`, pipeline.MaxParallel), map[string]any{"l": list})
+	s.decide()
+	for range 3 {
+		if n := len(s.Running()); n != maxRunning {
+			t.Fatalf("%d calls run", n)
+		}
+		c := s.Running()[0]
+		s.end(c.Step, c.Item, contract.Succeeded, "", `1`)
+		s.decide()
+	}
+	s.reload()
+}
+
+// TestStarted checks the description of the steps with which a run begins.
+func TestStarted(t *testing.T) {
+	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p"},{"id":"b","approval":"go on?"},{"id":"c","pack":"q","needs":["a"],"map":"${{ steps.a.output.l }}"}]}`, nil)
+	want := `{"call_id":"c-run","digest":"d","name":"x","steps":[{"id":"a","mapped":0,"needs":[],"pack":"p"},{"id":"b","mapped":0,"needs":["a"],"pack":"pipeline.approve"},{"id":"c","mapped":1,"needs":["a"],"pack":"q"}]}`
+	if got := string(contract.Bytes(s.Started("d"))); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	s.want("a[0]#1 {}")
+	s.end("a", 0, contract.Succeeded, "", `{"l":[1]}`)
+	s.want(`b[0]#1 {"reason":"go on?","step":"b"}; c[0]#1 {}`)
+}
+
+// TestConditions checks steps that make no call, and what the steps after them receive.
+func TestConditions(t *testing.T) {
+	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p","if":{"value":"${{ inputs.on }}"}},{"id":"b","pack":"p","input":{"s":"${{ steps.a.status }}","v":"${{ steps.a.output.v }}"}}],"output":"${{ steps.b.output }}"}`, map[string]any{"on": false})
+	s.want(`a skipped; b[0]#1 {"s":"skipped"}`)
+	s.end("b", 0, contract.Succeeded, "", `[1]`)
+	s.want("end succeeded ")
+	if out, err := s.Output(); err != nil || fmt.Sprint(out) != "[1]" {
+		t.Error(out, err)
+	}
+	s = begin(t, `{"name":"x","steps":[{"id":"a","pack":"p","if":{"value":1,"in":2}}]}`, nil)
+	s.want("a failed; end failed invalid_input")
+}
+
+// TestItems checks the outputs of a map with an item that failed, which is optional, the
+// maximum of items, and that a call is not made again once a step has failed.
+func TestItems(t *testing.T) {
+	s := begin(t, `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}","optional":true},{"id":"b","pack":"p","input":{"l":"${{ steps.m.output }}","s":"${{ steps.m.status }}"}}]}`, map[string]any{"l": []any{1, 2}})
+	s.want("m[0]#1 {}; m[1]#1 {}")
+	s.end("m", 0, contract.Failed, "internal", "")
+	s.end("m", 1, contract.Succeeded, "", `"x"`)
+	s.want(`b[0]#1 {"l":[null,"x"],"s":"failed"}`)
+
+	doc := &pipeline.Step{Map: "${{ inputs.l }}"}
+	for n, valid := range map[int]bool{pipeline.MaxItems: true, pipeline.MaxItems + 1: false} {
+		list, err := New("c-run", &pipeline.Document{}, nil).list(doc, &pipeline.Scope{Inputs: map[string]any{"l": make([]any, n)}})
+		if (err == nil) != valid || valid && len(list) != n {
+			t.Errorf("a list of %d items: %v", n, err)
+		}
+	}
+	s = begin(t, `{"name":"x","steps":[{"id":"a","pack":"p"},{"id":"b","pack":"p","needs":[],"retry":{"attempts":2,"codes":["timeout"]}}]}`, nil)
+	s.want("a[0]#1 {}; b[0]#1 {}")
+	b := s.Running()[1]
+	if e := s.Judge(b, contract.TimedOut, "timeout", 1); e.RetryMS != 1000 {
+		t.Errorf("before the failure of another step: %+v", e)
+	}
+	if e := s.Judge(b, contract.Succeeded, "timeout", 1); e.RetryMS != 0 {
+		t.Errorf("a call that succeeded: %+v", e)
+	}
+	s.end("a", 0, contract.Failed, "internal", "")
+	if e := s.Judge(b, contract.TimedOut, "timeout", 1); e.RetryMS != 0 {
+		t.Errorf("after the failure of another step: %+v", e)
+	}
+}
+
+// TestContinued checks that a call has its arguments in a run that is loaded again after
+// another step failed, also if they contain the output of a map.
+func TestContinued(t *testing.T) {
+	s := begin(t, `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}"},{"id":"n","pack":"p","map":"${{ steps.m.output }}","input":{"i":"${{ item }}"}},{"id":"c","pack":"p","needs":[]},{"id":"b","pack":"p","needs":["m"],"input":{"l":"${{ steps.m.output }}"}}]}`, map[string]any{"l": []any{1, 2}})
+	s.want("m[0]#1 {}; m[1]#1 {}; c[0]#1 {}")
+	s.end("m", 0, contract.Succeeded, "", `"x"`)
+	s.end("m", 1, contract.Succeeded, "", `"y"`)
+	s.want(`n[0]#1 {"i":"x"}; n[1]#1 {"i":"y"}; b[0]#1 {"l":["x","y"]}`)
+	s.end("c", 0, contract.Failed, "internal", "")
+	s.want("stop")
+	if n := len(s.Running()); n != 3 {
+		t.Errorf("%d calls run", n)
+	}
+	if _, err := s.Args(Call{Step: "n", Item: 2}); err == nil {
+		t.Error("an item that the list does not have has arguments")
+	}
+}
+
 // TestForeign checks that events of another run, of unknown steps and of earlier attempts
 // change nothing.
 func TestForeign(t *testing.T) {
@@ -174,6 +319,28 @@ func TestForeign(t *testing.T) {
 		{Run: "c-run", Step: "a", Item: pipeline.MaxItems, Status: contract.Failed},
 	} {
 		s.apply(contract.EventPipelineStepEnded, contract.Bytes(d))
+	}
+	for _, d := range []*events.PipelineStepStarted{
+		{Run: "c-other", Step: "a", CallID: "c-x", Attempt: 2},
+		{Run: "c-run", Step: "b", CallID: "c-x", Attempt: 1},
+		{Run: "c-run", Step: "a", CallID: "c-x", Attempt: 1, Item: pipeline.MaxItems},
+		{Run: "c-run", Step: "a", CallID: "c-x", Attempt: 1, Item: -1},
+	} {
+		s.apply(contract.EventPipelineStepStarted, contract.Bytes(d))
+	}
+	for _, name := range []string{contract.EventPipelineStepStarted, contract.EventPipelineStepEnded, contract.EventPipelineEnded} {
+		if s.Evolve(99, &contract.Event{Name: name, Data: []byte(`{"run":1}`)}) == nil {
+			t.Errorf("invalid data of %s is no error", name)
+		}
+	}
+	if err := s.Put(Call{Step: "b"}, []byte(`{}`)); err != nil {
+		t.Errorf("the output of an unknown step: %v", err)
+	}
+	if _, err := s.Args(Call{Step: "b"}); err == nil {
+		t.Error("an unknown step has arguments")
+	}
+	if e := s.Judge(Call{Step: "b", Attempt: 1}, contract.Failed, "timeout", 1); e.RetryMS != 0 {
+		t.Errorf("a call of an unknown step is made again: %+v", e)
 	}
 	s.apply(contract.EventPipelineEnded, contract.Bytes(&events.PipelineEnded{Run: "c-other"}))
 	s.want("")
