@@ -26,7 +26,7 @@ var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied:
 	exitPending: "pending_approval", exitFork: "fork"}
 
 // errSilent is wrapped by an error that end does not print, because the command has
-// already printed its help.
+// already printed its help or its answer.
 var errSilent = errors.New("")
 
 // exitError is an error with an exit code.

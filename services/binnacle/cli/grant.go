@@ -30,7 +30,8 @@ type grantError struct {
 func (e *grantError) Error() string { return e.Description }
 
 // postForm sends a form to a route of the mesh that needs no credential, and decodes the
-// response into out unless that is nil. A refusal is a *grantError.
+// response into out unless that is nil. A response with a status other than 2xx is
+// returned as a *grantError.
 func postForm(ctx context.Context, c *env, path string, form url.Values, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base()+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -63,7 +64,8 @@ func postForm(ctx context.Context, c *env, path string, form url.Values, out any
 	return json.Unmarshal(raw, out)
 }
 
-// loginTokens logs in as the options of the command login say, and returns the tokens.
+// loginTokens logs in by the method that the options of the command login select, and
+// returns the tokens.
 func loginTokens(ctx context.Context, c *env, o *loginOptions) (*gateway.TokenResponse, error) {
 	form := url.Values{"client_id": {"cli"}, "tenant": {o.tenant}, "scope": {strings.Join(o.scopes, " ")}}
 	if o.user != "" {
@@ -129,7 +131,7 @@ func renewed(c *env, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer lock.Close() // which ends the lock
+	defer lock.Close() // releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}

@@ -27,8 +27,8 @@ func (o *hookTarget) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.project, "project", "", "`FOLDER` of a project: its configuration instead of the user's")
 }
 
-// target returns the configuration of a client. The hooks of a client call this program
-// with the options.
+// target returns where and how hooks are installed for a client. They call this program,
+// with the flags that are set if run is not nil.
 func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSet) (*install.Target, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -58,7 +58,7 @@ func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSe
 	return t, nil
 }
 
-// quoted returns a word as a shell reads it.
+// quoted returns s in quotes for a POSIX shell, or s itself if it needs no quotes.
 func quoted(s string) string {
 	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-:=+") == "" {
 		return s
@@ -124,7 +124,8 @@ func newHookUninstallCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// changeHooks shows a change of a client's configuration, and makes it if yes is set.
+// changeHooks shows the change of a client's configuration that installs the hooks or, if
+// installed is false, removes them. It makes the change if yes is set.
 func changeHooks(c *env, t *install.Target, yes, installed bool) error {
 	compute := t.Uninstall
 	if installed {

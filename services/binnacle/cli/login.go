@@ -58,8 +58,9 @@ type loginOptions struct {
 	scopes           []string
 }
 
-// runLogin obtains tokens by a login, or reads a token, checks that the mesh accepts it, stores it in a context and
-// makes that context current. Nothing is stored if the mesh does not accept the token.
+// runLogin obtains tokens by a login, or reads a token. It then checks that the mesh accepts it,
+// stores it in a context and makes that context current. Nothing is stored if the mesh does not
+// accept the token.
 func runLogin(ctx context.Context, c *env, o *loginOptions) error {
 	if c.given("token") {
 		return fail(exitUsage, "login reads the token from standard input: other users of this machine can see an argument")

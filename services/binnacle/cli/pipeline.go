@@ -196,8 +196,8 @@ func runPipeline(ctx context.Context, c *env, o *pipelineOptions, name string) e
 	return startRun(ctx, c, o, args, h)
 }
 
-// startRun starts a run, waits for its outcome unless it goes on by itself, and prints its
-// output or id.
+// startRun starts a run and prints its output. With the option async it does not wait for
+// the outcome, and prints the id of the run if there is no outcome yet.
 func startRun(ctx context.Context, c *env, o *pipelineOptions, args map[string]any, h http.Header) error {
 	if o.async {
 		h.Set("Prefer", "respond-async")

@@ -180,13 +180,14 @@ func (r *replayer) again(d *contract.Decision, ref *contract.Content, recalled *
 	return finding{redecided: true}
 }
 
-// besides are the views that are built beside the replay, each in a goroutine of its own.
+// besides are the views that are built concurrently with the replay, each in a goroutine of
+// its own.
 type besides struct {
 	views []*beside
 	wg    sync.WaitGroup
 }
 
-// beside is a view that is built beside the replay; its declaration sets Alone.
+// beside is a view that is built concurrently with the replay; its declaration sets Alone.
 type beside struct {
 	*rebuilding
 	reads *view.Selection

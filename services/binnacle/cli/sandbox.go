@@ -81,7 +81,8 @@ func sandboxSession(ctx context.Context, c *env, id string) (string, error) {
 	return "", fail(exitFailed, "no sandbox %s of yours; `binnacle sandbox list` shows them", id)
 }
 
-// inSandbox calls a tool for a sandbox. args gets the member sandbox.
+// inSandbox calls a tool for a sandbox, in the session of the sandbox. It sets the member
+// sandbox of args.
 func inSandbox(ctx context.Context, c *env, id, tool string, args map[string]any, out any) (json.RawMessage, error) {
 	in, err := sandboxSession(ctx, c, id)
 	if err != nil {

@@ -40,7 +40,8 @@ type Decision struct {
 	Pending    bool   `json:"-"` // the call waits for approval
 }
 
-// Refusal is the error for a call that policy denied.
+// Refusal is the error for a call that policy denied, or for another request that the mesh
+// rejected with a status 4xx.
 type Refusal struct {
 	Code, Reason, Message, Receipt string
 }

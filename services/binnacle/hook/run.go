@@ -61,7 +61,8 @@ func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 }
 
 // place returns where the agent of an event works. The workspace is the closest folder
-// above the current one with a repository, or else the current folder.
+// with a repository, from the current folder upwards to the home folder, or else the
+// current folder.
 func (r *Runner) place(client string, e *Event) *action.Place {
 	w := machine{}
 	cwd := w.Resolve(e.CWD)
@@ -124,8 +125,8 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 	return Verdict{Allowed: true}
 }
 
-// after reports the outcome of a tool call. A tool that ran without a permit is recorded
-// as an event of the session.
+// after reports the outcome of a tool call. If the tool ran without a permit, after
+// records that as an event of the session and returns an error.
 func (r *Runner) after(ctx context.Context, name string, place *action.Place, e *Event) error {
 	path := r.permitPath(name, e)
 	p, err := loadPermit(path)

@@ -15,7 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
 )
 
-// permit is what the hook after a tool needs to know of the one before it.
+// permit is the data that the hook before a tool stores for the hook after it.
 type permit struct {
 	IntentID   string       `json:"intent_id"`
 	ArgsDigest string       `json:"args_digest"`
@@ -41,7 +41,7 @@ func nameOf(s string) string {
 
 func (p *permit) save(path string) error { return saveJSON(path, p) }
 
-// saveJSON stores a document atomically in a file for its owner alone.
+// saveJSON stores a document atomically in a file that only its owner can access.
 func saveJSON(path string, doc any) error {
 	b, err := json.Marshal(doc)
 	if err != nil {

@@ -156,9 +156,9 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
-// signatures is the limit with which a process that runs a mesh remembers signatures (see
-// sign.Remember): several services of the process verify the signatures of a call, mostly
-// within a second.
+// signatures is the maximum number of verified signatures that a process that runs a mesh
+// caches (see sign.Remember). Several services of the process verify the signatures of a
+// call, mostly within a second.
 const signatures = 4096
 
 // Start starts a mesh and returns when its gateway accepts calls and every service has

@@ -223,10 +223,10 @@ func (r *reading) Ready() <-chan struct{} { return r.ready }
 func (r *reading) Pending() uint64        { return r.last.Load() - min(r.position.Load(), r.last.Load()) }
 
 // all advances the Lamport clock past every valid event on the ledger, so that a
-// revocation does not invalidate signatures made before it. The newest checkpoint
-// contains the highest Lamport time up to its size; only later events are read, without a
-// time limit: if audit did not run for a while, there may be many. The checkpoints are
-// those of the log that is named after the tenant log.
+// revocation does not invalidate signatures made before it. The newest checkpoint contains
+// the highest Lamport time up to its size; only later events are read, without a time
+// limit: if audit did not run for a while, there may be many. log is the name of the log
+// whose checkpoints are read.
 func (r *reading) all(ctx context.Context, c *bus.Conn, m *emit.Emitter, log string) error {
 	from, err := seeCheckpoint(ctx, c, m, log)
 	if err != nil {

@@ -162,7 +162,7 @@ func tenantExists(ctx context.Context, l eventlog.Log, log, tenant string) (bool
 	return recorded(ctx, l, bus.AggregateFilter(contract.CellTenant, services.Policy, contract.TenantKey(tenant)))
 }
 
-// cellFilter returns the filter of cell_opened on the ledger whose log is named after log.
+// cellFilter returns the filter of cell_opened on the ledger whose log has the name log.
 func cellFilter(log string) string { return bus.AggregateFilter(log, services.Provision, "cell") }
 
 // recorded reports whether the ledger has an event that matches filter.

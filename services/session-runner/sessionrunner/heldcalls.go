@@ -20,7 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 )
 
-// heldCall is a claimed call for a held sandbox, on the instance that holds it.
+// heldCall is a call for held sandboxes that this instance has claimed, or that another
+// instance has forwarded to it.
 type heldCall struct {
 	tenant, actor, session, id, kind string
 	cause                            *contract.Event // nil for a call that another instance has claimed
@@ -60,8 +61,8 @@ type heldArgs struct {
 	workArgs
 }
 
-// handle executes a call for held sandboxes. The view contains every event that was
-// stored before.
+// handle executes a call for held sandboxes, after it has read every event that was stored
+// before into the view.
 func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
 	c := &heldCall{tenant: w.Event.Tenant, actor: w.Event.Actor, session: w.Event.Session, id: w.Call.ID, kind: w.Call.Kind, cause: w.Event, wall: maxExecMS * time.Millisecond}
 	if err := json.Unmarshal(w.Args, &c.args); err != nil {
@@ -187,7 +188,8 @@ func stateOf(s *held.Sandbox) heldState {
 		Expires: contract.Time(s.Expires()), IdleMS: s.Data.IdleMS, MemoryMiB: s.Data.MemoryMib, Running: len(s.Running), Ended: s.Ended}
 }
 
-// list returns the caller's sandboxes, of all its sessions.
+// list returns the caller's sandboxes in all sessions. Those that have ended are omitted
+// unless the argument ended is true.
 func (h *holder) list(c *heldCall) execute.Result {
 	h.mu.Lock()
 	all := h.view.List(func(s *held.Sandbox) bool {
@@ -202,7 +204,7 @@ func (h *holder) list(c *heldCall) execute.Result {
 }
 
 // create creates a sandbox on this instance. sandbox_created is stored first, so that
-// instances which create sandboxes at a time agree on which ones exceed the limits.
+// instances that create sandboxes concurrently agree on which ones exceed the limits.
 func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox) execute.Result {
 	if h.runner == nil {
 		return execute.Fail(contract.CodeSandboxUnavailable, "a held sandbox needs tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
@@ -254,8 +256,8 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	return res
 }
 
-// image returns the image that a call names. A name that is not pinned is that of an archive,
-// and only a call whose argument unpinned is true may use it: policy decides on that
+// image returns the image that a call names. A name that no lock file pins is the name of an
+// archive, and only a call whose argument unpinned is true may use it: policy decides on that
 // argument. If the image cannot be used, image returns nil and the result of the call.
 func (h *holder) image(c *heldCall) (*containerd.HeldImage, execute.Result) {
 	lock, err := h.lock()
@@ -373,8 +375,8 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 	close(x.done)
 }
 
-// logs returns output of a command from a cursor on. With wait_ms it waits until there
-// is some, the command has ended or that time has passed.
+// logs returns output of a command from a cursor on. With wait_ms it waits until there is
+// output after the cursor, the command has ended or that time has passed.
 func logs(ctx context.Context, c *heldCall, b *box) execute.Result {
 	x := b.get(c.args.Exec)
 	if x == nil {

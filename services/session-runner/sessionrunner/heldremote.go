@@ -27,7 +27,7 @@ type remotes struct {
 	all map[[2]string]context.CancelFunc
 }
 
-// forward has a call executed by the instance that holds its sandbox.
+// forward sends a call to the instance that holds its sandbox, and returns the result.
 func (h *holder) forward(ctx context.Context, c *heldCall, args []byte) execute.Result {
 	to := c.sandbox.Holder
 	if runs, err := h.runs(ctx, to); err != nil {
@@ -122,7 +122,8 @@ func (h *holder) serve() {
 	})
 }
 
-// begin registers a call, and returns the function that ends it.
+// begin registers a call with the function that cancels it. The returned function calls stop
+// and removes the call.
 func (r *remotes) begin(key [2]string, stop context.CancelFunc) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

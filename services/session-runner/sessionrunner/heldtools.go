@@ -47,7 +47,7 @@ func isHeld(kind string) bool {
 // props, of which required are required.
 type heldTool struct {
 	kind, class, about, props, required, output string
-	ceiling                                     bool // the tool document has a sandbox, so that policy lowers the limits
+	ceiling                                     bool // the tool document states limits, which policy can lower
 }
 
 // sandboxProp is the property that names a sandbox.

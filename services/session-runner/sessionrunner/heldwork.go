@@ -21,7 +21,8 @@ import (
 )
 
 // The packs that work on the files of a held sandbox. The member clone_path of their
-// arguments is the folder that they work in; no path leads out of it.
+// arguments is the folder that they work in. The paths of the packs fs and git do not lead
+// out of it; commands and code are not restricted to it.
 const (
 	kindCommand   = "tool.cmd.run"
 	kindPython    = "tool.python.run"
@@ -75,7 +76,7 @@ const (
 	exitNothing  = 68
 )
 
-// within begins each script: it enters the folder $1 and checks that the path $2, of which
+// within begins the scripts: it enters the folder $1 and checks that the path $2, of which
 // the last parts need not exist, is not outside of it, even through a symbolic link. It sets
 // p to the path.
 const within = `root=$(cd -P -- "$1" 2>/dev/null && pwd) || exit 66
@@ -165,7 +166,7 @@ func fsRead(ctx context.Context, c *heldCall, b *box) execute.Result {
 	return output(doc)
 }
 
-// fsWrite writes a file and the folders that it is in.
+// fsWrite writes a file, and creates the folders that it is in.
 func fsWrite(ctx context.Context, c *heldCall, b *box) execute.Result {
 	data := []byte(c.args.Content)
 	if c.args.Base64 {
@@ -188,7 +189,7 @@ func fsDelete(ctx context.Context, c *heldCall, b *box) execute.Result {
 	return output(map[string]any{"deleted": true, "path": c.args.Path})
 }
 
-// fsList lists the files in a folder, without those in .git.
+// fsList lists the files in a folder, at most maxListed and without those in .git.
 func fsList(ctx context.Context, c *heldCall, b *box) execute.Result {
 	depth := "1"
 	if c.args.Recursive {
@@ -309,8 +310,8 @@ func gitLog(ctx context.Context, c *heldCall, b *box) execute.Result {
 // interpreters holds the command line before the code, by kind.
 var interpreters = map[string][]string{kindPython: {"python3", "-c"}, kindNode: {"node", "-e"}}
 
-// runCommand runs a command, or code with the interpreter of the kind. An exit code other
-// than 0 is a success.
+// runCommand runs a command, or code with the interpreter of the kind. The call succeeds
+// whatever the exit code is.
 func runCommand(ctx context.Context, c *heldCall, b *box) execute.Result {
 	argv := c.args.Command
 	if i := interpreters[c.kind]; i != nil {

@@ -124,9 +124,9 @@ func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder, lock func() (
 	return h
 }
 
-// run follows the events of held sandboxes, and ends those of this instance that are due,
-// until ctx ends. It calls ready when it has tried once to adopt the containers of instances
-// that have ended. Containers continue to run after run has returned.
+// run follows the events of held sandboxes, and ends the sandboxes of this instance that are
+// due, until ctx ends. It calls ready when it has tried once to adopt the containers of
+// instances that have ended. Containers continue to run after run has returned.
 func (h *holder) run(ctx context.Context, ready func()) error {
 	var from uint64
 	if err := eventlog.Retry(ctx, func() (err error) {
@@ -276,8 +276,9 @@ func (h *holder) check(ctx context.Context, s *held.Sandbox, b *box, now time.Ti
 	}
 }
 
-// drop ends the commands of a sandbox, and removes its container if remove is true. The end
-// of the sandbox, or its adoption by another instance, is recorded.
+// drop ends the commands of a sandbox, and removes its container if remove is true. Before
+// the call, the end of the sandbox or its adoption by another instance must have been
+// recorded.
 func (h *holder) drop(id string, remove bool) {
 	h.mu.Lock()
 	b := h.boxes[id]
@@ -298,10 +299,10 @@ func (h *holder) drop(id string, remove bool) {
 	}
 }
 
-// change appends the event that decide returns for the current state of a sandbox, which
-// decide gets and which is nil if it was not created. A nil document appends nothing.
-// cause is nil for an event that no call causes. from is a ledger sequence at or before
-// that of sandbox_created, or 0 for a new id.
+// change appends the event that decide returns for the current state of a sandbox; decide
+// gets nil if the sandbox was not created. A nil document appends nothing. cause is nil
+// for an event that no call causes. from is a ledger sequence at or before that of
+// sandbox_created, or 0 for a new id.
 func (h *holder) change(ctx context.Context, tenant, id string, from uint64, name string, cause *contract.Event, decide func(*held.Sandbox) (canon.Document, error)) error {
 	log := h.env.Emit.Log
 	return eventlog.Retry(ctx, func() error {
@@ -320,7 +321,7 @@ func (h *holder) change(ctx context.Context, tenant, id string, from uint64, nam
 	})
 }
 
-// end records the end of a sandbox, if it has none.
+// end records the end of a sandbox, unless it has ended.
 func (h *holder) end(ctx context.Context, s *held.Sandbox, call, reason string) error {
 	err := h.change(ctx, s.Tenant, s.ID, s.Seq, contract.EventSandboxEnded, nil, func(now *held.Sandbox) (canon.Document, error) {
 		if d := now.End(call, reason); d != nil {

@@ -18,9 +18,10 @@ const othersEvery = time.Minute
 // instances share.
 const heldInstance = "held"
 
-// sweepOthers starts to remove what instances of the mesh left that were killed and
-// not started again. What is removed was also there at the sweep before, and the
-// instance had no lease at either sweep. The returned function ends that.
+// sweepOthers starts sweeps that remove what was left by instances of the mesh that were
+// killed and not started again. A sweep removes only what the previous sweep also found,
+// if the instance had no lease at either sweep. The returned function stops the sweeps and
+// waits until none runs. Without tier "container", there are no sweeps.
 func (s *Service) sweepOthers(ctx context.Context) (stop func()) {
 	r, ok := s.closer.(*containerd.Runner)
 	if !ok {

@@ -43,9 +43,10 @@ func newQueue(runs, waiting int) *queue {
 // errQueueFull is the error of enter if too many calls wait, or too many of the tenant.
 var errQueueFull = errors.New("too many calls wait for a sandbox")
 
-// enter waits until a call may run, and returns the function that the caller must call when
-// the call no longer runs. If the call must wait, enter first calls waits with the number
-// of waiting calls, this one included, and with 0 when the call may run. It returns errQueueFull, or the error of ctx.
+// enter waits until a call may run, and returns the function that the caller must call when the
+// call no longer runs. If the call must wait, enter first calls waits with the number of waiting
+// calls, this one included, and with 0 when the call may run. It returns errQueueFull, or the
+// error of the gate, for example because ctx is done.
 func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(position int)) (leave func(), err error) {
 	q.mu.Lock()
 	position := q.present + 1 - q.runs
@@ -114,7 +115,8 @@ func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res
 }
 
 // report adds the state of the sandboxes to the health and the metrics of the instance. The
-// part is ready even without a tier, because only calls that demand the tier are refused.
+// part is ready even if a tier is missing, because only calls that require the tier are
+// refused.
 func (s *Service) report(env *run.Env) {
 	env.Report(func(ctx context.Context) run.Health {
 		running, waiting := s.queue.state()
@@ -152,7 +154,7 @@ func (s *Service) tiers(ctx context.Context) string {
 	return "tiers wasi and process; tier container is missing: no containerd socket is configured"
 }
 
-// remedy returns what makes a tier available.
+// remedy returns the instruction for making a tier available.
 func (s *Service) remedy(tier string) string {
 	if tier == containerd.TierMicroVM {
 		return "configure a containerd socket and session-runner.microvm.runtime (BINNACLE_MICROVM_RUNTIME) on the session-runner"

@@ -68,7 +68,7 @@ type Service struct {
 	held    *holder           // nil if no held sandboxes are offered
 	images  *containerd.Store // nil without tier "container"
 	from    *containerd.Registries
-	closer  io.Closer // of tier "container"; nil without it
+	closer  io.Closer // the runner of tier "container"; nil without it
 	queue   *queue
 	broken  error // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
@@ -159,8 +159,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return s.runHeld(ctx, x, ready)
 }
 
-// runHeld runs the executor and tends held sandboxes. It takes calls after it has adopted the
-// containers of an earlier process.
+// runHeld runs the executor and tends held sandboxes. It takes calls after it has tried once
+// to adopt the containers of instances that have ended.
 func (s *Service) runHeld(ctx context.Context, x *execute.Executor, ready func()) error {
 	tending, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last call has ended
 	defer stop()

@@ -54,7 +54,7 @@ func (p *Place) Session(event, prompt, transcriptDigest string) *Action {
 	return p.action(clientkind.Session, args)
 }
 
-// value returns JSON as it is, or as text if it is not JSON.
+// value returns raw unchanged if it is JSON, nil if it is empty, and otherwise its text.
 func value(raw json.RawMessage) any {
 	switch {
 	case len(raw) == 0:
@@ -169,7 +169,7 @@ func fileAction(kind string) func(*Place, map[string]any) *Action {
 }
 
 // searchAction is for tools that read below a folder, which is the current one if the
-// input names none. A pattern may lead out of the folder, and counts as a path then.
+// input names none. A pattern that can lead out of the folder is added as a path.
 func searchAction(p *Place, in map[string]any) *Action {
 	paths := []Path{p.locate(p.CWD, text(in, append(slices.Clone(pathMembers), "dir_path")...))}
 	for _, pattern := range []string{text(in, "pattern"), text(in, "glob", "include")} {

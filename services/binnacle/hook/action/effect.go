@@ -37,8 +37,8 @@ func init() {
 	}
 }
 
-// careful lists programs that only read unless an option begins with one of these
-// prefixes, which writes a file or runs a program.
+// careful lists programs that only read, unless one of their options begins with one of
+// these prefixes: such an option may write a file or run a program.
 var careful = map[string][]string{
 	"sort": {"-o", "--o", "--c", "-S", "-T", "--t"}, "tree": {"-o", "--o"}, "date": {"-s", "--s"}, "file": {"-C", "--com", "-m", "--m"}, "rg": {"--pre", "--hostname-bin", "-z", "--search-zip"}, "tail": nil,
 }
@@ -116,7 +116,7 @@ var unforeseeable = map[string]string{
 	"chroot": "runs a command in another root", "unshare": "runs a command in other namespaces", "nsenter": "runs a command in other namespaces", "su": "runs a command as another user", "script": "runs a command in a terminal", "coproc": "runs a coprocess", "ld.so": "runs a program through the loader",
 }
 
-func init() { // these run programs by files of the workspace, which is EffectRun
+func init() { // programs without a reason run what files of the workspace state, so their effect is EffectRun
 	for p, why := range unforeseeable {
 		if why == "" {
 			delete(unforeseeable, p)
@@ -129,8 +129,8 @@ func always(effect string) func(*scanner, *Command, string) string {
 	return func(*scanner, *Command, string) string { return effect }
 }
 
-// subcommands returns a handler for a program whose effect depends on its first argument
-// that is not an option.
+// subcommands returns a handler for a program whose effect depends on the first of its
+// arguments that is a key of effects. Without such an argument, the effect is other.
 func subcommands(other string, effects map[string]string) func(*scanner, *Command, string) string {
 	return func(_ *scanner, c *Command, _ string) string {
 		for _, a := range c.Args {
@@ -327,8 +327,9 @@ func (s *scanner) find(c *Command, _ string) string {
 	return effect
 }
 
-// sedEffect handles sed: a script that only prints a range of lines reads, everything else may
-// write files or run commands.
+// sedEffect handles sed. A script that only prints a range of lines has the effect EffectRead.
+// Every other script has the effect EffectWrite, and is opaque unless it is a plain
+// substitution.
 func sedEffect(s *scanner, c *Command, _ string) string {
 	if len(c.Args) >= 2 && c.Args[0] == "-n" && strings.Trim(c.Args[1], "0123456789,$p") == "" {
 		return EffectRead

@@ -41,7 +41,7 @@ type Place struct {
 type Path struct {
 	Path    string `json:"path"`
 	Secret  bool   `json:"secret"`  // the name is one of files with secrets
-	Guarded bool   `json:"guarded"` // the file configures agents, hooks or programs that run unseen
+	Guarded bool   `json:"guarded"` // the file configures agents or hooks, or names programs that other programs run
 	Zone    string `json:"zone"`    // a clientkind.Zone…
 }
 
@@ -92,7 +92,7 @@ var (
 )
 
 // secret reports whether a path has the name of a file with secrets, or is in a folder
-// that usually contains them.
+// that usually contains them. It returns false for a name with a suffix in sampleSuffix.
 func secret(name string) bool {
 	parts := strings.Split(strings.ToLower(filepath.ToSlash(name)), "/")
 	base := parts[len(parts)-1]

@@ -27,7 +27,7 @@ type Line struct {
 	Reads    []Path    `json:"reads"`
 	Writes   []Path    `json:"writes"`
 	Hosts    []string  `json:"hosts"`
-	Opaque   []string  `json:"opaque"` // what could not be determined, in words
+	Opaque   []string  `json:"opaque"` // descriptions of what could not be determined
 }
 
 const (
@@ -157,7 +157,8 @@ func (s *scanner) redirect(r *syntax.Redirect, here string) string {
 	return here
 }
 
-// paths adds a path, relative to each folder that may be current.
+// paths adds a path to list, once for each folder that may be current, relative to that
+// folder.
 func (s *scanner) paths(list *[]Path, name string) {
 	for _, dir := range s.dirs {
 		if at := s.locate(dir, name); !slices.Contains(*list, at) {
@@ -264,8 +265,8 @@ func (s *scanner) command(argv []string, here string) {
 	s.mentioned(&c)
 }
 
-// mentioned adds the paths and hosts that the arguments of a command name. Paths are
-// written ones if the command writes or deletes.
+// mentioned adds the paths and hosts that the arguments of a command name. The paths are
+// added to Reads, and also to Writes if the command writes or deletes.
 func (s *scanner) mentioned(c *Command) {
 	for _, a := range c.Args {
 		for _, name := range candidates(a) {

@@ -18,8 +18,8 @@ var files embed.FS
 const (
 	Off    = "off"    // no rules
 	Watch  = "watch"  // no rules; calls are recorded
-	Guard  = "guard"  // denies what harms
-	Strict = "strict" // denies what cannot be parsed
+	Guard  = "guard"  // denies harmful calls; escalates installs, connections and what cannot be parsed
+	Strict = "strict" // denies harmful calls and what cannot be parsed; escalates all but reading and editing in the workspace
 )
 
 // Modes lists the modes, from the least strict to the strictest.

@@ -28,7 +28,7 @@ type Target struct {
 	Client  string
 	Project string // folder of the project; empty = the user's configuration
 	Home    string // home folder of the user
-	State   string // folder in which the original files are kept
+	State   string // folder in which the original files are stored
 	Command string // command line that the client runs for a hook
 	Timeout int    // seconds after which the client stops waiting for the hook
 }
@@ -36,7 +36,7 @@ type Target struct {
 // layout describes where a client has its hooks.
 type layout struct {
 	user, project string   // path of the file below the home folder or the project
-	events        []string // events of which the hook is run, in the client's words
+	events        []string // events for which the hook runs, by the client's names
 	matched       []string // events whose groups have a matcher
 	perSecond     int      // unit of the timeout: 1 for seconds, 1000 for milliseconds
 	plugin        bool     // the file is a plugin of our own

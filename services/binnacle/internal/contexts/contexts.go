@@ -22,8 +22,8 @@ import (
 type Context struct {
 	Addr  string `json:"addr"`            // host:port, or a URL
 	Token string `json:"token,omitempty"` // bearer token
-	// Refresh is the refresh token of a login, with which Token is renewed once it expires,
-	// and Expires when that is. Both are zero without a login.
+	// Refresh is the refresh token of a login, with which Token is renewed. Expires is the
+	// time at which Token expires. Both are zero without a login.
 	Refresh string    `json:"refresh,omitempty"`
 	Expires time.Time `json:"expires,omitzero"`
 	CA      string    `json:"ca,omitempty"` // PEM file of the authorities for the mesh's certificate; empty: the system's

@@ -38,7 +38,7 @@ type Eraser struct {
 	last      uint64                         // last sequence of the stream SNAPSHOTS when it was read
 	held      map[string]map[contentKey]bool // content keys of the content in each snapshot, by the beginning of its subjects
 	destroyed map[contentKey]bool
-	uncertain map[string]bool // tenants of calls of which it is unknown which key they destroyed, if any; emptied by each pass that succeeds
+	uncertain map[string]bool // tenants of calls that may have destroyed a key whose id is not known; emptied by each pass that succeeds
 	position  uint64          // sequence up to which the ledger was read for destroyed keys
 }
 
@@ -198,9 +198,9 @@ func keysOf(line []byte) (keys []contentKey) {
 	return keys
 }
 
-// destructions reads the ledger from the position of the last call on. It adds the
-// content keys that were destroyed to x.destroyed, and the tenants of calls that may have
-// destroyed another key to x.uncertain.
+// destructions reads the ledger from the position of the last call on. It adds the content
+// keys that were destroyed to x.destroyed, and to x.uncertain the tenants of calls that
+// may have destroyed a key whose id is not known.
 func (x *Eraser) destructions(ctx context.Context) error {
 	if x.destroyed == nil {
 		x.destroyed, x.uncertain = map[contentKey]bool{}, map[string]bool{}

@@ -331,8 +331,8 @@ func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	return out, nil
 }
 
-// Open opens a ring that Init made. It returns an error if the folder has no root.kid,
-// or if private.Check does.
+// Open opens a ring that Init made. It returns an error if the folder has no root.kid, or
+// if private.Check returns an error.
 func Open(dir string) (*Ring, error) {
 	b, err := os.ReadFile(filepath.Join(dir, rootKID))
 	if err != nil {

@@ -178,8 +178,8 @@ func complete(r *Ring) error {
 	return nil
 }
 
-// hasUses reports whether the service has a signing key that was published for all its
-// uses, or of which docs, the trust documents of the ring, have no document.
+// hasUses reports whether the service has a signing key, and docs, the trust documents of
+// the ring, publish the key for all uses of the service or do not contain it.
 func hasUses(r *Ring, s *services.Service, docs []contract.TrustKey) (bool, error) {
 	seed, err := r.Seed(s.Name + signEnd)
 	if errors.Is(err, fs.ErrNotExist) {

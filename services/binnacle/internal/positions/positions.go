@@ -18,7 +18,7 @@ type Fold struct {
 	works []bus.Work
 	roles map[string][]role // results of rolesOf, by <service>.<event>
 	seed  maphash.Seed
-	open  []map[uint64]uint64   // by work: for each call with items that are not completed, the sequence of its first item, by the hash of the call's id
+	open  []map[uint64]uint64   // by work: the sequence of the first item of each call with items that are not completed, by the hash of the call's id
 	ended []map[uint64]struct{} // by work: hashes of the ids of the calls for which an event was found that completes the call's items
 	last  uint64
 }

@@ -168,13 +168,13 @@ func (c *Checker) rebuild(ctx context.Context, to uint64) error {
 	return nil // the ledger is shorter; check reports that
 }
 
-// share is the part of the time that the reading of the ledger may take: one in share.
+// share limits the reading of the ledger to 1/share of the time.
 const share = 10
 
 // pause returns the time to wait after n entries, so that at most Rate of them are read
-// per second, and the reading takes at most one share-th of the time. took is the time
-// since the first entry, in which work was the time without pauses. A server that is busy,
-// as while other views are rebuilt, is therefore read more slowly.
+// per second, and the reading takes at most 1/share of the time. took is the time since
+// the first entry, and work is took without the pauses. A server that is busy, as while
+// other views are rebuilt, is therefore read more slowly.
 func (c *Checker) pause(n int, took, work time.Duration) time.Duration {
 	rate := time.Duration(cmp.Or(c.Rate, 2000))
 	return max(time.Duration(n)*time.Second/rate, share*work) - took

@@ -52,7 +52,7 @@ func (e *MissingImage) Error() string {
 // Image describes a base image in the runner's namespace.
 type Image struct {
 	Digest  string `json:"digest"`
-	Name    string `json:"name,omitempty"` // name in the archive, which identifies nothing
+	Name    string `json:"name,omitempty"` // name in the archive, or the reference of a pulled image; for display only
 	Size    int64  `json:"size"`           // bytes in containerd's store, without the unpacked files
 	Created string `json:"created"`        // when it was imported, RFC 3339
 }
@@ -70,7 +70,7 @@ type Store struct {
 	ns       string
 	archives string                   // folder of image archives; "" means none
 	mesh     string                   // beginning of the names of the namespaces of the mesh's instances
-	ran      func(digest string) bool // reports whether this process ran the program
+	ran      func(digest string) bool // reports whether this process has prepared the program for a run
 
 	building sync.Mutex // serializes imports, builds and removals of images
 }
@@ -79,11 +79,12 @@ func (s *Store) ctx(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(context.WithoutCancel(ctx), s.ns)
 }
 
-// Import imports the images of an archive that containerd can read (an OCI image layout or
-// the output of docker save, as tar) and unpacks them. archive is the name of a file in
-// the folder of archives. If want is not "", the archive must contain the image with this
-// digest, and only that image is added. The names in the archive are not used: an image is
-// found by its digest alone.
+// Import imports the images for this platform of an archive that containerd can read (an
+// OCI image layout or the output of docker save, as tar) and unpacks them. archive is the
+// name of a file in the folder of archives. If want is not "", the archive must contain
+// the image with this digest, and only that image is added. The names in the archive are
+// not used: an image is found by its digest alone. If an image fails, Import returns those
+// that it added before, and the error.
 func (s *Store) Import(ctx context.Context, archive, want string) ([]Image, error) {
 	s.building.Lock()
 	defer s.building.Unlock()
@@ -214,9 +215,9 @@ func (s *Store) Images(ctx context.Context) ([]Image, error) {
 }
 
 // GC removes the base images whose digest is not in used, and the images of programs that
-// are neither in used nor were run by this process. With dry, it removes nothing. It
-// returns the base images that it removed or would remove. It touches only images that a
-// runner made in this namespace; blobs that other namespaces share remain.
+// are not in used and that this process has not prepared for a run. With dry, it removes
+// nothing. It returns the base images that it removed or would remove. It touches only
+// images that a runner made in this namespace; blobs that other namespaces share remain.
 func (s *Store) GC(ctx context.Context, used map[string]bool, dry bool) ([]Image, error) {
 	s.building.Lock()
 	defer s.building.Unlock()

@@ -36,7 +36,7 @@ const snapshotter = "overlayfs"
 // concurrent use.
 type Runner struct {
 	client   *containerd.Client
-	socket   string // of the daemon
+	socket   string // path of the daemon's socket
 	ns       string
 	fifoDir  string
 	uids     *sandbox.UIDs // nil if all runs share one user id
@@ -50,7 +50,7 @@ type Runner struct {
 	mu     sync.Mutex
 	images map[imageID]*image
 
-	keep func(id string) bool // other containers that a sweep does not remove; nil if there are none
+	keep func(id string) bool // reports whether a sweep must not remove a container that own does not have; nil means that it removes them all
 }
 
 // imageID identifies the image of a program.
@@ -59,18 +59,19 @@ type imageID struct {
 	base    string // digest of the base image; "" means none
 }
 
-// maxDiscards is the maximum number of containers that are removed at a time while runs
-// go on.
+// maxDiscards is the maximum number of containers that are removed concurrently after
+// their runs.
 const maxDiscards = 8
 
 // closeTime is the maximum time for the last sweep of a runner.
 const closeTime = 10 * time.Second
 
-// Open connects to the daemon and removes the containers and temporary snapshots that an
-// earlier process of the same instance did not remove. fifoDir must have the same path
-// for this process and for the daemon. The namespace is mesh and instance; mesh begins the
-// namespaces of all instances of a mesh, and of no other one. archives is the folder of image archives, or "".
-// warm is the maximum number of prepared containers.
+// Open connects to the daemon and removes the containers and temporary snapshots that an earlier
+// process of the same instance did not remove. fifoDir must have the same path for this process
+// and for the daemon. The namespace is mesh+instance; mesh must be a prefix of the namespaces of
+// all instances of a mesh, and of no other namespace. archives is the folder of image archives, or
+// "". warm is the maximum number of prepared containers; without a launcher for this architecture,
+// none are prepared.
 func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives string, warm int) (*Runner, error) {
 	ns := mesh + instance
 	uidDir := filepath.Join(fifoDir, "uids") // shared by the instances on a host
@@ -145,8 +146,8 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return r.runIn(ctx, s, "")
 }
 
-// runIn is Run with a containerd runtime; "" is containerd's default, which is that of tier
-// "container".
+// runIn is Run with a containerd runtime; "" means containerd's default runtime, which tier
+// "container" uses.
 func (r *Runner) runIn(ctx context.Context, s sandbox.Spec, runtime string) (sandbox.Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
@@ -298,7 +299,7 @@ func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts 
 	}
 }
 
-// withEnv sets the environment, and nothing else is in it.
+// withEnv sets the environment of the process to exactly env.
 func withEnv(env []string) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
 		s.Process.Env = env

@@ -39,8 +39,8 @@ func dial(socket string) (*containerd.Client, error) {
 	}))
 }
 
-// connected waits until a connection can carry requests, or was closed, for at most
-// connectTime.
+// connected waits until a connection can carry requests, was closed, or ctx is done, but
+// at most connectTime.
 func connected(ctx context.Context, conn *grpc.ClientConn) {
 	state := conn.GetState()
 	if state == connectivity.Ready {

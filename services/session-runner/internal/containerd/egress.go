@@ -36,8 +36,9 @@ var listeners = map[string][]byte{"amd64": listenerAMD64, "arm64": listenerARM64
 // there is none for it.
 func listenerELF(goarch string) []byte { return elf(launchers[goarch].machine, listeners[goarch]) }
 
-// wayOut is the folder on the host that a container for a run with egress has mounted. It
-// has a folder for the socket, and a file for the certificate authority of the call.
+// wayOut is the path of the folder on the host that is mounted in a container for a run
+// with egress; "" means that the container has no egress. The folder has a folder for the
+// socket, and a file for the certificate authority of the call.
 type wayOut string
 
 func (w wayOut) sockets() string   { return filepath.Join(string(w), "s") }
@@ -103,8 +104,8 @@ func (c *prepared) listener() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close()                                                                                         // and removes the socket
-	if err := errors.Join(os.Chmod(path, 0o666), in.SetDeadline(time.Now().Add(listenerTime))); err != nil { // no other container has the folder
+	defer in.Close()                                                                                         // removes the file of the socket too
+	if err := errors.Join(os.Chmod(path, 0o666), in.SetDeadline(time.Now().Add(listenerTime))); err != nil { // no other container has the folder mounted
 		return nil, err
 	}
 	message, err := startMessage([]string{listenerPath}, nil)

@@ -12,9 +12,11 @@ import (
 // after its processes have ended.
 type folders []int
 
-// openFolders opens the writable folders of a container by its first process. It returns
-// none where this process does not see the container's processes, which it recognizes by
-// the control group and the size of the folders.
+// openFolders opens the writable folders of a container through the folder of its first
+// process in /proc. It omits a folder that it cannot open. If this process does not see
+// the container's processes, pid may be another process; openFolders then returns nil or
+// omits the folders, because it compares the control group with id and the sizes with
+// sizeMiB.
 func openFolders(pid uint32, id string, sizeMiB int64) (out folders) {
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil || !bytes.Contains(groups, []byte(id)) {
@@ -35,7 +37,7 @@ func openFolders(pid uint32, id string, sizeMiB int64) (out folders) {
 	return out
 }
 
-// full reports whether a folder has no room left.
+// full reports whether one of the folders has no free space.
 func (f folders) full() bool {
 	for _, fd := range f {
 		var st unix.Statfs_t

@@ -62,12 +62,12 @@ type Held struct {
 	release func()
 
 	mu  sync.Mutex
-	cpu int64 // CPU time that Usage has returned, in milliseconds
+	cpu int64 // total CPU time in milliseconds at the last call of Usage, or at the adoption
 }
 
 // HeldImage is an image that held sandboxes can be created from.
 type HeldImage struct {
-	Digest   string // of its manifest
+	Digest   string // digest of its manifest
 	snapshot string
 	env      []string
 }
@@ -103,18 +103,18 @@ func (h *Holder) Host() string { return h.host }
 // OwnUID reports whether concurrent sandboxes and runs never share a user id.
 func (h *Holder) OwnUID() bool { return h.r.OwnUID() }
 
-// Sweep removes every container in the namespace, and what is left of one, for whose id
-// open returns false. open is called after the container was found.
+// Sweep removes each container in the namespace for whose id open returns false, and the
+// parts that remain of such a container. open is called after the container was found.
 func (h *Holder) Sweep(open func(id string) bool) error {
 	all := &Runner{client: h.r.client, socket: h.r.socket, ns: h.r.ns, keep: open}
 	return all.sweep(all.ctx(context.Background()))
 }
 
-// OpenImage returns the image with the given digest, once per process, with the first
-// process's program. If the namespace does not have the image, OpenImage adds it from
-// another instance's namespace or from the folder of archives. It returns a
-// *MissingImage if the image is in none of them, and ErrNoInit if this architecture
-// has no held sandboxes.
+// OpenImage returns the image with the given digest, to which it adds the program of the
+// first process. It prepares each image once per process. If the namespace does not have
+// the image, OpenImage adds it from another instance's namespace or from the folder of
+// archives. It returns a *MissingImage if the image is in none of them, and ErrNoInit if
+// this architecture has no held sandboxes.
 func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	r := h.r
 	if initCode == nil {
@@ -123,7 +123,7 @@ func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	if img := h.opened(want); img != nil {
 		return img, nil
 	}
-	h.store.building.Lock() // without h.mu, so that images that were opened before can be used
+	h.store.building.Lock() // h.mu is not held, so that images that were opened before can be used
 	defer h.store.building.Unlock()
 	if img := h.opened(want); img != nil {
 		return img, nil
@@ -179,7 +179,7 @@ func (r *Runner) withInit(ctx context.Context, parent string) (string, error) {
 		return "", err
 	}
 	root := snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})
-	work := checkPrefix + rand.Text() // another instance may do the same
+	work := checkPrefix + rand.Text() // a random name, because another instance may create the same snapshot
 	mounts, err := sn.Prepare(ctx, work, parent, root)
 	if err != nil {
 		return "", err
@@ -260,7 +260,7 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	return &Held{r: r, id: id, ctr: ctr, task: task, ended: ended, uidFact: fact, release: release}, nil
 }
 
-// workSize sets the size of /work, in which files may be executed.
+// workSize sets the size of /work and permits the execution of files in it.
 func workSize(mib int64) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
 		for i := range s.Mounts {
@@ -273,10 +273,11 @@ func workSize(mib int64) oci.SpecOpts {
 }
 
 // Adopt returns the container of a held sandbox that another process created, which no
-// longer runs. It kills the named commands if they run, because their output goes to
-// that process. The error is ErrGone if the container does not exist or does not run; what
-// was left of it has been removed. After another error, for example because containerd did
-// not respond, the container is as it was, and the caller may try again.
+// longer runs. It kills those of the commands with the given ids that still run, because
+// their output goes to that process. The error is ErrGone if the container does not exist
+// or does not run; what was left of it has been removed. After another error, for example
+// because containerd did not respond, the container is as it was, and the caller may try
+// again.
 func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 	r := h.r
 	rpc := r.ctx(context.Background())
@@ -321,8 +322,8 @@ func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 }
 
 // endCommand kills and deletes a process that an earlier process of the session-runner
-// started. containerd.WithProcessKill has no effect on it, because the client does not
-// know its process id.
+// started. containerd.WithProcessKill has no effect on it, because the client has no
+// process id for it.
 func (h *Held) endCommand(ctx context.Context, id string) error {
 	proc, err := h.task.LoadProcess(ctx, id, nil)
 	if err != nil {
@@ -357,7 +358,7 @@ func (h *Held) Remove() {
 }
 
 // Release gives up the container without removing it. Its user id may then be given to
-// another sandbox or run, unless the process that adopted it has it.
+// another sandbox or run, unless the process that adopts the container has taken it.
 func (h *Held) Release() { h.release() }
 
 // Command is one command in a held sandbox. Env is added to the environment of the
@@ -430,7 +431,7 @@ func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, er
 	return ended.exit, timedOut, nil
 }
 
-// merged returns base with the variables of more added or replaced.
+// merged returns base with the variables of more, which replace those with the same names.
 func merged(base, more []string) []string {
 	out := append([]string{}, base...)
 	for _, v := range more {

@@ -37,13 +37,13 @@ type image struct {
 	facts    []string // entries of attestations: how the program was verified, and the digest of a script's interpreter
 }
 
-// image imports the program as a layer on the base image with the given digest, or as an
-// image with one layer if from is "", once per process. The
-// layer contains every mount point, because the snapshot is mounted read-only. To detect
-// a change during the import, image compares the stored layer with the imported one and,
-// if this process can mount the snapshot, verifies the digest of the program in the
-// mount. It returns a *program.MissingInterpreter if the base image does not have the
-// interpreter of a script.
+// image returns the image of a program, which it imports once per process: as a layer on
+// the base image with the digest from or, if from is "", as the only layer. The layer
+// contains every mount point, because the snapshot is mounted read-only. To detect a
+// change during the import, image compares the stored layer with the imported one and, if
+// this process can mount the snapshot, verifies the digest of the program in the mount. It
+// returns a *program.MissingInterpreter if the base image does not have the interpreter of
+// a script.
 func (r *Runner) image(ctx context.Context, p *program.Program, from string) (*image, error) {
 	id := imageID{p.Digest, from}
 	if img := r.known(id); img != nil {
@@ -71,7 +71,7 @@ func (r *Runner) known(id imageID) *image {
 	return r.images[id]
 }
 
-// build is image for a program that was not imported. The caller must hold r.store.building.
+// build imports a program for image. The caller must hold r.store.building.
 func (r *Runner) build(ctx context.Context, p *program.Program, from string) (*image, error) {
 	under, name := &base{}, packPrefix+p.Digest[len("sha256:"):]
 	if from != "" {
@@ -129,18 +129,17 @@ func (r *Runner) build(ctx context.Context, p *program.Program, from string) (*i
 	return out, nil
 }
 
-// checkPrefix begins the names of the snapshots of checkMounted, which a sweep leaves
-// alone.
+// checkPrefix begins the names of the temporary snapshots of checkMounted and withInit,
+// which a sweep does not remove.
 const checkPrefix = "check-"
 
 // errMount means that this process cannot mount the snapshot, because it is not root or
 // containerd runs in another mount namespace.
 var errMount = errors.New("the snapshot cannot be mounted here")
 
-// checkMounted mounts the snapshot and returns an error if the program in it has
-// another digest, or that of interpreterIn. The error wraps errMount if this process
-// is not root, if the snapshot cannot be mounted, or if the program is not in the
-// mount.
+// checkMounted mounts the snapshot and returns an error if the program in it has another
+// digest, or the error of interpreterIn. The error wraps errMount if this process is not
+// root, if the snapshot cannot be mounted, or if the program is not in the mount.
 func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
 	if os.Geteuid() != 0 {
 		return errMount
@@ -174,7 +173,8 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 }
 
 // interpreterIn returns a *program.MissingInterpreter if the root file system of an image
-// does not have the interpreter of a script, or not that of a script for env(1).
+// does not have the interpreter of a script or, if that is env(1), the command that env is
+// to run. It returns nil if p is not a script or has its interpreter in p.Interpreter.
 func interpreterIn(root string, p *program.Program) error {
 	if p.InterpreterPath == "" || p.Interpreter != nil {
 		return nil

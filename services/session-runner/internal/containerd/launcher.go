@@ -45,8 +45,8 @@ var launcherCode = launchers[runtime.GOARCH].code
 // there is no launcher for it.
 func launcherELF(goarch string) []byte { return elf(launchers[goarch].machine, launchers[goarch].code) }
 
-// elf returns a static ELF executable for the architecture with a machine number, of code
-// that can be anywhere in memory, or nil if code is nil.
+// elf returns a static ELF executable of position-independent code for the architecture
+// with the given machine number, or nil if code is nil.
 func elf(machine uint16, code []byte) []byte {
 	if code == nil {
 		return nil

@@ -75,7 +75,7 @@ func (m *MicroVM) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, err
 // servingWithin is the timeout of Serving.
 const servingWithin = 700 * time.Millisecond
 
-// Serving returns nil if the runner's daemon responds.
+// Serving returns an error if the runner's daemon does not respond within servingWithin.
 func Serving(ctx context.Context, r *Runner) error {
 	ctx, stop := context.WithTimeout(ctx, servingWithin)
 	defer stop()

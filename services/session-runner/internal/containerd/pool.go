@@ -31,7 +31,7 @@ type shelf struct {
 	program *program.Program
 	ready   []*prepared
 	want    int
-	used    time.Time // last take
+	used    time.Time // time of the last call of take
 }
 
 // idleTime is the time after which the containers of a profile that is not used are
@@ -95,8 +95,8 @@ func (p *pool) notify() {
 	}
 }
 
-// fill prepares containers until close. If the pool is full, a container of the profile
-// whose last use is the oldest makes room.
+// fill prepares containers until close is called. If the pool is full, it first discards a
+// container of the least recently used profile; see next.
 func (p *pool) fill() {
 	for range p.wake {
 		for {
@@ -119,8 +119,8 @@ func (p *pool) fill() {
 	}
 }
 
-// next returns the shelf for which a container is to be prepared: of those that lack one,
-// that with the most recent use. It counts the container as held. old, if not nil, is a
+// next returns the shelf for which a container is to be prepared: the most recently used
+// one that lacks a container. It counts the container as held. old, if not nil, is a
 // container that the caller must discard to make room. s is nil if the pool is closed, if
 // no shelf lacks a container, or if the pool is full and has no ready container of a
 // profile that was used earlier.
@@ -168,7 +168,7 @@ func (p *pool) put(s *shelf, c *prepared, err error) bool {
 	return true
 }
 
-// trim removes the containers of the profiles that were not used since before.
+// trim removes the profiles whose last use was earlier than before, with their containers.
 func (p *pool) trim(before time.Time) {
 	p.mu.Lock()
 	var out []*prepared

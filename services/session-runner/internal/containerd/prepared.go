@@ -41,7 +41,7 @@ type prepared struct {
 	uidFact  string // entry of the attestation for the user id
 	task     containerd.Task
 	launcher bool
-	way      wayOut // folder for a run with egress; empty for another
+	way      wayOut // folder for a run with egress; "" for a container without egress
 	ended    *ending
 	stdin    *io.PipeWriter
 	stdout   *later
@@ -51,8 +51,9 @@ type prepared struct {
 	remove   func()       // kills the container's processes and removes all that belongs to it; must be called once
 }
 
-// prepare creates a container, and starts the launcher in it. argv and env are needed only on
-// an architecture without a launcher. The caller must call remove on the result.
+// prepare creates a container and starts the launcher in it. On an architecture without a
+// launcher, the container is for the program itself, with the environment env, and is not
+// started; otherwise env is not used. The caller must call remove on the result.
 func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *prepared, err error) {
 	rpc := r.ctx(context.Background())
 	img, err := r.image(rpc, prog, p.image.base)
@@ -134,7 +135,8 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	return c, nil
 }
 
-// report logs the failed removal of a part of a container, which the next sweep repeats.
+// report logs the error of a removal, unless it is nil or the part does not exist. The next
+// sweep repeats a failed removal.
 func (r *Runner) report(part, id string, err error) {
 	if err != nil && !errdefs.IsNotFound(err) {
 		slog.Warn("sandbox: not removed yet", "part", part, "id", id, "err", err)
@@ -183,10 +185,10 @@ type ending struct {
 // lostTime is the maximum time to wait for containerd after the connection was lost.
 const lostTime = 30 * time.Second
 
-// watch returns the end of a task, or of another process of a container. If containerd
-// restarts meanwhile, it waits again, because the process continues to run. If
-// containerd still does not respond lostTime after the first failure, the ending has
-// an error.
+// watch returns the ending of a task, or of another process of a container. If containerd
+// restarts meanwhile, it waits again, because the process continues to run. If containerd
+// still does not respond lostTime after the first failure, or no longer has the process,
+// the ending has an error.
 func watch(ctx context.Context, task containerd.Process) (*ending, error) {
 	exited, err := task.Wait(ctx)
 	if err != nil {
@@ -220,8 +222,8 @@ func watch(ctx context.Context, task containerd.Process) (*ending, error) {
 	return e, nil
 }
 
-// later is a writer whose destination is set after its first use. Without a destination
-// it discards what is written. It is safe for concurrent use.
+// later is a writer whose destination can be set after its first use. Without a
+// destination it discards what is written. It is safe for concurrent use.
 type later struct {
 	mu sync.Mutex
 	to io.Writer

@@ -28,7 +28,7 @@ import (
 // Registries are the registries from which images may be pulled.
 type Registries struct {
 	hosts map[string]string // scheme by host and port
-	CA    string            // PEM file of the authorities that sign their certificates; "" means those of the system
+	CA    string            // PEM file of the authorities that sign the registries' certificates; "" means those of the system
 }
 
 // maxImage is the maximum size of the blobs of an image that is pulled, in bytes.
@@ -105,7 +105,7 @@ func (g *Registries) client() (*http.Client, error) {
 // Pull adds an image from a registry and unpacks it. containerd compares each blob with its
 // digest. A reference without a digest is ErrUnpinned unless unpinned is true; the image is
 // then the one that the registry has under the tag, and its digest is in the result. The
-// image is found by its digest alone, as after Import. Pull ends when ctx does.
+// image is found by its digest alone, as after Import. Pull is cancelled when ctx is done.
 func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bool) (Image, error) {
 	host, digest, err := g.parse(ref)
 	if err != nil {
@@ -127,8 +127,8 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 		return []docker.RegistryHost{{Client: client, Host: host, Scheme: scheme, Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
 			Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(client))}}, nil
 	}})
-	// The lease keeps what is fetched from containerd's garbage collector, so that other
-	// images can be imported and removed meanwhile.
+	// While the lease exists, containerd's garbage collector does not remove what is fetched,
+	// so other images can be imported and removed meanwhile.
 	ctx, done, err := s.client.WithLease(namespaces.WithNamespace(ctx, s.ns))
 	if err != nil {
 		return Image{}, err
@@ -224,7 +224,7 @@ func (s *Store) share(ctx context.Context, want string) (found bool, err error) 
 	return false, nil
 }
 
-// copyFrom adds an image whose blobs are in another namespace.
+// copyFrom adds an image whose blobs are in another namespace, that of the context there.
 func (s *Store) copyFrom(ctx, there context.Context, root v1.Descriptor) error {
 	ctx, done, err := s.client.WithLease(ctx)
 	if err != nil {
@@ -255,8 +255,9 @@ type Remains struct {
 	ids       []string // of containers, tasks and temporary snapshots
 }
 
-// Others returns the namespaces of other instances of the mesh that contain containers,
-// tasks or temporary snapshots, with these.
+// Others returns, for each namespace of another instance of the mesh, the containers,
+// tasks and temporary snapshots in it. It omits namespaces without any. The instance may
+// still run; the caller must check that before it calls Remove.
 func Others(r *Runner) ([]Remains, error) {
 	ctx := r.ctx(context.Background())
 	all, err := r.client.NamespaceService().List(ctx)

@@ -23,9 +23,9 @@ const killTime = 2 * time.Second
 
 // sweepShims kills the shims of this daemon and namespace whose containers no run has, and of
 // which containerd has no task, with the processes of their containers. A shim that this
-// process has started by a request is not killed, because r keeps its container since before
-// the request. sweepShims has no effect where this process does not see the shims, or knows
-// the daemon's socket by another path than the daemon.
+// process has started by a request is not killed, because r records the id of the container
+// before the request. sweepShims has no effect where this process does not see the shims, or
+// knows the daemon's socket by another path than the daemon.
 func sweepShims(ctx context.Context, r *Runner) error {
 	found := shims(r.socket, r.ns)
 	if len(found) == 0 {

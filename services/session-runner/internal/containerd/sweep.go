@@ -17,8 +17,8 @@ import (
 // sweepEvery is the time between two sweeps.
 const sweepEvery = time.Minute
 
-// sweeps removes what is left of other runs, and the containers of profiles that are not
-// used, until ctx is done.
+// sweeps removes, every sweepEvery until ctx is done, what earlier runs have left, and the
+// prepared containers of profiles that were not used for idleTime.
 func (r *Runner) sweeps(ctx context.Context) {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -104,11 +104,12 @@ func parts(ctx context.Context, r *Runner) ([]string, error) {
 	return ids, err
 }
 
-// keeps reports whether a container belongs to this process, or must not be removed.
+// keeps reports whether a sweep must not remove a container: it belongs to this process, or
+// r.keep returns true for its id.
 func (r *Runner) keeps(id string) bool { return r.own.has(id) || r.keep != nil && r.keep(id) }
 
-// sweepTasks deletes tasks without a container record, which remain if the process was
-// killed between the removal of the one and of the other.
+// sweepTasks deletes tasks without a container record, which remain if a process was
+// killed after it removed the record and before it deleted the task.
 func (r *Runner) sweepTasks(ctx context.Context) error {
 	all, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
@@ -164,7 +165,7 @@ func (r *Runner) sweepGroups() {
 	}
 }
 
-// runcStates is the folder in which containerd lets runc keep its states, by namespace.
+// runcStates is the folder in which runc stores its states for containerd, by namespace.
 const runcStates = "/run/containerd/runc"
 
 func isDir(path string) bool {

@@ -17,7 +17,7 @@ import (
 // ErrUnpacked is the error for an image that is too large when it is unpacked.
 var ErrUnpacked = errors.New("the unpacked image is too large: remove files from it")
 
-// room is what the layers of an image may still take when they are unpacked.
+// room is the space that the layers of an image may still use when they are unpacked.
 type room struct {
 	bytes   int64 // of files; a hole of a sparse file counts, because it is written
 	entries int64 // files, folders and links
@@ -47,16 +47,16 @@ func checkUnpacked(ctx context.Context, store content.Store, image v1.Descriptor
 	return nil
 }
 
-// take subtracts what a layer takes. It returns an error that wraps ErrUnpacked if that is more
-// than there is.
+// take subtracts the bytes and entries of a layer. It returns ErrUnpacked if the room is too
+// small for them.
 func (r *room) take(layer io.Reader) error {
 	plain, err := compression.DecompressStream(layer)
 	if err != nil {
 		return err
 	}
 	defer plain.Close()
-	// The files of a layer have at most its bytes, but for holes. So a layer of many bytes
-	// without files, such as one of padding, is bounded too.
+	// Except for holes, the files of a layer are not larger than the layer. So a layer of many
+	// bytes without files, such as one of padding, is bounded too.
 	const header = 2 << 10
 	bounded := &io.LimitedReader{R: plain, N: r.bytes + r.entries*header}
 	for t := tar.NewReader(bounded); ; {

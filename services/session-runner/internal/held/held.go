@@ -25,7 +25,7 @@ const (
 )
 
 // Values of the member status of sandbox_exec_ended. ExecRunning is the status of a
-// command that has none yet.
+// command for which no sandbox_exec_ended was recorded.
 const (
 	ExecRunning   = "running"
 	ExecExited    = "exited"
@@ -126,9 +126,9 @@ func (s *Sandbox) May(tenant, actor, session string) bool {
 // Expires returns the time at which the maximum life of the sandbox has passed.
 func (s *Sandbox) Expires() time.Time { return s.Created.Add(ms(s.Data.LifeMS)) }
 
-// Due returns the reason for which the sandbox must end at a time, or "". used is the
-// time of its last use that its instance knows, which may be later than s.Used. A
-// sandbox in which a command runs is not idle.
+// Due returns the reason for which the sandbox must end at a time, or "". used is the time
+// of its last use that its instance has noted, which may be later than s.Used; the later
+// of the two counts. A sandbox in which a command runs is not idle.
 func (s *Sandbox) Due(now, used time.Time) string {
 	switch {
 	case s.Ended != "":
@@ -150,7 +150,8 @@ func (s *Sandbox) Abandoned(now time.Time) bool {
 	return s.Ended == "" && !now.Before(s.Expires().Add(LostAfter))
 }
 
-// Start decides on sandbox_exec_started.
+// Start decides on sandbox_exec_started. It returns ErrEnded if the sandbox has ended or
+// does not exist, and ErrBusy if MaxRunning commands run in it.
 func (s *Sandbox) Start(call, exec string) (*events.SandboxExecStarted, error) {
 	switch {
 	case s == nil || s.Ended != "":
@@ -170,7 +171,8 @@ func (s *Sandbox) Adopt(from, to string) *events.SandboxAdopted {
 	return &events.SandboxAdopted{Instance: to}
 }
 
-// Renew decides on sandbox_renewed.
+// Renew decides on sandbox_renewed. It returns ErrEnded if the sandbox has ended or does not
+// exist.
 func (s *Sandbox) Renew(call string) (*events.SandboxRenewed, error) {
 	if s == nil || s.Ended != "" {
 		return nil, ErrEnded

@@ -44,7 +44,7 @@ func (v *View) Apply(seq uint64, e *contract.Event) {
 // change it either.
 func (v *View) Get(tenant, id string) *Sandbox { return v.all[key{tenant, id}] }
 
-// Open reports whether a tenant has an open sandbox with an id.
+// Open reports whether any tenant has an open sandbox with the given id.
 func (v *View) Open(id string) bool {
 	for k, s := range v.all {
 		if k.id == id && s.Ended == "" {

@@ -39,7 +39,7 @@ var (
 	reserved  = map[string]bool{"cmd": true, "fs": true, "git": true, "sandbox": true, "node.run": true, "python.run": true, "image.gc": true, "image.import": true, "image.list": true, "image.pull": true}
 )
 
-// add adds the pack that read returns, or its error, under the file's name.
+// add adds the pack that read returns, or its error with the name of the file.
 func (l *loader) add(file string, read func() (Pack, error)) {
 	p, err := read()
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *loader) add(file string, read func() (Pack, error)) {
 }
 
 // named adds the packs of the manifests with the member program, and returns the names of
-// the files that they share.
+// their program files.
 func (l *loader) named(entries []fs.DirEntry) map[string]bool {
 	shared := map[string]bool{}
 	for _, en := range entries {
@@ -150,7 +150,7 @@ func (l *loader) seal(path string, inImage bool) (*program.Program, error) {
 	return p, err
 }
 
-// used records that a pack which Discover returns has its program.
+// used records that Discover returns p, so that the program of p must stay open.
 func (l *loader) used(p *Pack) {
 	if l.kept == nil {
 		l.kept = map[*program.Program]bool{}

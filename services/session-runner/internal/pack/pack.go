@@ -302,8 +302,8 @@ const (
 	tierWASI      = "wasi"
 )
 
-// check returns an error if env, version, class, reserve or tier has an invalid value,
-// or if the tier cannot run the file.
+// check returns an error if env, version, class, reserve or tier has an invalid value, or
+// if the tier does not permit the image or cannot run the file.
 func (m *manifest) check(file string) error {
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {

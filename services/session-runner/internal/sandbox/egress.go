@@ -102,9 +102,9 @@ func (e *Egress) forwardChild(pid int) (stop func() int64, err error) {
 	return e.Forward(process)
 }
 
-// handed is how a session-runner that is not root, and so cannot enter the network namespace
-// of a child, obtains the listener of a run with egress: the child opens it, and sends its
-// descriptor through a pair of sockets before it becomes the program.
+// handed is the pair of sockets through which a session-runner that is not root obtains the
+// listener of a run with egress, because it cannot enter the network namespace of a child.
+// The child opens the listener and sends its descriptor before it becomes the program.
 type handed struct{ inside, outside *os.File }
 
 // listenerTime is the maximum time until the child has sent its listener.
@@ -133,8 +133,8 @@ func (h *handed) close() {
 }
 
 // forward receives the child's listener and starts the forwarder. Connections that the
-// program makes before wait. If the child has ended without sending one, forward returns no
-// error: the child has written the reason to its status.
+// program makes earlier wait until then. If the child has ended without sending one,
+// forward returns no error: the child has written the reason to its status.
 func (h *handed) forward(e *Egress) (stop func() int64, err error) {
 	_ = h.inside.Close() // so that the end of the child ends the read
 	c, err := net.FileConn(h.outside)

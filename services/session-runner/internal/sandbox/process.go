@@ -51,7 +51,7 @@ type setup struct {
 	Limits     contract.Sandbox
 	Cgroup     bool   // memory and processes are limited by a cgroup
 	UID        int    // user and group id to change to; 0 means no change
-	Listener   int    // descriptor to which the child sends that of its listener for a run with egress; 0 if it has none to send
+	Listener   int    // descriptor of the socket through which the child sends the descriptor of its listener; 0 if it sends none
 	CA         []byte // contents of the file CAPath; empty if there is none
 	StopBefore bool   // exit before the program starts; set by Probe
 }
@@ -201,13 +201,13 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, e *Egress, way *ha
 	return stop, err
 }
 
-// maxStatus is the maximum number of bytes that are read of a child's error.
+// maxStatus is the maximum number of bytes of a child's error that are read.
 const maxStatus = 4096
 
-// failure returns an error if the sandbox could not be created or waiting for its
-// process failed. In the first case the child has written the error to status, which the
-// program cannot reach. It is not an error if the program has any exit status, did not
-// read its input, or left its output open. The child must have ended.
+// failure returns an error if the sandbox could not be created or waiting for its process
+// failed. In the first case the child has written the error to status, which the program
+// cannot reach. failure returns nil if the program exited with another code than 0, did
+// not read its input, or left its output open. The child must have ended.
 func failure(status io.Reader, waited error) error {
 	if b, err := io.ReadAll(io.LimitReader(status, maxStatus)); err != nil || len(b) > 0 {
 		return errors.Join(errors.New(string(b)), err)

@@ -21,7 +21,7 @@ import (
 type Spec struct {
 	ID      string // unique id of the run; tier process names the cgroup and the folder of the run after it
 	Program *program.Program
-	Image   string // digest of the image in which the program runs; "" means none. Only tier container has images
+	Image   string // digest of the image in which the program runs; "" means none. only tiers container and microvm have images
 	DiskMiB int64  // size of each writable folder in MiB; 0 means DefaultDiskMiB
 	Env     []string
 	Stdin   []byte
@@ -40,7 +40,7 @@ type Outcome struct {
 	Overflow bool // standard output exceeded OutputBytes, and the rest was discarded
 	TimedOut bool
 	OOM      bool
-	DiskFull bool           // the program failed, and a writable folder had no room left when it ended
+	DiskFull bool           // the program failed, and a writable folder had no free space when it ended
 	Usage    contract.Usage // CPU time, memory and egress, and which of them were measured
 	Attest   contract.Attestation
 }

@@ -91,8 +91,9 @@ func (u *UIDs) Take() (int, func(), error) {
 }
 
 // TakeAgain allocates an id that Take returned to an earlier process, and returns a
-// function that releases it. The error wraps unix.EWOULDBLOCK if another run has the id;
-// it is another one if the lock cannot be opened or requested.
+// function that releases it. The error wraps unix.EWOULDBLOCK if another run has the id.
+// Another error means that UIDs does not allocate the id, or that its lock cannot be
+// opened or requested.
 func (u *UIDs) TakeAgain(id int) (func(), error) {
 	if id < firstUID || id >= firstUID+numUIDs {
 		return nil, fmt.Errorf("%d is not a user id for runs", id)

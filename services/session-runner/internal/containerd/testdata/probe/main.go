@@ -1,5 +1,5 @@
 // Command probe is the program that the tests of tier "container" run. Its standard input
-// says what it does.
+// selects what it does.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 				fmt.Println(e.Name())
 			}
 		}
-	case "mark": // leaves a file, and reports the files that were there
+	case "mark": // prints the number of files in /tmp, and writes a file to each writable folder
 		entries, _ := os.ReadDir("/tmp")
 		fmt.Print(len(entries))
 		for _, dir := range []string{"/tmp", "/work"} {

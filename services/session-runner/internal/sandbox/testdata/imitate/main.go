@@ -1,5 +1,5 @@
-// Command imitate prints the error, and exits with the code, with which a process that
-// could not set up its sandbox ended before release 0.6.
+// Command imitate ends as a process that could not set up its sandbox did before release
+// 0.6: it prints the same error and exits with the same code.
 package main
 
 import (
