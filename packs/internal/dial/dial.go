@@ -46,8 +46,8 @@ func connect(c net.Conn, addr string) error {
 	if err := r.Write(c); err != nil {
 		return err
 	}
-	// The protocols of this package's users begin with the server's first message or the
-	// client's, and the reader must not take bytes of the former. So it reads single bytes.
+	// In some protocols, the server sends the first message. The reader must not consume bytes
+	// of that message, so it reads single bytes.
 	resp, err := http.ReadResponse(bufio.NewReaderSize(oneByte{c}, 16), r)
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// TestContext opens a connection through a proxy, whose server speaks first, and through
-// one that refuses.
+// TestContext opens a connection through a proxy to a server that sends the first message,
+// and one that the proxy refuses.
 func TestContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -38,8 +38,8 @@ type Output struct {
 	Truncated bool   `json:"truncated"`
 }
 
-// Parse converts a PDF, DOCX, XLSX, HTML, Markdown or text document to Markdown. The
-// format is that of its bytes; the file name decides between formats of text.
+// Parse converts a PDF, DOCX, XLSX, HTML, Markdown or text document to Markdown. The bytes
+// determine the format; the file name decides between formats of text.
 func Parse(_ context.Context, in Input) (out Output, err error) {
 	body, err := pack.Bytes("/source_b64", in.Source, maxBytes)
 	if err != nil {
@@ -70,7 +70,8 @@ func Parse(_ context.Context, in Input) (out Output, err error) {
 	return out, nil
 }
 
-// Cut returns the first max bytes of s, ending at a character, and whether s is longer.
+// Cut returns the longest prefix of s with at most max bytes that does not end within a
+// character, and whether s is longer.
 func Cut(s string, max int) (string, bool) {
 	if len(s) <= max {
 		return s, false
@@ -92,8 +93,8 @@ func isHTML(name string, body []byte) bool {
 	return false
 }
 
-// parsePDF returns the text of a PDF document, with a heading for each page after the
-// first. Pages that are pictures have no text.
+// parsePDF returns the text of a PDF document, with a heading for each page if there are
+// several. Pages that are pictures have no text.
 func parsePDF(body []byte) (Output, error) {
 	r, err := pdf.NewReader(bytes.NewReader(body), int64(len(body)))
 	if err != nil {

@@ -80,7 +80,7 @@ func (c *Common) call(ctx context.Context, method, path string, in, out any) err
 // failure returns the error for a response without success.
 func failure(resp *http.Response, body []byte, repo string) error {
 	var doc struct{ Message string }
-	_ = json.Unmarshal(body, &doc) // without one, the status alone is reported
+	_ = json.Unmarshal(body, &doc) // without a JSON body, only the status is reported
 	e := pack.Fail(pack.HandlerFailed, "GitHub responded with status %d: %s", resp.StatusCode, doc.Message)
 	switch {
 	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && resp.Header.Get("X-Ratelimit-Remaining") == "0":

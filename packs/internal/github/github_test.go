@@ -38,7 +38,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestRepo checks that no request is sent for a name that is not one of a repository.
+// TestRepo checks that no request is sent for a name that is not of the form OWNER/NAME.
 func TestRepo(t *testing.T) {
 	t.Setenv("GITHUB_API_URL", "http://127.0.0.1:1")
 	for repo, valid := range map[string]bool{"owner/name": true, "o.w-n_r/n.a": true, "": false, "owner": false, "owner/": false, "/name": false, "a/b/c": false, "../name": false, "owner/..": false, "owner/na me": false, "owner/n?x": false} {

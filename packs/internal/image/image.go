@@ -19,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// Limits of a picture. They bound the memory for its pixels, which a small compressed
-// file can have many of.
+// Limits of a picture. They bound the memory for its pixels, because a small compressed
+// file can have many pixels.
 const (
 	maxBytes  = 12 << 20
 	maxPixels = 32 << 20 // of the source and of the result
@@ -45,8 +45,9 @@ type Output struct {
 	Size         int    `json:"size"`
 }
 
-// Convert scales a picture and encodes it in another format. With one of width and
-// height, the picture has the same proportions. Metadata such as positions is not copied.
+// Convert scales a picture and encodes it in another format. If only one of width and
+// height is given, the picture keeps its proportions. Metadata such as positions is not
+// copied.
 func Convert(_ context.Context, in Input) (Output, error) {
 	body, err := pack.Bytes("/image_b64", in.Image, maxBytes)
 	if err != nil {
@@ -79,8 +80,9 @@ func Convert(_ context.Context, in Input) (Output, error) {
 	return Output{Image: base64.StdEncoding.EncodeToString(out.Bytes()), Format: in.Format, SourceFormat: source, Width: w, Height: h, Size: out.Len()}, nil
 }
 
-// size returns the size of the result for that of the source and the wanted one, of which
-// 0 means that it follows from the other.
+// size returns the width and the height of the result, given those of the source (w, h)
+// and the wanted ones. A wanted value of 0 follows from the other one and the proportions
+// of the source. If both are 0, the result has the size of the source.
 func size(w, h, wantW, wantH int) (int, int) {
 	switch {
 	case wantW == 0 && wantH == 0:

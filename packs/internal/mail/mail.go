@@ -141,7 +141,7 @@ func attach(m *gomail.Msg, files []Attachment) error {
 
 // client returns a client of the server at an address of the form smtp://HOST:PORT (with
 // STARTTLS), smtps://HOST:PORT (TLS from the beginning) or smtp+plain://HOST:PORT (without
-// TLS, to which no login is sent).
+// TLS; no login is sent).
 func client(at, login string) (*gomail.Client, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -203,7 +203,7 @@ func open(scheme string, conf *tls.Config) gomail.DialContextFunc {
 // section 6).
 var loginRefused = []int{530, 534, 535, 538}
 
-// failure returns the error of the pack for one of the client.
+// failure returns the pack's error for an error of the SMTP client.
 func failure(err error) error {
 	var own *pack.Error
 	var e *gomail.SendError

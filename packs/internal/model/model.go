@@ -58,7 +58,7 @@ func request(ctx context.Context, c *http.Client, secrets map[string]string, met
 		var doc struct {
 			Error struct{ Code, Message string }
 		}
-		_ = json.Unmarshal(answer, &doc) // without one, the status alone is reported
+		_ = json.Unmarshal(answer, &doc) // without a JSON body, only the status is reported
 		return pack.Fail(pack.HandlerFailed, "the mesh responded with status %d %s: %s", resp.StatusCode, doc.Error.Code, doc.Error.Message)
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
@@ -67,7 +67,7 @@ func request(ctx context.Context, c *http.Client, secrets map[string]string, met
 	return nil
 }
 
-// Complete returns the text with which a model continues a conversation of one message.
+// Complete returns the response of a model to a system prompt and one message of a user.
 func Complete(ctx context.Context, c *http.Client, secrets map[string]string, name, system, user string) (string, error) {
 	type message struct {
 		Role    string `json:"role"`
@@ -99,9 +99,9 @@ func Tools(ctx context.Context, c *http.Client, secrets map[string]string) (tool
 	return tools, err
 }
 
-// Object decodes the JSON object in a model's text into out: of a text with a code fence
-// or with words around the object, it reads from the first brace on. Text before the end
-// of a thinking block is ignored.
+// Object decodes the JSON object in a model's text into out. It reads from the first brace
+// on, so a code fence and words around the object are permitted. Text before the end of a
+// thinking block is ignored.
 func Object(text string, out any) error {
 	if _, after, ok := strings.Cut(text, "</think>"); ok {
 		text = after

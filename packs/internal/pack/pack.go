@@ -27,7 +27,7 @@ const (
 )
 
 // Error is the error of a pack. Pointer is a JSON pointer into the arguments, or "". Hint
-// says what the caller can do, or is "".
+// describes what the caller can do, or is "".
 type Error struct {
 	Code         string `json:"code"`
 	Message      string `json:"message"`
@@ -103,8 +103,9 @@ func typed(err error) *Error {
 	return Fail(HandlerFailed, "%v", err)
 }
 
-// Bytes decodes an argument in base64. pointer is its JSON pointer. It returns an
-// error if the argument is not base64, or has more than limit bytes.
+// Bytes decodes an argument in base64. pointer is its JSON pointer. It returns an error if
+// the argument is not base64, or if its length in base64 is that of more than limit+2
+// bytes.
 func Bytes(pointer, b64 string, limit int) ([]byte, error) {
 	if base64.StdEncoding.DecodedLen(len(b64)) > limit+2 {
 		return nil, Invalid(pointer, "more than %d bytes", limit)

@@ -46,7 +46,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestBytes checks the largest argument in base64, and one that is not base64.
+// TestBytes checks which sizes of an argument are accepted, and the error for one that is
+// not base64.
 func TestBytes(t *testing.T) {
 	for n, want := range map[int]bool{0: true, 9: true, 10: true, 14: false} {
 		b, err := Bytes("/x", base64.StdEncoding.EncodeToString(make([]byte, n)), 10)

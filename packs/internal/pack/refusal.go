@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Refusal returns the error for a response with which the proxy of the call refuses a
-// request, which names the reason in the field Proxy-Status (RFC 9209), or nil for any
-// other response.
+// Refusal returns the error for a response with which the proxy of the call refused a
+// request, or nil for any other response. The proxy names the reason in the field
+// Proxy-Status (RFC 9209).
 func Refusal(resp *http.Response) *Error {
 	status := resp.Header.Get("Proxy-Status")
 	if !strings.HasPrefix(status, "egress-broker;") {

@@ -97,8 +97,8 @@ func (d *deck) list(l *ast.List, indent float64) {
 	}
 }
 
-// write writes one block of text at the current height, with a mark before it, unless no
-// room is left.
+// write writes a block of text at the current height, with a mark before its first row. If
+// the page has no room for a row, write sets d.full and omits the rest.
 func (d *deck) write(font, weight string, size, indent float64, text, mark string) {
 	d.pdf.SetFont(font, weight, size)
 	line := size * 0.48

@@ -32,7 +32,7 @@ func onServer(ctx context.Context, in Input) (Output, error) {
 		return Output{}, serverError(ctx, err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing was written
-	// A statement with arguments, or prepared, is one: the server refuses several.
+	// The driver prepares the query, and the server refuses to prepare several statements.
 	rows, err := tx.QueryContext(ctx, in.Query, in.Args...)
 	if err != nil {
 		return Output{}, serverError(ctx, err)
@@ -75,8 +75,8 @@ func serverConfig(address, password string) (*pgx.ConnConfig, error) {
 	return conf, nil
 }
 
-// serverError returns the error of the pack for one of PostgreSQL. The classes of codes
-// are those of appendix A of its documentation.
+// serverError returns the pack's error for an error of PostgreSQL, or nil if err is nil.
+// The classes of codes are those of appendix A of its documentation.
 func serverError(ctx context.Context, err error) error {
 	var e *pgconn.PgError
 	var own *pack.Error

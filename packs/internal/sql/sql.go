@@ -52,7 +52,8 @@ func QueryFile(ctx context.Context, in Input) (Output, error) { return query(ctx
 func QueryServer(ctx context.Context, in Input) (Output, error) { return query(ctx, in, onServer) }
 
 // query executes a statement with execute, within the time and the limits of a query.
-// Integers among the arguments, which JSON does not distinguish, are int64.
+// Numbers among the arguments that are integers are passed as int64, because JSON does not
+// distinguish them.
 func query(ctx context.Context, in Input, execute func(context.Context, Input) (Output, error)) (Output, error) {
 	if in.Limit = min(in.Limit, maxRows); in.Limit < 1 {
 		in.Limit = defaultRows
@@ -104,8 +105,8 @@ func result(rows *sql.Rows, limit int) (Output, error) {
 	return out, rows.Err()
 }
 
-// value returns a value of a row as one that JSON has. Numbers that are not finite, and
-// integers beyond the exact ones of a JSON number, are strings.
+// value converts a value of a row to one that JSON can represent. Numbers that are not
+// finite, and integers that a JSON number cannot represent exactly, become strings.
 func value(v any) any {
 	switch v := v.(type) {
 	case []byte:

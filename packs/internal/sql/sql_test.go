@@ -103,7 +103,7 @@ func postgres(t *testing.T) string {
 		c.Stdin, c.Stdout, c.Stderr, c.Dir = strings.NewReader(stdin), out, out, dir
 		c.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=" + dir}
 		c.WaitDelay = time.Second
-		if os.Geteuid() == 0 { // as which PostgreSQL does not run
+		if os.Geteuid() == 0 { // PostgreSQL does not run as root
 			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
 		return c, out

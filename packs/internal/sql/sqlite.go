@@ -15,8 +15,8 @@ import (
 // sqliteHeader begins each SQLite file.
 const sqliteHeader = "SQLite format 3\x00"
 
-// inFile executes the statement in a copy of an SQLite file, in memory. It cannot attach
-// another file or write.
+// inFile executes the statement in a copy of an SQLite file, in memory. The statement can
+// neither attach another file nor write.
 func inFile(ctx context.Context, in Input) (Output, error) {
 	file, err := pack.Bytes("/database_b64", in.Database, maxDatabase)
 	if err != nil {
@@ -55,7 +55,7 @@ func inFile(ctx context.Context, in Input) (Output, error) {
 	return out, sqliteError(ctx, err)
 }
 
-// sqliteError returns the error of the pack for one of SQLite.
+// sqliteError returns the pack's error for an error of SQLite, or nil if err is nil.
 func sqliteError(ctx context.Context, err error) error {
 	var e *sqlite.Error
 	switch {
@@ -77,10 +77,11 @@ func sqliteError(ctx context.Context, err error) error {
 	return pack.Invalid("/query", "%v", e)
 }
 
-// reading holds the keywords with which a statement begins that reads.
+// reading holds the keywords with which a statement that reads begins.
 var reading = []string{"SELECT", "WITH", "VALUES", "EXPLAIN", "TABLE", "SHOW"}
 
-// single returns an error unless a query begins, after comments, as a statement that reads.
+// single returns an error unless a query begins, after comments and parentheses, with one of
+// the keywords in reading.
 func single(query string) error {
 	q := strings.TrimSpace(query)
 	for {

@@ -27,8 +27,8 @@ const (
 	deadline = 30 * time.Second
 )
 
-// Client returns a client that uses the proxy of the environment for every host. That of
-// the standard library does not use it for loopback addresses.
+// Client returns a client that uses the proxy of the environment for every host. The
+// default client of the standard library does not use a proxy for loopback addresses.
 func Client() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	if proxy, err := url.Parse(os.Getenv("HTTP_PROXY")); err == nil && proxy.Host != "" {
@@ -53,7 +53,7 @@ func Do(c *http.Client, r *http.Request, limit int64) (*http.Response, []byte, b
 		if errors.As(err, &u) && u.Timeout() {
 			return nil, nil, false, pack.Fail(pack.Timeout, "%s did not respond within %v", r.URL.Host, deadline)
 		}
-		if errors.As(err, &u) && strings.Contains(u.Err.Error(), "Forbidden") { // to CONNECT
+		if errors.As(err, &u) && strings.Contains(u.Err.Error(), "Forbidden") { // the response of the proxy to CONNECT
 			return nil, nil, false, pack.Refused(r.URL.Host, "denied")
 		}
 		return nil, nil, false, pack.Fail(pack.HandlerFailed, "%v", err)

@@ -251,8 +251,8 @@ func (in *instrumenter) raw(from, to token.Pos) string {
 	return string(in.src[in.fset.Position(from).Offset:in.fset.Position(to).Offset])
 }
 
-// rewrite returns the source of a node with its mutants, or "" if its mutants must be
-// compiled: those in constants, and those that do not compile.
+// rewrite returns the source of a node with its mutants, or "" if the program cannot
+// contain them, for example because the node is part of a constant.
 func (in *instrumenter) rewrite(n ast.Node, c change) string {
 	switch n := n.(type) {
 	case *ast.IncDecStmt:
@@ -323,8 +323,9 @@ func (in *instrumenter) is(e ast.Expr, kind types.BasicInfo) bool {
 	return ok && basic.Info()&kind != 0
 }
 
-// bind returns a statement that assigns an operand to a variable, and the variable. An
-// untyped operand is returned itself, because its type depends on the other operand.
+// bind returns a statement that assigns an operand to a variable, and the variable. For a
+// constant or nil, it returns no statement and the operand itself, whose type depends on
+// the other operand.
 func (in *instrumenter) bind(name string, e ast.Expr) (set, use string) {
 	tv := in.info.Types[e]
 	if tv.Value != nil || tv.IsNil() {

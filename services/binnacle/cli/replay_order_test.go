@@ -123,10 +123,10 @@ func TestReplayDifferences(t *testing.T) {
 	}
 }
 
-// TestReplayBeside shows that a view that is built beside the replay receives every entry
-// in order, up to the position of the live view; that its error ends the replay with the
-// sequence of the entry; and that an error of another view at an earlier entry takes
-// precedence.
+// TestReplayBeside shows that a view that is built concurrently with the replay receives
+// every entry in order, up to the position of the live view; that its error ends the
+// replay with the sequence of the entry; and that an error of another view at an earlier
+// entry takes precedence.
 func TestReplayBeside(t *testing.T) {
 	l := &pastLedger{t: t}
 	for i := range 2 * chunkEntries {

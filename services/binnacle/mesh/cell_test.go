@@ -28,9 +28,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring/keyringtest"
 )
 
-// checkCell checks that the ledger has one cell_opened, in the tenant log; that the
-// mesh's own keys are in that tenant before it and in the cell's tenant after it; and
-// that it and all trust documents are valid.
+// checkCell checks that the ledger has one cell_opened, in the tenant named log; that the
+// mesh's own keys are in that tenant before it and in the cell's tenant after it; and that
+// it and all trust documents are valid.
 func checkCell(t *testing.T, c *bus.Conn, ring *keyring.Ring, log, original string) {
 	t.Helper()
 	reg := trust.Registry{Root: ring.RootKID}

@@ -8,7 +8,7 @@ import (
 )
 
 // TestHeldTools checks that the document of each tool for held sandboxes is valid, and
-// that its name is its own.
+// that its name is unique.
 func TestHeldTools(t *testing.T) {
 	var checker toolschema.Checker
 	seen := map[string]bool{}

@@ -27,7 +27,8 @@ type Server struct {
 	mails []Mail
 }
 
-// Mail is a message that a server has accepted. TLS means that it came encrypted.
+// Mail is a message that a server has accepted. TLS reports whether the connection was
+// encrypted.
 type Mail struct {
 	From string
 	To   []string
@@ -94,8 +95,9 @@ func (s *session) Data(r io.Reader) error {
 func (s *session) Reset()        { s.m = Mail{TLS: s.m.TLS} }
 func (s *session) Logout() error { return nil }
 
-// Start starts a server at 127.0.0.1 and returns HOST:PORT. With TLS from the beginning or
-// by STARTTLS, its certificate is one of TLS_AUTHORITIES.
+// Start starts a server at 127.0.0.1, with TLS from the beginning (implicit) or by
+// STARTTLS (explicit), and returns it with its HOST:PORT. It sets TLS_AUTHORITIES to the
+// server's certificate.
 func Start(t *testing.T, implicit, explicit bool) (*Server, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -86,8 +86,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestEditedSince checks that a configuration that was edited after the installation loses
-// our entries alone.
+// TestEditedSince checks that only our entries are removed from a configuration that was
+// edited after the installation.
 func TestEditedSince(t *testing.T) {
 	x := target(t, "claude-code")
 	put(t, x.Path(), odd)

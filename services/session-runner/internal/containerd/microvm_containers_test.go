@@ -74,8 +74,8 @@ func TestMicroVM(t *testing.T) {
 }
 
 // TestOthers shows that the containers which an instance left are listed and removed by
-// another one of the mesh, that neither what was created since nor what is in the namespace
-// of another mesh is touched.
+// another instance of the mesh, and that nothing is removed that was created since or is in
+// the namespace of another mesh.
 func TestOthers(t *testing.T) {
 	d, p := startDaemon(t), probe(t)
 	open := func(mesh, instance string) *Runner {

@@ -39,7 +39,7 @@ func (f *fakes) discard(*prepared) {
 	f.live--
 }
 
-// opened returns a pool of at most most fakes.
+// opened returns an open pool that holds at most the given number of fakes.
 func opened(most int) (*pool, *fakes) {
 	f := &fakes{made: map[profile]int{}}
 	p := &pool{max: most, prepare: f.prepare, discard: f.discard}
@@ -47,7 +47,7 @@ func opened(most int) (*pool, *fakes) {
 	return p, f
 }
 
-// settle waits for d and until no goroutine can go on.
+// settle sleeps for d, and then waits until all other goroutines of the test are blocked.
 func settle(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// TestLostShims shows that a sweep kills a shim that containerd does not know, as one that is
-// killed leaves it, and leaves alone one of another namespace or daemon, and those of runs.
+// TestLostShims shows that a sweep kills a shim of which containerd has no task, as a killed
+// containerd leaves it, and does not kill a shim of another namespace or daemon, or the shims
+// of runs.
 func TestLostShims(t *testing.T) {
 	d, p := startDaemon(t), probe(t)
 	r := d.open(t, 1)

@@ -53,7 +53,7 @@ func TestDue(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		events []*contract.Event
-		used   int // time of the last use that the instance knows, in seconds after noon
+		used   int // time of the last use that the instance has noted, in seconds after noon
 		now    int
 		want   string
 	}{
