@@ -44,8 +44,8 @@ func documents(b []byte, each func([]byte) error) error {
 }
 
 // receipts returns the receipts of the session "main" as /helm/receipts lists them, at
-// least one. It returns an error if the responses to the calls of L1 named fewer than
-// three receipts, or if the list is empty or malformed.
+// least one. It returns an error if the responses to the calls of L1 contained fewer
+// than three receipt ids, or if the list cannot be read, is empty or is malformed.
 func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	if len(p.sessions[p.session("main")]) < 3 {
 		return nil, errors.New("the responses to the calls of L1 named fewer than three receipts")

@@ -36,7 +36,7 @@ type route struct {
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 	audit, admin := auth.Holds(token.Audit), auth.Holds(token.Admin)
-	// Responses of routes with the need mesh cover all tenants. Routes with the need ofLog
+	// Routes with the need mesh can read data of every tenant. Routes with the need ofLog
 	// read the log, which all tenants share, or the export of one tenant.
 	mesh, ofLog := auth.Holds(token.CellAudit).OfMesh(), auth.Holds(token.Audit, token.CellAudit)
 	// The handlers of the routes with these needs propose a call.
@@ -161,8 +161,8 @@ func Scopes() map[string]string {
 }
 
 // routes returns the echo instance that serves the table of routes. Its middleware
-// recovers from panics, counts requests, writes the access log, and closes connections
-// whose request body was not read.
+// recovers from panics, counts requests, writes the access log, sets security headers,
+// and closes connections whose request body was not read.
 func (s *Service) routes() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
@@ -182,10 +182,11 @@ func (s *Service) routes() *echo.Echo {
 	return e
 }
 
-// secured is middleware that sets the headers which keep browsers from doing more with a
-// response than to show it: from guessing its type, embedding it, running what it contains,
-// and sending its address elsewhere. There are no headers of CORS, so pages of other origins
-// cannot read responses. Over TLS, browsers use only TLS from then on (RFC 6797).
+// secured is middleware that sets response headers for browsers: with them, a browser
+// does not guess the type of a response, embed it in a page, run scripts in it, or send
+// its address to other sites. The gateway sends no CORS headers, so pages of other
+// origins cannot read responses. In responses over TLS, a header requires the browser to
+// use only TLS for this host in the following year (RFC 6797).
 func secured(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()
@@ -201,8 +202,8 @@ func secured(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // withheld returns a handler that calls handle and withholds its response until the
-// ledger is durable. For open routes it returns handle: their responses contain nothing
-// from the ledger, and are also sent while it cannot be synced.
+// ledger is durable. For open routes it returns handle, so that their responses are sent
+// even while the ledger cannot be synced.
 func (s *Service) withheld(need auth.Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	if !need.Caller && !need.Login {
 		return handle

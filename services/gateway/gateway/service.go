@@ -74,8 +74,8 @@ type Service struct {
 	view      *follow.Follower
 	metrics   *metrics.Metrics
 	probe     probe.Probe
-	await     func(seq uint64) error // waits until the key registry has applied every key event before a stored event
-	captures  atomic.Pointer[string] // capture mode of the latest reload; nil before the first
+	await     func(seq uint64) error // waits until the key registry has applied every key event before ledger entry seq
+	captures  atomic.Pointer[string] // capture mode of the latest reload; nil before the first reload
 	parts
 }
 
@@ -178,10 +178,10 @@ func (s *Service) configure() error {
 }
 
 // apply applies a ledger entry to the views of credentials and of the catalog, and
-// advances the Lamport clock. An entry that eventlog.Open rejects is logged and
-// skipped. Before cell_opened, which a root key signs, apply waits until the key
-// registry has applied the events before it. It returns an error if that wait fails or
-// a view cannot apply the event.
+// advances the Lamport clock. An entry that eventlog.Open rejects is logged and skipped.
+// Before it applies cell_opened, which a root key signs, it waits until the key registry
+// has applied the key events before that entry. It returns an error if that wait fails
+// or a view cannot apply the event.
 func (s *Service) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, toolsReader.Filters...)
 	if err != nil {

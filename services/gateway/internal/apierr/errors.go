@@ -119,9 +119,9 @@ func OfOutcome(r *contract.Recorded) *Error {
 }
 
 // ofReason completes the error for a denial from the registry of reason codes: the
-// status, the type, the hint, the message and RetryAfter. For an exceeded budget,
-// RetryAfter depends on the decision's facts. ofReason does nothing for a reason code
-// that is not in the registry.
+// status, the type, the hint, the message, Retryable and RetryAfter. For an exceeded
+// budget, RetryAfter depends on the decision's facts. ofReason does nothing for a reason
+// code that is not in the registry.
 func (e *Error) ofReason(r *contract.Recorded) {
 	info, ok := contract.Reasons[r.Receipt.ReasonCode]
 	if !ok {
@@ -154,8 +154,8 @@ func (e *Error) ofReason(r *contract.Recorded) {
 	}
 }
 
-// ofCode sets the status, the type and RetryAfter from the registry of error codes. For a
-// code that is not in it, the status is 502.
+// ofCode sets the status, the type, Retryable and RetryAfter from the registry of error
+// codes. For a code that is not in it, the status is 502.
 func (e *Error) ofCode() {
 	info, ok := contract.Codes[e.Code]
 	if !ok {

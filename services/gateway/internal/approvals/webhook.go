@@ -41,8 +41,8 @@ var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.Even
 // seconds>,v1=<hex HMAC-SHA256>". The HMAC is that of the seconds, a dot and the body.
 const SignatureHeader = "X-Binnacle-Signature"
 
-// Reactor returns the reactor that notifies the webhook. It never gives an escalation up
-// before the time to vote has passed.
+// Reactor returns the reactor that notifies the webhook. It does not limit the number of
+// attempts: an escalation is redelivered until Notify returns nil or a permanent error.
 func (s *Webhook) Reactor() react.Reactor {
 	return react.Reactor{Name: "approval_webhook", Work: Work, Limit: 4, MaxTries: math.MaxUint64, Handle: s.Notify}
 }
@@ -96,8 +96,8 @@ func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escal
 	return nil
 }
 
-// webhookClient follows no redirect, so that the webhook's server cannot direct a notice to
-// an address that the operator did not configure.
+// webhookClient follows no redirect, so that the webhook's server cannot redirect a
+// notification to an address that the operator did not configure.
 var webhookClient = &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // Signature returns the value of SignatureHeader for a body that is sent at t.

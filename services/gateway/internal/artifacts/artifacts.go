@@ -53,8 +53,8 @@ const (
 // Limits of uploads.
 const (
 	MaxUploads = 32               // uploads in progress at a gateway
-	idle       = 30 * time.Second // maximum time without data of an upload
-	longest    = 12 * time.Hour   // maximum time of an upload, so that its call runs before the collector removes it
+	idle       = 30 * time.Second // maximum time for which no data of an upload arrives
+	longest    = 12 * time.Hour   // maximum duration of an upload; its call must run before the collector removes the upload
 )
 
 // errLong is the error of an upload that takes longer than longest.
@@ -64,11 +64,11 @@ var errLong = &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_re
 var errQuota = &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody,
 	Message: "the quota of the tenant has no room for the upload: delete artifacts, or wait until uploads whose call did not succeed are removed, a day after they began"}
 
-// Upload handles POST /api/v1/artifacts. It stores the body as it arrives and proposes a
-// call artifact.put, whose outcome it responds with. The body is not the arguments of the
-// call: these have its size and digests, on which policy decides. Content whose call is
-// not allowed cannot be read, and is removed after a day. Until then it counts, at this
-// gateway, as a part of the tenant's quota.
+// Upload handles POST /api/v1/artifacts. It stores the body as it arrives, proposes a
+// call artifact.put, and responds with the outcome of the call. The body is not part of
+// the call's arguments. These hold its size and digests, on which policy decides.
+// Content whose call is not allowed cannot be read, and is removed after a day. Until
+// then it counts, at this gateway, as a part of the tenant's quota.
 func (s *API) Upload(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -119,7 +119,8 @@ func (s *API) Upload(c echo.Context) error {
 	return err
 }
 
-// incoming returns the body of a request, as it arrives.
+// incoming returns a reader of a request's body that enforces the time limits of
+// uploads. It returns an error (415) if the body has a content encoding.
 func incoming(c echo.Context) (io.Reader, error) {
 	r := c.Request()
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
@@ -129,12 +130,12 @@ func incoming(c echo.Context) (io.Reader, error) {
 	return &paced{body: r.Body, rc: http.NewResponseController(c.Response()), end: time.Now().Add(longest)}, nil
 }
 
-// paced reads the body of an upload, each part of which must arrive within idle, and all of
-// it before end.
+// paced reads the body of an upload. Each part must arrive within idle, and the whole
+// body before end.
 type paced struct {
 	body io.Reader
 	rc   *http.ResponseController
-	end  time.Time // of the upload
+	end  time.Time // latest end of the upload
 }
 
 // Read implements io.Reader.
@@ -183,8 +184,8 @@ func number(c echo.Context, name string, least, most, without int64) (int64, err
 	return n, nil
 }
 
-// owner returns the principal whose artifacts a caller may read, which is "" for a reader
-// of the ledger, who may read all of the tenant's.
+// owner returns the principal whose artifacts a caller may read, or "" for a caller with
+// the scope token.Audit, who may read all artifacts of the tenant.
 func owner(who *auth.Caller) string {
 	if slices.Contains(who.Scopes, token.Audit) {
 		return ""
@@ -193,7 +194,8 @@ func owner(who *auth.Caller) string {
 }
 
 // List handles GET /api/v1/artifacts. It responds with the caller's artifacts, newest
-// first, or with all=true, for readers of the ledger, with those of all principals.
+// first. With all=true, it responds with those of all principals of the tenant, and the
+// caller needs the scope token.Audit.
 func (s *API) List(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -212,7 +214,8 @@ func (s *API) List(c echo.Context) error {
 	return queries.Send(c, s.Queries.In(who.Tenant), work.ArtifactListQuery, work.ArtifactListRequest{Owner: of, Before: c.QueryParam("before"), Limit: limit})
 }
 
-// find returns the artifact that a request names.
+// find returns the artifact that q identifies. It returns an error (400) if the id is
+// malformed.
 func (s *API) find(ctx context.Context, tenant string, q work.ArtifactInfoRequest) (work.Artifact, error) {
 	if artifact.DigestOf(q.Artifact) == "" {
 		return work.Artifact{}, apierr.BadRequest("id", "an artifact's id is ar- and 64 lower-case hex digits")
@@ -247,8 +250,9 @@ func (s *API) Content(c echo.Context) error {
 	return s.send(c, who.Tenant, &a)
 }
 
-// send responds with the content of an artifact. A client must not interpret it as a page
-// of this origin, because its owner chose its media type.
+// send responds with the content of an artifact. The response headers prevent that a
+// browser interprets it as a page of this origin, because its owner chose its media
+// type.
 func (s *API) send(c echo.Context, tenant string, a *work.Artifact) error {
 	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: artifact.DigestOf(a.Artifact), Index: a.Index}
 	r, err := artifact.Open(c.Request().Context(), s.Store, o)

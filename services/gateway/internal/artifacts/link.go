@@ -29,20 +29,20 @@ type LinkResponse struct {
 	Artifact string `json:"artifact"`
 	CallID   string `json:"call_id"` // call that permitted the link
 	Expires  string `json:"expires"` // end of the link's validity (RFC 3339)
-	Path     string `json:"path"`    // path of the content at every gateway of the mesh, without a credential
+	Path     string `json:"path"`    // path that returns the content at every gateway of the mesh, without a credential
 }
 
 // LinkPath is the path of signed links.
 const LinkPath = "/a/"
 
-// link is what a signed link permits: that anyone reads an artifact of a tenant until a
-// time.
+// link is the content of a signed link. Anyone who has the link can read an artifact of
+// a tenant until Expires.
 type link struct {
 	Artifact string
 	CallID   string
 	Expires  string
 	KID      string // id of the key with which a gateway signed the link
-	Owner    string // principal who made the link; its suspension ends the link
+	Owner    string // principal who made the link; the link is not valid while it is suspended
 	Tenant   string
 	Upload   string // upload of the artifact; its deletion ends the link
 }
@@ -59,7 +59,7 @@ func (l *link) Canonical(c *canon.Codec) {
 }
 
 // Link handles POST /api/v1/artifacts/:id/link. It proposes a call artifact.link and, if
-// it succeeds, signs a link. The ledger has the call and not the link.
+// it succeeds, signs a link. The ledger records the call but not the link.
 func (s *API) Link(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {

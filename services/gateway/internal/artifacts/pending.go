@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// keptFor is the time for which the bytes of an upload that is no artifact count. It is a
-// little longer than the time after which the collector removes them.
+// keptFor is how long the bytes of an upload that did not become an artifact count in
+// the quota. It is a little longer than the time after which the collector removes them.
 const keptFor = 26 * time.Hour
 
 // pending counts the bytes of each tenant that this gateway stored and that are not known
@@ -19,8 +19,8 @@ type pending struct {
 	ended    map[string]map[int64]int64 // by tenant and hour since 1970
 }
 
-// take adds n bytes to an upload in progress and reports true. If the bytes of the tenant
-// would exceed room, take adds nothing and reports false.
+// take adds n bytes to the tenant's uploads in progress and reports true. If the bytes
+// of the tenant would exceed room, take adds nothing and reports false.
 func (p *pending) take(tenant string, n, room int64, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -36,7 +36,7 @@ type standing struct {
 	ended     map[string]time.Time          // by principal: tokens issued at or before this time are revoked
 	demoted   map[string]time.Time          // by principal: tokens of logins issued at or before this time are not valid, because the principal lost a role
 	grants    map[string]map[string]grantor // by session, and by the principal to whom the session is granted
-	changed   chan struct{}                 // closed at the next change; nil if nextChange was not called since the last one
+	changed   chan struct{}                 // closed at the next change; nil if nextChange was not called since the last change
 }
 
 // nothing is the state of a tenant without events. It must not be changed.
@@ -79,8 +79,8 @@ type virtualKey struct {
 type grantor struct{ owner, expires string }
 
 // folds maps the name of each event that changes an Authority to the function that
-// applies it to the state of the event's tenant. All of these events are policy's. The
-// functions are called with mu held.
+// applies it to the state of the event's tenant. All of these events come from policy.
+// The functions are called with mu held.
 var folds = map[string]func(a *Authority, t *standing, e *contract.Event) error{
 	contract.EventVirtualKeyCreated: (*Authority).keyCreated,
 	contract.EventVirtualKeyRevoked: with(func(a *Authority, t *standing, d *events.VirtualKeyRevoked) { a.drop(t, d.ID) }),
@@ -209,9 +209,10 @@ func (a *Authority) tokenRevoked(t *standing, e *contract.Event) error {
 	return nil
 }
 
-// roleRevoked applies the end of a role of a member. The access tokens of the principal's
-// logins hold scopes that it may have lost, so only tokens that are issued afterwards are
-// valid. Other roles give no scopes.
+// roleRevoked applies the end of a role. If the role gives scopes, access tokens of the
+// principal's logins may hold scopes that the principal has lost, so only access tokens
+// that are issued afterwards are valid. The end of a role that gives no scopes changes
+// nothing.
 func (a *Authority) roleRevoked(t *standing, e *contract.Event) error {
 	var d events.RoleRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {

@@ -55,7 +55,7 @@ type Caller struct {
 	Until         time.Time // when the credential expires; zero if it does not
 	Cache         bool      // the caller accepts cached responses of models by default
 
-	Token  string      // id by which the bearer token is revoked, its login's if it has one; empty for a virtual key
+	Token  string      // id by which the bearer token is revoked: the login's id if it belongs to a login, otherwise its own id; empty for a virtual key
 	Login  string      // id of the login that the bearer token belongs to; empty if it belongs to none
 	issued time.Time   // when the bearer token was issued; zero for a virtual key
 	key    *virtualKey // the virtual key of the request; nil for a bearer token
@@ -65,11 +65,11 @@ type Caller struct {
 // Verify returns the caller that a credential identifies, or an error if the credential
 // is not valid. A suspension of the caller does not make a credential invalid. Verified
 // tokens are cached by their digest, because verifying a signature is expensive; expiry
-// and revocation are checked every time. A credential is not valid if its tenant does
-// not exist; Verify waits for the tenant until ctx is done, at most for tenantWait. The
-// returned Caller must not be changed, because it is shared by all requests with the
-// token. Until the ledger has been read to its end, Verify returns an error with status
-// 503.
+// and revocation are checked every time. If the tenant of a credential does not exist,
+// Verify waits for the tenant until ctx is done, but at most for tenantWait; if it then
+// does not exist, the credential is not valid. The returned Caller must not be changed,
+// because it is shared by all requests with the token. Until the ledger has been read to
+// its end, Verify returns an error with status 503.
 func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
 	if !s.caughtUp() { // revocations on the ledger may not have been read yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
@@ -107,8 +107,9 @@ func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
 	return k, nil
 }
 
-// claims verifies a bearer token: one of a login if its header names a key, and otherwise
-// one that the mesh's token key signed.
+// claims verifies a bearer token and returns its claims. If the token's header has a key
+// id and LoginKeys is not nil, the token must be the access token of a login. Otherwise
+// the mesh's token key must have signed it.
 func (s *Gate) claims(raw string) (*token.Claims, error) {
 	if s.LoginKeys == nil || !token.Issued(raw) {
 		return token.Verify(s.TokenKey, raw)
@@ -307,12 +308,12 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 }
 
 // Watch returns a context that is cancelled in each of these cases: ctx is cancelled;
-// who's credential is revoked; it belongs to a login, and who has lost a role since it
-// was issued; who or its tenant is suspended; who's credential is a virtual key and
-// the principal that made it is suspended. If expiry is set, the context is also
-// cancelled when the credential expires. If the credential or a suspension was the
-// cause, context.Cause returns an *apierr.Error. The caller must call the returned
-// function.
+// who's credential is revoked; the credential belongs to a login, and who has lost a
+// role that gives scopes since the credential was issued; who or its tenant is
+// suspended; who's credential is a virtual key and the principal that made it is
+// suspended. If expiry is set, the context is also cancelled when the credential
+// expires. If the credential or a suspension was the cause, context.Cause returns an
+// *apierr.Error. The caller must call the returned function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, s.Tenants, expiry, nil)
 }
@@ -336,8 +337,9 @@ func (k *Caller) Is(e *contract.Event) bool { return e.Tenant == k.Tenant && e.A
 // of e, and e has the same client.
 func (k *Caller) Made(e *contract.Event) bool { return k.Is(e) && e.Client == k.Client }
 
-// MayCancel reports whether the caller may cancel the call that e proposes: with a bearer
-// token, a call of the same actor; with a virtual key, only one that the key made.
+// MayCancel reports whether the caller may cancel the call that e proposes: with a
+// bearer token, a call of the same actor; with a virtual key, only a call that the key
+// made.
 func (k *Caller) MayCancel(e *contract.Event) bool {
 	return k.Is(e) && (k.key == nil || k.Made(e))
 }

@@ -20,7 +20,8 @@ type Need struct {
 	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
 }
 
-// Scopes that no token names: a credential has them if it has one of others.
+// Scopes that Need.Scope returns and that no token contains. The comment of each states
+// which credentials have it.
 const (
 	ScopeAny   = "mesh:use"   // every valid credential has it
 	ScopeCalls = "calls:make" // credentials with a scope that allows calls have it; policy decides which calls
@@ -67,8 +68,9 @@ func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
 // not admitted, because their bodies would be stored.
 func (n Need) WithStreamedBody() Need { n.Streamed, n.Metered = true, true; return n }
 
-// OfMesh returns n for a route whose response covers all tenants, or that changes the
-// state of the whole mesh. Only callers that Gate.OfMesh accepts are admitted to it.
+// OfMesh returns n for a route whose response can contain data of every tenant, or that
+// changes the state of the whole mesh. Only callers that Gate.OfMesh accepts are
+// admitted to it.
 func (n Need) OfMesh() Need { n.Mesh = true; return n }
 
 // WithRecord returns n for a route whose handler proposes a call. Suspended principals,

@@ -45,7 +45,8 @@ const tenantWait = time.Second
 // errTenant is the reason why a token of a tenant that does not exist is not valid.
 var errTenant = errors.New("token belongs to another tenant")
 
-// tenantExists reports whether a tenant exists, and waits for it for at most tenantWait.
+// tenantExists reports whether a tenant exists. If it does not exist yet, tenantExists
+// first waits for it, at most for tenantWait.
 func (s *Gate) tenantExists(ctx context.Context, tenant string) bool {
 	if exists, _ := s.Tenants.Check(tenant); exists {
 		return true

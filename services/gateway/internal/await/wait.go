@@ -67,7 +67,7 @@ const (
 	Started                    // the intent was handed out before
 	Escalated                  // the call was escalated, and the wait is asynchronous or its time has passed without an outcome
 	Failed                     // the proposal could not be recorded
-	Silent                     // the ledger does not respond or has not stored the proposal, or it has recovered and no executor has started the call
+	Silent                     // the ledger does not respond or has not stored the proposal, or it has recently recovered and no executor has started the call
 	Overdue                    // no outcome within the bounds of the wait
 	Left                       // the context is done, for example because the client disconnected or its credential became invalid
 	Gone                       // the sink reported that the client disconnected

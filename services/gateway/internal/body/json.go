@@ -151,6 +151,6 @@ func InBody(c echo.Context, err error) error {
 	return err
 }
 
-// pathArgs maps each route that takes an argument of a call from its path to the name of
-// the argument.
+// pathArgs holds, by route, the name of the call's argument that the route takes from
+// its path. Routes that take none are absent.
 var pathArgs = map[string]string{"/api/v1/keys/:id/consent": "id", "/api/v1/approvals/:call/votes": "call_id", "/v1/responses/:id": "id"}

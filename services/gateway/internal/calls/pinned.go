@@ -11,10 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// SandboxHeader is the request header with the id of the held sandbox that a call is for, in
-// place of the argument sandbox of the tools that have one. It selects a sandbox and
-// permits nothing: the session-runner refuses the sandbox of another tenant, principal or
-// session.
+// SandboxHeader is the request header with the id of the held sandbox in which a call
+// runs. It replaces the argument sandbox of tools that have this argument. It only
+// selects a sandbox and gives no permission: the session-runner refuses the sandbox of
+// another tenant, principal or session.
 const SandboxHeader = "X-Binnacle-Sandbox"
 
 // sandboxArg is the argument that SandboxHeader sets.
@@ -32,9 +32,10 @@ func takesSandbox(t *contract.Tool) bool {
 	return ok
 }
 
-// pinned returns the args of a call with the value of SandboxHeader as the member sandboxArg,
-// in canonical JSON, or args without the header. It returns an error (400) if the tool has no
-// such argument, if the value is not an id of a sandbox, or if the args name another one.
+// pinned returns the args of a call with the value of SandboxHeader as the member
+// sandboxArg, in canonical JSON, or args if the header is absent. It returns an error
+// (400) if the tool has no such argument, if the value is not an id of a sandbox, or if
+// the args are not an object or contain the id of another sandbox.
 func (s *Maker) pinned(h http.Header, kind string, args []byte) ([]byte, error) {
 	id := h.Get(SandboxHeader)
 	if id == "" {
@@ -44,7 +45,8 @@ func (s *Maker) pinned(h http.Header, kind string, args []byte) ([]byte, error) 
 	return pin(t, kind, id, args)
 }
 
-// pin is pinned for a tool, which is nil if the kind is not in the catalog.
+// pin sets the member sandboxArg of args to id; see pinned. t is the tool of the kind,
+// or nil if the kind is not in the catalog.
 func pin(t *contract.Tool, kind, id string, args []byte) ([]byte, error) {
 	switch {
 	case !takesSandbox(t):

@@ -90,9 +90,10 @@ func notStored(call string) *apierr.Error {
 }
 
 // same reports whether the recorded call c has the kind, tool, ReportWithin and args
-// that r proposes, and the same body. It does not compare sessions, timeouts or delegations. It compares
-// requests to a language model as sameModel does. It returns false if the recorded args
-// were erased, and an error if a content cannot be read.
+// that r proposes, and the same body if both have one. It does not compare sessions,
+// timeouts or delegations. It compares requests to a language model as sameModel does.
+// It returns false if the recorded args were erased, and an error if a content cannot be
+// read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, nil

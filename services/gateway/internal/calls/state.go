@@ -61,11 +61,12 @@ func Later(c echo.Context, r propose.Request) error {
 }
 
 // Cancel handles DELETE /api/v1/calls/{id}. It records that the caller, who must be the
-// actor of the call, requests its cancellation, and responds with the state of the call. A
-// virtual key cancels only calls that it made. The executor stops a running call, and does
-// not run one that has not started, also if it is approved later; a call that has ended is
-// not changed. Any gateway can cancel a call that a gateway proposed. The cancellation of
-// another call, and of a call that its caller executes, is an error (409).
+// actor of the call, requests its cancellation, and responds with the state of the call.
+// A virtual key cancels only calls that it made. The executor stops a running call, and
+// does not run one that has not started, even if it is approved later; a call that has
+// ended is not changed. Any gateway can cancel a call that a gateway proposed. The
+// cancellation of a call that another service proposed, and of a call that its caller
+// executes, is an error (409).
 func (s *API) Cancel(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -115,8 +116,8 @@ func (s *Runner) CancelBy(ctx context.Context, who *auth.Caller, id string) (*co
 	return e, nil
 }
 
-// Cancelled reports whether the cancellation of a call was requested, by the ledger. The
-// event e is any one of the call.
+// Cancelled reports whether the ledger holds a request to cancel a call, given any event
+// e of the call.
 func (s *Runner) Cancelled(ctx context.Context, e *contract.Event) (bool, error) {
 	for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: e.Tenant, Event: contract.EventCancelRequested, Key: e.Session}.String(), 1) {
 		if err != nil {
@@ -176,9 +177,9 @@ func (s *API) State(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// Position returns the position at which a call began to wait for a sandbox, given an event of
-// the call that is not newer. It returns 0 if the call does not wait, or if the ledger cannot
-// be read.
+// Position returns the position at which a call began to wait for a sandbox, given an
+// event e of the call that was recorded before the wait began. It returns 0 if the call
+// did not wait, or if the ledger cannot be read.
 func (s *Runner) Position(ctx context.Context, e *contract.Event) int64 {
 	filter := bus.Filter{Tenant: e.Tenant, Service: services.SessionRunner, Event: contract.EventSandboxQueued, Key: e.Session}.String()
 	en, err := s.Past.Ledger.Last(ctx, filter)

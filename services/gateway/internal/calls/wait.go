@@ -171,7 +171,7 @@ func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Requ
 	return Pending(r)
 }
 
-// Pending returns the error (504) for a caller whose time has passed while its call
+// Pending returns the error (504) for a wait whose time has passed while the call
 // continues.
 func Pending(r propose.Request) *apierr.Error {
 	return &apierr.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: contract.CodeOutcomePending, CallID: r.ID, ReceiptID: receipt.ID(r.ID),
@@ -219,7 +219,8 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	}
 }
 
-// similar returns the names of tools that are similar to that of a kind which no tool has.
+// similar returns the names of tools that are similar to the name in kind, or nil if
+// kind does not begin with "tool.".
 func (s *Runner) similar(kind string) []string {
 	name, ok := strings.CutPrefix(kind, "tool.")
 	if !ok {

@@ -167,10 +167,10 @@ func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	return nil
 }
 
-// closeCall records a report as the call's outcome, or as a separate event if the
-// deadline has passed. If the call has an outcome already, the results are those of
-// reportedBefore. If the intent was not handed out, closeCall records nothing and
-// returns an error (404).
+// closeCall records a report as the call's outcome or, if the deadline has passed, as a
+// separate event beside the outcome "unknown". If the call has an outcome already, the
+// results are those of reportedBefore. If the intent was not handed out, closeCall
+// records nothing and returns an error (404).
 func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest) (*OutcomeResponse, error) {
 	if s.Lender == nil {
 		return nil, apierr.Unavailable("the gateway has no signing key")

@@ -112,8 +112,8 @@ func (r *Registry) Quota(id string) contract.Quota {
 	return contract.Quota{}
 }
 
-// DelegateUntil sets the end of an operator's delegation, and removes the end of any
-// other operator's. A delegation without an end does not expire.
+// DelegateUntil sets the end of an operator's delegation, and removes the ends of all
+// other delegations. A delegation without an end does not expire.
 func (r *Registry) DelegateUntil(operator string, end time.Time) {
 	r.change(func() { r.ends = map[string]time.Time{operator: end} })
 }
