@@ -100,12 +100,13 @@ const asyncWait = time.Second
 // Await proposes a call, waits for its outcome and reads its output. A returned outcome
 // is durable; it is returned with an error if the call did not succeed or its output
 // cannot be read. The wait lasts for at most r.Timeout + Margin; with async, for at most
-// asyncWait, and it ends as soon as the call is escalated. If the wait ends without an outcome, the error is an
-// *apierr.Escalation if the call was escalated, and otherwise an *apierr.Error or
-// ctx.Err(). If the call was not escalated, Await cancels it if ctx is done before the
-// outcome is received, and as GiveUp does if the ledger does not respond. If a call was
-// proposed earlier under the same Idempotency-Key, Await instead waits for that call as
-// Repeat does, with async for at most asyncWait, which never cancels the call.
+// asyncWait, and it ends as soon as the call is escalated. If the wait ends without an
+// outcome, the error is an *apierr.Escalation if the call was escalated, and otherwise
+// an *apierr.Error or ctx.Err(). If the call was not escalated, Await cancels it if ctx
+// is done before the outcome is received, and as GiveUp does if the ledger does not
+// respond. If a call was proposed earlier under the same Idempotency-Key, Await instead
+// waits for that call as Repeat does, with async for at most asyncWait, which never
+// cancels the call.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	return s.AwaitWith(ctx, r, async, await.Whole{})
 }

@@ -39,8 +39,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Tenant is the tenant of the mesh, Other a second tenant in it, and Executor the executor
-// of its tools except those whose kinds begin with "llm.".
+// Tenant is the original tenant of the mesh, and Other is a second tenant. Executor is
+// the executor of the tools whose kinds do not begin with "llm.".
 const (
 	Tenant   = "t"
 	Other    = "u"
@@ -72,8 +72,8 @@ type Mesh struct {
 	// of u" for queries of the tenant Other only. A response is a value, or a func(args
 	// json.RawMessage) (any, error).
 	Answers map[string]any
-	// PostErr is the error with which the gateway's posts fail. The frames of failed
-	// posts are not in Posted.
+	// PostErr, if not nil, is the error with which the gateway's posts fail. The frames of
+	// failed posts are not in Posted.
 	PostErr error
 
 	handler http.Handler

@@ -18,9 +18,9 @@ const (
 )
 
 // admit counts a read of the request's caller in places until done is called, which the
-// caller of admit must do. The returned context is that of auth.Gate.WatchReads for mesh,
-// which states whether the response contains events of other tenants. The error is 429 if
-// the caller's tenant may not have one more read open.
+// caller of admit must do. The returned context is that of auth.Gate.WatchReads; mesh
+// states whether the response contains events of other tenants. The error is 429 if the
+// caller's tenant may not have one more read open.
 func (s *API) admit(c echo.Context, places *fair.Places, mesh bool) (ctx context.Context, done context.CancelFunc, err error) {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -34,8 +34,9 @@ func (s *API) admit(c echo.Context, places *fair.Places, mesh bool) (ctx context
 	return ctx, func() { end(); leave() }, nil
 }
 
-// admitted calls respond with the context and the place of admit. If the caller's access
-// ends before the response begins, the error is the reason.
+// admitted calls respond while admit counts the read. The context of the request is then
+// the one that admit returns. If the caller's access ends before the response begins,
+// the error is the reason.
 func (s *API) admitted(c echo.Context, places *fair.Places, mesh bool, respond func() error) error {
 	ctx, done, err := s.admit(c, places, mesh)
 	if err != nil {

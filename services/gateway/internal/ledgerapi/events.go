@@ -60,8 +60,7 @@ type EventLine struct {
 // evidence of every tenant depends on these events.
 var meshWide = []string{contract.EventCellOpened, contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventLogEpochOpened}
 
-// selects reports whether the parameter type of a request, the name or the type of an
-// event, is that of a mesh-wide event.
+// selects reports whether typ is the name or the type of a mesh-wide event.
 func selects(typ string) bool {
 	return slices.ContainsFunc(meshWide, func(name string) bool { return typ == name || strings.Contains(typ, "."+name+".") })
 }

@@ -124,7 +124,7 @@ const (
 )
 
 // VerifyEvidence handles POST /api/v1/evidence/verify. It responds with a Verification,
-// also if the pack is invalid. The error is 400 if the request contains no pack or an
+// even if the pack is invalid. The error is 400 if the request contains no pack or an
 // invalid root, and 429 if the gateway is busy with other packs for longer than
 // verifyWait, or too many requests of the caller wait. The tenants with waiting requests
 // are served in rotation, and so are the callers of a tenant. The pack is the body, or

@@ -32,7 +32,7 @@ import (
 // API serves the APIs of language models. Its fields are set before its first use.
 type API struct {
 	Capture     func() string // returns the capture mode: plain, encrypted, hashed or off
-	CallTimeout time.Duration // maximum wait for an approval
+	CallTimeout time.Duration // maximum wait for the outcome of an escalated call
 	Gate        *auth.Gate
 	Calls       *calls.API
 	Labels      *labels.Reader

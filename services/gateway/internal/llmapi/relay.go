@@ -56,7 +56,7 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	// r.Stream cannot be passed here, because it is also set for a plain response.
 	allowed, done := s.Gate.Watch(ctx, who, args.Stream)
 	defer done()
-	// The wait for an approval is at most CallTimeout, even if the timeout of the
+	// After an escalation, the wait is at most CallTimeout, even if the timeout of the
 	// request is longer.
 	terms := await.Terms{Within: r.Timeout + calls.Margin, Async: calls.Async(c), People: min(r.Timeout, s.CallTimeout)}
 	res := s.Calls.Wait(allowed, p, terms, a)
@@ -120,8 +120,9 @@ func operation(kind string) string {
 }
 
 // repeat responds to a request whose Idempotency-Key identifies the call before.Call
-// with the recorded output of that call. The error is 409 for a stream, whose frames are
-// not recorded. See calls.Runner.Repeat and undeleted for other errors.
+// with the recorded output of that call. The error is 409 if the request is for a
+// stream, because the frames of a stream are not recorded. See calls.Runner.Repeat and
+// undeleted for other errors.
 func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
 	args, err := calls.ModelArgs(r.Args)
 	if err != nil {

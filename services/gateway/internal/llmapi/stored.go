@@ -212,8 +212,8 @@ func (s *API) stored(c echo.Context) (*auth.Caller, *contract.Call, *contract.Re
 }
 
 // keeps returns an error unless the request of the call allowed the response to be
-// stored. The error is 404, also if the args of the call were erased, and 503 if they
-// cannot be read now.
+// stored. The error is 404 if the request did not allow it or the args of the call were
+// erased, and 503 if the args cannot be read now.
 func (s *API) keeps(ctx context.Context, c echo.Context, tenant string, call *contract.Call) error {
 	raw, err := s.Blobs.In(tenant).Open(ctx, &call.Args)
 	if errors.Is(err, contract.ErrErased) {

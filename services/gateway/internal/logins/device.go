@@ -24,7 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// deviceTTL is the time within which a person approves a device.
+// deviceTTL is the time within which a person must approve a device.
 const deviceTTL = 10 * time.Minute
 
 // DeviceRequest is the form of POST /oauth/device (RFC 8628, section 3.1).
@@ -67,8 +67,8 @@ func (s *API) Device(c echo.Context) error {
 	return c.JSON(http.StatusOK, DeviceResponse{Device: raw, User: user, URI: at, Complete: at + "?code=" + url.QueryEscape(user), Expires: int64(deviceTTL / time.Second), Interval: 2})
 }
 
-// letters are those of user codes: Crockford's base 32, which has no letters that look like
-// digits.
+// letters is the encoding of user codes: Crockford's base 32, which has no letters that
+// look like digits.
 var letters = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
 
 // userCode returns the code that a person enters for a device code: nine characters, 45 bits.

@@ -5,7 +5,8 @@
 // (RFC 8628).
 //
 // A login is opened, renewed and ended by a call that policy decides, so each is on the
-// ledger and at every gateway. The gateway states only how the person authenticated.
+// ledger, which every gateway reads. The gateway states only how the person
+// authenticated.
 package logins
 
 import (
@@ -52,7 +53,7 @@ type API struct {
 	PublicURL string             // URL under which browsers reach the gateways; empty means that of the request
 
 	attempts throttle
-	hashing  sync.Mutex // serializes the hashing of passwords, of which each takes 19 MiB
+	hashing  sync.Mutex // serializes the hashing of passwords, because each hash uses 19 MiB of memory
 }
 
 // The lifetimes of tokens and logins.
@@ -210,7 +211,8 @@ func (r *refusal) Error() string { return r.text }
 // refuse returns a refusal with status 400.
 func refuse(code, text string) error { return &refusal{http.StatusBadRequest, code, text} }
 
-// errCredentials is the error for a wrong name or password. It does not say which is wrong.
+// errCredentials is the error for a wrong name or password. It does not reveal which is
+// wrong.
 var errCredentials = refuse(contract.OAuthGrant, "the name or the password is wrong")
 
 // failed responds with an error in the form of RFC 6749.
@@ -416,7 +418,8 @@ func (s *API) await(ctx context.Context, r propose.Request) ([]byte, error) {
 	return output, err
 }
 
-// loginSession is the name of the session of a person that the calls about logins are in.
+// loginSession is the name of the session in which calls about the logins of a person
+// are made.
 const loginSession = "s-login"
 
 // TokenForm is the form of a request about a token.
@@ -437,7 +440,7 @@ type Introspection struct {
 }
 
 // Introspect handles POST /oauth/introspect. A credential of another tenant than the
-// caller's is inactive, like one that is not valid.
+// caller's is inactive, like one that is not valid or whose principal is suspended.
 func (s *API) Introspect(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -460,7 +463,7 @@ func (s *API) Introspect(c echo.Context) error {
 }
 
 // Revoke handles POST /oauth/revoke: it ends the login of a refresh or access token. It
-// responds with 200 also for a token that is not valid (RFC 7009, section 2.2).
+// responds with 200 even for a token that is not valid (RFC 7009, section 2.2).
 func (s *API) Revoke(c echo.Context) error {
 	form, err := formOf(c)
 	if err != nil {

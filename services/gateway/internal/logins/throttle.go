@@ -11,13 +11,13 @@ import (
 )
 
 // throttle delays attempts to log in after failures. An attempt counts for the address
-// of the peer, for the person, and for the person at that address. Each of them has a
-// number of failures that it may have without a delay. After more, each failure
-// doubles the time until the next attempt, up to longest. Without an attempt for that
-// time, the count begins again at zero.
+// of the peer, for the person, and for the person at that address. For each of them, the
+// next attempt is delayed after a number of failures. Each further failure doubles the
+// delay, up to longest. Without an attempt for that time, the count begins again at
+// zero.
 //
-// The person alone may have many failures, because otherwise anybody could keep a person
-// from logging in. The zero value is ready to use, and safe for concurrent use.
+// The number for the person alone is high, because otherwise anyone could prevent a
+// person from logging in. The zero value is ready to use, and safe for concurrent use.
 type throttle struct {
 	mu   sync.Mutex
 	seen map[string]*failures
@@ -37,7 +37,8 @@ const (
 	freeOfPerson  = 100
 )
 
-// attempt is the keys under which one attempt counts, with the failures that each may have.
+// attempt returns the keys under which one attempt counts, each with the number of
+// failures after which attempts are delayed.
 func attempt(address, tenant, principal string) map[string]int {
 	person := tenant + "/" + principal
 	return map[string]int{"a " + address: freeOfAddress, "p " + person: freeOfPerson, "b " + address + " " + person: freeOfBoth}

@@ -32,7 +32,7 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 	}
 	round.Capabilities = capabilities(p)
 	n := &notices{ctx: ctx, session: p.session, token: p.meta["progressToken"]}
-	if p.session == nil { // nobody receives notifications
+	if p.session == nil { // no client receives notifications
 		round.LogLevel, n.token = "", nil
 	}
 	round.Progress = n.token != nil
@@ -93,7 +93,7 @@ func capabilities(p proposal) json.RawMessage {
 // notices passes the notifications of a server to the client. It is an await.Sink. A
 // notification that is lost does not fail the call.
 type notices struct {
-	ctx     context.Context // of the request, which names the stream of the notifications
+	ctx     context.Context // context of the request; it determines the stream of the notifications
 	session *mcp.ServerSession
 	token   any // progress token of the client, or nil
 	frames  Frames

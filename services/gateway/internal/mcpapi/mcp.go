@@ -40,8 +40,8 @@ type API struct {
 	// Blobs stores the answers that a client sends with a call.
 	Blobs *blob.Store
 
-	// Logged is called after each tool call over MCP that was passed to Calls.Await,
-	// with the error of Await.
+	// Logged is called after each wait for a call of a tool, resource, prompt or completion
+	// over MCP, with the error of the wait.
 	Logged func(who *auth.Caller, call string, began time.Time, err error)
 
 	mcps   mcpSessions
@@ -140,11 +140,12 @@ type modernServers struct {
 type modernServer struct {
 	*edge
 	mu     sync.Mutex
-	offers *offers // by which the tools of headed are registered
+	offers *offers // offers whose tools are registered
 	headed []string
 }
 
-// of returns the server of a tenant, which is made once.
+// of returns the server of a tenant. It makes the server when it is first called for the
+// tenant.
 func (m *modernServers) of(tenant string, api *API) *mcp.Server {
 	m.mu.Lock()
 	if m.all == nil {

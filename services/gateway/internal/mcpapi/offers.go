@@ -26,7 +26,7 @@ import (
 type offers struct {
 	generation uint64
 	tools      []*mcp.Tool
-	headed     []*mcp.Tool // those of tools whose schemas name headers
+	headed     []*mcp.Tool // the tools whose schemas name headers
 	prompts    []*mcp.Prompt
 	resources  []*mcp.Resource
 	templates  []*mcp.ResourceTemplate
@@ -45,8 +45,8 @@ type pattern struct {
 	match            *regexp.Regexp
 }
 
-// headerKeyword is the keyword with which the schema of an argument names the header that
-// contains the argument too, so that proxies can read it.
+// headerKeyword is a keyword in the schema of an argument. Its value is the name of a
+// header that also contains the argument, so that proxies can read the argument.
 var headerKeyword = []byte(`"x-mcp-header"`)
 
 // catalog returns what the tenant's catalog offers now.
@@ -92,7 +92,7 @@ func object(schema []byte) bool {
 }
 
 // toolOf returns a tool as MCP lists it. The schemas are those of the tool document. The
-// error says why MCP does not permit the tool.
+// error states why MCP does not permit the tool.
 func toolOf(t *contract.Tool) (*mcp.Tool, error) {
 	x := &mcp.Tool{}
 	if o := mcpdoc.Of(t); o != nil {
@@ -256,8 +256,8 @@ func (e *edge) listTemplates(ctx context.Context, r *mcp.ListResourceTemplatesRe
 	return res, err
 }
 
-// ask proposes a call about a server with args, and decodes its output into res. The
-// error is one of JSON-RPC.
+// ask proposes a call about a server with args, and decodes its output into res. An
+// error of the call is returned as wireError returns it.
 func (e *edge) ask(ctx context.Context, p proposal, args any, res any) (mcp.Meta, error) {
 	b, err := json.Marshal(args)
 	if err == nil {
@@ -277,10 +277,12 @@ func (e *edge) ask(ctx context.Context, p proposal, args any, res any) (mcp.Meta
 	return out.meta, nil
 }
 
-// wireError returns err as an error of JSON-RPC, with the code and ids of the call.
+// wireError returns err as an error of JSON-RPC, with the code and ids of the call. It
+// returns err unchanged if err is neither an error of JSON-RPC nor one that refusal
+// converts.
 func wireError(err error) error {
 	var wire *jsonrpc.Error
-	if errors.As(err, &wire) { // of the server
+	if errors.As(err, &wire) { // the error of the MCP server
 		return wire
 	}
 	x := refusal(err)

@@ -16,21 +16,21 @@ const (
 	replayPerSession = 256 << 10 // bytes of a session; its newest event is stored even if it is larger
 	replayInAll      = 64 << 20  // bytes of all sessions
 	replayOverhead   = 128       // bytes that an event counts in addition to its data
-	replayEmpty      = 1024      // streams of a session without events whose next index is known
+	replayEmpty      = 1024      // streams of a session whose next index is stored although all their events were dropped
 )
 
 // replays stores the newest events of the streams of MCP sessions in memory, so that a
-// client that lost its connection receives the events after the last one that it has seen
-// (Last-Event-ID). If events exceed a limit, the oldest of the session are dropped, or the
-// oldest of the session that has most. It implements mcp.EventStore. The zero value is
-// empty.
+// client that lost its connection receives the events after the last one that it has
+// seen (Last-Event-ID). If events exceed a limit, the oldest of the session are dropped,
+// or the oldest of the session whose events use the most memory. It implements
+// mcp.EventStore. The zero value is empty.
 type replays struct {
 	mu       sync.Mutex
 	sessions map[string]*replay // by id
 	size     int
 }
 
-// replay is the events of one session, in the order in which they were sent.
+// replay holds the stored events of one session, in the order in which they were sent.
 type replay struct {
 	events []sent
 	next   map[string]int // by stream: index of its next event
@@ -139,8 +139,8 @@ func (s *replays) SessionClosed(_ context.Context, session string) error {
 // writes it.
 var prime = []byte("event: prime\n")
 
-// withRetry adds the time after which a client that lost its connection should reconnect
-// to the first event of a stream. The SDK sends it only if it closes a stream itself.
+// withRetry adds to the first event of a stream the time after which a client that lost
+// its connection should reconnect. The SDK sends it only if it closes a stream itself.
 type withRetry struct {
 	http.ResponseWriter
 	begun bool

@@ -8,9 +8,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// hidden is the name of the one tool, prompt and resource that each server registers with
-// the SDK. The SDK passes every request for a tool, prompt or resource to them: what
-// there is depends on the tenant's catalog at the time of the request. None is listed.
+// hidden is the name of the one tool, prompt and resource that each server registers
+// with the SDK. Every request for a tool, prompt or resource is passed to them, because
+// the tenant's catalog at the time of the request determines what exists. They are not
+// listed.
 const hidden = "binnacle.any"
 
 // hiddenURI is the URI of the hidden resource.
@@ -33,7 +34,7 @@ type edge struct {
 	srv    *mcp.Server
 	life   context.Context // of the session; nil if the edge serves requests without one
 	subs   subscriptions
-	level  atomic.Pointer[string] // level of log messages that the client set; nil before
+	level  atomic.Pointer[string] // level of log messages that the client set; nil if it set none
 }
 
 // mcpServer returns the server of one MCP session of a tenant, whose subscriptions end with
@@ -44,10 +45,11 @@ func (s *API) mcpServer(life context.Context, id, tenant string) *mcp.Server {
 	return e.srv
 }
 
-// serve makes the server of an edge, with the id of its MCP session, or "". Lists are of the catalog at the time of the request.
-// Every tools/call is passed to callTool, because policy decides by the catalog at that
-// time. An attempt to call a tool that is not listed is proposed too, so that the attempt
-// and its denial are on the ledger.
+// serve makes the server of an edge, with the id of its MCP session, or "" if it serves
+// requests without a session. Lists show the catalog at the time of the request. Every
+// tools/call is passed to callTool, because policy decides by the catalog at that time.
+// An attempt to call a tool that is not listed is proposed too, so that the attempt and
+// its denial are on the ledger.
 func (e *edge) serve(id string) {
 	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}, Prompts: &mcp.PromptCapabilities{ListChanged: true},
 		Resources: &mcp.ResourceCapabilities{ListChanged: true}, Completions: &mcp.CompletionCapabilities{}}
@@ -72,9 +74,9 @@ func (e *edge) register(srv *mcp.Server) {
 	srv.AddResource(&mcp.Resource{Name: hidden, URI: hiddenURI}, e.readResource)
 }
 
-// cacheable permits only the client itself to cache a response, and sets the time for
-// which it may to listTTL, except for the content of resources. Lists are of the
-// caller's tenant and change at any time; clients that subscribe are notified.
+// cacheable permits only the client itself to cache a response. It sets the maximum time
+// to listTTL, except for the content of resources. Lists are of the caller's tenant and
+// change at any time; clients that subscribe are notified.
 func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 	c.CacheScope = "private"
 	if _, ok := req.(*mcp.ReadResourceRequest); !ok {
@@ -126,7 +128,7 @@ func (e *edge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 const changePoll = 100 * time.Millisecond
 
 // notifyChanges notifies the clients that the lists have changed, whenever the catalog
-// has, until ctx ends.
+// has changed, until ctx ends.
 func (s *API) notifyChanges(ctx context.Context) {
 	t := time.NewTicker(changePoll)
 	defer t.Stop()

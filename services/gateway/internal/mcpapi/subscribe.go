@@ -32,8 +32,9 @@ type subscriptions struct {
 	all map[*mcp.ServerSession]map[string]context.CancelFunc // by URI
 }
 
-// add adds a subscription, which end ends. It returns an error if the session has too many,
-// and replaces an earlier one to the same URI.
+// add adds a subscription, which the function end ends. It first ends an earlier
+// subscription to the same URI. It returns an error if the session has too many
+// subscriptions.
 func (s *subscriptions) add(ss *mcp.ServerSession, uri string, end context.CancelFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +152,8 @@ type following struct {
 	frames Frames
 }
 
-// run passes changes, and calls again before the time of a call is over, until ctx ends or
-// policy denies a call.
+// run passes changes, and makes another call before the lease of the last one expires,
+// until ctx ends or a call is denied (see denied).
 func (f *following) run(ctx context.Context) {
 	defer func() { f.frames.Close() }()
 	renew := time.NewTimer(renewAfter)
@@ -184,14 +185,16 @@ func (f *following) run(ctx context.Context) {
 	}
 }
 
-// denied reports whether a call was denied, so that it is not made again.
+// denied reports whether err has the status 401, 403 or 404, so that the call is not
+// made again.
 func denied(err error) bool {
 	e := refusal(err)
 	return e != nil && (e.Status == http.StatusForbidden || e.Status == http.StatusUnauthorized || e.Status == http.StatusNotFound)
 }
 
-// take passes the changes that have arrived to the client, as one. It reports whether the
-// subscription must be renewed now, because it has ended or frames were lost.
+// take passes the changes that have arrived to the client, as one notification. It
+// reports whether the subscription must be renewed now, because it has ended or frames
+// were lost.
 func (f *following) take() (renew bool) {
 	updated := false
 	for {

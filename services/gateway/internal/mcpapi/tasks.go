@@ -27,9 +27,9 @@ import (
 
 // The tasks extension (SEP-2663). A task is a call that has no outcome when the client
 // receives the response to tools/call, and its id is the call's. The state of a task is
-// that of its call on the ledger, so that every gateway knows it, after any restart. If the
-// outcome is a request for input, the answers of tasks/update are the body of a further
-// call, the next round, whose id is derived from that of the first.
+// that of its call on the ledger, so that every gateway can return it, even after a
+// restart. If the outcome is a request for input, the answers of tasks/update are the
+// body of a further call, the next round, whose id is derived from that of the first.
 
 // tasksExtension is the name of the extension.
 const tasksExtension = "io.modelcontextprotocol/tasks"
@@ -38,7 +38,7 @@ const tasksExtension = "io.modelcontextprotocol/tasks"
 // tool is only for clients with the extension.
 const taskSupport = "binnacle/tasks"
 
-// taskPoll is the time between two requests for the state of a task, as clients are told.
+// taskPoll is the poll interval that clients receive with a task.
 const taskPoll = time.Second
 
 // indexWithin is the time within which audit's index contains an event that is on the
@@ -115,8 +115,10 @@ func needsTasks(o *mcpdoc.Offer) bool {
 	return o != nil && len(o.Tool["_meta"]) > 0 && json.Unmarshal(o.Tool["_meta"], &meta) == nil && meta[taskSupport] == "required"
 }
 
-// taskOf returns the task of a call without an outcome if err says that there is none yet,
-// once every gateway can find it.
+// taskOf returns the task of a call if err means that the call has no outcome yet. It
+// first waits until audit's index has the call, so that every gateway can find the task.
+// It returns nil for another err, or if the index does not have the call within
+// indexWithin.
 func (e *edge) taskOf(ctx context.Context, call, tenant string, err error) *task {
 	var esc *apierr.Escalation
 	x := refusal(err)
@@ -129,7 +131,7 @@ func (e *edge) taskOf(ctx context.Context, call, tenant string, err error) *task
 	}
 	event, failed := e.indexed(ctx, tenant, call)
 	if failed != nil || event == nil {
-		return nil // the error says that the call goes on, and how to find it
+		return nil // the caller of taskOf then returns err, which has the id of the call
 	}
 	t.CreatedAt, t.LastUpdatedAt = event.Time, event.Time
 	return t
@@ -249,8 +251,8 @@ type round struct {
 	last     *contract.Event // newest event of the round
 	call     contract.Call   // of round 0
 	recorded *contract.Recorded
-	output   []byte // of the round, if it succeeded
-	pending  input  // if the round ended with a request for input
+	output   []byte // output of the round; nil if there is none or it was withheld
+	pending  input  // set if the round ended with a request for input
 }
 
 // input is what a server requires of the client, in the output of a call.
@@ -264,7 +266,8 @@ func errNoTask(id string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "not found: no task " + id}
 }
 
-// currentRound returns the current round of the caller's task.
+// currentRound returns the current round of the caller's task. The error is that of
+// errNoTask if the task does not exist or belongs to another actor.
 func (e taskEdge) currentRound(ctx context.Context, who *auth.Caller, id string) (*round, error) {
 	q := e.Calls.Runner.Queries.In(who.Tenant)
 	first, err := q.Event(ctx, audit.ProposalQuery, id)
@@ -315,7 +318,7 @@ func (e taskEdge) outcome(ctx context.Context, who *auth.Caller, x *round) (err 
 		}
 	}
 	if x.recorded.Effect.Status == contract.Succeeded && x.recorded.Receipt.Executor == mcpdoc.Executor {
-		_ = json.Unmarshal(x.output, &x.pending) // an output that is none is a result
+		_ = json.Unmarshal(x.output, &x.pending) // an output that is not a request for input is a result
 	}
 	return nil
 }
@@ -385,7 +388,7 @@ func (t *task) end(x *round) (err error) {
 }
 
 // updateTask handles tasks/update: it proposes the next round with the answers that the
-// task waits for. Others are ignored.
+// task waits for. Other answers are ignored.
 func (e taskEdge) updateTask(ctx context.Context, who *auth.Caller, r *http.Request, req *taskRequest) (any, error) {
 	x, err := e.currentRound(ctx, who, req.Params.TaskID)
 	if err != nil {
@@ -424,7 +427,7 @@ func (e taskEdge) updateTask(ctx context.Context, who *auth.Caller, r *http.Requ
 		return nil, failed
 	}
 	if e := refusal(err); e == nil || e.ReceiptID != "" || e.CallID != "" {
-		return acknowledged, nil // tasks/get returns the outcome, also if it is an error
+		return acknowledged, nil // tasks/get returns the outcome, even if it is an error
 	}
 	return nil, err
 }

@@ -63,7 +63,7 @@ func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 		return res.InputRequests, res.RequestState, nil
 	})
 	var wire *jsonrpc.Error
-	if errors.As(err, &wire) { // of the server
+	if errors.As(err, &wire) { // the error of the tool's MCP server
 		return nil, wire
 	}
 	if late := (*pendingCall)(nil); errors.As(err, &late) {
@@ -91,7 +91,7 @@ func unreadable(err error) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("%s: the recorded result cannot be read: %v", contract.CodeUpstreamMalformed, err)}
 }
 
-// merge adds the members of b to a.
+// merge adds the members of b to a and returns a. If a is nil, it returns b.
 func merge(a, b mcp.Meta) mcp.Meta {
 	if a == nil {
 		return b
@@ -116,7 +116,8 @@ type proposal struct {
 	async      bool   // the client supports tasks, and does not wait for a long call
 }
 
-// pendingCall is the error of an asynchronous call that has no outcome yet.
+// pendingCall is an error of an asynchronous call, with the call's id. The call may have
+// no outcome yet.
 type pendingCall struct {
 	error
 	id string
@@ -169,8 +170,9 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 	return &result{output, meta(&out.Recorded.Receipt, in)}, nil
 }
 
-// request makes the proposal of a call, in the session that the request names, or in one
-// for the MCP session.
+// request makes the proposal of a call, in the session that the request names. If it
+// names none and belongs to an MCP session, the call is in a session that is derived
+// from the MCP session.
 func (e *edge) request(ctx context.Context, who *auth.Caller, p proposal) (propose.Request, sessions.Session, error) {
 	h := p.extra.Header
 	if h.Get(sessions.Header) == "" && p.session != nil && p.session.ID() != "" {
