@@ -25,7 +25,8 @@ import (
 const File = "passwords.json"
 
 // MinLength is the minimum length of a password in characters (NIST SP 800-63B-4,
-// section 3.1.1.2). maxBytes bounds the work for one.
+// section 3.1.1.2). maxBytes is the maximum length in bytes; it bounds the work of a
+// verification.
 const (
 	MinLength = 15
 	maxBytes  = 1024

@@ -1,5 +1,7 @@
 // Package token mints and verifies the gateway's bearer tokens: JWTs (RFC 7519) signed
-// with EdDSA. The gateway holds only the public key.
+// with EdDSA. Mint makes tokens with the mesh's token key, of which the gateway holds
+// only the public part. Issue makes the tokens of logins, which a gateway signs with its
+// own key.
 package token
 
 import (
@@ -72,8 +74,8 @@ type Claims struct {
 	KID    string   `json:"-"`             // key id in the header; empty for a token that Mint made
 }
 
-// The uses of the tokens that Issue makes. Only an access token is a credential of
-// requests; the others are valid for what they are named after.
+// The uses of the tokens that Issue makes. An access token is a credential of API
+// requests. Each other token is valid only for the purpose that its use states.
 const (
 	UseAccess  = "access"
 	UseRefresh = "refresh"
@@ -111,8 +113,9 @@ func Issue(key Signer, kid string, c *Claims) (string, error) {
 // that is valid now.
 type KeyOf func(kid string) (ed25519.PublicKey, error)
 
-// VerifyUse verifies a token that Issue made for a use, as Verify does a token that Mint
-// made.
+// VerifyUse verifies a token that Issue made for a use, and returns its JWT claims. The
+// other requirements on the claims are those of Verify, except that a token for a device
+// or a state need not have a subject.
 func VerifyUse(keys KeyOf, raw, use string) (*Claims, error) {
 	var c Claims
 	want := audience
@@ -206,8 +209,9 @@ func Has(raw, scope string) bool {
 	return err == nil && slices.Contains(c.Scopes, scope)
 }
 
-// ID returns the id by which a token is revoked, without verifying the token, or raw if raw
-// is not a token with an id: that of its login if it has one, and otherwise its own.
+// ID returns the id by which a token is revoked, without verifying the token: the id of
+// its login if it belongs to one, and otherwise its own id. It returns raw if raw is not
+// a token with an id.
 func ID(raw string) string {
 	var c Claims
 	if _, _, err := jwt.NewParser().ParseUnverified(raw, &c); err != nil || c.ID == "" {

@@ -74,9 +74,9 @@ type KeyInfo struct {
 	Valid        bool   `json:"valid"` // whether the key is valid at the requested Lamport time, or now
 }
 
-// TrustKeys handles GET /api/v1/trust/keys. It responds with the keys of services, root
-// and witnesses and those of people of the caller's tenant, and whether each is valid at
-// the Lamport time in the parameter at, or now.
+// TrustKeys handles GET /api/v1/trust/keys. It responds with the keys of services, of
+// the root and of witnesses, with the keys of people of the caller's tenant, and whether
+// each is valid at the Lamport time in the parameter at, or now.
 func (s *API) TrustKeys(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {

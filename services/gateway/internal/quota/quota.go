@@ -15,7 +15,7 @@ const (
 	InFlight       = "in_flight"
 	CallsPerSecond = "calls_per_second"
 	BodyBytes      = "body_bytes"
-	Suspended      = "suspended" // of the calls of suspended callers; see Denials
+	Suspended      = "suspended" // quota of calls of suspended callers; see Denials
 )
 
 // DenialsPerMinute is the number of calls of suspended callers that a tenant may propose at
@@ -85,11 +85,11 @@ func (c *Calls) of(tenant string) *usage {
 	return u
 }
 
-// Delay returns the time after which a call of a tenant that is refused at now is to
-// be answered. The refusals of a tenant are spaced by pace, so that clients which
-// repeat refused calls at once cost little. The delay is 0 if the tenant had no
-// refusal within pace, and at most longest. Delay counts as such a refusal, so the
-// caller must call it once for each.
+// Delay returns the time after which a call of a tenant that is refused at now is to be
+// answered. The refusals of a tenant are spaced by pace, so that clients which repeat
+// refused calls at once cost little. The delay is 0 if the tenant had no refusal within
+// pace, and at most longest. Each call of Delay counts as a refusal, so the caller must
+// call it once for each refused call.
 func (c *Calls) Delay(tenant string, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,9 +140,9 @@ type minute struct {
 	calls int
 }
 
-// Take counts a call of a suspended caller of a tenant at now. It reports whether the call
-// may be proposed: at most DenialsPerMinute calls may within a minute from the first of
-// them.
+// Take counts a call of a suspended caller of a tenant at now. It reports whether the
+// call may be proposed: at most DenialsPerMinute calls may be proposed within a minute
+// from the first of them.
 func (d *Denials) Take(tenant string, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
