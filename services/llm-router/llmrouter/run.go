@@ -63,7 +63,7 @@ func (a *attempt) run(ctx context.Context) error {
 var errPanicked = errors.New("the attempt failed because of a defect; see the service's log")
 
 // sendWith sends the request with the named key, and then updates the state of the key,
-// also if send panics: a key that is being probed would otherwise never be used again.
+// even if send panics: a key that is being probed would otherwise never be used again.
 func (a *attempt) sendWith(ctx context.Context, key string, body []byte) error {
 	value, err := "", errPanicked // the result if send panics
 	defer func() { a.report(ctx, key, value, err) }()

@@ -357,8 +357,8 @@ type Decoder struct {
 	done  bool
 }
 
-// Done reports whether the stream is complete: the event metadata, which contains the
-// usage, is the last.
+// Done reports whether the event metadata has been received. It contains the usage and
+// is the last event of a complete stream.
 func (d *Decoder) Done() bool { return d.done }
 
 // event is an event of a stream, with the members that are used here.
