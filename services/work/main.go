@@ -1,4 +1,5 @@
-// Command work executes the calls for artifacts, and removes their content when it is due.
+// Command work executes the calls for artifacts and pipelines, and removes the content of
+// artifacts when it is due.
 //
 // It keeps no state, so several instances may run at a time. Package work implements the
 // service, which can also run in the process of the whole mesh; this file reads the

@@ -71,10 +71,10 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 	return src, err
 }
 
-// signable returns the checkpoint that bound returns for the same arguments, or, if the
-// signing key is not valid for manifests at that checkpoint, normally because it was
-// published later, one that covers every entry of the view, even if the key is not valid
-// there either.
+// signable returns the checkpoint that bound returns for the same arguments. If the
+// signing key is not valid for manifests at that checkpoint, normally because the key was
+// published later, signable returns one that covers every entry of the view instead. It
+// does not check the key at that one.
 func signable(ctx context.Context, s queries, size uint64, witnessed int) (p *point, head *translog.Checkpoint, err error) {
 	for range 2 {
 		if p, err = s.bound(ctx, size, witnessed); err != nil {

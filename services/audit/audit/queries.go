@@ -114,8 +114,8 @@ func (s queries) sessionReceipts(ctx context.Context, q *events.SessionReceiptsR
 	return s.receipts(ctx, &events.ReceiptsRequest{Session: q.Session, Offset: q.Offset, Limit: q.Limit}, add)
 }
 
-// receiptsAtOnce is the number of receipts that receipts reads from the ledger before it
-// passes them on.
+// receiptsAtOnce is the maximum number of receipts that receipts reads from the ledger
+// before it passes them on.
 const receiptsAtOnce = 1000
 
 // receipts passes at most q.Limit receipts of a session of the tenant, or of all its

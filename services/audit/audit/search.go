@@ -21,7 +21,7 @@ import (
 
 // The search index is an inverted index: for each tenant and term, "facet=value", it
 // contains the list of the sequences of the tenant's events that have the term (see
-// posts), and for each tenant one of all its events. A second index maps times, in
+// posts), and for each tenant a list of all its events. A second index maps times, in
 // seconds, to sequences.
 
 // term is a term of one tenant, given by its number. An empty text is the term of all of
@@ -112,10 +112,11 @@ type SearchQuery struct {
 // value of Before for the query that continues the search; 0 means that there are no
 // more. q.Limit must be at least 1. Without terms, events for which the view recorded an
 // alarm match, too, if their entries can be decoded. Search compares times by the second,
-// and includes eventlog.Disorder after Until, so some results may be outside of Since and
-// Until; an event that is stored after one whose time is later by more than that may be
-// missing. The error is invalid_input for an unknown facet or a malformed time. If no event
-// is at or after Since, Search returns nothing and does not check Until and the terms.
+// and includes events up to eventlog.Disorder after Until, so some results may be outside
+// of Since and Until. An event before Until may be missing if an event before it on the
+// ledger is later than Until by more than eventlog.Disorder. The error is invalid_input
+// for an unknown facet or a malformed time. If no event is at or after Since, Search
+// returns nothing and does not check Until and the terms.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {

@@ -18,8 +18,8 @@ type snapshots struct{ *Service }
 // snapshotPause is the interval at which audit checks the stored snapshots of views.
 const snapshotPause = 10 * time.Second
 
-// maxRejections is the number of rejections that audit records in one pass, so that a
-// service that stores many false snapshots cannot fill the ledger.
+// maxRejections is the maximum number of rejections that audit records in one pass, so
+// that a service that stores many false snapshots cannot fill the ledger.
 const maxRejections = 4
 
 // run checks the stored snapshots of views until ctx is done, and records false ones on

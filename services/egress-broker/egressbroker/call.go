@@ -34,15 +34,15 @@ type call struct {
 	done  chan struct{} // closed when egress_closed was recorded or dropped (see append), and the proxy is removed
 
 	mu       sync.Mutex
-	reason   string // why it is closed; the first reason counts
-	listed   int    // flows with an event of their own
+	reason   string // why the proxy is closed; "" until end is called first
+	listed   int    // flows and denials with an event of their own
 	unlisted int64
 	written  chan struct{}        // closed when the events about flows were recorded or dropped
 	facts    chan *contract.Event // events about flows, until egress_closed
 }
 
 const (
-	maxListed = 100         // maximum number of flows of a call that have events of their own; egress_closed counts the others
+	maxListed = 100         // maximum number of flows and denials of a call that have events of their own; egress_closed counts the others
 	beyond    = time.Minute // time from a call's deadline until its proxy is closed if the call has no outcome
 	note      = ".json"     // extension of the file that exists while a proxy is open
 	maxPath   = 107         // bytes of a unix socket's path (unix(7))
@@ -50,9 +50,9 @@ const (
 
 // opened records egress_opened and then opens the proxy of a call. If this instance
 // already has a proxy of the call, opened returns it if the request has the same inbox,
-// and a refusal otherwise. It also refuses a call that has a proxy at another instance,
-// whose byte allowance is used up, whose rules are invalid, or whose socket would have too
-// long a path.
+// and a refusal otherwise. It also refuses a call if another request opened a proxy that
+// is not closed (see past), and a call whose byte allowance is used up, whose rules are
+// invalid, or whose socket would have too long a path.
 func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed, at uint64) (out egress.Opened, refusal string, err error) {
 	release, err := s.reserve(ctx, e.CallID)
 	if err != nil {
@@ -248,8 +248,9 @@ func (s *Service) begun(c *call, f proxy.Flow) {
 	}
 }
 
-// flow queues the event of a flow or a denial. After maxListed events of the call, it only
-// counts the flow.
+// flow queues the event of a flow or a denial. If the call has maxListed events already,
+// flow only increments the count of the others. If the journal contains the start of the
+// flow, flow also writes its end there.
 func (s *Service) flow(c *call, f proxy.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,8 +286,9 @@ func (s *Service) write(c *call) {
 // appendTime is the default of Service.patience.
 const appendTime = time.Minute
 
-// append appends an event, and reports whether it is stored. After an error it tries again every second, for at most s.patience;
-// the event is then dropped, which is logged with the number of events dropped until now.
+// append appends an event, and reports whether it is stored. After an error it tries
+// again every second, for at most s.patience; the event is then dropped, which is logged
+// with the number of events dropped until now.
 func (s *Service) append(e *contract.Event) (stored bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.patience, appendTime))
 	defer cancel()
@@ -372,7 +374,8 @@ func allowance(a *contract.Allowed) int64 {
 }
 
 // deadline returns the time at which a call's proxy is closed if the call has no outcome
-// until then.
+// until then. It is calculated from the deadline of the intent, or from that of the call
+// if the intent has none, or from now if neither has one.
 func deadline(a *contract.Allowed, now time.Time) time.Time {
 	for _, t := range []string{a.Decision.Intent.Deadline, a.Call.Deadline} {
 		if at, err := contract.ParseTime(t); err == nil {

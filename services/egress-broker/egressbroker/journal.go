@@ -14,11 +14,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
 
-// journal is a file beside the socket of a call's proxy that exists while the proxy is open.
-// It holds the sequence of the request and the open flows, so that another process can record
-// their ends if this one is killed. The process that has the proxy has a lock on the file
-// (flock(2)), which ends with it. It is not synced: it survives the
-// process, but a loss of power can lose it.
+// journal is a file beside the socket of a call's proxy that exists while the proxy is
+// open. It holds the sequence of the request and the open flows, so that another process
+// can record their ends if this one is killed. The process that has the proxy holds a
+// lock on the file (flock(2)) until it ends. The file is not synced: it survives the
+// process, but may be lost in a loss of power.
 type journal struct {
 	path string
 
@@ -39,7 +39,8 @@ type entry struct {
 	Credential string `json:"credential,omitempty"`
 }
 
-// newJournal creates the journal of a request with this ledger sequence.
+// newJournal creates and locks the journal of a request with this ledger sequence. It
+// empties an existing file that no other process has locked.
 func newJournal(path string, request uint64) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

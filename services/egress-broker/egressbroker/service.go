@@ -1,6 +1,6 @@
-// Package egressbroker carries the network traffic of sandboxes. For each call whose
-// verified intent permits hosts it opens a proxy on a unix socket of its own, records each
-// flow, and closes the proxy with the call.
+// Package egressbroker carries the network traffic of sandboxes. If the session-runner
+// requests a proxy for a call whose verified intent permits requests to hosts, it opens
+// one on a unix socket, records its flows, and closes it at the end of the call.
 package egressbroker
 
 import (
@@ -251,8 +251,8 @@ func (s *Service) decide(ctx context.Context, e *contract.Event, seq uint64, req
 	return out, refusal, err
 }
 
-// again checks a request again when its proxy is open, and closes the proxy if the request is
-// refused now: the outcome of the call may have been recorded and followed before the proxy
+// again checks a request again when its proxy is open, and closes the proxy if the
+// request is refused now: ended may have read the outcome of the call before the proxy
 // was open.
 func (s *Service) again(ctx context.Context, e *contract.Event, a *contract.Allowed, at uint64) (refusal string, err error) {
 	refusal, err = s.calls.Check(ctx, e, a, at, e.Service(), e.Source)

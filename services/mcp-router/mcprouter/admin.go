@@ -75,7 +75,7 @@ type changes struct {
 // change is a changed document.
 type change struct {
 	Kind   string   `json:"kind"`
-	Digest string   `json:"digest"` // of the new document, as it is approved
+	Digest string   `json:"digest"` // digest of the new document, which its approval names
 	Fields []string `json:"fields"` // members of the document that differ
 }
 
@@ -101,7 +101,8 @@ func (s *Service) refresh(ctx context.Context, w *execute.Work) execute.Result {
 	return s.update(ctx, w, cfg, false)
 }
 
-// known returns the server that the args name, or nil and the result of the call.
+// known returns the settings of the server that the arguments name, or nil and the result
+// with which the call fails.
 func (s *Service) known(ctx context.Context, w *execute.Work) (*events.ServerAdded, execute.Result) {
 	var args struct{ Name string }
 	if err := json.Unmarshal(w.Args, &args); err != nil {
@@ -177,8 +178,8 @@ func (s *Service) listed(ctx context.Context, cfg *events.ServerAdded, h http.He
 	return docs, err
 }
 
-// taken names at most ten of the documents that have the kind, or the aggregate key, of a
-// tool of another server or service, with the owners.
+// taken describes at most ten of the documents whose aggregate key a tool of another
+// server or service has already. Each description names that tool and its owner.
 func (s *Service) taken(name string, docs []contract.Tool) []string {
 	owners := map[string]string{}
 	for _, t := range s.view.catalog.Tools() {

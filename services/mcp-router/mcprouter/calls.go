@@ -21,7 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/mcp-router/internal/upstream"
 )
 
-// call is a running call of a tool, resource, prompt or completion of a server.
+// call is a running call of a tool, resource, subscription, prompt or completion of a
+// server.
 type call struct {
 	s     *Service
 	w     *execute.Work
@@ -209,8 +210,8 @@ func (c *call) notify(method string, params any) {
 
 // compare compares what the server lists now with its registered documents. A changed
 // document, other than one for resources, is registered, so that policy denies its calls
-// as drift until the change is approved. The result refuses the call if its own document
-// changed or is gone.
+// as drift until the change is approved. The result refuses the call if such a document
+// is its own, or if its own is gone, and is nil otherwise.
 func (s *Service) compare(ctx context.Context, x upstream.Session, c *call) (*execute.Result, error) {
 	l, err := x.List(ctx)
 	if err != nil {

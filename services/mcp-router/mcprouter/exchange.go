@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/mcp-router/internal/upstream"
 )
 
-// held begins the state of a request that waits in this service for answers of the
-// client. Other states are those of the server.
+// held is the prefix of the requestState of an exchange that waits in this service for
+// answers of the client. A requestState without it is the server's.
 const held = "binnacle-held."
 
 // heldWithin is the time within which the client must answer a server's requests.
@@ -151,7 +151,8 @@ func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exch
 	return x
 }
 
-// gather is the time for which further requests of a server are awaited after one.
+// gather is the time for which wait collects further requests of a server after the first
+// one.
 const gather = 5 * time.Millisecond
 
 // maxAsked is the maximum number of requests of a server that a client receives at once.
@@ -217,7 +218,8 @@ func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Resu
 }
 
 // hold keeps an exchange until its answers arrive, for at most heldWithin. It returns the
-// state by which resume finds it, which cannot be guessed, and false if too many are held.
+// state by which resume finds the exchange, which cannot be guessed, or false if maxHeld
+// exchanges are held.
 func (s *Service) hold(x *exchange) (state string, ok bool) {
 	state = held + s.env.Instance + "." + rand.Text()
 	s.mu.Lock()

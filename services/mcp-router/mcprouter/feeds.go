@@ -25,8 +25,8 @@ const (
 
 // feeds holds the subscriptions of an instance to resources of servers. A client that
 // subscribes makes a call, which adds a listener for mcpdoc.Lease; the gateway calls
-// again before that. So a subscription is decided again and again, another instance
-// continues it after a restart, and it ends by itself when its gateway has ended.
+// again before that. So policy decides each renewal, another instance can continue the
+// subscription after a restart, and a subscription expires when its gateway has ended.
 type feeds struct {
 	mu        sync.Mutex
 	all       map[feedKey]*feed
@@ -171,7 +171,8 @@ func (f *feed) end() {
 	f.remove()
 }
 
-// Notify implements upstream.Caller. Several changes within a short time are one.
+// Notify implements upstream.Caller. Several changes within the time quiet cause one
+// frame.
 func (f *feed) Notify(method string, _ any) {
 	if method != mcpdoc.Updated {
 		return
@@ -186,7 +187,7 @@ func (f *feed) Notify(method string, _ any) {
 }
 
 // updated notifies the listeners of a change, if the server still has the settings with
-// which the feed began.
+// which the feed began. Otherwise it ends the feed.
 func (f *feed) updated() {
 	if cfg := f.s.view.server(f.key.server); cfg == nil || cfg.CallID != f.key.settings {
 		f.end()
@@ -216,7 +217,7 @@ func (f *feed) send(method string) {
 	}
 }
 
-// Errors of requests of a server in the session of a subscription.
+// errNoCall is returned to a server for its requests in the session of a subscription.
 var errNoCall = errors.New("no call runs in this session")
 
 // Elicit implements upstream.Caller.

@@ -1,7 +1,8 @@
 // Package vaultbroker stores secrets and releases them, sealed, to the executor that a
-// verified decision names. It also stores the content keys of tenants. No event, log
-// line or error contains a value. With the encrypted files only one instance runs at a
-// time, because it owns them; with HashiCorp Vault, several instances share the values.
+// verified decision names, or to the egress-broker that opened the call's proxy. It also
+// stores the content keys of tenants. No event, log line or error contains a value. With
+// the encrypted files only one instance runs at a time, because it owns them; with
+// HashiCorp Vault, several instances share the values.
 package vaultbroker
 
 import (
@@ -269,8 +270,9 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 }
 
 // permission returns a function that reports whether the requester may have a secret for
-// the call: the executor at which the call runs those that the intent grants, and the
-// egress-broker that has the call's proxy those that a rule of the intent adds to requests.
+// the call, or the reason for a refusal. The executor at which the call runs may have the
+// secrets that the intent grants. The egress-broker that opened the call's proxy may have
+// the secrets that the intent's egress rules add to requests.
 func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (permits func(name string) bool, refusal string, err error) {
 	executor, instance := e.Service(), e.Source
 	if e.Service() == services.EgressBroker {

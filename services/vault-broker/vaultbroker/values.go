@@ -23,8 +23,9 @@ const patience = 10 * time.Second
 // values. It is below the AckWait of requests.
 const readTime = 4 * time.Second
 
-// refusal is the reason for which a request for secrets is refused, and its error code,
-// which is "" for the refusals of the broker itself. A refusal without a reason is none.
+// refusal is the reason for which a request for secrets is refused. If the reason is "",
+// the request is not refused. code is the error code of the store's error, or "" if the
+// request is refused for another reason.
 type refusal struct{ code, reason string }
 
 // released is a value that a request releases, with its fingerprint.

@@ -188,8 +188,8 @@ func (s *Service) object(ctx context.Context, w *execute.Work, a *args) (artifac
 	return o, execute.Result{}
 }
 
-// checkBegun returns an error if the collector may soon after now remove an upload because
-// it is no artifact.
+// checkBegun returns an error if an upload is older than claimable at the time now. The
+// collector might otherwise remove it before it is recorded as an artifact.
 func checkBegun(ctx context.Context, s *Service, o *artifact.Object, now time.Time) error {
 	if o.Size == 0 {
 		return nil // it has no parts

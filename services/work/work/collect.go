@@ -79,7 +79,7 @@ func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf
 			return err
 		}
 	}
-	if err := s.env.Conn.Durable(ctx); err != nil { // the intent precedes the effect also after a loss of power
+	if err := s.env.Conn.Durable(ctx); err != nil { // the record of the deletion must survive a loss of power
 		return err
 	}
 	if err := s.store.Remove(ctx, a.Tenant, u.Data.Service, u.Data.Upload); err != nil {

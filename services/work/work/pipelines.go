@@ -105,8 +105,8 @@ func newPipelines(env *run.Env) *pipelines {
 	return p
 }
 
-// run reads the tools and the outcomes until ctx ends. It calls ready when it has read the
-// tools and can receive outcomes.
+// run reads the tools and the outcomes until ctx ends. It calls ready when it has read
+// the tools and the events of runs, and can receive outcomes.
 func (p *pipelines) run(ctx context.Context, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.view.Run(ctx, 1) })

@@ -1,4 +1,4 @@
-// Package work keeps artifacts and runs pipelines. It decides who may read and remove
+// Package work manages artifacts and runs pipelines. It decides who may read and remove
 // artifacts, records what happens to them, and is the only service that removes their
 // content; and it proposes the calls of a pipeline's steps.
 package work
@@ -41,7 +41,7 @@ type Service struct {
 	view shelf.View
 
 	pipelines *pipelines
-	places    chan struct{} // calls for artifacts at a time
+	places    chan struct{} // limits the calls for artifacts that are executed at a time
 }
 
 // artifactsReader reads the events of artifacts.
@@ -75,8 +75,8 @@ func executeCall(ctx context.Context, s *Service, w *execute.Work) execute.Resul
 	return s.handle(ctx, w)
 }
 
-// Run implements run.Service. It calls ready when the view has read the ledger to its
-// end.
+// Run implements run.Service. It calls ready when the views have read the ledger to its
+// end and the outcomes of pipelines' calls can be received.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Quota == 0 {
 		s.Quota = 100e9

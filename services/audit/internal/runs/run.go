@@ -118,8 +118,8 @@ func (r *run) load() error {
 	return r.counted()
 }
 
-// counted returns ErrDamaged if the last page has fewer or more records than the tail of the
-// file says, which no checksum covers. It does not verify the checksum of the page.
+// counted returns ErrDamaged if the last page has fewer or more records than the tail of
+// the file states, which no checksum covers. It does not verify the checksum of the page.
 func (r *run) counted() error {
 	var p page
 	last := (r.n - 1) / perPage

@@ -76,7 +76,8 @@ func (p *Proxy) dialAddr(ctx context.Context, a netip.AddrPort) (net.Conn, error
 	return p.cfg.Dial(ctx, "tcp", a.String())
 }
 
-// maxAddrs is the maximum number of addresses of a name that dial tries.
+// maxAddrs is the maximum number of addresses of a name that dial checks and tries. It
+// ignores the others.
 const maxAddrs = 8
 
 func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) {

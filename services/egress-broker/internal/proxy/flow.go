@@ -13,15 +13,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// Flow is the record of one flow that has ended, or of a denial.
+// Flow is the record of one flow, or of a denial. Before the flow has ended, the members
+// that are determined later are zero.
 type Flow struct {
-	ID         int64  // number of the flow in its call, from 1; 0 for a denial
+	ID         int64  // number of the flow in its call, from 1; 0 if it was denied before Config.Begin was called
 	Host       string // in canonical form; empty if the request was not readable
 	Port       int
 	Method     string         // CONNECT for modes Passthrough and TCP
 	Path       string         // escaped path, without the query
 	Query      string         // SHA-256 of the query in hexadecimal; empty without a query
-	Mode       string         // empty if no rule was found
+	Mode       string         // empty if the request was not readable, or is a CONNECT request that no rule allows
 	Address    netip.AddrPort // address of the server; invalid if none was dialled
 	Status     int            // of the response to the client; 0 if there was none
 	BytesOut   int64          // sent to the server: the head as in HTTP/1.1 and the body, or the bytes of a tunnel
@@ -32,7 +33,7 @@ type Flow struct {
 	Credential string         // name of the secret that was added to the request; empty if none was
 }
 
-// flow is an open flow. Its context ends when the flow fails.
+// flow is an open flow. Its context ends when the flow fails or has ended.
 type flow struct {
 	p     *Proxy
 	ctx   context.Context
@@ -207,7 +208,8 @@ func (f *flow) release(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// connAddr returns the remote address of a connection, invalid if it is not TCP.
+// connAddr returns the remote address of a connection, or the zero AddrPort if it is not
+// TCP.
 func connAddr(c net.Conn) netip.AddrPort {
 	if t, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		a := t.AddrPort()

@@ -118,7 +118,7 @@ type exchange struct {
 	rule    netrule.Rule
 	query   string // raw
 	upgrade bool
-	header  string // name and value of the credential's field; empty without one
+	header  string // name of the credential's header field; empty if the request has no credential
 	value   string
 }
 
@@ -155,7 +155,7 @@ func (e *exchange) transport() *http.Transport {
 func (e *exchange) send(r *http.Request) {
 	r = r.WithContext(e.f.ctx)
 	if !e.upgrade {
-		r.Header.Del("Upgrade") // the requests in another protocol could not be decided
+		r.Header.Del("Upgrade") // the proxy cannot check requests in another protocol
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &requestBody{r.Body, e.f, func() http.Header { return r.Trailer }}
@@ -182,7 +182,7 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	if e.port == defaultPort(e.mode) {
 		r.Out.Host = strings.TrimSuffix(u.Host, fmt.Sprintf(":%d", e.port))
 	}
-	r.Out.Trailer = r.In.Trailer // the server fills it when it has read the body
+	r.Out.Trailer = r.In.Trailer // http.Server fills it when the body has been read
 	r.Out.Header.Del("Host")
 	r.Out.Header.Del("Expect") // the server of this proxy has responded to it
 	if e.p.secrets {           // a secret in the response must be readable
@@ -238,7 +238,7 @@ func headSize(h http.Header, lines ...string) int {
 	return n
 }
 
-// refuse responds to a request that was not sent.
+// refuse marks the flow as denied, and responds to its request, which was not sent.
 func (f *flow) refuse(w http.ResponseWriter, why netrule.Reason) {
 	f.deny(why)
 	f.out.Store(0)

@@ -12,8 +12,8 @@ import (
 // framing follows the messages of an HTTP/1 connection and refuses what two programs may
 // read in different ways (RFC 9112, sections 2.2, 5.2, 6.3 and 7.1). It is stricter than
 // net/http, which parses the same bytes afterwards: lines end with CR LF; fields are not
-// folded; a message has one Host, and Content-Length or chunks but not both; a chunk has
-// no extension.
+// folded; a message has at most one Host field, and Content-Length or chunks but not
+// both; a chunk has no extension.
 type framing struct {
 	maxHead int
 	check   func(*head) netrule.Reason // of the target and the Host field
@@ -155,7 +155,8 @@ func (f *framing) readHead(text string) error {
 	return f.body(h, fields)
 }
 
-// body sets the state by the length of the body. It does not change it if it fails.
+// body sets the state according to the length of the body. If it returns an error, the
+// state is unchanged.
 func (f *framing) body(h *head, fields map[string][]string) error {
 	length, coding := fields["content-length"], fields["transfer-encoding"]
 	if len(length)+len(coding) > 1 {

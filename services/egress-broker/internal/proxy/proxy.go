@@ -1,5 +1,5 @@
 // Package proxy carries the network flows of one call. It is a forward proxy for HTTP,
-// HTTPS and TCP that allows what the rules of the call name, dials only addresses that
+// HTTPS and TCP that allows what the rules of the call permit, dials only addresses that
 // it has checked, adds credentials, removes them from responses, and records each flow.
 package proxy
 
@@ -28,8 +28,9 @@ type Config struct {
 	Rules     []netrule.Rule
 	Addresses address.Policy
 	Limits    Limits
-	// Credential returns the secret that r names, for a request to host. It is called
-	// once per request. A nil Credential fails every such request.
+	// Credential returns the secret that r names, for a request to host. It is called once
+	// for each request that a rule with a credential allows. If Credential is nil, such
+	// requests are refused.
 	Credential func(ctx context.Context, r netrule.Rule, host, method, path string) (secret string, err error)
 	// Begin receives each flow when it was allowed, before anything is sent. It may be nil.
 	Begin func(Flow)
@@ -82,7 +83,7 @@ type Proxy struct {
 	totals  Totals
 }
 
-// Totals are the figures of all ended flows of a call.
+// Totals are the figures of the flows of a call that have ended. Flows includes Denied.
 type Totals struct {
 	Flows, Denied     int64
 	BytesOut, BytesIn int64

@@ -81,7 +81,8 @@ type scan struct {
 	stream *redact.Stream
 }
 
-// next returns the bytes that may be passed on after b; with end set, all of them.
+// next adds b, the next piece of the stream, and returns the bytes that may be passed on
+// now. If end is true, it returns all that remain.
 func (s *scan) next(b []byte, end bool) []byte {
 	var out []byte
 	if h := s.p.hidden.Load(); h != s.hidden {
@@ -214,7 +215,7 @@ func (b *responseBody) end(err error) error {
 	return err
 }
 
-// fault sets the reason of a flow whose response the server did not complete.
+// fault sets the reason of a flow whose response was not completed, unless it has one.
 func (e *exchange) fault() {
 	if e.f.ctx.Err() != nil {
 		e.f.blame(ClientFailed)

@@ -183,7 +183,7 @@ func (p *Proxy) passHello(f *flow, c, up net.Conn) error {
 var errRead = errors.New("the message has been read")
 
 // readHello returns the server name of a ClientHello, and all bytes that were read.
-// crypto/tls reads it; nothing is sent.
+// crypto/tls parses the message. Nothing is sent.
 func readHello(c net.Conn) (name string, read []byte, err error) {
 	rec := &recorder{Conn: c}
 	got := false

@@ -21,8 +21,8 @@ import (
 const (
 	HTTP       = "http"        // transport: streamable HTTP
 	SSE        = "sse"         // transport: HTTP with SSE, of protocol version 2024-11-05
-	Prefixed   = "prefixed"    // names begin with the server's name and a dot
-	Bare       = "bare"        // names are those of the server
+	Prefixed   = "prefixed"    // names of tools and prompts begin with the server's name and a dot
+	Bare       = "bare"        // names of tools and prompts are those of the server
 	Shared     = "shared"      // upstream sessions may be used by calls of any session
 	PerSession = "per_session" // an upstream session is used by calls of one session only
 )
@@ -43,8 +43,8 @@ var (
 	headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 )
 
-// Check sets the defaults of settings that are absent, and returns an error that names
-// the first setting that is not valid, and the fix.
+// Check sets the defaults of settings that are absent, and returns an error that names an
+// invalid setting and the fix, if there is one.
 func Check(s *events.ServerAdded) error {
 	s.Class, s.Names, s.Sessions, s.Transport = or(s.Class, "E3"), or(s.Names, Prefixed), or(s.Sessions, Shared), or(s.Transport, HTTP)
 	if s.Concurrency == 0 {
@@ -105,7 +105,8 @@ func checkHeader(h events.Header) error {
 }
 
 // Host returns the host of a server's URL, with the port if it has one. It is the host
-// that the ceilings of the mesh must permit.
+// that the ceilings of the mesh must permit. It returns an error if the URL is not http
+// or https, has no host, or has a user or a fragment.
 func Host(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -131,8 +132,8 @@ type Problem struct {
 }
 
 // Documents returns the tool documents of a server, sorted by kind, and the parts of the
-// listing that the mesh does not offer, with the reasons. Tools that the settings exclude
-// are in neither.
+// listing that the mesh does not offer, with the reasons. Tools that the settings
+// exclude, or do not include, are in neither.
 func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 	m := maker{settings: s, seen: map[string]string{}}
 	m.host, _ = Host(s.Url) // checked by Check
@@ -164,7 +165,7 @@ type maker struct {
 	host     string
 	docs     []contract.Tool
 	problems []Problem
-	seen     map[string]string // by aggregate key of the document: kind
+	seen     map[string]string // kinds of the documents, by aggregate key
 }
 
 // tool adds the document of one tool.

@@ -19,7 +19,8 @@ type Listing struct {
 // maxListed is the maximum number of tools, resources, templates or prompts of a server.
 const maxListed = 10_000
 
-// List returns what the server lists, with all pages.
+// List returns what the server lists, with all pages. It requests only the lists for
+// which the server declared a capability.
 func (s Session) List(ctx context.Context) (*Listing, error) {
 	l := &Listing{}
 	c := s.InitializeResult().Capabilities

@@ -81,8 +81,8 @@ func (c *counted) Read(p []byte) (int, error) {
 		for _, name := range notifications {
 			c.n.Add(int64(bytes.Count(b, name)))
 		}
-		// A name is counted once: the rest begins after the last one that was counted, and
-		// is shorter than the longest.
+		// So that no name is counted twice, the rest begins after the last name that was
+		// counted, and is shorter than the longest name.
 		rest := b[max(0, len(b)-len(notifications[0])+1):]
 		for _, name := range notifications {
 			if i := bytes.LastIndex(b, name); i >= 0 && i+len(name) > len(b)-len(rest) {
@@ -94,7 +94,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// limited is a body that fails after a number of bytes.
+// limited is a body whose Read fails with errTooLarge after more than left bytes.
 type limited struct {
 	io.ReadCloser
 	left int

@@ -40,7 +40,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 type Config struct {
 	URL         string
 	SSE         bool          // the server uses the HTTP transport of protocol version 2024-11-05
-	Concurrency int           // maximum number of sessions in use
+	Concurrency int           // maximum number of concurrent requests; subscriptions do not count
 	Timeout     time.Duration // maximum time of a request
 	Version     string        // of this program
 }
@@ -57,7 +57,7 @@ type Caller interface {
 
 // Times of a pool.
 const (
-	idleFor    = time.Minute            // time after which an unused session is closed
+	idleFor    = time.Minute            // time after which put closes an unused session
 	firstDelay = 250 * time.Millisecond // time without attempts after a failure to connect; it doubles up to lastDelay
 	lastDelay  = 30 * time.Second
 	dialWithin = 15 * time.Second
@@ -104,14 +104,16 @@ type Session struct {
 
 // Unlisted returns whether the tools of the server must be compared with their documents
 // before a call: they were not compared in this session, or the server has announced a
-// change since. After a comparison that found no difference, the caller calls done.
+// change since. The caller calls done after a comparison that need not be repeated before
+// the next call.
 func (s Session) Unlisted() (done func(), unlisted bool) {
 	now := s.s.lists.Load()
 	return func() { s.s.listed.Store(now) }, s.s.listed.Load() != now
 }
 
 // drainWithin is the maximum time to wait for notifications that were sent before a
-// response. A server that sends their names as text makes a request wait for so long.
+// response. A server that sends the name of such a notification as text in a stream makes
+// the request wait for the whole of it.
 const drainWithin = 250 * time.Millisecond
 
 // Drain waits, for at most drainWithin, until the notifications that the server sent
@@ -131,7 +133,8 @@ type Health struct {
 	Busy     int    `json:"busy"` // sessions in use
 }
 
-// Health returns the state of the server as this process knows it.
+// Health returns the state of the pool, and of the last attempt of this process to
+// connect to the server.
 func (s *Server) Health() Health {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,11 +145,11 @@ func (s *Server) Health() Health {
 	return Health{s.failed, s.last, n, len(s.slots)}
 }
 
-// Do runs f with a session that no other request uses. Sessions are kept by key, and
-// requests have the headers. If the server does not know a kept session any more, Do runs
-// f again with a new one. The context of f ends after the time that the configuration
-// permits. The error is an *Error, whatever error f returned, or that of ctx if ctx was
-// cancelled while f ran.
+// Do runs f with a session that no other request uses. Sessions are cached by key, and
+// requests have the headers. If the server reports that a cached session does not exist
+// any more, Do runs f again with a new one. The context of f ends after the time that the
+// configuration permits. The error is an *Error, whatever error f returned, or that of
+// ctx if ctx was cancelled while f ran.
 func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Caller, f func(context.Context, Session) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -161,7 +164,7 @@ func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Call
 		return err
 	}
 	err = s.with(ctx, x, headers, c, f)
-	if reused && gone(err) { // the server does not know the session any more, for example because it restarted; nothing ran
+	if reused && gone(err) { // for example because the server restarted
 		s.drop(x)
 		if x, err = s.connect(ctx, headers); err != nil {
 			return err
@@ -183,7 +186,8 @@ func (s *Server) with(ctx context.Context, x *session, headers http.Header, c Ca
 	return f(ctx, Session{x.ClientSession, x})
 }
 
-// gone reports whether the server does not know the session of a request.
+// gone reports whether err is the server's response that the session of a request does
+// not exist.
 func gone(err error) bool {
 	return errors.Is(err, mcp.ErrSessionMissing)
 }
@@ -209,10 +213,11 @@ type sent struct{ error }
 // Unwrap returns the cause.
 func (e *sent) Unwrap() error { return e.error }
 
-// errorOf returns err as an *Error with the code of the outcome. An error of a request that
-// is none of those below counts as the end of the session, and any other one as an internal
-// error. errorOf returns the error of ctx if ctx
-// was cancelled, unless the server could not be reached or responded with an error.
+// errorOf returns nil for nil, and otherwise err as an *Error with the code of the
+// outcome. If ctx was cancelled, it returns the error of ctx instead, unless err is an
+// *Error, or the server could not be reached or responded with an error. If no case below
+// matches, an error of a request counts as the end of the session, and any other error as
+// an internal error.
 func errorOf(ctx context.Context, err error) error {
 	var e *Error
 	var dial *net.OpError
@@ -235,9 +240,9 @@ func errorOf(ctx context.Context, err error) error {
 	return &Error{contract.CodeUpstreamCut, fmt.Sprintf("the session with the server ended before it responded: %.512s", err), err}
 }
 
-// take returns a session with the key: a kept one, which reused reports, or else a new
-// one. It returns an error without an attempt to connect while the delay after a failed
-// attempt lasts.
+// take returns a session with the key. reused reports whether the session was cached;
+// otherwise it is new. It returns an error without an attempt to connect while the delay
+// after a failed attempt lasts.
 func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *session, reused bool, err error) {
 	s.mu.Lock()
 	for l := s.idle[key]; x == nil && len(l) > 0; l = s.idle[key] {
@@ -281,7 +286,7 @@ func (s *Server) Subscribe(ctx context.Context, headers http.Header, c Caller, u
 	return stop, x.over, nil
 }
 
-// pause returns an error if no attempt to connect is made now.
+// pause returns an error while the delay after a failed attempt to connect lasts.
 func (s *Server) pause() error {
 	s.mu.Lock()
 	wait, last := time.Until(s.until), s.last
@@ -292,8 +297,8 @@ func (s *Server) pause() error {
 	return &Error{contract.CodeUpstreamUnreachable, fmt.Sprintf("the server could not be reached; the next attempt is in %s: %s", wait.Round(time.Millisecond), last), nil}
 }
 
-// put keeps a session for other requests, and closes those that were unused for too long.
-// After Close, it closes the session.
+// put caches a session for other requests, and closes the sessions that were unused for
+// longer than idleFor. After Close, it closes the session.
 func (s *Server) put(key string, x *session) {
 	now := time.Now()
 	x.used = now
@@ -325,7 +330,8 @@ func (s *Server) put(key string, x *session) {
 // drop closes a session without waiting for the server.
 func (s *Server) drop(x *session) { go func() { _ = x.Close() }() }
 
-// Close closes the unused sessions. Sessions in use are closed after their requests.
+// Close closes the unused sessions. Sessions in use are closed after their requests, and
+// those of subscriptions when they are stopped.
 func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +344,8 @@ func (s *Server) Close() {
 	s.idle = map[string][]*session{}
 }
 
-// connect opens a session.
+// connect opens a session. If that fails, it extends the delay during which pause returns
+// an error.
 func (s *Server) connect(ctx context.Context, headers http.Header) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()

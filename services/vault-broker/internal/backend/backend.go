@@ -49,19 +49,22 @@ type Value struct {
 // hashivault, but not one of package store.
 type Backend interface {
 	// Put stores a value as the next version and returns the version's number. expect is
-	// Any, or the number of the newest version that must be stored, 0 for none; if
-	// another one is stored, Put returns ErrConflict. The version is durable when Put
-	// returns nil. After ErrUnavailable it may be stored or not. A Put after Delete stores
-	// a version that is not deleted. A Put with Any after Erase returns ErrErased.
+	// Any, or the number of the newest version that must be stored, 0 for none; if another
+	// one is stored, Put returns ErrConflict. The version is durable when Put returns nil.
+	// After ErrUnavailable it may be stored or not. A Put after Delete stores a version that
+	// is not deleted. After Erase, a Put that does not return ErrConflict returns ErrErased.
 	Put(ctx context.Context, owner, name string, value []byte, expect int) (version int, err error)
-	// Get returns a version, or the newest if version is 0.
+	// Get returns a version, or the newest if version is 0. It returns ErrNotFound if the
+	// version is not stored, ErrDeleted after Delete, and ErrErased after Erase.
 	Get(ctx context.Context, owner, name string, version int) (Value, error)
 	// Newest returns the number of the newest version, also of a deleted or erased value,
 	// and 0 if the name was never used.
 	Newest(ctx context.Context, owner, name string) (int, error)
-	// Delete makes all versions unreadable until Restore is called.
+	// Delete makes the stored versions unreadable until Restore is called. It returns
+	// ErrNotFound if the name was never used, and ErrErased after Erase.
 	Delete(ctx context.Context, owner, name string) error
-	// Restore makes the versions readable that Delete has made unreadable.
+	// Restore makes the versions readable that Delete has made unreadable. Its errors are
+	// those of Delete.
 	Restore(ctx context.Context, owner, name string) error
 	// Erase destroys all versions for ever. The name stays, so that its versions are
 	// never counted anew.

@@ -1,8 +1,9 @@
 // Package hashivault stores the vault-broker's values in HashiCorp Vault, or in a server
 // with the same API, such as OpenBao: in a key-value engine of version 2.
 //
-// Client keeps the broker logged in: it renews the token, logs in again when the token has
-// ended, and repeats a request once with a new token. KV implements backend.Backend.
+// Client keeps the broker logged in: it renews a token that is renewable, logs in again
+// when a token must be replaced, and repeats a request once if its token was invalid. KV
+// implements backend.Backend.
 package hashivault
 
 import (
@@ -55,8 +56,7 @@ func (c *Config) Given() bool { return c.Address != "" }
 // unavailable.
 const defaultTimeout = 5 * time.Second
 
-// Client is a connection to Vault that stays logged in while Run runs. It is safe for
-// concurrent use.
+// Client sends requests to Vault. Run keeps it logged in. It is safe for concurrent use.
 type Client struct {
 	cfg Config
 	log *slog.Logger
@@ -67,12 +67,12 @@ type Client struct {
 	mu     sync.Mutex
 	login  int           // number of successful logins
 	err    error         // why the client is not logged in; nil if it is
-	change chan struct{} // closed when login or err changes
-	again  chan int      // requests a new login in place of the given one
+	change chan struct{} // closed and replaced after each attempt to log in
+	again  chan int      // number of a login whose token is invalid; requests a new login
 }
 
 // New returns a client that is not logged in. It reads the CA file and checks the
-// configuration. It reads no variables of Vault's own, such as VAULT_TOKEN.
+// configuration. It ignores Vault's environment variables, such as VAULT_TOKEN.
 func New(cfg Config, log *slog.Logger) (*Client, error) {
 	ways := 0
 	for _, w := range []string{cfg.TokenFile, cfg.RoleID, cfg.KubernetesRole} {
@@ -119,8 +119,8 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 // errNotYet is the state of a client before its first login.
 var errNotYet = fmt.Errorf("%w: not logged in yet", backend.ErrUnavailable)
 
-// Run keeps the client logged in until ctx ends, and then revokes the token if it comes
-// from a login. It returns nil.
+// Run keeps the client logged in until ctx ends, and then revokes the token, unless it
+// was read from TokenFile. It returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	wait := minWait
 	for ctx.Err() == nil {
@@ -161,7 +161,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// set records the state of the login and returns the number of logins.
+// set adds logins to the number of logins, sets err, and returns the number.
 func (c *Client) set(logins int, err error) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -334,9 +334,9 @@ func (c *Client) Err() error {
 	return c.err
 }
 
-// loggedIn waits until the client is logged in, and returns the number of the login. After
-// the timeout of a request, it returns the error of the last attempt, and if ctx ends,
-// both errors.
+// loggedIn waits until the client is logged in, and returns the number of the login.
+// After the timeout of the configuration, it returns the error of the last attempt. If
+// ctx ends first, it returns an error that wraps that error and the error of ctx.
 func (c *Client) loggedIn(ctx context.Context) (int, error) {
 	late := time.NewTimer(c.cfg.Timeout)
 	defer late.Stop()
@@ -357,8 +357,9 @@ func (c *Client) loggedIn(ctx context.Context) (int, error) {
 	}
 }
 
-// Do calls op with a client that is logged in. It limits the time of op and classifies its
-// error. If the token has ended meanwhile, Do calls op again with a new one.
+// Do calls op with a client that is logged in. It limits the time of op and classifies
+// its error. If op was denied because the token is invalid, Do calls op once more after
+// the next login.
 func (c *Client) Do(ctx context.Context, op func(ctx context.Context, a *api.Client) error) error {
 	for first := true; ; first = false {
 		n, err := c.loggedIn(ctx)
@@ -393,7 +394,8 @@ func (c *Client) ended(ctx context.Context) bool {
 	return status(err) == http.StatusForbidden
 }
 
-// status returns the HTTP status of the server's error, or 0.
+// status returns the HTTP status of the server's error, or 0 if err is not a response of
+// the server.
 func status(err error) int {
 	var r *api.ResponseError
 	if errors.As(err, &r) {
@@ -402,9 +404,9 @@ func status(err error) int {
 	return 0
 }
 
-// classify returns an error that wraps the error of package backend to which err
-// corresponds: ErrUnavailable for an error that is not a response of the server. The
-// server's messages do not contain values.
+// classify returns nil for nil, and otherwise an error that wraps an error of package
+// backend: ErrUnavailable if no other one corresponds to err. The server's messages do
+// not contain values.
 func classify(err error) error {
 	var r *api.ResponseError
 	switch {

@@ -15,9 +15,10 @@ import (
 )
 
 // KV stores values in Vault's key-value engine, under <prefix>/<folder>/<owner>/<name>. A
-// value that is valid UTF-8 is the member "value" of the entry, so that it can be read and
-// written with Vault's own tools; another one is "value_base64". An entry with the member
-// "dynamic" names a path at which Vault issues credentials; the broker never writes one.
+// value that is valid UTF-8 is the member "value" of the entry, so that it can be read
+// and written with Vault's own tools; any other value is the member "value_base64", in
+// base64. An entry with the member "dynamic" names a path at which Vault issues
+// credentials; the broker does not write such entries.
 type KV struct {
 	client *Client
 	folder string

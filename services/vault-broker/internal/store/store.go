@@ -122,7 +122,8 @@ func (s *Store) Put(name string, value []byte) error {
 	return err
 }
 
-// maxVersions is the number of versions of a value that are stored.
+// maxVersions is the maximum number of versions of a value that are stored. Put removes
+// the oldest version beyond it.
 const maxVersions = 10
 
 // put implements backend.Backend.Put.
@@ -192,11 +193,12 @@ func (s *Store) change(f func(data map[string]record) error) error {
 }
 
 // MoveTo moves the values whose names begin with prefix to another store, under their
-// names without the prefix. A value whose name exists there is only removed here. Each
-// value is durable in the other store before it is removed here. A deleted value stays
-// deleted, and an erased name stays erased. After an error, no value is removed here, and
-// MoveTo can be repeated. A value in the other store that does not decrypt is an error: it
-// must not be replaced by an older one.
+// names without the prefix. Only the newest version of a value is moved, and it becomes
+// version 1. A value whose name exists there is only removed here. Each value is durable
+// in the other store before it is removed here. A deleted value stays deleted, and an
+// erased name stays erased. After an error, no value is removed here, and MoveTo can be
+// repeated. A value in the other store that does not decrypt is an error: it must not be
+// replaced by an older one.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
@@ -253,8 +255,8 @@ func (s *Store) newest(name string) (r record, v []byte, err error) {
 // Rename gives an owner to all values whose names have none, in one write: after a crash,
 // all of them have their old names or all have their new ones. A value whose new name
 // exists is only removed, so a destroyed value stays destroyed; a deleted value stays
-// deleted, and an erased name stays erased. After an error, nothing
-// has changed, and Rename can be repeated.
+// deleted, and an erased name stays erased. After an error, nothing has changed, and
+// Rename can be repeated.
 func (s *Store) Rename(owner string) error {
 	old, added := []string{}, map[string]record{}
 	for _, name := range s.Names("") {

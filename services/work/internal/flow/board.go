@@ -41,7 +41,8 @@ type Step struct {
 	open int // calls without an outcome
 }
 
-// Statuses that only descriptions have.
+// pending is the status of a step that waits for its first call or a retry. Only
+// descriptions have it.
 const pending = "pending"
 
 // Board is the view of the newest runs of all tenants, for descriptions. It is not safe for
@@ -87,7 +88,7 @@ func (b *Board) Apply(e *contract.Event) {
 		if contract.Decode(e.Data, &d) == nil {
 			b.runs[boardKey{e.Tenant, d.Run}].end(e.Time, d.Status, d.ErrorCode, d.Step)
 		}
-	case contract.EventEffectRecorded: // of a run that was cancelled while no instance had it
+	case contract.EventEffectRecorded: // of a run that was cancelled while no instance executed it
 		if r := b.runs[boardKey{e.Tenant, e.CallID}]; r != nil {
 			var d contract.Recorded
 			if contract.Decode(e.Data, &d) == nil {
@@ -165,8 +166,8 @@ func (r *Run) clone() *Run {
 	return &c
 }
 
-// Get returns the description of a run of an actor, or of any actor if that is empty, or
-// nil.
+// Get returns the description of a run of an actor, or of any actor if actor is empty. It
+// returns nil if the board has no such run.
 func (b *Board) Get(tenant, actor, run string) *Run {
 	r := b.runs[boardKey{tenant, run}]
 	if r == nil || actor != "" && r.Actor != actor {
@@ -175,8 +176,8 @@ func (b *Board) Get(tenant, actor, run string) *Run {
 	return r.clone()
 }
 
-// List returns the descriptions of the newest runs of an actor, or of all if that is empty,
-// newest first.
+// List returns the descriptions of the newest runs of an actor, or of all actors if actor
+// is empty, newest first and at most limit.
 func (b *Board) List(tenant, actor string, limit int) []*Run {
 	out := []*Run{}
 	for _, id := range slices.Backward(b.order[tenant]) {

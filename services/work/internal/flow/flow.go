@@ -52,7 +52,7 @@ type Item struct {
 
 // step is the state of a step.
 type step struct {
-	status string // of a step that has ended
+	status string // of a step that ended without a call; otherwise the items determine it (see Status)
 	code   string
 	err    string
 	items  []*Item
@@ -106,7 +106,7 @@ func (s *State) Started(digest string) *events.PipelineStarted {
 }
 
 // item returns the state of an item, which it makes if necessary, or nil if the document
-// has no such step.
+// has no such step or n is out of range.
 func (s *State) item(id string, n int64) *Item {
 	i := s.Doc.Index(id)
 	if i < 0 || n < 0 || n >= pipeline.MaxItems {
@@ -182,7 +182,8 @@ type Call struct {
 	Outcome uint64 // ledger sequence of its outcome; 0 while it runs
 }
 
-// calls returns the calls for which is returns true, in the order of the document.
+// calls returns the calls of the items for which the function is returns true, in the
+// order of the document.
 func (s *State) calls(is func(*Item) bool) []Call {
 	var out []Call
 	for i := range s.steps {
@@ -206,7 +207,9 @@ func (s *State) Lacking() []Call {
 // ErrTooLarge is the error of Put for outputs that exceed the limit of a run.
 var ErrTooLarge = fmt.Errorf("the outputs of the run exceed %d MiB", maxOutputs>>20)
 
-// Put stores the output of a call that succeeded; raw is nil if it has none.
+// Put stores the output of a call that succeeded; raw is nil if it has none. A second
+// output of a call is ignored. The error is ErrTooLarge if the outputs of the run exceed
+// the limit, or another one if raw is not valid JSON.
 func (s *State) Put(c Call, raw []byte) error {
 	it := s.item(c.Step, int64(c.Item))
 	if it == nil || it.has {
@@ -440,7 +443,9 @@ func (s *State) without(i int, status, code, message string) *events.PipelineSte
 	return &events.PipelineStepEnded{Run: s.Run, Step: s.Doc.Steps[i].ID, Item: -1, Status: status, ErrorCode: code, Error: message}
 }
 
-// starts adds the calls of the i-th step that may start now.
+// starts adds the calls of the i-th step that may start now to a, and decrements room for
+// each. If a retry has to wait, a.Wake is at most its time. If the arguments of a call
+// cannot be made, starts adds the end of the step instead.
 func (s *State) starts(i int, now time.Time, room *int, a *Actions) {
 	st, doc := &s.steps[i], &s.Doc.Steps[i]
 	width := 1
@@ -538,7 +543,7 @@ func (s *State) Judge(c Call, status, code string, outcome uint64) *events.Pipel
 
 // Output returns the output of a run that succeeded.
 func (s *State) Output() (any, error) {
-	for i := range s.steps { // of a run that has ended, the items of maps were not made
+	for i := range s.steps { // prepare has not made the items of maps if the state was loaded after the end of the run
 		if st := &s.steps[i]; s.Doc.Steps[i].Map != "" && s.Status(i) == "" {
 			list, err := s.list(&s.Doc.Steps[i], s.Scope())
 			if err != nil {

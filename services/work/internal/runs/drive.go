@@ -17,7 +17,7 @@ import (
 
 // Times of a run.
 const (
-	again      = time.Second      // before a call whose outcome could not be awaited is looked for again
+	again      = time.Second      // before a step that failed is taken again
 	settle     = 3 * time.Second  // for which a run that ends waits for the outcomes of the calls that it cancelled
 	lastAppend = 10 * time.Second // for appends after the context has ended
 )
@@ -98,7 +98,8 @@ func (x *run) wait(ctx context.Context, wake time.Time) {
 	}
 }
 
-// record records the end of a call. If that fails, the call is looked for again.
+// record records the end of a call. If that fails, the next step attaches to the call
+// again.
 func (x *run) record(ctx context.Context, d ended) error {
 	if l := x.live[d.call.CallID]; l != nil {
 		l.close()
@@ -228,7 +229,8 @@ func (x *run) attach(ctx context.Context, c flow.Call) error {
 	}
 	p := x.Proposer.Join(e, &call)
 	x.await(ctx, c, p)
-	// The outcome may be stored already. One that is stored from now on is delivered.
+	// The outcome may be stored already. The Proposer delivers an outcome that is stored
+	// from now on.
 	en, err = eventlog.First(ctx, x.Emit.Log, bus.ChainFilter(tenant, session), en.Seq, eventlog.OfCall(c.CallID, p.Expects))
 	if err == nil {
 		return x.Proposer.Deliver(en)
@@ -268,9 +270,10 @@ func (x *run) leave() {
 	}
 }
 
-// interrupted returns the result of a run whose context has ended, or that could not begin.
-// If the instance is stopped, another one continues the run. Otherwise the calls that run
-// are cancelled, and the end of the run is recorded.
+// interrupted returns the result of a run whose context has ended, or that could not
+// begin. If the instance is stopping, another one continues the run. If the context has
+// ended for another reason, the calls that run are cancelled, and the end of the run is
+// recorded. A run that could not begin fails, and nothing more is recorded.
 func (x *run) interrupted(ctx context.Context, err error) execute.Result {
 	if execute.Stopping(ctx) {
 		return execute.Result{Again: true}

@@ -84,7 +84,7 @@ type run struct {
 
 // live is a call that this run waits for.
 type live struct {
-	pending *propose.Pending // nil until it is proposed or joined
+	pending *propose.Pending // result of Propose or Join
 	cancel  context.CancelFunc
 	stopped bool
 }
@@ -199,7 +199,7 @@ func source(a *Args) ([]byte, *execute.Result) {
 	return raw, nil
 }
 
-// canonical returns inputs in canonical form, and {} without any.
+// canonical returns inputs in canonical form, or {} if raw is empty or null.
 func canonical(raw []byte) ([]byte, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return []byte("{}"), nil
@@ -207,7 +207,7 @@ func canonical(raw []byte) ([]byte, error) {
 	return canon.Transform(nil, raw)
 }
 
-// check returns the result of a call whose document has problems.
+// check returns the result of a call whose document has problems, or nil if it has none.
 func (r *Runner) check(doc *pipeline.Document) *execute.Result {
 	problems := doc.Validate(r.Known)
 	if len(problems) == 0 {
@@ -221,18 +221,20 @@ func (r *Runner) check(doc *pipeline.Document) *execute.Result {
 	return &res
 }
 
-// Known reports whether the mesh has a pack in a version, which may be empty.
+// Known reports whether the mesh has a pack in a version, or in any version if version is
+// empty.
 func (r *Runner) Known(pack, version string) bool {
 	t, _ := r.Tools.Lookup("tool." + pack)
 	return t != nil && (version == "" || t.Version == version)
 }
 
-// errOther is the error of a decision for a flight that another run has taken meanwhile.
+// errOther is the error of the decision in begin if another run with the same key began
+// meanwhile.
 var errOther = errors.New("another run began meanwhile")
 
-// begin records that the run begins, unless that is recorded already. It returns the id of
-// another run of the same pipeline with the same inputs for the same actor that is in
-// progress, and then records nothing.
+// begin records that the run begins, unless that is recorded already. If another run of
+// the same pipeline with the same inputs for the same actor is in progress, begin records
+// nothing and returns the id of that run.
 func (x *run) begin(ctx context.Context) (other string, err error) {
 	newest := bus.Filter{Tenant: x.w.Event.Tenant, Service: services.Work, Event: contract.EventPipelineStarted, Key: x.key}.String()
 	for {
@@ -268,9 +270,9 @@ func (x *run) begin(ctx context.Context) (other string, err error) {
 	}
 }
 
-// inProgress reports whether the newest run of the flight, which began with an entry, is
-// this one, or another one whose call has no outcome. If it is this one, inProgress sets
-// x.began.
+// inProgress describes the run that began with the entry en: own reports whether it is x,
+// open whether it has not ended, and id is its id. If it is x, inProgress sets x.began.
+// An entry that is not a valid event began no run, and id is "".
 func (x *run) inProgress(ctx context.Context, en eventlog.Entry, filter string) (own, open bool, id string, err error) {
 	e, err := eventlog.Open(en, filter)
 	if err != nil {
@@ -309,8 +311,9 @@ func (x *run) load(ctx context.Context) error {
 	return nil
 }
 
-// append records an event of the run and applies it. If another instance has recorded one
-// meanwhile, it makes the state again, and the caller decides again.
+// append records an event of the run and applies it. If another instance has recorded an
+// event of the run meanwhile, append loads the state again and returns errReloaded, so
+// that the caller decides again.
 func (x *run) append(ctx context.Context, name string, doc canon.Document) error {
 	e := x.Emit.New(name, x.key, contract.Bytes(doc), x.w.Event)
 	b, err := e.Encode()

@@ -83,8 +83,8 @@ type Artifact struct {
 // Kept reports whether the content must not be removed.
 func (a *Artifact) Kept() bool { return a.Cited || len(a.Holds) > 0 }
 
-// ownedBy reports whether a principal owns an upload. The calls of others do not cite the
-// artifact, so that nobody can keep the content of another.
+// ownedBy reports whether a principal owns an upload. The calls of other principals do
+// not cite the artifact, so that they cannot prevent the removal of its content.
 func (a *Artifact) ownedBy(actor string) bool {
 	return slices.ContainsFunc(a.Uploads, func(u *Upload) bool { return u.Data.Actor == actor })
 }
@@ -99,8 +99,8 @@ func (a *Artifact) find(upload string) *Upload {
 	return nil
 }
 
-// Of returns the newest readable upload of a principal, or of anyone if owner is empty,
-// or nil.
+// Of returns the newest readable upload of a principal, or of any principal if owner is
+// empty. It returns nil if there is none, or if a is nil.
 func (a *Artifact) Of(owner string, now time.Time) *Upload { return a.Readable(owner, "", now) }
 
 // Readable is like Of, but returns only the upload with an id, unless the id is empty.
@@ -352,7 +352,8 @@ func (a *Artifact) elsewhere(upload string) bool {
 	return slices.ContainsFunc(a.Uploads, func(u *Upload) bool { return u.Data.Upload != upload && u.Deleted == "" })
 }
 
-// Releasable decides on artifact_released for the hold of a principal.
+// Releasable decides on artifact_released for the hold of a principal. The error is
+// ErrNotFound if a is nil, and ErrNotHeld if the principal has no hold.
 func (a *Artifact) Releasable(call, holder string) (*events.ArtifactReleased, error) {
 	if a == nil {
 		return nil, ErrNotFound

@@ -48,7 +48,8 @@ func put(t *testing.T, b backend.Backend, owner, name, value string, expect int)
 }
 
 // text returns the value of a version as text; 0 is the newest version. It marks the test
-// as failed if the number, the time or the fingerprint of the version is missing.
+// as failed if the version cannot be read, if its number is wrong, or if its time or
+// fingerprint is missing.
 func text(t *testing.T, b backend.Backend, owner, name string, version int) string {
 	t.Helper()
 	v, err := b.Get(t.Context(), owner, name, version)
@@ -193,7 +194,8 @@ func anyBytes(t *testing.T, b backend.Backend) {
 	}
 }
 
-// race shows that of several writers that expect one version exactly one succeeds.
+// race checks that exactly one of several writers that expect the same version succeeds,
+// that the others receive ErrConflict, and that the winner's value is stored.
 func race(t *testing.T, b backend.Backend) {
 	const writers = 8
 	var (
