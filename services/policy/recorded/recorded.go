@@ -57,8 +57,9 @@ func (s *State) Recall(e *contract.Event, d *contract.Decision) (*Recalled, erro
 }
 
 // Redecide takes the decision again, and returns the verdict, the reason code, the policy
-// hash and the intent's rules for requests. args are nil if they cannot be read. It is a pure function of the recalled
-// decision and args, and may be called concurrently with every method of a State.
+// hash and the intent's rules for requests. args are nil if they cannot be read. It is a
+// pure function of the recalled decision and args, and may be called concurrently with
+// every method of a State.
 func (r *Recalled) Redecide(ctx context.Context, args []byte) (verdict, reason, hash string, egress []contract.EgressRule) {
 	c := r.call
 	c.Args = args

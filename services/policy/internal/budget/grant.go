@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// lease is the time within which an instance must return what another one recalls.
-	// Otherwise the other one closes its allotment.
+	// lease is the time within which an instance must return what another one recalls. After
+	// that, the instance that recalled closes the allotment of the other one.
 	lease = 2 * time.Second
-	// maxRecalls is how often unused amounts are recalled for one request, if each time
-	// other instances take them first.
+	// maxRecalls is the maximum number of recalls of unused amounts for one request. Further
+	// ones are needed if other instances take the returned amounts first.
 	maxRecalls = 4
 	// idAllotment is contract.IDAllotment without its hyphen.
 	idAllotment = "al"
@@ -35,9 +35,9 @@ type share struct {
 	returned map[string]uint64 // sequence of the last allotment_returned, by allotment
 }
 
-// draw grants a request from the instance's allotment. ok is false if the allotment does
-// not suffice, if a limit refuses the request, if the request is forced, or if a grant of
-// the call is not ready yet.
+// draw grants a request from the instance's allotment. ok is false if the instance has no
+// allotment or it does not suffice, if a limit refuses the request, if the request is
+// forced, or if a grant of the call is not ready yet.
 func (b *share) draw(r limit.Request) (fact guard.BudgetFact, ok bool) {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()

@@ -87,8 +87,8 @@ var folds = map[string]func(*State, *contract.Event) error{
 	},
 }
 
-// ownFolds is like folds, for events that only the decisions of their own aggregate are
-// based on. The views of a whole tenant do not read them.
+// ownFolds is like folds, for events that are read only for decisions on changes of their
+// own aggregate. The views of a tenant do not contain them.
 var ownFolds = map[string]func(*State, *contract.Event) error{
 	events.LoginOpenedName:  fold(func(s *State, d *events.LoginOpened, at moment) { s.Logins.open(d, at) }),
 	events.LoginRenewedName: fold(func(s *State, d *events.LoginRenewed, at moment) { s.Logins.renew(d, at) }),
@@ -111,7 +111,7 @@ func fold[T any, P interface {
 }
 
 // Folds reports whether a view of a tenant processes events with this name. Evolve also
-// processes those that only an aggregate of their own consists of.
+// processes the events of ownFolds.
 func Folds(name string) bool { return folds[name] != nil }
 
 // Evolve applies one event of the service policy to the state. The event that creates a

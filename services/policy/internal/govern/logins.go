@@ -26,8 +26,8 @@ const (
 	MaxDevice = 15 * time.Minute
 )
 
-// login is a login of a person. Each login is an aggregate of its own, and the state that
-// decisions are made with holds only those that have ended, as revoked tokens.
+// login is a login of a person. Each login is an aggregate of its own. The state by which
+// other calls are decided contains only the logins that have ended, as revoked tokens.
 type login struct {
 	events.LoginOpened
 	at      string // time of the event that opened it
@@ -61,8 +61,9 @@ func (x *Logins) end(id string) {
 	}
 }
 
-// loginKey returns the key of the aggregate of a login or of an approved device. Without
-// an id, which the input schema requires, it is a key that no login has.
+// loginKey returns the key of the aggregate of a login or of an approved device. For an
+// id without the prefix of logins, which the input schema requires, it is a key that no
+// login has.
 func loginKey(id string) string {
 	if !strings.HasPrefix(id, contract.IDLogin) {
 		return contract.IDLogin + "none"
@@ -103,7 +104,8 @@ type openLoginArgs struct {
 	TTLMS     int64    `json:"ttl_ms"`
 }
 
-// openLogin opens a login of the caller. Its scopes are those of the caller's roles.
+// openLogin opens a login of the caller. Its scopes are those of the caller's roles,
+// limited to the requested ones if any are requested.
 func openLogin(s *State, c *Caller, a *openLoginArgs) (Fact, error) {
 	if err := authenticated(c); err != nil {
 		return none, err
@@ -140,9 +142,9 @@ func (l *login) accepts(used string, now time.Time) bool {
 	return used == l.refresh || used == l.before && contract.Time(now.Add(-repeatWithin)) < l.renewed
 }
 
-// renewLogin replaces the refresh token of a login of the caller. A refresh token that was
-// used before and that the login does not accept ends the login, because either the program
-// or a thief has a copy of it.
+// renewLogin replaces the refresh token of a login of the caller. A refresh token that
+// the login does not accept ends the login: if the token was replaced, either the program
+// or a thief has used a copy of it.
 func renewLogin(s *State, c *Caller, a *renewLoginArgs) (Fact, error) {
 	if err := authenticated(c); err != nil {
 		return none, err

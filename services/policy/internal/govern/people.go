@@ -209,8 +209,8 @@ type grantRoleArgs struct {
 
 // grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is revoked.
 // It replaces an earlier grant of the role to the principal. Some roles give scopes; a
-// caller cannot grant one with a scope that its credential lacks, and only owners grant the
-// role of owners once there is one.
+// caller cannot grant one with a scope that its credential lacks, and only owners grant
+// the role of owners once a principal holds it.
 func grantRole(s *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	if !contract.Token(a.Role) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")

@@ -253,8 +253,9 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 	return a, check(a.Verdict, a.Reason)
 }
 
-// egressOf returns the limits of requests of the answer m. rules is its member "egress", or nil
-// if it has none.
+// egressOf returns the limits of requests of the answer m, or nil if m has no member
+// "egress". rules is that member, decoded. A member that contains null or an invalid rule
+// is an error.
 func egressOf(m map[string]any, rules *[]contract.EgressRule) ([][]contract.EgressRule, error) {
 	x, ok := m["egress"]
 	switch {

@@ -11,7 +11,8 @@ import (
 )
 
 // Version is the version of Apply and of the form of Save; see snapshot.Source. Version 1
-// identified a call by its id alone: of two tenants' calls with one id, it listed one.
+// identified a call by its id alone, so it listed only one of two tenants' calls with the
+// same id.
 const Version = 2
 
 // saved is the JSON form of a View in a snapshot.
@@ -23,7 +24,7 @@ type saved struct {
 type savedCall struct {
 	CallID  string `json:"call_id"`
 	Seq     uint64 `json:"seq"`
-	Subject string `json:"subject"` // names the tenant
+	Subject string `json:"subject"` // of the event that allows the call; contains the tenant
 	Expired bool   `json:"expired"`
 }
 

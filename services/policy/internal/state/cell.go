@@ -13,7 +13,7 @@ import (
 type cell struct {
 	tenants   trust.Cell            // tenants that exist, and operators
 	base      stack.Stack           // documents in force for every tenant
-	early     []*contract.Activated // documents of base that were activated before the cell was opened, in the tenant that names the log
+	early     []*contract.Activated // documents of base that were activated before the cell was opened, in the tenant after which the log is named
 	governing govern.State          // the freeze; other governing events belong to tenants
 	truncated bool                  // whether every call is denied because the ledger was reported as truncated
 	lost      string                // digest of the checkpoint that the report of the truncation named, or empty

@@ -176,7 +176,7 @@ func valid(q *contract.Quota) error {
 }
 
 // known returns a Command about the tenant id that is rejected if the tenant does not
-// exist. It returns an *Error if id is not that of a tenant.
+// exist. It returns an *Error if id cannot be that of a tenant.
 func known(id string, decide func(*history) (string, canon.Document, error)) (*Command, error) {
 	switch {
 	case contract.Reserved(id):
