@@ -49,7 +49,7 @@ func (h *hooked) Append(ctx context.Context, subject, id string, data []byte) (u
 
 var errOutage = errors.New("no ledger")
 
-// everyTenant is a list of tenants that has each one.
+// everyTenant is a list of tenants in which every tenant exists and is not suspended.
 type everyTenant struct{}
 
 func (everyTenant) Await(context.Context, string) bool    { return true }
@@ -257,10 +257,10 @@ func TestJournalSize(t *testing.T) {
 	}
 }
 
-// TestOpenedConcurrently shows that a ledger that does not answer while a proxy is opened
-// delays neither the opening of another call's proxy nor the reader of outcomes, that a
-// second request of the same call waits, and that it gets the proxy of the first one if it
-// is the same.
+// TestOpenedConcurrently shows that a ledger that does not respond while a proxy is
+// opened delays neither the opening of another call's proxy nor the reader of outcomes;
+// that a second request of the same call waits until its context ends, or until it
+// receives the proxy of the first request if it has the same inbox.
 func TestOpenedConcurrently(t *testing.T) {
 	b := newBroker(t, t.TempDir(), "a.example")
 	reached, release := make(chan struct{}), make(chan struct{})
@@ -313,8 +313,8 @@ func TestOpenedConcurrently(t *testing.T) {
 	}
 }
 
-// TestOutcomeMeanwhile shows that a proxy is closed and refused if the outcome of the call is
-// recorded and followed while the proxy is opened.
+// TestOutcomeMeanwhile shows that a proxy is closed and refused if the outcome of the
+// call is recorded while the proxy is opened.
 func TestOutcomeMeanwhile(t *testing.T) {
 	b := newBroker(t, t.TempDir(), "a.example")
 	key, err := sign.NewKey(make([]byte, 32))
@@ -338,7 +338,7 @@ func TestOutcomeMeanwhile(t *testing.T) {
 	b.request, b.seq = b.put(contract.EventEgressRequested, contract.Bytes(req))
 	b.env.Emit.Log = &hooked{b.log, func(subject string) error {
 		if strings.Contains(subject, ".egress_opened.") {
-			b.put(contract.EventEffectRecorded, []byte(`{}`)) // b.ended does not see it, because no proxy is open yet
+			b.put(contract.EventEffectRecorded, []byte(`{}`)) // b.ended would ignore it, because no proxy is open yet
 		}
 		return nil
 	}}

@@ -118,7 +118,7 @@ func client(socket string) *http.Client {
 // TestCall shows the events of a call's proxy and their order on the ledger: it is opened
 // before it can be used, then come its flow and its denial in any order, and it is closed
 // with the outcome. The same request gets the same proxy; another request of the call is
-// refused.
+// refused. No file remains.
 func TestCall(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer site.Close()
@@ -250,8 +250,9 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// TestAllowance shows that a second broker gives a call what the first one, which was killed,
-// has left of the allowance, and nothing if that is nothing or another request has a proxy.
+// TestAllowance shows that the proxy of a second broker has as its limit what the first
+// one, which was killed, has left of the call's allowance. The proxy is refused if
+// nothing is left, or if another request has a proxy.
 func TestAllowance(t *testing.T) {
 	for used, want := range map[int64]int64{0: 1000, 300: 699, 999: 0} {
 		b := newBroker(t, t.TempDir(), "a.example")

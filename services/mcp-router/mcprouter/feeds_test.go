@@ -32,8 +32,10 @@ func callOf(s *Service, cfg *events.ServerAdded, id, kind, args string) *call {
 }
 
 // TestFeeds checks that the calls that subscribe to a resource share one subscription at
-// the server and receive its changes, that several changes within a short time are one,
-// and that a change of the server's settings ends the subscription.
+// the server and receive its changes, that 20 changes in quick succession cause at most
+// 10 frames for each call, and that a change of the server's settings ends the
+// subscription. It also checks the errors for a missing URI and for a server that cannot
+// be reached.
 func TestFeeds(t *testing.T) {
 	subscribed := make(chan string, 8)
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, &mcp.ServerOptions{
@@ -131,8 +133,9 @@ func TestFeeds(t *testing.T) {
 	}
 }
 
-// TestRounds checks that a held exchange is continued by its actor's calls of the same kind
-// only, and that requests which were not answered are asked again.
+// TestRounds checks that a held exchange is continued only by calls of the same actor and
+// kind, and once per state; that requests which were not answered are returned to the
+// client again under another state; and that the exchange ends with the server's result.
 func TestRounds(t *testing.T) {
 	s := newTestService()
 	cfg := &events.ServerAdded{Name: "calc"}

@@ -100,8 +100,8 @@ func TestStructured(t *testing.T) {
 	}
 }
 
-// waiting returns a service and an exchange of a caller that it holds, with one open
-// request of the server.
+// waiting returns a service, and an exchange of a caller with one open request of the
+// server. The service does not hold the exchange yet.
 func waiting() (s *Service, x *exchange, r *request) {
 	s = &Service{env: &run.Env{Instance: "mcp-router-1"}, held: map[string]*exchange{}}
 	r = &request{answer: make(chan mcp.InputResponse, 1)}

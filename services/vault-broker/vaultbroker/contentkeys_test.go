@@ -23,8 +23,8 @@ import (
 )
 
 // TestContentKeys checks that content keys are released only to permitted services, that
-// a destroyed key is still missing after the stores are opened again, and that its id is
-// not used again.
+// a destroyed key is still missing after the stores are opened again, that its id is not
+// used again, and that the keys of two tenants are independent.
 func TestContentKeys(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,7 +148,8 @@ func TestOldStore(t *testing.T) {
 
 // TestSecretsOfTenants checks that two tenants have secrets of their own under one name,
 // that equal values have different fingerprints, and that a tenant without the secret is
-// refused as if no tenant had it.
+// refused as if no tenant had it. It also checks that a path is not accepted as a name,
+// and that a tenant cannot have the name of the domain of content keys.
 func TestSecretsOfTenants(t *testing.T) {
 	secrets, _, err := openStores(t.TempDir(), make([]byte, 32), "t")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 )
 
-// everyTenant is a list of tenants that has each one.
+// everyTenant is a list of tenants in which every tenant exists and is not suspended.
 type everyTenant struct{}
 
 func (everyTenant) Await(context.Context, string) bool    { return true }
@@ -39,9 +39,11 @@ func decided(t *testing.T, key *sign.Key) *contract.Allowed {
 	return a
 }
 
-// TestPermission shows who receives which secret of a running call: the executor that runs
-// it the secrets of the program, and the egress-broker that has its proxy the credentials of
-// the intent's rules. Nobody else receives one, and nobody after the outcome.
+// TestPermission shows which secrets of a running call are permitted. The executor that
+// runs it may have the secret of the program, and the egress-broker that opened its proxy
+// the credential of the intent's rule. Other instances and services may have neither.
+// Before the claim, before the proxy is opened, and after the outcome, the secrets are
+// not permitted.
 func TestPermission(t *testing.T) {
 	log := &memlog.Log{}
 	in := newSession(t, log)

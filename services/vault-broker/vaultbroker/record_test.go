@@ -71,12 +71,12 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestReleaseDurable shows that a refusal is not sent before the fact that records it is
-// synced: release returns an error instead, after which the request is delivered again.
+// TestReleaseDurable shows that release appends the event of a refusal and, as long as
+// the event is not synced, returns ErrNotDurable and does not send the refusal.
 func TestReleaseDurable(t *testing.T) {
 	log := &memlog.Log{}
 	in := newSession(t, log)
-	// The Box is nil, so that a response would be a panic.
+	// The Box is nil, so that sending a response would panic.
 	s := &Service{env: &run.Env{Conn: meshtest.Grouped(t, nil), Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}}, calls: running.New(log, nil, nil, time.Now, nil)}
 	e, seq := in.put(in.judge, contract.EventSecretRequested, "", "c-1", []byte(`{}`))
 	if err := s.release(t.Context(), e, seq, &secret.Request{CallID: "c-1"}); !errors.Is(err, bus.ErrNotDurable) {

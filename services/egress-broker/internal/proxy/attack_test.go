@@ -176,8 +176,9 @@ func nameServer(t *testing.T, answers func(n int64, q dnsmessage.Type) []netip.A
 	}}
 }
 
-// TestRebinding uses a name server that returns a permitted address first and a blocked
-// one afterwards, as in DNS rebinding, or both at once.
+// TestRebinding requires that a request is refused, and no blocked address dialled, if
+// the name server returns a blocked address: after a permitted one, as in DNS rebinding,
+// together with one, or alone. A name without addresses is refused too.
 func TestRebinding(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(echo))
 	defer s.Close()

@@ -35,8 +35,8 @@ for u in sys.argv[1:]:
     with urllib.request.urlopen(u) as r:
         print(r.status, r.read().decode())`
 
-// TestClients runs programs that know the proxy and its authority from their environment
-// or arguments only.
+// TestClients runs programs that get the addresses of the proxy and the certificate of
+// its authority only from their environment or arguments.
 func TestClients(t *testing.T) {
 	s, roots := secure(t, http.HandlerFunc(echo), true)
 	plain := httptest.NewServer(http.HandlerFunc(echo))

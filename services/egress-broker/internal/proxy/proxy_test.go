@@ -43,8 +43,8 @@ type running struct {
 	recs          []Flow
 }
 
-// start serves a proxy on loopback. It resolves every name to 127.0.0.1, unless cfg says
-// otherwise.
+// start serves a proxy on loopback. It resolves every name to 127.0.0.1, unless
+// cfg.Resolve is set.
 func start(t testing.TB, cfg Config) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -268,7 +268,9 @@ func TestServerCertificate(t *testing.T) {
 	}
 }
 
-// TestPassthrough sends TLS through the proxy as it is, and other server names.
+// TestPassthrough requires that TLS with the server name of the tunnel passes unchanged,
+// with HTTP/2 and HTTP/1, and that a tunnel with another server name, with none, or
+// without TLS fails.
 func TestPassthrough(t *testing.T) {
 	s, roots := secure(t, http.HandlerFunc(echo), true)
 	n := port(t, s.URL)
@@ -526,9 +528,10 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// TestCredentialInClear requires that plain HTTP carries a credential to configured networks
-// only, also over a connection that a request without one has opened, and that requests
-// without a credential are not affected.
+// TestCredentialInClear requires that plain HTTP carries a credential to configured
+// networks only, also over a connection that a request without one has opened, and that
+// requests without a credential are not affected. The path that Config.Begin receives
+// does not contain the secret.
 func TestCredentialInClear(t *testing.T) {
 	var got atomic.Value
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -36,8 +36,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLargestDocument checks the size of a document at which a tool is left out, and tools
-// whose schema is no JSON.
+// TestLargestDocument checks the size of a document at which a tool is left out, and that
+// tools are left out if their schema is missing or is not a JSON object.
 func TestLargestDocument(t *testing.T) {
 	s := events.ServerAdded{Name: "calc", Url: "https://mcp.example/mcp"}
 	if err := Check(&s); err != nil {

@@ -42,7 +42,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestDocuments checks the documents of a listing, and which tools are left out.
+// TestDocuments checks the documents of a listing, which tools are left out, the bare
+// name of a tool, and that a changed title changes the digest.
 func TestDocuments(t *testing.T) {
 	raw := func(s ...string) (out []json.RawMessage) {
 		for _, x := range s {

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestFaults checks the code of each way in which a server fails, and that a request to
-// which a server does not respond ends in time.
+// TestFaults checks the code of each way in which a server fails, that a request to which
+// a server does not respond ends in time, and the health afterwards.
 func TestFaults(t *testing.T) {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	block := make(chan struct{})
@@ -54,7 +54,7 @@ func TestFaults(t *testing.T) {
 	close(block)
 	h.CloseClientConnections()
 	h.Close()
-	var e *Error // the connection is cut, or cannot be made, as the server's end was noticed or not
+	var e *Error // the connection is cut, or cannot be made if the client has noticed the end of the server
 	if err := call("nosuch"); !errors.As(err, &e) || e.Code != contract.CodeUpstreamCut && e.Code != contract.CodeUpstreamUnreachable {
 		t.Errorf("a server that ended: %v", err)
 	}
@@ -101,8 +101,9 @@ func (p *parts) Read(b []byte) (int, error) {
 
 func (p *parts) Close() error { return nil }
 
-// TestUnlisted: a session needs a comparison until one has succeeded, also after a refusal
-// by the server, and again after an announcement, also one during a comparison.
+// TestUnlisted checks that a session needs a comparison until done was called, also if
+// the server refused a request before, and again after an announcement, also after one
+// during a comparison.
 func TestUnlisted(t *testing.T) {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	h := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, nil))

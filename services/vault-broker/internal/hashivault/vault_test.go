@@ -63,7 +63,9 @@ func server(t *testing.T) *vaulttest.Server {
 }
 
 // TestBackend runs the contract suite on a real server, with the policy of the
-// documentation and a token from a file, and reads secrets that Vault's own tools wrote.
+// documentation and a token from a file, and reads a secret that Vault's own tools wrote.
+// An entry without a member for the value is not found, and the error does not contain
+// its data.
 func TestBackend(t *testing.T) {
 	s := server(t)
 	cfg := Config{Address: s.Addr, TokenFile: file(t, "token", s.Token(time.Hour))}
@@ -84,9 +86,10 @@ func TestBackend(t *testing.T) {
 	})
 }
 
-// TestAppRole shows that requests succeed beyond the token's life and maximum life, and
-// after it was revoked, with another token; that a wrapped secret id works once; and that
-// the log contains no credential.
+// TestAppRole shows that New requires the file of the secret id; that requests succeed
+// beyond the token's life and maximum life, and after it was revoked, with another token;
+// that a wrapped secret id works once; and that the log contains neither the wrapping
+// token nor the first token.
 func TestAppRole(t *testing.T) {
 	s := server(t)
 	role := s.AppRole(2*time.Second, 4*time.Second)
@@ -145,7 +148,8 @@ func TestTokenRevokedAtEnd(t *testing.T) {
 	}
 }
 
-// TestTokenFile shows that a token in a file is read again after it has ended.
+// TestTokenFile shows that a request fails with ErrDenied after the token in the file was
+// revoked, and that requests succeed after the file has got another token.
 func TestTokenFile(t *testing.T) {
 	s := server(t)
 	first := s.Token(time.Hour)
@@ -176,8 +180,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestFaults shows the error of each state of the server, and that the client works again
-// after each without a restart, with what was stored before.
+// TestFaults shows the error of each state of the server, that a read and a write fail
+// within 8 seconds together, and that the client then works again without a restart, with
+// what was stored before.
 func TestFaults(t *testing.T) {
 	s := server(t)
 	k, _ := run(t, Config{Address: s.Addr, TokenFile: file(t, "token", s.Token(time.Hour)), Timeout: time.Second})
@@ -213,7 +218,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestTLS shows that the server's certificate is checked against the CA file.
+// TestTLS shows that requests succeed with the CA file of the server's authority, and
+// fail with that of another authority, with the system's authorities and with plain HTTP;
+// and that New rejects a CA file without a certificate.
 func TestTLS(t *testing.T) {
 	cert, key, ca := certificate(t)
 	s := vaulttest.Start(t, vaulttest.Options{Cert: cert, Key: key, CA: ca})
@@ -237,8 +244,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestVariables shows that Vault's own variables have no influence, so that neither the
-// server nor the token comes from the environment.
+// TestVariables shows that a client works although Vault's own environment variables have
+// other values than its configuration.
 func TestVariables(t *testing.T) {
 	s := server(t)
 	for name, v := range map[string]string{"VAULT_ADDR": "http://127.0.0.1:1", "VAULT_TOKEN": "stray", "VAULT_NAMESPACE": "stray", "VAULT_SKIP_VERIFY": "1", "VAULT_HEADERS": `{"X-Stray":"stray"}`} {
@@ -250,9 +257,10 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestFixtures tests what the server that is built here does not offer, against a fixture of
-// its wire: the Kubernetes auth method, which needs a cluster, and namespaces, which need
-// Vault Enterprise or OpenBao. It shows the requests that the client sends.
+// TestFixtures tests what the test server does not offer, against a server that imitates
+// the API: the Kubernetes auth method, which needs a cluster, and namespaces, which need
+// Vault Enterprise or OpenBao. It checks the requests that the client sends, and that New
+// requires exactly one way to log in.
 func TestFixtures(t *testing.T) {
 	var logins, reads atomic.Int32
 	mux := http.NewServeMux()

@@ -272,8 +272,9 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// TestMarksKept checks that MoveTo and Rename revive neither a deleted value nor an erased
-// name, also after the store is opened again.
+// TestMarksKept checks that after MoveTo and Rename a deleted value is still deleted and
+// can be restored, and an erased name is still erased and cannot be used, also after the
+// store is opened again.
 func TestMarksKept(t *testing.T) {
 	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
 	marked := func(file, prefix string) *Store {
@@ -286,7 +287,7 @@ func TestMarksKept(t *testing.T) {
 		if err := errors.Join(s.Backend().Delete(t.Context(), "k", "deleted"), s.Backend().Erase(t.Context(), "k", "erased")); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.change(func(data map[string]record) error { // to the names that the operation moves
+		if err := s.change(func(data map[string]record) error { // gives the values names that MoveTo or Rename changes
 			for _, name := range []string{"live", "deleted", "erased"} {
 				old := data["k/"+name]
 				v, err := s.open("k/"+name, &old)

@@ -44,8 +44,8 @@ func TestVersionBound(t *testing.T) {
 	}
 }
 
-// TestVersionsKept shows that the newest ten of 25 versions can be read, and older ones
-// cannot.
+// TestVersionsKept shows that of 25 versions, the versions 25 and 16 can be read, and the
+// versions 15 and 1 cannot.
 func TestVersionsKept(t *testing.T) {
 	s, err := Open(filepath.Join(t.TempDir(), "secrets.json"), bytes.Repeat([]byte{7}, 32), "")
 	if err != nil {

@@ -205,7 +205,7 @@ func once(t *testing.T, w *world) {
 // TestKilled ends the instance before and after each of its appends, and checks that the
 // next one continues the run: its output is the same, and no call is made twice. The
 // outcomes of calls that were proposed before are delivered to the instance that ends, or
-// to nobody.
+// to no instance.
 func TestKilled(t *testing.T) {
 	whole := newWorld(t)
 	counting := &instance{world: whole}
@@ -243,8 +243,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// waits waits until an instance whose first outcome was delivered to nobody waits for it, or
-// has ended, and reports whether it waits.
+// waits waits until the first call of an instance to which no outcome is delivered was
+// executed, or the instance has ended. It returns false if the instance has ended.
 func (w *world) waits(i *instance) bool {
 	for {
 		w.mu.Lock()

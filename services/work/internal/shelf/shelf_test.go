@@ -44,7 +44,8 @@ func (r *record) store(service, actor, artifactID, upload string, retain time.Du
 		RetainMS: retain.Milliseconds(), Service: by, Session: "s-1", Size: 10, Upload: upload})
 }
 
-// TestView folds the life of artifacts of two owners.
+// TestView checks the view after each of the events about artifacts of two owners, from
+// their first upload to the removal of their content.
 func TestView(t *testing.T) {
 	r := &record{time: began}
 	r.store(services.Work, "ann", id("1"), "u-1", 0)
