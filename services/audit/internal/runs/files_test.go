@@ -79,7 +79,8 @@ func TestRunFiles(t *testing.T) {
 	}
 }
 
-// TestFilter checks that the filter sets at most as many bits for each key as it probes, and
+// TestFilter checks that each key has as many positions in the filter as find probes,
+// that the bits of all records are set, that every word is used, and that the filter
 // rejects most keys that are not in the run without reading a page.
 func TestFilter(t *testing.T) {
 	const n = 1000
@@ -164,8 +165,9 @@ func TestTruncatedRuns(t *testing.T) {
 	try("no records", binary.BigEndian.AppendUint32(make([]byte, 16), crc32.Checksum(nil, castagnoli)))
 }
 
-// TestWriteRunErrors checks that a run with fewer or more records than promised is not kept,
-// and neither is one whose source fails or whose file exists.
+// TestWriteRunErrors checks that a run with fewer or more records than promised is not
+// kept, and neither is one whose source fails. A run cannot be written to a missing
+// folder.
 func TestWriteRunErrors(t *testing.T) {
 	rec := func(i int) Record { return Record{keyAt(uint64(i), 0), 1} }
 	for _, n := range []int{1, 3} {
