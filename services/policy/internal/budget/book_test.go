@@ -30,7 +30,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// stored returns an entry of the log with an event of the call.
+// stored appends an event of a call to the log, and returns its entry.
 func stored(t *testing.T, log *memlog.Log, tenant, service, name, target, call string, data []byte) eventlog.Entry {
 	t.Helper()
 	record(t, log, tenant, service, name, target, call, data)
@@ -144,8 +144,9 @@ func (*broken) Scan(context.Context, string, uint64) iter.Seq2[eventlog.Entry, e
 	return func(yield func(eventlog.Entry, error) bool) { yield(eventlog.Entry{}, errBroken) }
 }
 
-// TestFrom checks from which sequence the entries of a log are applied, and that an entry is
-// applied once.
+// TestFrom checks from which sequence the entries of a log are applied, that an entry is
+// applied once, and that From, Read and Discover return the error of a log that cannot be
+// read.
 func TestFrom(t *testing.T) {
 	log := &memlog.Log{}
 	from := func(x *Ledgers) uint64 {

@@ -201,7 +201,7 @@ func folded(t *testing.T, log eventlog.Log) string {
 	return string(v.Dump())
 }
 
-// spent returns what is reserved and committed on all accounts of a tenant.
+// spent returns the sum of what is reserved and committed on all accounts of a tenant.
 func spent(x *Ledgers, tenant string) (n int64) {
 	time.Sleep(10 * time.Millisecond) // until the last allowed call is applied
 	for _, r := range rows(x, tenant) {
@@ -523,8 +523,7 @@ func TestNotRunning(t *testing.T) {
 	})
 }
 
-// wanted receives a value from the channel of Wanted, and reports whether there was one.
-// It does not block.
+// wanted reports whether the channel of Wanted is closed. It does not block.
 func wanted(x *Ledgers) bool {
 	select {
 	case <-x.Wanted():

@@ -32,8 +32,9 @@ func (d *desk) byGateway(actor, client, kind string, at time.Duration, args any)
 }
 
 // TestLogins shows who may open a login, that its scopes are those of the person's roles,
-// limited to the requested ones, that each refresh token is used once and a second use ends
-// the login, and that no ended, expired or revoked login is renewed.
+// limited to the requested ones, that a refresh token that was replaced ends the login if
+// it is used after repeatWithin, and that no ended, expired or revoked login is renewed,
+// nor one of a person that is suspended or has lost its role.
 func TestLogins(t *testing.T) {
 	d := &desk{t: t, lamport: 1}
 	for _, p := range []struct{ name, kind string }{{"ann", Person}, {"robot", Agent}} {
@@ -172,9 +173,9 @@ func TestDeviceScopes(t *testing.T) {
 	}
 }
 
-// TestMemberRoles shows that only owners grant and revoke the role of owners once there is
-// one, that the last owner keeps it, and that nobody grants or revokes a role with scopes
-// that its credential lacks.
+// TestMemberRoles shows that only owners grant and revoke the role of owners once there
+// is one, that the last owner keeps it, and that a caller cannot grant or revoke a role
+// with scopes that its credential lacks.
 func TestMemberRoles(t *testing.T) {
 	d := &desk{t: t}
 	all := contract.MemberScopes([]string{contract.RoleOwner})

@@ -11,7 +11,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// cents returns a block of n of the account of an agent.
+// cents returns a block of n cents of the account of an agent.
 func cents(agent string, n int64) events.Block {
 	return events.Block{Account: "l/agent:" + agent, Amount: n, Measure: "cents", Window: "total"}
 }
