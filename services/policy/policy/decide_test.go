@@ -273,7 +273,8 @@ func TestFirstLabel(t *testing.T) {
 }
 
 // TestNestedCalls shows that a service may propose a call that is nested in one of its
-// own, for the same actor, once the outer call has started.
+// own, for the same actor, once the outer call has started, but not before that and not
+// for another actor.
 func TestNestedCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

@@ -75,8 +75,8 @@ func TestBudgetsHold(t *testing.T) {
 	})
 }
 
-// TestBudgetUnavailable shows that a call is retried and finally denied if the
-// budget ledger cannot be written.
+// TestBudgetUnavailable shows that, while the budget ledger cannot be written, the
+// decision on a call fails, until the call is denied after maxBudgetTries failures.
 func TestBudgetUnavailable(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {

@@ -95,10 +95,11 @@ func (l *ledger) decided(ctx context.Context, m *member, tenant, kind string, ch
 	return call, reason
 }
 
-// TestTenants shows that a suspension, limits and an approval of a tool in one tenant
-// have no effect on the calls of another tenant. Calls of suspended and unknown tenants,
-// calls in the cell's own tenant by an actor who is not an operator, and calls of other
-// tenants that govern the cell are denied.
+// TestTenants shows that events of one tenant that suspend a principal, set limits,
+// approve or retire a tool, or freeze the mesh have no effect on the calls of another
+// tenant. Calls of suspended and unknown tenants, calls in the cell's own tenant by an
+// actor who is not an operator, and calls of other tenants that govern the cell are
+// denied.
 func TestTenants(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m := opened(t)

@@ -137,7 +137,8 @@ func TestRedecide(t *testing.T) {
 
 // TestSimulation shows that a simulation distinguishes the changes since a call was
 // recorded from the changes that a candidate would cause. It omits overlays that have
-// expired, uses the current roles, and rejects a candidate of an unknown layer.
+// expired, uses the current roles, and rejects a candidate of an unknown layer and a
+// tenant that does not exist.
 func TestSimulation(t *testing.T) {
 	p := newPast(t)
 	_, d := p.decided()

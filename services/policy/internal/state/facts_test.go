@@ -166,8 +166,8 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
-// TestSecretsOfCredentials shows that the consistency check knows the secrets that the
-// egress-broker adds to the requests of tools.
+// TestSecretsOfCredentials shows that the names for the consistency check include the
+// secrets that the egress-broker adds to the requests of tools.
 func TestSecretsOfCredentials(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("judge", contract.EventToolRegistered, &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`),
