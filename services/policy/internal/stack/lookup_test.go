@@ -154,9 +154,9 @@ func TestTainting(t *testing.T) {
 	}
 }
 
-// TestDelegatorScopes checks that the bundles are evaluated with the scopes of the
-// delegation if they are recorded, and else with those of the call, and with neither the
-// virtual key nor the roles of the actor.
+// TestDelegatorScopes checks that, for the delegator, the bundles are evaluated with the
+// scopes of the delegation if these are recorded, and else with those of the call, and
+// with the roles of the delegator and not of the actor.
 func TestDelegatorScopes(t *testing.T) {
 	const rules = `answer := {"verdict": "ALLOW", "reason_code": "RULE_ACTOR"} if input.actor == "alice"
 else := {"verdict": "ALLOW", "reason_code": "RULE_BOSS"} if { input.actor == "boss"; some s in input.scopes; s in {"wide", "own"}; not "admin" in input.roles }`
@@ -178,8 +178,8 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_BOSS"} if { input.actor == "bo
 	}
 }
 
-// TestOffered checks that a request to a model that offers tools has an answer of layer P2
-// that withholds those that an overlay denies, and one that offers none has not.
+// TestOffered checks that layer P2 has an answer for a request to a model that offers a
+// tool, even without an overlay, and none for a request that offers no tool.
 func TestOffered(t *testing.T) {
 	tool := &contract.Tool{Executor: "llm-router", Kind: llm.Chat, Tool: llm.Chat, InputSchema: contract.Raw(llm.Schema), OutputSchema: contract.Raw(`{}`)}
 	for tools, want := range map[string]int{`[]`: 0, `["echo"]`: 1} {
@@ -194,8 +194,9 @@ func TestOffered(t *testing.T) {
 	}
 }
 
-// TestValidateOwn checks which bundles count as a tenant's own, and that Lines has a line
-// for the ceilings and for each rule.
+// TestValidateOwn checks that, after a rule of the cell that applies to every call,
+// Validate reports a rule of the cell as unreachable but not a rule of the tenant, and
+// that Lines has a line for the ceilings, for each bundle's rule and for the overlay.
 func TestValidateOwn(t *testing.T) {
 	base := put(t, Stack{}, "p0", "", "P0", 0, &guard.Ceilings{StartWindowMS: 60_000})
 	base = put(t, base, "p1", "cell", "1", 0, bundleOf(t, permit))
@@ -265,7 +266,7 @@ func TestSplitErrors(t *testing.T) {
 	if err != nil || shown(cell) != "1" || shown(own) != "" {
 		t.Errorf("%v: the cell has %q, the tenant %q", err, shown(cell), shown(own))
 	}
-	// All documents that are not by the configuration remain the tenant's own.
+	// All documents that are not from the configuration remain the tenant's own.
 	for _, a := range []contract.Activated{{Layer: "p1", Name: "c", Digest: "3", Source: "call"}, {Layer: "p1", Name: "d", Digest: "4", Source: "call"}} {
 		s = add(s, a)
 	}

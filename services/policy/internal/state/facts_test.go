@@ -91,8 +91,8 @@ func TestDelegationFacts(t *testing.T) {
 	}
 }
 
-// TestAlone shows that a tenant is the only one of the ledger until the cell is opened, and
-// that it then cannot create tenants.
+// TestAlone shows that, until the cell is opened, the configured tenant is the only one
+// of the ledger and cannot create tenants, unless it is the cell's own tenant.
 func TestAlone(t *testing.T) {
 	l := newLedger(t, false)
 	l.st.Configured = first

@@ -44,8 +44,7 @@ func several(t *testing.T) *ledger {
 	return l
 }
 
-// open publishes a root key in the tenant first, unless the ledger has one, and opens the
-// cell.
+// open publishes a root key in the tenant first and opens the cell.
 func (l *ledger) open() {
 	l.t.Helper()
 	root, err := sign.NewKey(make([]byte, 32))
