@@ -141,7 +141,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestTainting checks which secrets a tool receives itself.
+// TestTainting checks for which granted secrets Tainting returns true.
 func TestTainting(t *testing.T) {
 	for names, want := range map[string]bool{"": false, "a": true, "llm.*": false, "llm.* a": true} {
 		tool := &contract.Tool{}

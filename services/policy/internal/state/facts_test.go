@@ -92,7 +92,7 @@ func TestDelegationFacts(t *testing.T) {
 }
 
 // TestAlone shows that, until the cell is opened, the configured tenant is the only one
-// of the ledger and cannot create tenants, unless it is the cell's own tenant.
+// of the ledger, unless it is the cell's own tenant, and cannot create tenants.
 func TestAlone(t *testing.T) {
 	l := newLedger(t, false)
 	l.st.Configured = first
