@@ -9,7 +9,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/work"
 )
 
-// boardTest is a board, and a clock that advances with each event.
+// boardTest is a board with a clock that advances with each event.
 type boardTest struct {
 	Board
 	at int
@@ -46,8 +46,8 @@ func describe(r *Run) string {
 	return b.String()
 }
 
-// TestBoard checks the description of a run after each of its events: attempts, items that
-// run at once, and how the run ends.
+// TestBoard checks the description of a run after each of its events: those of several
+// attempts, of items that run concurrently, and of the end of the run.
 func TestBoard(t *testing.T) {
 	var b boardTest
 	const run, a0, m0 = "c-1 x d by alice in s-1: running t1- \"\" \"\"", "; a p[]: pending - 0 calls of 0 items, \"\" \"\"", "; m q[a]: pending - 0 calls of 0 items, \"\" \"\""
@@ -92,8 +92,9 @@ func TestBoard(t *testing.T) {
 	}
 }
 
-// TestBoardForeign checks that a description does not change by events of other runs,
-// tenants and steps, by invalid data, and by a start that another call recorded.
+// TestBoardForeign checks that a description is not changed by events of other runs,
+// tenants and steps, by events with invalid data, or by a start that another call
+// recorded.
 func TestBoardForeign(t *testing.T) {
 	var b boardTest
 	b.start("t", "c-1")
@@ -120,8 +121,9 @@ func TestBoardForeign(t *testing.T) {
 	}
 }
 
-// TestBoardLists checks who receives which runs, in which order, that a description does not
-// change later, and that a tenant has at most maxBoard runs.
+// TestBoardLists checks which runs are returned for an actor and in which order, that a
+// returned description does not change later, and that the board holds at most maxBoard
+// runs of a tenant.
 func TestBoardLists(t *testing.T) {
 	var b boardTest
 	ids := func(tenant, actor string, limit int) string {

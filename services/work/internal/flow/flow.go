@@ -487,7 +487,7 @@ func (s *State) Args(c Call) ([]byte, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("the document has no step %q", c.Step)
 	}
-	for k := range i + 1 { // of a run that was loaded again, in which a step failed, Decide makes no items of maps
+	for k := range i + 1 { // Decide prepares no step of a run that was loaded again after one of its steps had failed
 		if s.Status(k) == "" && s.mayStart(k) {
 			s.prepare(k)
 		}

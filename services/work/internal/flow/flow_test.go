@@ -103,9 +103,9 @@ func (s *script) want(text string) {
 	s.reload()
 }
 
-// reload replaces the state by one that is built from the events and outputs alone, as an
-// instance does that continues the run, and checks that both have the same calls, actions
-// and output.
+// reload replaces the state by one that is built from the events and outputs alone, as in
+// an instance that continues the run, and checks that both have the same running calls,
+// actions and output.
 func (s *script) reload() {
 	s.t.Helper()
 	live := s.State
@@ -182,8 +182,8 @@ func TestFailure(t *testing.T) {
 	s.want("b failed; end failed invalid_input")
 }
 
-// TestMap checks the calls of a map: so many at once, their order in the output, an empty
-// list, and a value that is no list.
+// TestMap checks the calls of a map: the number of calls at a time, their order in the
+// output, an empty list, and a value that is not a list.
 func TestMap(t *testing.T) {
 	const doc = `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}","parallel":2,"input":{"i":"${{ item }}"}}]}`
 	s := begin(t, doc, map[string]any{"l": []any{"a", "b", "c"}})
@@ -202,7 +202,8 @@ func TestMap(t *testing.T) {
 	s.want("m failed; end failed invalid_input")
 }
 
-// TestRetry checks that an attempt waits for its time, also in a run that is loaded again.
+// TestRetry checks that the second attempt starts after the delay, and that the run fails
+// after the last attempt.
 func TestRetry(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p","retry":{"attempts":2,"codes":["timeout"],"delay_ms":500}}]}`, nil)
 	s.want("a[0]#1 {}")
@@ -245,7 +246,8 @@ func TestStarted(t *testing.T) {
 	s.want(`b[0]#1 {"reason":"go on?","step":"b"}; c[0]#1 {}`)
 }
 
-// TestConditions checks steps that make no call, and what the steps after them receive.
+// TestConditions checks a step that is skipped, the input of the step after it, and a
+// step whose condition is invalid.
 func TestConditions(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p","if":{"value":"${{ inputs.on }}"}},{"id":"b","pack":"p","input":{"s":"${{ steps.a.status }}","v":"${{ steps.a.output.v }}"}}],"output":"${{ steps.b.output }}"}`, map[string]any{"on": false})
 	s.want(`a skipped; b[0]#1 {"s":"skipped"}`)
@@ -258,8 +260,8 @@ func TestConditions(t *testing.T) {
 	s.want("a failed; end failed invalid_input")
 }
 
-// TestItems checks the outputs of a map with an item that failed, which is optional, the
-// maximum of items, and that a call is not made again once a step has failed.
+// TestItems checks the outputs of an optional map with an item that failed, the maximum
+// number of items, and that a call is not retried after another step has failed.
 func TestItems(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}","optional":true},{"id":"b","pack":"p","input":{"l":"${{ steps.m.output }}","s":"${{ steps.m.status }}"}}]}`, map[string]any{"l": []any{1, 2}})
 	s.want("m[0]#1 {}; m[1]#1 {}")
@@ -289,8 +291,8 @@ func TestItems(t *testing.T) {
 	}
 }
 
-// TestContinued checks that a call has its arguments in a run that is loaded again after
-// another step failed, also if they contain the output of a map.
+// TestContinued checks that, in a run that is loaded again after a step has failed, the
+// running calls have their arguments, also if these contain the output of a map.
 func TestContinued(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}"},{"id":"n","pack":"p","map":"${{ steps.m.output }}","input":{"i":"${{ item }}"}},{"id":"c","pack":"p","needs":[]},{"id":"b","pack":"p","needs":["m"],"input":{"l":"${{ steps.m.output }}"}}]}`, map[string]any{"l": []any{1, 2}})
 	s.want("m[0]#1 {}; m[1]#1 {}; c[0]#1 {}")
@@ -307,8 +309,9 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestForeign checks that events of another run, of unknown steps and of earlier attempts
-// change nothing.
+// TestForeign checks that events of another run, of an unknown step or item, and of
+// another call than that of the item change nothing, and that invalid data is an error.
+// An unknown step has no arguments and is not retried.
 func TestForeign(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p"}]}`, nil)
 	s.want("a[0]#1 {}")
@@ -349,7 +352,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestKeys checks that ids and keys differ where the runs do, and are tokens of subjects.
+// TestKeys checks that ids and keys differ if one of their parts differs, and are tokens
+// of subjects. It also checks that the outputs of a run have a limit.
 func TestKeys(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range []string{Key("t", "a", "d", []byte("{}")), Key("u", "a", "d", []byte("{}")), Key("t", "b", "d", []byte("{}")), Key("t", "a", "e", []byte("{}")), Key("t", "a", "d", []byte(`{"x":1}`)),
