@@ -347,8 +347,8 @@ func TestForeign(t *testing.T) {
 	}
 	s.apply(contract.EventPipelineEnded, contract.Bytes(&events.PipelineEnded{Run: "c-other"}))
 	s.want("")
-	if len(s.Running()) != 1 {
-		t.Error(s.Running())
+	if len(s.Running()) != 1 || s.Ended != nil {
+		t.Error(s.Running(), s.Ended)
 	}
 }
 
