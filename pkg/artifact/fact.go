@@ -13,7 +13,7 @@ type Stored struct {
 	Kind      string   `json:"kind"`   // kind of the call
 	MediaType string   `json:"media_type"`
 	Name      string   `json:"name"`
-	RetainMS  int64    `json:"retain_ms"` // 0 means no end
+	RetainMS  int64    `json:"retain_ms"` // milliseconds for which the content is retained; 0 = without end
 	Service   string   `json:"service"`   // service that stored the content
 	Session   string   `json:"session"`
 	Size      int64    `json:"size"`

@@ -64,7 +64,7 @@ func Open(ctx context.Context, s Store, o Object) (*Reader, error) {
 	return r, nil
 }
 
-// Close ends the reader.
+// Close cancels the reader's fetches. It returns nil.
 func (r *Reader) Close() error {
 	r.cancel()
 	return nil

@@ -22,7 +22,7 @@ type Writer struct {
 	limit  int64
 	prefix string
 	whole  hash.Hash
-	index  []byte // digests of the parts that were filled
+	index  []byte // SHA-256 digests of the parts that flush has received
 	part   []byte
 	puts   *errgroup.Group
 	free   chan []byte
@@ -76,7 +76,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// flush starts to store the current part.
+// flush stores the current part if it is the first, and otherwise starts to
+// store it. The next part is empty.
 func (w *Writer) flush() error {
 	if w.ctx.Err() != nil {
 		return errors.Join(context.Cause(w.ctx), w.puts.Wait())

@@ -19,7 +19,8 @@ import (
 // file is the name of the file in a folder that holds its Mark.
 const file = "boot.json"
 
-// Mark is what a folder holds about its use.
+// Mark states whether a folder is in use. It is stored in a file of the
+// folder.
 type Mark struct {
 	Boot    string `json:"boot"`    // boot in which the folder is in use; "" if it was closed
 	Content string `json:"content"` // changes each time that writes may have been lost

@@ -26,7 +26,7 @@ type Fence struct {
 	mu     sync.Mutex
 	at     uint64            // sequence up to which every event was applied
 	closed map[string]uint64 // sequence of allotment_closed, by allotment
-	moved  chan struct{}     // closed when at grows; nil if no caller waits
+	moved  chan struct{}     // closed by the next call of pass; nil if no caller waits
 }
 
 // Load applies the events that close allotments up to a sequence, which the log must

@@ -43,11 +43,11 @@ type durability struct {
 }
 
 // Durable waits until every message that the server acknowledged or delivered before the
-// call is synced to disk. Whoever acts on events, or makes their content known outside of
-// the mesh, calls it first. It returns nil at once on a server that is not named
+// call is synced to disk. Code that acts on events, or makes their content known outside
+// of the mesh, must call it first. It returns nil at once on a server that is not named
 // GroupCommitServer: that server syncs before it acknowledges, or its durability mode
-// promises nothing about a loss of power. One request serves all calls that wait for it.
-// The error wraps ErrNotDurable. If the server has lost power since the first response,
+// does not cover a loss of power. One request serves all calls that wait for it. The
+// error wraps ErrNotDurable. If the server has lost power since the first response,
 // Durable also sends an error to Fatal, because what this process has read may not be on
 // the ledger. A nil Conn is valid, and its Durable returns nil.
 func (c *Conn) Durable(ctx context.Context) error {

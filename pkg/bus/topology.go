@@ -129,9 +129,9 @@ var Control = Reader{Name: "control", Stream: Events, Filters: append(Filters(""
 // package budgetfence.
 var AllotmentsClosed = Filter{Service: services.Policy, Event: contract.EventAllotmentClosed}.String()
 
-// ExecutorControl is Control for an executor of calls that may draw from allotments: it also
-// has the events that close allotments, and those that allow the executor's calls, so that
-// the position of the reader passes them.
+// ExecutorControl is Control for an executor of calls that may draw from allotments: it
+// also selects the events that close allotments, and those that allow the executor's
+// calls, so that the position of the reader reaches the latter.
 func ExecutorControl(executor string) Reader {
 	r := Control
 	r.Filters = slices.Concat(Control.Filters, []string{AllotmentsClosed, AllowedFilter(executor)})

@@ -349,8 +349,9 @@ func Offer(ctx context.Context, m *emit.Emitter, at func(context.Context) (handl
 	return register(ctx, m, at, service, t, contract.EventToolRegistered)
 }
 
-// Withdraw retires one tool of an executor as Offer registers it. t is the registered
-// document.
+// Withdraw retires one tool of an executor, in the cell that at returns. t is
+// the registered document. It appends no event if the tool is retired with
+// this document already. Its error is that of handle.DoCell.
 func Withdraw(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, t *contract.Tool) error {
 	return register(ctx, m, at, service, t, contract.EventToolRetired)
 }

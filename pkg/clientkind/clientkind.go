@@ -86,8 +86,9 @@ var declared = []struct{ kind, class, description, required, properties string }
 	{mcp, "E3", "A tool of an MCP server that a coding agent calls itself.", `"input","server","tool"`, `"input":{},"server":{"type":"string"},"tool":{"type":"string"}`},
 }
 
-// outcome is the schema of the outputs that hooks report. The member released is the
-// output of a call that is proposed without the intention to report its outcome.
+// outcome is the schema of the outputs that hooks report. The member released
+// is set in the output of a call that was proposed without the intention to
+// report its outcome.
 const outcome = `{"type":"object","additionalProperties":false,"properties":{"bytes":{"type":"integer"},"content":{},"files":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["path"],"properties":{"after":{"type":"string"},"before":{"type":"string"},"path":{"type":"string"}}}},"input_digest":{"type":"string"},"output_digest":{"type":"string"},"ran_digest":{"type":"string"},"released":{"const":true}}}`
 
 // Tools returns the tools of the kinds, for the executor that registers them. The caller

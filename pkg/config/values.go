@@ -69,10 +69,12 @@ type Secret struct {
 	Descriptor int    `json:"descriptor,omitempty"`
 }
 
-// firstDescriptor is the first file descriptor behind the standard ones.
+// firstDescriptor is the first file descriptor after those of the standard
+// streams.
 const firstDescriptor = 3
 
-// maxSecret is the maximum size of a secret read from a descriptor in bytes.
+// maxSecret is the number of bytes after which Secret.Read stops reading a
+// descriptor.
 const maxSecret = 64 << 10
 
 // Given reports whether the reference is set.

@@ -131,8 +131,8 @@ func (p *pool) see(tenant string) {
 	p.seen[tenant], p.last = now, tenant
 }
 
-// present reports whether is returns true for a tenant, other than the given one, that
-// was seen lately. p.mu must be held.
+// present reports whether a tenant other than the given one was seen lately
+// for which the function is returns true. p.mu must be held.
 func (p *pool) present(other string, is func(tenant string) bool) bool {
 	if len(p.seen) == 0 {
 		return false

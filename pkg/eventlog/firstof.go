@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// FirstOf is First for several filters: it returns an entry that matches one of them. It
-// reads one entry of each filter in turn, and begins with the next filter after every
-// firstWindow turns, or when the filters that it has begun with have no more entries.
-// The number of entries that it reads therefore depends on the distance from sequence
-// from to the nearest entry, and not on how many other entries follow under any filter.
-// If entries of several filters match, any of them may be returned.
+// FirstOf is First for several filters: it returns an entry that matches one of them and
+// for which match returns true. It reads one entry of each filter in turn, and begins
+// with the next filter after every firstWindow turns, or when the filters that it has
+// begun with have no more entries. The number of entries that it reads therefore depends
+// on the distance from sequence from to the nearest entry, and not on how many other
+// entries follow under any filter. If entries of several filters match, any of them may
+// be returned.
 func FirstOf(ctx context.Context, l Log, from uint64, match func(Entry) bool, filters ...string) (Entry, error) {
 	type next = func() (Entry, error, bool)
 	var scans []next

@@ -18,9 +18,9 @@ const maxCancels = 4096
 // clockSkew is the maximum difference that is assumed between the clocks of services.
 const clockSkew = 10 * time.Second
 
-// cancels stores the cancellations of calls that have not started in this process, so that
-// they do not start later. It stores the newest maxCancels. The zero value is empty, and
-// complete for calls of every time. It is safe for concurrent use.
+// cancels stores the cancellations of calls that have not started in this process, so
+// that they do not start later. It stores the newest maxCancels. The zero value is empty,
+// and counts as complete for every call. It is safe for concurrent use.
 type cancels struct {
 	mu    sync.Mutex
 	seen  map[cancel]string // times of the events, in contract.TimeFormat
@@ -63,8 +63,8 @@ func (c *cancels) begin(now time.Time) {
 	c.since = contract.Time(now.Add(clockSkew))
 }
 
-// has reports whether a cancellation is stored. If it is not, complete reports whether
-// that of a call which was proposed at the given time would be.
+// has reports whether a cancellation is stored. complete reports whether all
+// cancellations of calls that were proposed at the given time are stored.
 func (c *cancels) has(k cancel, proposed string) (found, complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -187,8 +187,9 @@ func (x *Executor) known(ctx context.Context, tenant string) error {
 	return fmt.Errorf("%w: tenant %s does not exist", errPoison, tenant)
 }
 
-// ready finds out whether a call that may start must not run: it calls stop if the call was
-// cancelled, and then fence.
+// ready checks whether a call that may start must not run: it calls stop if
+// the call was cancelled, and then fence. The error is that of reading the
+// ledger or of fence.
 func (w *item) ready(ctx context.Context, x *Executor, stop context.CancelCauseFunc) error {
 	if err := x.cancels.obey(ctx, x.Emit.Log, w, stop); err != nil {
 		return err

@@ -239,9 +239,9 @@ func (x *Executor) Run(ctx context.Context) error {
 
 // control processes an event of the control reader: a freeze, its end, a cancellation, or
 // an event that only x.fence processes. A cancellation counts only if the service that
-// proposed the call recorded it, because any service can append such an event. That of a
-// call that this process does not run is stored, so that the call does not start later.
-// Invalid events are ignored. The error is always nil.
+// proposed the call recorded it, because any service can append such an event. A
+// cancellation of a call that this process does not run is stored, so that the call does
+// not start later. Invalid events are ignored. The error is always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	x.fence.Apply(en)
 	if !bus.MatchAny(bus.Control.Filters, en.Subject) { // only the fence processes the event

@@ -399,9 +399,9 @@ type reading struct {
 	searched uint64        // end of the stream at the last search that found no entry; used only by silent
 }
 
-// lock is a mutex. Those who wait for it while Apply waits are durably blocked for
-// testing/synctest, unlike those who wait for a sync.Mutex, so that the time of a simulated
-// mesh goes on.
+// lock is a mutex. Goroutines that wait for it are durably blocked in the sense of
+// testing/synctest, unlike goroutines that wait for a sync.Mutex, so that the time of a
+// simulated mesh advances while Apply waits.
 type lock chan struct{}
 
 func newLock() lock { return make(lock, 1) }

@@ -236,8 +236,8 @@ func unescape(in []byte) (b byte, n int) {
 }
 
 // control returns the control character with the two lower-case hex digits hi and
-// lo. ok is false if the digits name no control character, or one that RFC 8785
-// escapes with a single character.
+// lo. ok is false if the digits are not those of a byte below 0x20, or if RFC
+// 8785 escapes that byte with a single character.
 func control(hi, lo byte) (b byte, ok bool) {
 	switch {
 	case hi != '0' && hi != '1':

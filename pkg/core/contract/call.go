@@ -57,8 +57,9 @@ func (x *Call) Canonical(c *canon.Codec) {
 // of the key follows it.
 const KeyClient = "key/"
 
-// LoginClient is the prefix of Event.Client of the calls with which a gateway records that
-// a person has authenticated. The method follows it. No credential has such a client.
+// LoginClient is the prefix of Event.Client of the calls with which a gateway
+// records that a person has authenticated. The method follows it. The client
+// of a credential never has this prefix.
 const LoginClient = "login/"
 
 // Contents returns the contents that the call refers to: the args, and the body if there

@@ -19,7 +19,7 @@ const (
 // lists, Mode may be empty, and the rule has no Credential.
 type EgressRule struct {
 	Credential *EgressCredential `json:"credential,omitempty" yaml:"credential"` // what the broker adds to a request
-	Host       string            `json:"host" yaml:"host"`                       // a name or an address in the form of netrule.ParseHost; "*." and a name, for the names with labels before it; in a ceiling also "*"
+	Host       string            `json:"host" yaml:"host"`                       // a name or an address in the form of netrule.ParseHost; or "*." and a name, which matches all subdomains of that name; in a ceiling also "*"
 	Methods    []string          `json:"methods,omitempty" yaml:"methods"`       // empty = every method
 	Mode       string            `json:"mode,omitempty" yaml:"mode"`             // EgressHTTP to EgressTCP; in a ceiling, empty = every mode
 	Paths      []string          `json:"paths,omitempty" yaml:"paths"`           // patterns, one of which a path must match; empty = every path

@@ -4,8 +4,8 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/sign"
 
 // The prefixes of ids. For most ids, the rest is 26 random characters, or the id of the
 // call or event that the id belongs to. The rest of an IDKey is part of a hash of the
-// public key, and that of most IDSessions is computed by SessionID. The prefixes "k-" and
-// "s-" have two meanings: in the id of an event they are IDFreezeAck and IDStart, in
+// public key, and SessionID computes the rest of most ids of sessions. The prefixes "k-"
+// and "s-" have two meanings: in the id of an event they are IDFreezeAck and IDStart, in
 // every other id IDKey and IDSession.
 const (
 	IDAllotment  = "al-"          // the part of a budget ledger that one run of an instance of policy holds

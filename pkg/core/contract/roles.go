@@ -12,8 +12,9 @@ const (
 	RoleAuditor   = "auditor"
 )
 
-// roleScopes lists, in the order of the roles, the scopes that each role of a member gives.
-// The scopes are those of package token of the gateway; a test compares them.
+// roleScopes lists the scopes that each role of a member, and the role
+// "approver", gives. The scopes are those of package token of the gateway; a
+// test compares them.
 var roleScopes = []struct {
 	role   string
 	scopes []string
@@ -26,9 +27,9 @@ var roleScopes = []struct {
 	{"approver", []string{"approvals:vote"}},
 }
 
-// MemberScopes returns the scopes that the roles give together, sorted. Of the roles that
-// are not a member's, only that of approvers, "approver", gives a scope. The caller owns
-// the slice, which is empty and not nil if the roles give none.
+// MemberScopes returns the scopes that the roles give together, sorted. Besides the roles
+// of members, only the role "approver" gives a scope. The caller owns the slice, which is
+// empty and not nil if the roles give none.
 func MemberScopes(roles []string) []string {
 	out := []string{}
 	for _, r := range roleScopes {

@@ -63,8 +63,9 @@ func TenantParts(id string) (organization, project string) {
 }
 
 // BudgetTenant returns the tenant in which the budget ledger for calls of a tenant is
-// kept: the one of the organization if id has the form of TenantID, otherwise id itself.
-// The budget ledger of the original tenant is kept in that tenant, whatever its id.
+// kept: BudgetPrefix and the organization if id has the form of TenantID, otherwise id
+// itself. It does not apply to the original tenant, whose budget ledger is kept in that
+// tenant, whatever its id.
 func BudgetTenant(id string) string {
 	parts := strings.Split(id, "_")
 	if len(parts) != 3 {

@@ -49,9 +49,9 @@ func personal(owner string) bool {
 	return strings.HasPrefix(owner, contract.OwnerApprover) || strings.HasPrefix(owner, contract.OwnerBundle)
 }
 
-// ofPack returns an error if the event is in another tenant than the pack's and the cell
-// is open. While the cell is not open, it records the first such error for end, because
-// until the opening all events may be in the ledger's one tenant.
+// ofPack returns an error if the event is not in the tenant of the pack or export and
+// the cell is open. While the cell is not open, it records the first such error for end,
+// because until the opening all events may be in the ledger's one tenant.
 func (s *system) ofPack(e *contract.Event) error {
 	if s.tenant == "" || e.Tenant == s.tenant {
 		return nil
@@ -156,8 +156,9 @@ func (s *system) known(layer, digests string, tenants ...string) bool {
 	return true
 }
 
-// checkOrigin checks the origin of the log's checkpoint: once the cell is opened, it names
-// the trusted root and the log that cell_opened names. Older releases did not check it.
+// checkOrigin checks the origin of the log's checkpoint. Once the cell is
+// opened, the origin must name the trusted root and the log that cell_opened
+// names. Before, any origin is accepted.
 func (s *system) checkOrigin(origin string) error {
 	if !s.cell.Opened() {
 		return nil

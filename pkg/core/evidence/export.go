@@ -104,8 +104,8 @@ type ExportReport struct {
 	Origin   string `json:"origin"`
 	TreeSize int64  `json:"tree_size"`
 	RootHash string `json:"root_hash"`
-	Events   int64  `json:"events"` // events that the export contains, those of the cell among them
-	Hidden   int64  `json:"hidden"` // events of the log that it hides
+	Events   int64  `json:"events"` // events that the export contains, including those of the cell
+	Hidden   int64  `json:"hidden"` // events of the log that the export does not contain
 	Sessions int    `json:"sessions"`
 	Receipts int    `json:"receipts"`
 	Attested int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed

@@ -42,7 +42,8 @@ type change struct {
 	id, name, cause string
 }
 
-// claim is the event effect_started, at index n of the ledger, of a call.
+// claim is an event effect_started at index n of the ledger, with the tenant
+// and the kind of its call.
 type claim struct {
 	n            uint64
 	tenant, kind string
@@ -64,9 +65,10 @@ func (l *authentic) delegate(n uint64, e *contract.Event) error {
 	return nil
 }
 
-// changed records the event at index n if it changes the mesh as a whole. The activation
-// of a policy counts if it has a cause; without one, the policy is from the
-// configuration.
+// changed records the event at index n if, after the opening of the cell, policy changes
+// the mesh as a whole with it. The activation of a policy counts if it has a cause;
+// without one, the policy is from the configuration. For an export that is not whole,
+// changed records no event.
 func (l *authentic) changed(n uint64, e *contract.Event) {
 	if !l.whole() || !l.cell.Opened() || e.Tenant != contract.CellTenant || e.Service() != "policy" {
 		return
@@ -119,8 +121,9 @@ func (l *authentic) operated(n uint64, d *contract.Decision) error {
 	return fmt.Errorf("allows a call of the cell by %s, who was not an operator at that time", d.Actor)
 }
 
-// note is called after the event at index n was applied to its call. It records the result
-// of outside for a decision, and the claim of a call that a change names as its cause.
+// note is called after the event at index n was applied to its call. It
+// records the result of outside for an ALLOW, and the claim of a call that a
+// change names as its cause.
 func (w *walk) note(n uint64, e *contract.Event, d *data, s *course) {
 	switch c := s.calls[e.CallID]; {
 	case d.allowed != nil:

@@ -29,15 +29,15 @@ type batch[T any] struct {
 	lines []line[T]
 	ends  []int  // the end of each line in buf
 	buf   []byte // the lines
-	err   error  // error that ended the reading after these lines; nil if more lines follow
+	err   error  // error that ended the reading after these lines; nil if more lines may follow
 	done  chan struct{}
 }
 
 // inOrder reads the lines of a file. It calls check for the lines on GOMAXPROCS
 // goroutines, in any order and before use is called with the same line; and it calls use
 // for one line after the other, on the calling goroutine, with the result of check. It
-// returns the first error of use, or an error of the reader with the number of the line
-// from 1. last requests line.last.
+// returns the error of open, the first error of use, or an error of the reader with the
+// number of the line from 1. last requests line.last.
 //
 // Only 2·GOMAXPROCS + 2 batches exist at any time, so that the memory does not grow with
 // the file.

@@ -94,7 +94,8 @@ func withhold(e *contract.Event, take func(c *contract.Content, part string) boo
 	return changed, nil
 }
 
-// payloads calls take for a call's args and body. The body belongs to PartArgs.
+// payloads calls take for a call's args and body. The body belongs to
+// PartArgs. payloads reports whether take returned true for one of them.
 func payloads(c *contract.Call, take func(*contract.Content, string) bool) bool {
 	args := take(&c.Args, PartArgs)
 	return c.Body != nil && take(c.Body, PartArgs) || args

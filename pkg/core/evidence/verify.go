@@ -28,7 +28,7 @@ type Report struct {
 	Receipts  int    `json:"receipts"`
 	Attested  int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed
 	Open      int    `json:"open_calls"`          // calls without an outcome in the pack
-	Erased    int    `json:"erased"`              // contents that are erased, encrypted or withheld; their commitments still verify
+	Erased    int    `json:"erased"`              // references to contents that are erased, encrypted or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`            // events without their payloads; audit alone attests their leaf hashes
 	Tip       string `json:"tip"`                 // TipBound or TipAttested

@@ -10,8 +10,9 @@ import (
 // declaresEgress reports whether the tool may make requests through the egress-broker.
 func declaresEgress(t *contract.Tool) bool { return len(t.Egress) > 0 || len(t.EgressRules) > 0 }
 
-// forbidsEgress reports whether the tool declares a host, or has a rule, of which the
-// ceilings permit no request, or whether its rules are invalid.
+// forbidsEgress reports whether the ceilings permit no request to a host that
+// the tool declares, or no request that one of its rules allows, or whether
+// its rules are invalid.
 func (c *Ceilings) forbidsEgress(t *contract.Tool) bool {
 	if slices.ContainsFunc(t.Egress, c.forbidsHost) {
 		return true
@@ -33,9 +34,10 @@ func (c *Ceilings) forbidsHost(host string) bool {
 		!slices.ContainsFunc(netrule.OfHosts([]string{host}), func(r contract.EgressRule) bool { return netrule.Overlap(&r, c.Egress) })
 }
 
-// egress returns the rules that the hosts of the ceilings stand for, which permit HTTP and
-// HTTPS on the ports that a tool with the same host reaches, and then the rules of the
-// ceilings. If one of the hosts is "*", it returns only a rule that permits every request.
+// egress returns the rules of the ceilings: first those for EgressHosts, which permit
+// HTTP and HTTPS on the ports that a tool with the same host reaches (see
+// netrule.OfHosts), and then Egress. If one of the hosts is "*", it returns only a rule
+// that permits every request.
 func (c *Ceilings) egress() []contract.EgressRule {
 	if slices.Contains(c.EgressHosts, "*") {
 		return []contract.EgressRule{{Host: "*"}}
@@ -50,15 +52,15 @@ func (c *Ceilings) PermitsEgress(r *contract.EgressRule) bool { return netrule.W
 // egressOf returns the rules of the intent: those of the tool that the ceilings and the
 // other layers permit. It returns nil if the tool declares neither hosts nor rules. It
 // also returns nil if the tool declares only hosts, and neither the ceilings nor another
-// layer has rules: the hosts of the intent then stand for its rules, as in intents of
-// earlier releases. If the result exceeds the limits of a list (netrule.Exceeds), it is
-// incomplete, and reaches returns false.
+// layer has rules: as in earlier releases, the rules then follow from the hosts of the
+// intent (see netrule.OfIntent). If the result exceeds the limits of a list
+// (netrule.Exceeds), it is incomplete, and reaches returns false.
 func egressOf(in *Inputs, v Answer) []contract.EgressRule {
 	t := in.Tool
 	if !declaresEgress(t) || len(t.EgressRules)+len(v.Egress)+len(in.P0.Egress) == 0 {
 		return nil
 	}
-	rules := slices.Concat(t.EgressRules, netrule.OfHosts(t.Egress)) // the first match counts, and hosts have no restrictions
+	rules := slices.Concat(t.EgressRules, netrule.OfHosts(t.Egress)) // the tool's rules come first: the first match counts, and the rules of hosts have no restrictions
 	for _, ceiling := range append([][]contract.EgressRule{in.P0.egress()}, v.Egress...) {
 		if rules = netrule.Intersect(rules, ceiling); netrule.Exceeds(rules) {
 			break // reaches denies the call

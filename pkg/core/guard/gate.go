@@ -21,9 +21,9 @@ func GovernsCell(kind string) bool {
 	return ChangesTenants(kind) || slices.Contains(cellKinds, kind)
 }
 
-// ChangesTenants reports whether calls of this kind create or change tenants. They are
-// calls of contract.CellTenant also before the cell is opened, when no call can be one of
-// that tenant.
+// ChangesTenants reports whether calls of this kind create or change tenants. Only calls
+// of contract.CellTenant may do so, also before the cell is opened; until then, calls of
+// these kinds are denied.
 func ChangesTenants(kind string) bool { return strings.HasPrefix(kind, cellFamily) }
 
 // Kinds of calls that end a state in which a gate denies calls: a freeze, and an overdue

@@ -154,8 +154,9 @@ func (j *judging) joined() Answer {
 }
 
 // feasible denies a call that cannot be executed as the layers require: a call with
-// obligations that the caller would execute itself, a call in whose sandbox no program could
-// run, or a call of which the layers permit none of the requests that its tool declares.
+// obligations that the caller would execute itself, a call in whose sandbox no program
+// could run, or a call for which the layers permit none of the requests that its tool
+// declares.
 func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:

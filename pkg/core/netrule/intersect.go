@@ -99,9 +99,10 @@ func narrowMethods(a, b []string) ([]string, bool) {
 	return both, len(both) > 0
 }
 
-// narrowPaths returns patterns for the paths that match a pattern of each list, of which
-// none covers another, and false if there are none. An empty list stands for every path.
-// narrowPaths stops when there are more than MaxMembers patterns.
+// narrowPaths returns patterns for the paths that match a pattern of each list, and
+// false if there are none. An empty list stands for every path: the result is then the
+// other list. Otherwise none of the patterns covers another. narrowPaths stops when
+// there are more than MaxMembers patterns.
 func narrowPaths(a, b []string) ([]string, bool) {
 	switch {
 	case len(a) == 0:
@@ -142,8 +143,8 @@ func narrowHost(a, b string) (string, bool) {
 	return "", false
 }
 
-// within reports whether the host pattern begins with "*." and matches whatever the other
-// host matches. The hosts differ.
+// within reports whether pattern begins with "*." and matches every host that
+// host matches, which may be a pattern itself. host and pattern must differ.
 func within(host, pattern string) bool {
 	suffix, wild := strings.CutPrefix(pattern, "*.")
 	if !wild {

@@ -87,8 +87,9 @@ func (m *marks) set(wildcard byte, at mark) {
 	}
 }
 
-// extend lets the last wildcard match one more character of s. If anySegment cannot, it is
-// the last anyPath that does. It returns false if neither can.
+// extend makes a wildcard match one more character of s: the last anySegment
+// or, if that cannot match the character, the last anyPath. It returns false
+// if neither can.
 func (m *marks) extend(s string) bool {
 	if g := &m.segment; g.part >= 0 && s[g.text] != '/' && s[g.text] != anyPath {
 		g.text++
@@ -99,7 +100,8 @@ func (m *marks) extend(s string) bool {
 	return m.path.part >= 0
 }
 
-// last returns the positions after the last wildcard.
+// last returns the position after the last wildcard of the part, and the
+// position in the text up to which the wildcard matches.
 func (m *marks) last() (part, text int) {
 	if m.segment.part >= 0 {
 		return m.segment.part, m.segment.text
@@ -107,8 +109,9 @@ func (m *marks) last() (part, text int) {
 	return m.path.part, m.path.text
 }
 
-// covers reports whether part a of a pattern matches every path that part b matches. It may
-// return false for such parts, but never returns true for others.
+// covers reports whether part a of a pattern matches every path that part b
+// matches. It returns true only if this is so, but may return false although
+// it is so.
 func covers(a, b string) bool { return matchPart(encodePart(a), encodePart(b)) }
 
 // both returns a pattern that matches the paths that both patterns match.
@@ -124,8 +127,8 @@ func both(a, b string) string {
 	return strings.Join(out, " ")
 }
 
-// coversPattern reports whether pattern a matches every path that pattern b matches. Like
-// covers, it may return false for such patterns.
+// coversPattern reports whether pattern a matches every path that pattern b
+// matches. Like covers, it may return false although this is so.
 func coversPattern(a, b string) bool {
 	parts := strings.Split(b, " ")
 	for p := range strings.SplitSeq(a, " ") {
@@ -175,10 +178,12 @@ func implied(parts []string, i int) bool {
 }
 
 // canonicalPath returns an escaped path with its unnecessary escapes decoded and the
-// others in upper case (RFC 3986, section 6.2.2). ambiguous reports whether servers may
-// read the path in different ways: a dot segment, also one with a parameter; an empty
-// segment other than the last; a backslash, or an escaped slash, backslash, percent sign
-// or control character; an incomplete escape; or no slash at the beginning.
+// others in upper case (RFC 3986, section 6.2.2). If ambiguous is true, servers may read
+// the path in different ways, and canonical is p. This is so for a dot segment, also one
+// with a parameter; an empty segment other than the last; a backslash, or an escaped
+// slash, backslash, percent sign or control character; an unescaped blank, control
+// character or character that is not ASCII; an incomplete escape; or no slash at the
+// beginning.
 func canonicalPath(p string) (canonical string, ambiguous bool) {
 	var out strings.Builder
 	for i := 0; i < len(p); i++ {

@@ -36,8 +36,10 @@ const (
 // Set is a list of valid rules. It is immutable.
 type Set struct{ rules []Rule }
 
-// Compile checks the rules of a call, in the order in which they are tried, and returns
-// the set of them, which shares memory with them. Its errors name the rule by its index.
+// Compile checks the rules of a call, in the order in which they are tried,
+// and returns the set of them, which shares memory with them. It returns an
+// error if there are more than MaxRules, or if a rule is invalid; the error
+// then names the rule by its index.
 func Compile(rules []Rule) (*Set, error) {
 	if len(rules) > MaxRules {
 		return nil, fmt.Errorf("egress: %d rules; at most %d are possible", len(rules), MaxRules)
@@ -48,8 +50,9 @@ func Compile(rules []Rule) (*Set, error) {
 	return &Set{rules}, nil
 }
 
-// CheckCeiling returns an error unless the rules can narrow others (see Intersect). Its
-// errors name the rule by its index.
+// CheckCeiling returns an error unless the rules can narrow others (see
+// Intersect): if there are more than MaxRules, or if a rule is invalid. The
+// error then names the rule by its index.
 func CheckCeiling(rules []Rule) error {
 	if len(rules) > MaxRules {
 		return fmt.Errorf("egress: %d rules; at most %d are possible", len(rules), MaxRules)
@@ -179,9 +182,9 @@ func isAddress(host string) bool {
 	return err == nil && a.IsValid()
 }
 
-// Tunnel returns the first rule that names the host and the port. It decides on a CONNECT
-// request, which has no method or path of its own. If there is none, Tunnel returns the
-// reason.
+// Tunnel returns the first rule that matches the host and the port, and an empty Reason.
+// It decides on a CONNECT request, which has no method or path of its own. If no rule
+// matches, Tunnel returns the zero Rule and the reason.
 func (s *Set) Tunnel(host string, port int) (Rule, Reason) {
 	why := HostDenied
 	for i := range s.rules {
@@ -197,9 +200,9 @@ func (s *Set) Tunnel(host string, port int) (Rule, Reason) {
 	return Rule{}, why
 }
 
-// Request returns the first rule of a mode that allows a request. path is the escaped path of
-// the request. If there is none, Request returns the reason of the rule that passed the most
-// tests.
+// Request returns the first rule of a mode that allows a request, and an empty Reason.
+// path is the escaped path of the request. If no rule allows it, Request returns the zero
+// Rule and the reason why the rule that passed the most tests does not allow it.
 func (s *Set) Request(mode, host string, port int, method, path string) (Rule, Reason) {
 	canonical, ambiguous := canonicalPath(path)
 	closest := 0
@@ -217,14 +220,15 @@ func (s *Set) Request(mode, host string, port int, method, path string) (Rule, R
 	return Rule{}, reasons[closest]
 }
 
-// reasons lists the tests of a request in the order in which Request makes them; pathTest
-// is the index of the last one.
+// reasons lists, for each test of a request, the reason if the test fails. The
+// tests are in the order in which Request makes them; pathTest is the index of
+// the last one.
 var reasons = []Reason{HostDenied, PortDenied, ModeDenied, MethodDenied, PathDenied}
 
 const pathTest = 4
 
-// matches returns the number of the tests before pathTest that the request passes before
-// the first one that it fails.
+// matches returns the index in reasons of the first test that the request
+// fails, or pathTest if it passes the tests before that of the path.
 func matches(r *Rule, mode, host string, port int, method string) int {
 	switch {
 	case !matchHost(r.Host, host):
@@ -269,9 +273,9 @@ func matchHost(pattern, host string) bool {
 	return pattern == host || pattern == "*"
 }
 
-// OfHosts returns the rules that the hosts of a tool without rules stand for: plain HTTP
-// and HTTPS to each, on the ports 80 and 443 or on the port that follows the host. It does
-// not check the hosts; Compile does.
+// OfHosts returns the rules for hosts that a tool or a ceiling lists without rules: plain
+// HTTP and HTTPS to each, on the ports 80 and 443 or on the port that follows the host.
+// It does not check the hosts; Compile does.
 func OfHosts(hosts []string) []Rule {
 	out := make([]Rule, 0, 2*len(hosts))
 	for _, h := range hosts {
@@ -281,12 +285,14 @@ func OfHosts(hosts []string) []Rule {
 	return out
 }
 
-// Names reports whether a host of a tool is that of a rule, with a port that the rule has.
+// Names reports whether the rules for one of the hosts of a tool (see OfHosts)
+// include one with the host and the port of r.
 func Names(hosts []string, r *Rule) bool {
 	return slices.ContainsFunc(OfHosts(hosts), func(h Rule) bool { return h.Host == r.Host && portOf(&h) == portOf(r) })
 }
 
-// OfIntent returns the rules of an intent, or those that its hosts stand for.
+// OfIntent returns the rules of an intent or, if it has none, those for its
+// hosts (see OfHosts).
 func OfIntent(i *contract.ExecutionIntent) []Rule {
 	if len(i.EgressRules) > 0 {
 		return i.EgressRules

@@ -6,12 +6,13 @@ import (
 	"sync"
 )
 
-// Remember replaces the process's cache of signatures that Key.Sign made or Verify
-// verified, for which Verify then returns nil without computing the verification again.
-// The cache holds at most 2*limit of them; with limit 0, which is the initial setting, it
-// holds none. An entry is for a signature with its public key, domain and body, because
-// whether a signature verifies depends on these bytes alone. Whether the key is valid, for
-// what and for whom, is not cached; callers check it each time.
+// Remember replaces the process's cache of valid signatures by an empty one. The cache
+// holds signatures that Key.Sign made or Verify verified, at most 2*limit of them; with
+// limit 0, which is the initial setting, it holds none. Verify returns nil for a
+// signature in the cache without computing the verification again. An entry is for a
+// signature with its public key, domain and body, because whether a signature verifies
+// depends on these bytes alone. Whether the key is valid, for what and for whom, is not
+// cached; callers check it each time.
 //
 // The cache is for a process in which several services verify the same documents: another
 // process verifies each signature once and would have no benefit.

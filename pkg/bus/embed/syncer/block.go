@@ -55,11 +55,11 @@ func blocksOf(dir string) ([]int, error) {
 	return out, nil
 }
 
-// check reads the records of a block. Each message must have the sequence after the one
-// before it, beginning after the sequence after, or with any sequence if after is 0, and
-// at most limit. If all records are valid, whole is true and last is the last sequence.
-// Otherwise last is the last sequence before the first record that is not valid, and keep
-// holds the records up to it.
+// check reads the records of a block. The first message must have the sequence after+1,
+// or any sequence if after is 0; each further message must have the next sequence. No
+// sequence may exceed limit. If all records are valid, whole is true and keep is nil.
+// Otherwise keep holds the records before the first one that is not valid. last is the
+// sequence of the last valid message, or after if there is none.
 func check(stream string, index int, stored []byte, after, limit uint64) (last uint64, keep []byte, whole bool) {
 	buf, err := decoded(stored)
 	if err != nil {

@@ -24,8 +24,8 @@ type stream struct {
 	size  int64    // size of the open block when it was last synced
 }
 
-// sync syncs every message that is stored when it begins. It does nothing if the stream
-// does not exist.
+// sync syncs every message that is stored when it begins. It does nothing if
+// the stream does not exist or has no messages.
 func (x *stream) sync() error {
 	if !x.known {
 		if err := x.begin(); err != nil || !x.known {
@@ -64,7 +64,8 @@ func (x *stream) sync() error {
 	}
 }
 
-// current reports whether the file of the open block has its name.
+// current reports whether the open file of the block is still the one at the
+// block's path.
 func (x *stream) current() bool {
 	named, err := os.Stat(x.path(x.index))
 	if err != nil {
@@ -82,7 +83,8 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// begin syncs all files of the stream, and the folders that contain it.
+// begin syncs all files of the stream and the folders that contain it, and
+// sets known. It does nothing if the stream has no messages.
 func (x *stream) begin() error {
 	blocks, err := blocksOf(x.dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(blocks) == 0 {
