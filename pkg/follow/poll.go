@@ -226,8 +226,9 @@ func (p *poller) answer() {
 	p.waiting = p.waiting[:0]
 }
 
-// rest waits for d or until Poll is called, and collects all calls of Poll that wait. If
-// ctx ends or the connection is made again first, it returns an error.
+// rest waits for d or until Poll is called, and collects all calls of Poll
+// that wait. It returns an error if ctx ends or the connection is made again
+// first, or if reading has failed.
 func (p *poller) rest(ctx context.Context, d time.Duration) error {
 	if err := p.r.over(ctx, p.reconnected); err != nil {
 		return err

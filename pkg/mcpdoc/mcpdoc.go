@@ -19,8 +19,9 @@ const Keyword = "x-mcp"
 // Executor is the service whose tool documents contain offers.
 const Executor = "mcp-router"
 
-// Prefixes of the kinds of calls of a server. The kinds of a tool and of a prompt end in
-// its name in the mesh, the others in the server's name.
+// Prefixes of the kinds of calls of a server. The kinds of a tool and of a
+// prompt end in its name in the mesh, the others in the server's name; for
+// subscriptions, see SubscriptionKind.
 const (
 	ToolPrefix       = "tool."
 	ResourcePrefix   = "resource."
@@ -43,8 +44,9 @@ const (
 	Ended   = "binnacle/subscription_ended"
 )
 
-// Offer is what a tool document says about an MCP server. The members other than Server
-// are those of the Model Context Protocol, as the server sent them.
+// Offer is the part of a tool document that describes what an MCP server
+// offers. The members other than Server are those of the Model Context
+// Protocol, as the server sent them.
 type Offer struct {
 	Server    string                     `json:"server"`              // name of the server in the mesh
 	Name      string                     `json:"name,omitempty"`      // name of the tool or prompt at the server
@@ -86,14 +88,14 @@ func Named(server string, bare bool, name string) string {
 	return server + "." + name
 }
 
-// Round is the body of a call of a client: what the client can do and wants during the
-// call, and its answers if the call continues an earlier one, for which the server required
-// input.
+// Round is the body of a call of a client: the capabilities of the client and the
+// notifications that it requests, and the input that it supplies if the call continues an
+// earlier one for which the server required input.
 type Round struct {
 	Capabilities   json.RawMessage `json:"capabilities,omitempty"` // of the client: elicitation, roots and sampling; none if absent
 	InputResponses json.RawMessage `json:"input_responses,omitempty"`
 	LogLevel       string          `json:"log_level,omitempty"`
-	Progress       bool            `json:"progress,omitempty"` // the client wants notifications of progress
+	Progress       bool            `json:"progress,omitempty"` // the client requests notifications of progress
 	RequestState   string          `json:"request_state,omitempty"`
 }
 

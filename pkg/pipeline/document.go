@@ -71,7 +71,7 @@ type Condition struct {
 // Retry states when a call that failed is made again.
 type Retry struct {
 	Attempts int      `json:"attempts"`           // at most, including the first
-	Codes    []string `json:"codes,omitempty"`    // error codes; empty means those that the mesh calls retryable
+	Codes    []string `json:"codes,omitempty"`    // error codes; empty means those that are retryable (see MayRetry)
 	DelayMS  int      `json:"delay_ms,omitempty"` // before the second attempt, doubled before each further one; 0 means 1000
 }
 
@@ -84,7 +84,8 @@ type Problem struct {
 // Error returns the pointer and the message.
 func (p Problem) Error() string { return p.Pointer + ": " + p.Message }
 
-// Parse decodes a document strictly. The error is a Problem.
+// Parse decodes a document. A document of more than MaxBytes, an unknown
+// member, and content after the document are errors. Every error is a Problem.
 func Parse(raw []byte) (*Document, error) {
 	if len(raw) > MaxBytes {
 		return nil, Problem{"", fmt.Sprintf("the document has more than %d bytes", MaxBytes)}
@@ -164,8 +165,9 @@ func (s *Step) Width() int {
 }
 
 // MayRetry reports whether a call of the step that failed with a code at an attempt,
-// counted from 1, is made again, and the time in milliseconds before that. retryable
-// reports whether the mesh calls a code retryable.
+// counted from 1, is made again, and the delay before that in milliseconds, at most
+// ten minutes. retryable reports whether a code is retryable if Retry lists no
+// codes.
 func (s *Step) MayRetry(code string, attempt int, retryable func(code string) bool) (delayMS int, again bool) {
 	if s.Retry == nil || attempt >= s.Retry.Attempts {
 		return 0, false
@@ -259,7 +261,7 @@ func quoted(s string) json.RawMessage {
 	return b
 }
 
-// does checks what a step does.
+// does checks the pack or the approval of a step.
 func (c *checker) does(s *Step, at string, known func(pack, version string) bool) {
 	switch {
 	case (s.Pack == "") == (s.Approval == ""):
@@ -314,8 +316,8 @@ func (c *checker) limits(s *Step, at string) {
 	}
 }
 
-// template checks the references of a template. item says whether it may refer to the item
-// of a map.
+// template checks the references of a template. item is true if the template
+// may refer to the item of a map and its index.
 func (c *checker) template(at string, raw json.RawMessage, above map[string]bool, item bool) {
 	v, err := decode(raw)
 	if err != nil {

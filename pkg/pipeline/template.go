@@ -17,7 +17,7 @@ import (
 type Scope struct {
 	Inputs map[string]any
 	Steps  map[string]Ended // by id
-	Item   any              // of a map
+	Item   any              // item of the map; nil for a step without map
 	Index  int              // of the item
 }
 
@@ -133,12 +133,12 @@ func (r *ref) step() (string, bool) {
 	return id, ok
 }
 
-// missing is the value of an input that was not given, and of the output of a step that did
-// not succeed.
+// missing is the value of an input that was not given, and of the output of a
+// step that did not succeed and has no output.
 type missing struct{}
 
-// resolve returns the value of a reference, or missing for an input that was not given and
-// for the output of a step that was skipped or failed.
+// resolve returns the value of a reference, which may be missing. The error
+// wraps ErrMissing for a member of an output or an item that does not exist.
 func (r *ref) resolve(s *Scope) (any, error) {
 	switch r.root {
 	case "inputs":
@@ -177,7 +177,8 @@ func anyMap(m map[string]any) any {
 	return m
 }
 
-// member returns a member of a value.
+// member returns a member of a value, or an error that wraps ErrMissing if
+// there is none.
 func (r *ref) member(v any, path []any) (any, error) {
 	v, ok := walkPath(v, path)
 	if !ok {
@@ -247,9 +248,10 @@ func walk(v any, depth int, f func(string) error) error {
 
 // Expand returns a template with its references replaced. A string that is one reference
 // becomes the value; references inside of text are inserted as text, values other than
-// strings as JSON. An input that was not given removes its member from an object, is null
-// in a list, and empty inside of text. The error wraps ErrMissing for a member of a step's
-// output that does not exist. A template that is an input that was not given is null.
+// strings as JSON. A reference to an input that was not given, or to the output of a step
+// that did not succeed and has none, removes its member from an object, is null in a list
+// or as the whole template, and is empty inside of text. The error wraps ErrMissing for a
+// member of a step's output or of an item that does not exist.
 func Expand(raw []byte, s *Scope) (any, error) {
 	v, err := decode(raw)
 	if err != nil {
@@ -264,7 +266,8 @@ func Expand(raw []byte, s *Scope) (any, error) {
 	return v, nil
 }
 
-// expand expands a value. It returns missing for an input that was not given.
+// expand expands a value. It returns missing for a string that is one
+// reference whose value is missing.
 func expand(v any, s *Scope, depth int) (any, error) {
 	if depth == 0 {
 		return nil, fmt.Errorf("the template is nested more than %d levels deep", MaxNesting)
@@ -352,7 +355,9 @@ func (d *Document) CheckInputs(inputs map[string]any) error {
 	return nil
 }
 
-// Holds reports whether a condition holds.
+// Holds reports whether a condition holds. A value that does not exist counts
+// as null. If the condition has several comparisons, Holds uses the first of
+// Equals, NotEquals, In, and Above together with Below.
 func (c *Condition) Holds(s *Scope) (bool, error) {
 	v, err := Expand(c.Value, s)
 	if errors.Is(err, ErrMissing) {

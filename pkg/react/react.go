@@ -167,8 +167,9 @@ const (
 	MetaSubject     = "subject"
 )
 
-// Subscriber passes the deliveries of a durable consumer to a router, as many at once as
-// the consumer has places. A message that is no valid event is logged and ended.
+// Subscriber passes the deliveries of a durable consumer to a router, as many
+// at once as Feed passes to it. A message that is no valid event is logged and
+// not delivered again.
 type Subscriber struct {
 	// Feed calls take for each delivery until ctx ends, several at once, and returns when
 	// every call has returned.
@@ -245,7 +246,8 @@ func (s *Subscriber) Close() error {
 
 // Publisher appends an event to the ledger for each message that a reactor has received
 // and could not handle. The topic is the name of the event, the event of the message is
-// its cause, and its data is that of a failure. A message without an event is an error.
+// its cause, and its data are the id of that event, the reactor and the reason. A
+// message without an event is an error.
 type Publisher struct{ Emit *emit.Emitter }
 
 // Publish implements message.Publisher. A nil error means that the events are stored.

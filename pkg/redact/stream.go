@@ -3,7 +3,7 @@ package redact
 import "bytes"
 
 const (
-	heldPrefix  = 4        // characters of a secret at the end of the input from which Stream holds them back
+	heldPrefix  = 4        // minimum number of a secret's first characters at the end of the input for which Stream holds bytes back
 	streamPast  = 96       // bytes of past input in which Stream finds the beginning of a secret
 	maxHeld     = 32 << 10 // bytes that a Stream holds back
 	windowScale = 16       // bytes of input that encode one byte of a secret, at most

@@ -82,9 +82,9 @@ func loadConfig(service string) (*config.Loaded, error) {
 }
 
 // Main runs one service as a process of its own. It does not return if the
-// configuration is invalid, the admin listener cannot be started or the service fails:
-// it logs the errors, one line for each problem of the configuration, and exits with
-// code 1. build makes the service from its key files and configuration.
+// configuration is invalid, or if StartProcess or the service fails: it logs the
+// errors, one line for each problem of the configuration, and exits with code 1. build
+// makes the service from its key files and configuration.
 //
 // With the argument "health", Main instead checks the health of the service's process
 // on this host and exits with the result of AskHealth.

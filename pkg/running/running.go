@@ -68,8 +68,8 @@ func (c *Checker) Allowed(ctx context.Context, e *contract.Event, executor strin
 }
 
 // Find returns what Allowed does, and the sequence of the event, for a request that does
-// not name it. Its cost grows with the number of calls of the session that were allowed
-// between that event and the request.
+// not name that sequence. Its cost grows with the number of calls of the session that
+// were allowed between that event and the request.
 func (c *Checker) Find(ctx context.Context, e *contract.Event, executor string, seq uint64) (*contract.Allowed, uint64, error) {
 	p, at, err := outcome.CallOf(e, executor).Allowed(ctx, c.Log, seq)
 	if errors.Is(err, eventlog.ErrNotFound) {

@@ -75,14 +75,15 @@ func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte)
 
 // A Violation is a place where arguments violate a schema.
 type Violation struct {
-	Pointer string   // JSON pointer of the member; of a missing or unknown member, its own
+	Pointer string   // JSON pointer of the member, even if it is missing or unknown
 	Keyword string   // the keyword that it violates, additionalProperties for an unknown member
 	Near    []string // names of members, or values of an enum, that are similar to a wrong one
 }
 
 // Where returns one violation of the tool's input schema by args. If a required member is
-// missing and an unknown one is similar, it is that of the latter. It is empty if args
-// match or are not JSON, or if the schema cannot be compiled.
+// missing and an unknown member has a similar name, Where returns the violation by the
+// unknown member. It returns the zero Violation if args match or are not JSON, or if the
+// schema cannot be compiled.
 func (c *Checker) Where(t *contract.Tool, args []byte) Violation {
 	s, err := c.compile(contract.Digest(t)+" in", t.InputSchema, Closed)
 	if err != nil {

@@ -31,8 +31,9 @@ type Declaration struct {
 	// Code is the version of the code that folds the view, if snapshots of it are taken;
 	// see snapshot.Source.
 	Code int64
-	// Alone means that the view depends on the entries alone: its Origin needs neither Keys
-	// nor Open. Replay builds such a view concurrently with the others.
+	// Alone means that the view depends on the entries alone: it uses neither
+	// Keys nor Open of its Origin. Replay builds such a view concurrently with
+	// the others.
 	Alone bool
 	// Empty returns the state of the view before the ledger's first entry. The caller
 	// closes the state if it implements io.Closer.

@@ -2,5 +2,5 @@
 
 package endless
 
-// slower is by how much the race detector may make tests slower.
+// slower is the factor by which the race detector may make tests slower.
 const slower = 10

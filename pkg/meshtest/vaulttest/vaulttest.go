@@ -1,6 +1,6 @@
-// Package vaulttest starts real HashiCorp Vault servers for tests. scripts/vault builds the
-// server. The package speaks to it with net/http alone, so that it does not share code with
-// what it tests.
+// Package vaulttest starts real HashiCorp Vault servers for tests. scripts/vault builds
+// the server. The package sends requests with net/http alone, so that it shares no code
+// with what it tests.
 package vaulttest
 
 import (
@@ -43,8 +43,9 @@ type Server struct {
 	web *http.Client
 }
 
-// Options describes a server. With Cert and Key, PEM files of a certificate for 127.0.0.1
-// and its key, the server speaks TLS; CA is the file of the certificate's authority.
+// Options describes a server. With Cert and Key, PEM files of a certificate
+// for 127.0.0.1 and its key, the server uses TLS; CA is the file of the
+// certificate's authority.
 type Options struct{ Cert, Key, CA string }
 
 // Start starts a server that stores its data on disk until the test ends. It has a
