@@ -133,8 +133,10 @@ type full struct{ memory }
 
 func (*full) Put(context.Context, string, []byte) error { return errors.New("full") }
 
-// TestFailures checks that a writer returns the errors of its reader and of the store, and
-// does not accept more than its limit.
+// TestFailures checks that a writer returns the errors of its reader and of
+// the store, and the error of its context, and does not accept more than its
+// limit. It also checks that Verify returns ErrNotFound for an upload that is
+// not stored, and that Valid rejects malformed objects.
 func TestFailures(t *testing.T) {
 	if _, err := Write(t.Context(), &full{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
 		t.Error("a full store: no error")
@@ -194,8 +196,9 @@ func (o *ordered) Put(ctx context.Context, key string, part []byte) error {
 	return o.memory.Put(ctx, key, part)
 }
 
-// TestFirstPart checks that no part of an upload is stored before the first one, by which
-// the collector finds the upload.
+// TestFirstPart checks that no part of an upload is stored before the first
+// one, by which the collector finds the upload, and none at all if storing the
+// first one fails.
 func TestFirstPart(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		o := &ordered{broken: broken}
@@ -206,7 +209,8 @@ func TestFirstPart(t *testing.T) {
 	}
 }
 
-// TestNamed checks that the ids of artifacts are found in text, and nothing else.
+// TestNamed checks that the ids of artifacts are found in text, each once, and
+// nothing else, and that no more ids than the limit are returned.
 func TestNamed(t *testing.T) {
 	a, b := contract.IDArtifact+strings.Repeat("a1", 32), contract.IDArtifact+strings.Repeat("b2", 32)
 	for text, want := range map[string]string{

@@ -98,8 +98,9 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestIn checks that the objects of one tenant are not found in the Store of another, and
-// that content is encrypted under the keys of the Store's tenant.
+// TestIn checks that the objects of one tenant are not found in the Store of
+// another, that content is encrypted under the keys of the Store's tenant, and
+// that In returns the Store itself for its own tenant.
 func TestIn(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
 	one := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "one", Keys: tenantKeys{}}

@@ -91,8 +91,9 @@ func TestRecentWaits(t *testing.T) {
 	})
 }
 
-// TestRecentBounds shows that the size of the entries is limited, that the oldest ones are
-// removed first, and that all are removed after their life.
+// TestRecentBounds shows that the size of the entries is limited, that the
+// oldest ones are removed first, that content of half the limit is not held,
+// and that all entries are removed after their life.
 func TestRecentBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRecent()

@@ -35,8 +35,9 @@ func pointers(t reflect.Type, at string) (out []string) {
 	return out
 }
 
-// TestSettingsAreTheFields shows that Settings and Config have the same members, each
-// once, and that every default is valid.
+// TestSettingsAreTheFields shows that Settings and Config have the same
+// members, each once, that each has a description and a kind with a check and
+// a schema, and that every default is valid.
 func TestSettingsAreTheFields(t *testing.T) {
 	fields := map[string]bool{}
 	for _, p := range pointers(reflect.TypeFor[Config](), "") {
@@ -264,8 +265,9 @@ func TestWithoutPath(t *testing.T) {
 	}
 }
 
-// TestDigest shows that values change a document's digest, and comments and member order
-// do not.
+// TestDigest shows that values change a document's digest, that comments and
+// the order of members do not, and that an empty file has the digest of an
+// empty document.
 func TestDigest(t *testing.T) {
 	digest := func(text string) string {
 		d, err := Check(write(t, text))

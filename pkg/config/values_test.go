@@ -7,8 +7,11 @@ import (
 	"testing"
 )
 
-// TestSecret: a secret is read from a file or once from a descriptor, which is closed
-// then; environment variables, the secret itself and the standard descriptors are refused.
+// TestSecret shows that a secret is read from a file, or once from a
+// descriptor, which is closed then, and that a member is refused, without its
+// value in the error, if it names an environment variable, a standard
+// descriptor, both a file and a descriptor or an empty path, or if it is the
+// secret itself.
 func TestSecret(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// TestOpened checks which responses of the egress-broker are a proxy.
+// TestOpened checks which responses of the egress-broker describe a proxy, and
+// the errors for the others.
 func TestOpened(t *testing.T) {
 	for data, want := range map[string]string{ // part of the error; "" = none
 		`{"socket":"/run/s.sock","authority":"PEM"}`: "", `{"refused":"the call has ended"}`: "the call has ended", `{"refused":"full","socket":"/run/s.sock"}`: "full",
@@ -38,7 +39,8 @@ func TestValidInbox(t *testing.T) {
 	}
 }
 
-// TestRequest checks that a request has the canonical form of its JSON document.
+// TestRequest checks that a request is encoded as canonical JSON and decoded
+// from it without a change.
 func TestRequest(t *testing.T) {
 	r := Request{CallID: "c-1", Inbox: "egress-1", To: "runner-1"}
 	b := contract.Bytes(&r)

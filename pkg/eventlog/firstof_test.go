@@ -12,8 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestFirstOf checks that FirstOf finds an entry under either filter, from a sequence
-// on, and that the distance to the entry limits the number of entries that it reads.
+// TestFirstOf checks that FirstOf finds an entry under either filter, from a
+// sequence on, and that the distance to the entry limits the number of entries
+// that it reads. Without filters it returns ErrNotFound, and if the ledger
+// cannot be read ErrUnavailable.
 func TestFirstOf(t *testing.T) {
 	mem := &memlog.Log{}
 	for i := range 20_000 { // entry i has sequence i+1; a quarter of the entries match each filter

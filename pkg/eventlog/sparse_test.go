@@ -15,9 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestSparse checks that a scan from the first entry yields every match once and in order,
-// where few entries match or many, where subjects have one, two or more entries, and where
-// the last match is far from the first entry or near to it.
+// TestSparse checks that a scan from the first entry yields every match once and in
+// order, where few entries match or many, where subjects have one, two or more entries,
+// and where the last match is far from the first entry or near to it. A scan whose
+// context is cancelled returns an error.
 func TestSparse(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
 	c := b.Connect(t, "a")

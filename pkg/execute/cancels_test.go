@@ -28,10 +28,10 @@ func cancellation(tt *tenantsTest, service, tenant string, store bool) eventlog.
 	return eventlog.Entry{Seq: 1, Subject: e.Subject(), Data: raw}
 }
 
-// TestCancelledBefore shows that a call whose cancellation arrives before its work is
-// claimed and recorded as cancelled, and not run; that this also holds if the cancellation
-// was stored before the executor was started; and that the cancellation by a service that
-// did not propose the call has no effect.
+// TestCancelledBefore shows that, if the cancellation of a call arrives before its work,
+// the call is claimed and recorded as cancelled, and not run; that this also holds if the
+// cancellation was stored before the executor was started; and that the cancellation by a
+// service that did not propose the call has no effect.
 func TestCancelledBefore(t *testing.T) {
 	for _, c := range []struct {
 		name, service     string
@@ -74,8 +74,10 @@ func TestCancelledBefore(t *testing.T) {
 	}
 }
 
-// TestCancelsBounded shows that the stored cancellations are bounded, and that a call may
-// have one that is not stored if it was proposed before one that was discarded.
+// TestCancelsBounded shows that the number of stored cancellations is limited,
+// and that has does not report its answer as complete for a call without a
+// stored cancellation that was proposed less than clockSkew after the newest
+// discarded one.
 func TestCancelsBounded(t *testing.T) {
 	var c cancels
 	now := time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)

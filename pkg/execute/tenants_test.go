@@ -99,7 +99,9 @@ func (tt *tenantsTest) outcome(tenant string) (status, code string) {
 // it is returned for redelivery, however often it was delivered, while the instance has
 // not read the ledger up to the call, and refused for good afterwards; that it runs if
 // the tenant's creation is read meanwhile; that a call of a suspended tenant is claimed
-// and recorded as cancelled; and that another tenant's call runs.
+// and recorded as cancelled; that another tenant's call runs; and that the first
+// maxDeliver deliveries of a call of a tenant that is not known take at least a minute,
+// with at most 15 s of delay between two.
 func TestTenants(t *testing.T) {
 	for _, c := range []struct {
 		tenant, settled, status, code string

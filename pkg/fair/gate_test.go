@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// TestTurns shows that a caller's first request does not wait for all the queued
-// requests of another caller.
+// TestTurns shows that two requests of a caller are among the first four to
+// get the place although 20 requests of another caller were queued before
+// them.
 func TestTurns(t *testing.T) {
 	g := New(1)
 	if err := g.Enter(t.Context(), "t", "a"); err != nil {

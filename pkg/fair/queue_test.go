@@ -103,8 +103,10 @@ func TestQueueRandom(t *testing.T) {
 	}
 }
 
-// TestCharge shows that tenants are served in about inverse proportion to the cost of
-// their items, once that is known, and that a charge to an unknown tenant has no effect.
+// TestCharge shows that tenants are served in about inverse proportion to the
+// cost of their items, once that is known, and that a charge to an unknown
+// tenant has no effect. It also checks that Pop returns only an item of a
+// tenant that its argument permits.
 func TestCharge(t *testing.T) {
 	var q Queue[string]
 	for range 2000 {

@@ -251,8 +251,9 @@ func TestForeignReceipt(t *testing.T) {
 	}
 }
 
-// TestTakenOutcome shows which entries under the message id of an outcome end the call: an
-// event of policy about it, and an outcome by its executor. An outcome is stored beside others.
+// TestTakenOutcome shows which entries under the message id of an outcome end
+// the call: an event of policy about it, and an outcome by its executor. If
+// any other entry has that id, the outcome is stored nevertheless.
 func TestTakenOutcome(t *testing.T) {
 	foreign := event(executor, contract.EventEffectRecorded, "", "c-1", []byte(`{}`))
 	foreign.Tenant = "u"

@@ -9,8 +9,12 @@ import (
 	"testing"
 )
 
-// TestExpand checks the template syntax: a string that is one reference keeps the type of
-// the value, text gets text, and values that are missing are dropped or are errors.
+// TestExpand checks the template syntax: a string that consists of one
+// reference is replaced by the value with its type, and a reference within
+// other text by the text of the value. A missing value of inputs or of a
+// skipped step is omitted from an object, and is null or empty text elsewhere;
+// any other missing value is an error, as is a template that is nested too
+// deeply.
 func TestExpand(t *testing.T) {
 	scope := &Scope{Inputs: map[string]any{"n": json.Number("1"), "s": "x", "o": map[string]any{"a": []any{true, nil}}},
 		Steps: map[string]Ended{"one": {Status: "succeeded", Output: map[string]any{"text": "T", "list": []any{"p", map[string]any{"q": json.Number("2")}}}}, "not": {Status: "skipped"}, "failed": {Status: "failed", Output: map[string]any{"code": "x"}}},
@@ -56,7 +60,8 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestValidate checks that each fault of a document is found, with its place.
+// TestValidate checks the faults that Parse and Validate find in documents,
+// with their places, and that a valid document has none.
 func TestValidate(t *testing.T) {
 	known := func(pack, version string) bool { return pack == "echo" && (version == "" || version == "v1") }
 	step := func(more string) string { return `{"name":"x","steps":[{"id":"a","pack":"echo"` + more + `}]}` }
@@ -329,7 +334,7 @@ func TestBuiltIns(t *testing.T) {
 	}
 }
 
-// FuzzExpand checks that no document or template ends the program.
+// FuzzExpand checks that no document, template or input causes a panic.
 func FuzzExpand(f *testing.F) {
 	f.Add(`{"name":"x","steps":[{"id":"a","pack":"e","input":{"a":"${{ inputs.a[0].b }}"},"map":"${{ inputs.l }}"}],"output":"${{ steps.a.output }}"}`, `{"a":[{"b":1}],"l":[1]}`)
 	f.Add(`{"steps":[{"needs":["a","a"]}]}`, `[]`)

@@ -151,8 +151,9 @@ func TestNoCatalog(t *testing.T) {
 	}
 }
 
-// TestProposal checks the event of a proposal, its members that depend on the request,
-// and which channels a repeated call and Close leave.
+// TestProposal checks the members of a proposal's event that depend on the
+// request, whether a joined call has the executor caller, and that Close
+// removes only its own Pending from those that wait.
 func TestProposal(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -143,7 +143,8 @@ func TestReactor(t *testing.T) {
 	}
 }
 
-// TestConcurrent checks that as many events are handled at once as were delivered.
+// TestConcurrent checks that Limit events are handled at once if that many
+// were delivered.
 func TestConcurrent(t *testing.T) {
 	const n = 16
 	var all []*logtest.Message

@@ -161,8 +161,9 @@ func TestReplaced(t *testing.T) {
 }
 
 // TestStructure checks that JSON returns an error if a secret includes a quote of the
-// document, or begins in one value and ends in another, and that a document without a
-// secret is returned as it is.
+// document, or begins in one value and ends in another, that a document without a
+// secret is returned unchanged, and that a number whose digits include a secret is
+// replaced by a string.
 func TestStructure(t *testing.T) {
 	for value, doc := range map[string]string{`abc","n`: `{"x":"abc","n":1}`, `"abcdefg`: `["abcdefgh"]`, `abcdefg"`: `["xabcdefg"]`, `12,"n`: `[12,"n"]`, `x":1234`: `{"x":1234}`} {
 		if out, err := New(map[string]string{"k": value}).JSON([]byte(doc)); !errors.Is(err, ErrStructure) {

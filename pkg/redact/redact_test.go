@@ -181,8 +181,10 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNames checks that two member names with the same replacement remain distinct, and
-// that JSON returns an error if a secret extends over the document's punctuation.
+// TestNames checks that two member names with the same replacement remain
+// distinct, that JSON returns an error if a secret extends over the document's
+// punctuation, but not if the secret is within one string, and that a nil
+// Redactor changes nothing.
 func TestNames(t *testing.T) {
 	r := New(map[string]string{"k": "hunter2hunter2", "j": `{"id":"abc","n":1}`})
 	out, err := r.JSON([]byte(`{"hunter2hunter2":1,"\u0068unter2hunter2":2,"z":3}`))

@@ -97,7 +97,9 @@ func TestStreamDelaysNothingElse(t *testing.T) {
 	}
 }
 
-// TestStreamHoldsLittle requires that what looks like a secret without end is passed on.
+// TestStreamHoldsLittle requires that a Stream holds back at most maxHeld
+// bytes of a text that may be a secret whose end has not been read, and that
+// it passes on the whole text by its end.
 func TestStreamHoldsLittle(t *testing.T) {
 	r := (*Redactor)(nil).With("name", streamSecret)
 	s := r.Stream()

@@ -109,7 +109,10 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestParts checks the limits of the number of parts, also of a state without any.
+// TestParts checks the limits of the number of parts, also of a state without
+// any, that List reports an error for a description under the subject of
+// another snapshot, and that Save returns an error if the end of the ledger is
+// not known.
 func TestParts(t *testing.T) {
 	f := newFixture(t)
 	for n, incomplete := range map[int64]bool{-1: true, 0: false, 512: false, 513: true} {

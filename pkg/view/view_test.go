@@ -77,8 +77,9 @@ func TestFold(t *testing.T) {
 }
 
 // TestKeys shows that the view has the state of the key registry, that it ignores events
-// that are not key events of provision, and that a document that the registry rejects
-// changes nothing and is no error.
+// that are not key events of provision, that a document that the registry rejects
+// changes nothing and is no error, and that Key returns false for an event whose
+// document cannot be decoded.
 func TestKeys(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {

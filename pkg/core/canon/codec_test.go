@@ -100,8 +100,8 @@ func TestText(t *testing.T) {
 }
 
 // TestWith checks that With passes the bytes of Append, also within another call and
-// after a document of another size, and that neither With nor Read allocates memory for
-// itself.
+// after a document of another size, and that a call of With and one of Read together
+// allocate at most once.
 func TestWith(t *testing.T) {
 	long, short := &plain{[]byte(strings.Repeat("x", 2*maxScratch))}, &plain{[]byte("y")}
 	for _, d := range []*plain{short, long, short} {

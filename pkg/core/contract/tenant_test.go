@@ -8,8 +8,8 @@ import (
 )
 
 // TestTenantID shows that a tenant's id consists of its three names, is a valid token, is
-// not reserved, and determines the organization and the project, and that an invalid name
-// is an error.
+// not reserved, and determines the organization, the project and the budget tenant, and
+// that an invalid name is an error.
 func TestTenantID(t *testing.T) {
 	long := strings.Repeat("a", 32)
 	for _, parts := range [][3]string{{"acme", "shop", "prod"}, {"a", "1", "0-0"}, {"z", "9", "az09"}, {long, long, long}} {

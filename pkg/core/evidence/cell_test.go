@@ -216,8 +216,10 @@ func check(t *testing.T, what string, err error, want string) {
 	}
 }
 
-// TestCell shows that the ledger of an older release that was continued with several
-// tenants, and a new one, verify, with the pack of each session.
+// TestCell shows that the ledger of an older release that was continued with
+// several tenants, and a new one, verify, with the pack of each session, also
+// with decisions by a bundle of a tenant's own; and that the ledgers verify in
+// log epoch 2.
 func TestCell(t *testing.T) {
 	for first, sessions := range map[string]map[string]string{
 		"t":                 {"s-old": "t", "s-new": "t", "s-" + prod: prod, "s-" + test: test, "s-_cell": contract.CellTenant},
@@ -383,8 +385,10 @@ func TestCellRules(t *testing.T) {
 	}
 }
 
-// TestCellPacks shows that a pack may not contain system events of other tenants, or
-// system events that name tenants, and that no pack is of a budget ledger's tenant.
+// TestCellPacks shows that a pack may not contain system events of other
+// tenants, or system events that name tenants, that no decision of a pack may
+// name a bundle or ceilings that are not in force for its tenant, and that no
+// pack is of a budget ledger's tenant.
 func TestCellPacks(t *testing.T) {
 	c := newCell(t, "t")
 	of := func(name, tenant string) func(e *contract.Event) bool {

@@ -224,8 +224,9 @@ func TestCheckEpoch(t *testing.T) {
 	}
 }
 
-// TestEnds shows that the line of a session must hold the numbers of the session's events
-// and receipts in the export, and its last receipt.
+// TestEnds shows that the line of a session must hold the numbers of the
+// session's events and receipts in the export, and its last receipt, and that
+// a second line of the session is an error.
 func TestEnds(t *testing.T) {
 	genesis := receipt.Genesis("t", "s-a")
 	tip, err := tipOf(genesis.Digest, 3, 2)

@@ -166,7 +166,8 @@ func (x *exported) verify() (*ExportReport, error) {
 
 // TestExportOfTenant shows that the export of each tenant of a new ledger, and of one of
 // an older release, verifies, contains no id of another created tenant unless it is the
-// export of the cell, and states how many events it hides.
+// export of the cell, and states how many events it hides, and that an export from the
+// size of a kept checkpoint can be compared with that checkpoint, for every size.
 func TestExportOfTenant(t *testing.T) {
 	for _, first := range []string{"t", contract.CellTenant} {
 		c := newCell(t, first)
@@ -212,9 +213,9 @@ func (c *cell) upTo(n int) []byte {
 	return head.Sign(c.keys["audit"])
 }
 
-// TestExportKept shows that the log must be a continuation of a checkpoint that the reader
-// kept, and that the checkpoint cannot be compared if its size is within a hidden subtree
-// of the export.
+// TestExportKept shows that the log must be a continuation of a checkpoint that the
+// reader kept, that the checkpoint cannot be compared if its size is within a hidden
+// subtree of the export, and that the demand for witnesses is checked.
 func TestExportKept(t *testing.T) {
 	c := newCell(t, contract.CellTenant)
 	file := c.export(prod, 0, shownTo(prod, contract.CellTenant)).file(c.keys["audit"])
@@ -461,8 +462,9 @@ func TestExportRules(t *testing.T) {
 }
 
 // TestExportLines shows that an export is rejected if a line is removed, doubled or
-// exchanged with its neighbour, if the lowest bit of any byte is flipped, or if the file
-// is cut.
+// exchanged with its neighbour, if the lowest bit of any byte is flipped, if the file is
+// cut, if a line is added, or if another root is expected. The error of the Opener is
+// returned.
 func TestExportLines(t *testing.T) {
 	c := newCell(t, contract.CellTenant)
 	file := c.export(prod, 0, shownTo(prod, contract.CellTenant)).file(c.keys["audit"])

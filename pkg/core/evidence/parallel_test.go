@@ -47,8 +47,9 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// TestInOrderErrors shows that the lines before an error of the reader are used, that the
-// error names the line, and that the first error of use ends the reading.
+// TestInOrderErrors shows that the lines before an error of the reader are
+// used, that the error names the line, and that the first error of use, or of
+// open, ends the reading.
 func TestInOrderErrors(t *testing.T) {
 	broken := errors.New("broken")
 	good := strings.Repeat("a\n", 3*batchLines)

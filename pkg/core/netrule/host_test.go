@@ -52,9 +52,11 @@ func TestParseAuthority(t *testing.T) {
 	}
 }
 
-// FuzzParseHost checks that a canonical form is read as itself, is in lower case, is an IP
-// address only if ParseHost returns that address, and has none of the characters that
-// separate parts of a URL, except the colons of an IPv6 address.
+// FuzzParseHost checks that a canonical form is read as itself, is in lower case, has at
+// most maxName bytes, is an IP address only if ParseHost returns that address, and has no
+// space, NUL or wildcard and none of the characters that separate parts of a URL, except
+// the colons of an IPv6 address. It also checks that ParseAuthority returns that form and
+// the port for a text without colons that is followed by a port.
 func FuzzParseHost(f *testing.F) {
 	for _, s := range []string{"example.org", "127.1", "0x7f.1", "[::1]", "fe80::1%eth0", "a..b", "::ffff:1.2.3.4", "xn--a.b", "1.2.3.4."} {
 		f.Add(s)

@@ -7,7 +7,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestMost checks the largest lists that Compile, CheckCeiling and Exceeds accept.
+// TestMost checks Compile, CheckCeiling and Exceeds for the largest number of
+// rules and for one more, and Exceeds for the largest numbers of paths and of
+// methods and for one more.
 func TestMost(t *testing.T) {
 	rules := func(n int) (out []Rule) {
 		for i := range n {
@@ -53,7 +55,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestOfIntent checks that the rules of an intent precede its hosts.
+// TestOfIntent checks that OfIntent returns the rules of an intent that has
+// any, and otherwise the rules for its hosts.
 func TestOfIntent(t *testing.T) {
 	own := []contract.EgressRule{{Host: "b.test", Mode: HTTP}}
 	if got := OfIntent(&contract.ExecutionIntent{Egress: []string{"a.test"}, EgressRules: own}); len(got) != 1 || got[0].Host != "b.test" {
@@ -64,7 +67,8 @@ func TestOfIntent(t *testing.T) {
 	}
 }
 
-// TestSplitPort checks what follows a host as its port.
+// TestSplitPort checks for several texts which host and port splitPort
+// returns.
 func TestSplitPort(t *testing.T) {
 	type end struct {
 		host string
@@ -90,8 +94,9 @@ func TestMatchHost(t *testing.T) {
 	}
 }
 
-// TestEmpty checks which patterns of several parts match no path for certain, in both orders
-// of the parts.
+// TestEmpty checks for which patterns of two parts empty reports that they
+// match no path, in both orders of the parts. It also checks two results of
+// both.
 func TestEmpty(t *testing.T) {
 	for _, c := range []struct {
 		parts [2]string

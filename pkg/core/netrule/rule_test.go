@@ -302,9 +302,10 @@ func TestValue(t *testing.T) {
 	}
 }
 
-// FuzzRules reads rules as JSON and decides a request. The intersection of rules with
-// themselves must decide it equally, and a path that a rule with paths allows must begin
-// with a slash and have no segment "..".
+// FuzzRules reads rules as JSON and decides a request. The intersection of the rules
+// with themselves must decide it equally unless it exceeds the limits, a request is
+// allowed if and only if a rule is returned, and a path that a rule with paths allows
+// must begin with a slash and have no segment "..".
 func FuzzRules(f *testing.F) {
 	f.Add(`[{"host":"a.test","mode":"http","paths":["/v1/**"],"methods":["GET"]}]`, "a.test", "GET", "/v1/../x")
 	f.Add(`[{"host":"*.test","mode":"http","port":80,"credential":{"secret":"s","header":"h","format":"{}"}}]`, "a.b.test", "PUT", "/%2e")
@@ -340,8 +341,9 @@ func FuzzRules(f *testing.F) {
 	})
 }
 
-// TestPatterns compares patterns and paths with regular expressions, and shows that a part
-// covers another one only if it matches what that one matches.
+// TestPatterns shows that random patterns match the same random paths as the
+// equivalent regular expressions, and that a pattern that covers another one
+// matches each of these paths that the other one matches.
 func TestPatterns(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	word := func(letters string, most int) string {
@@ -389,7 +391,8 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// TestWithin shows which rules of a layer name only requests that a ceiling allows.
+// TestWithin shows for which rules of a layer Within finds that the ceilings
+// allow all their requests.
 func TestWithin(t *testing.T) {
 	ceiling := append(OfHosts([]string{"a.test", "*.b.test:8443"}), Rule{Host: "c.test", Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}}, Rule{Host: "e.test", Paths: []string{"/a/*", "/b", "/a/**"}}, Rule{Host: "db.test", Mode: TCP, Port: 5432})
 	for _, d := range []struct {
@@ -407,7 +410,8 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// TestHosts shows the rules and ceilings that lists of hosts stand for.
+// TestHosts shows which ceiling a host stands for and which requests the rules
+// of a host allow. It also checks Overlap.
 func TestHosts(t *testing.T) {
 	for in, want := range map[string]Rule{"a.test": {Host: "a.test"}, "a.test:8080": {Host: "a.test", Port: 8080}, "[2606:4700::1]:443": {Host: "2606:4700::1", Port: 443},
 		"2606:4700::1": {Host: "2606:4700::1"}, "*": {Host: "*"}, "*.test:1": {Host: "*.test", Port: 1}, "a.test:0": {Host: "a.test:0"}, "a.test:": {Host: "a.test:"}} {

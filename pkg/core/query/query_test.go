@@ -6,8 +6,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 )
 
-// TestAdmits lists for each scope whether a query may be sent for neither, for the tenant
-// of the mesh itself, for another tenant, and for one that is both.
+// TestAdmits checks for each scope whether it admits a query for a tenant that
+// does not exist and is not that of the mesh itself, for the tenant of the
+// mesh itself, for another tenant that exists, and for one that is both.
 func TestAdmits(t *testing.T) {
 	for scope, want := range map[query.Scope][4]bool{
 		query.OfBoth:   {false, true, true, true},

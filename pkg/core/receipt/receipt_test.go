@@ -13,8 +13,10 @@ import (
 )
 
 // TestAttested shows that the gateway, which hands out intents, can record a caller's
-// report only with attested_by set, that without it the gateway can record only the
-// statuses unknown and cancelled, and that no other executor may set it.
+// report only with attested_by caller and a status other than unknown and
+// dead_lettered, that without attested_by the gateway can record only the statuses
+// unknown and cancelled, and that no other executor may set attested_by. It also
+// shows that attested_by cannot be removed from a signed receipt.
 func TestAttested(t *testing.T) {
 	seed := sha256.Sum256([]byte("k"))
 	key, err := sign.NewKey(seed[:])

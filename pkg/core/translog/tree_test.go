@@ -144,8 +144,8 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// TestNote shows that a signed checkpoint reads back, and that a changed one does
-// not verify.
+// TestNote shows that ParseNote returns a signed checkpoint, and that it
+// rejects one with a bit of any byte flipped and one that another key signed.
 func TestNote(t *testing.T) {
 	seed := make([]byte, 32)
 	key, _ := sign.NewKey(seed)
@@ -280,8 +280,9 @@ func TestFrontierOfTrees(t *testing.T) {
 	}
 }
 
-// TestAddTreeRefuses shows that AddTree refuses a subtree at a size at which no subtree of
-// its level begins, and that Cover stops at an error.
+// TestAddTreeRefuses shows that AddTree refuses a subtree at a size at which
+// no subtree of its level begins, and any subtree at the size 2^63, and that
+// Cover stops at an error.
 func TestAddTreeRefuses(t *testing.T) {
 	f := Frontier{}
 	f.Add(Hash{1})

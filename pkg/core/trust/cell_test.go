@@ -138,7 +138,7 @@ func TestCellOpened(t *testing.T) {
 
 // TestTenants shows which tenants events of policy in the cell's tenant can create, and
 // what the events that suspend, resume and limit a tenant change. A tenant that does not
-// exist can be neither suspended nor limited.
+// exist can be neither suspended nor limited. It also shows that Of does not allocate.
 func TestTenants(t *testing.T) {
 	l := newLedger(t, "default")
 	l.want("or not opened yet", "policy", contract.EventTenantCreated, "default", created("acme", "shop", "prod"))
