@@ -77,7 +77,8 @@ func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 
 // TestScopeBeforeBody checks that every route verifies the credential and the scope that
 // it requires before it reads the body, and that every route with a method other than
-// GET requires a scope, but for those of logins. The requests of this test never send their bodies.
+// GET requires a scope, except the routes of logins. The requests of this test never
+// send their bodies.
 func TestScopeBeforeBody(t *testing.T) {
 	s, addr, mint := edge(t, body.Limits{})
 	health := "bearer " + mint("probe", token.Health)

@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestWithheld shows that every route that requires a credential responds with 503 while
-// the ledger cannot be synced, whatever its handler responds, and that the open routes
-// respond as usual.
+// TestWithheld shows that every route that requires a credential, and every POST route
+// of logins, responds with 503 while the ledger cannot be synced, whatever its handler
+// responds, and that the other routes respond as usual.
 func TestWithheld(t *testing.T) {
 	s, _, mint := edge(t, body.Limits{})
 	s.env.Conn, s.env.Log = meshtest.Grouped(t, nil), slog.New(slog.DiscardHandler) // handlers without a ledger may panic

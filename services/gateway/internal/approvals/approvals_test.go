@@ -52,8 +52,9 @@ func TestVotes(t *testing.T) {
 }
 
 // TestWebhook checks that the webhook receives an escalation with a signature, that the
-// message is redelivered if the webhook fails or redirects, and that the webhook receives neither an
-// expired escalation, nor one that is not synced, nor a message that is not an escalation.
+// message is redelivered if the webhook fails, redirects or is unreachable, and that the
+// webhook receives neither an expired escalation, nor one that is not synced, nor a
+// message that is not an escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent

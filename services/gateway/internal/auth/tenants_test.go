@@ -70,8 +70,8 @@ func TestEventsOfAnotherTenant(t *testing.T) {
 	}
 }
 
-// TestDigestOfAnotherTenant checks that a virtual key keeps the tenant that made it first,
-// also after its revocation, if another tenant makes a key with the same digest.
+// TestDigestOfAnotherTenant checks that a virtual key keeps the tenant that made it
+// first, even after its revocation, if another tenant makes a key with the same digest.
 func TestDigestOfAnotherTenant(t *testing.T) {
 	a := &Authority{}
 	apply(t, a, contract.EventVirtualKeyCreated, aKey(""))

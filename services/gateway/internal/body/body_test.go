@@ -76,7 +76,7 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 }
 
 // TestPace checks that the deadline of a client above the minimum rate does not pass,
-// also if the client sends pieces that each extend it by less than a tenth of the
+// even if the client sends pieces that each extend it by less than a tenth of the
 // window, and that the deadline of a slower client passes. At most 100 deadlines are
 // set, and the last one is at most a window from now.
 func TestPace(t *testing.T) {

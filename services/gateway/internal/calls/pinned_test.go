@@ -6,8 +6,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestPinned shows that SandboxHeader sets the argument sandbox of a tool that has it, and
-// that it is refused where it cannot.
+// TestPinned shows that pin sets the argument sandbox of a tool that has this argument.
+// It returns an error for another tool, for a value that is not the id of a sandbox, and
+// for args that are null or contain the id of another sandbox.
 func TestPinned(t *testing.T) {
 	exec := &contract.Tool{InputSchema: contract.Raw(`{"properties":{"command":{},"sandbox":{"type":"string"}},"type":"object"}`)}
 	upper := &contract.Tool{InputSchema: contract.Raw(`{"properties":{"text":{"type":"string"}},"type":"object"}`)}
