@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// TestPasswords shows that a password matches only its principal of its tenant, that
-// setting replaces it, that the file holds no password and only its owner may read it, and
-// that Set rejects short passwords and malformed names.
+// TestPasswords shows that a password matches only its principal of its tenant, that Set
+// replaces it and Remove removes it, and that the file holds no password and only its
+// owner may read it. Set rejects passwords that are too short or too long, and malformed
+// names. Verify returns an error for a damaged file.
 func TestPasswords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), File)
 	check := func(tenant, who, secret string, want bool) {

@@ -18,7 +18,7 @@ func keys() (seed []byte, public ed25519.PublicKey) {
 }
 
 // TestMint checks that Verify returns the claims that were passed to Mint, and that Mint
-// rejects an unknown scope and a short seed.
+// rejects an unknown scope and a short seed. It also checks the results of Has.
 func TestMint(t *testing.T) {
 	seed, public := keys()
 	now := time.Now()

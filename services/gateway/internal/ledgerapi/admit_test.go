@@ -115,8 +115,8 @@ func TestWithdrawnMeanwhile(t *testing.T) {
 	}
 }
 
-// TestReadsPerTenant checks that a tenant with as many streams, or exports, as it may have
-// gets an error (429) for the next one, that another tenant is served all the same, and
+// TestReadsPerTenant checks that a tenant with as many streams, or exports, as it may
+// have gets an error (429) for the next one, that another tenant is still served, and
 // that the tenant is served again once its own have ended.
 func TestReadsPerTenant(t *testing.T) {
 	const follow = "/api/v1/events?follow=true"

@@ -321,8 +321,9 @@ func TestFollowSuspended(t *testing.T) {
 	})
 }
 
-// TestTenantEvidence shows who may read the export of a tenant, that its parts are joined,
-// and that the connection is aborted if a part is missing.
+// TestTenantEvidence shows who may read the export of a tenant, that its parts are
+// joined, and that the connection is aborted if a later part cannot be read. If the
+// first part cannot be read, the status is 503. Invalid parameters are rejected.
 func TestTenantEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{})

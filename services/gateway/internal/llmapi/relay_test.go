@@ -413,7 +413,7 @@ func TestRepeatNotStored(t *testing.T) {
 }
 
 // TestRepeatAfterReload checks that, under one Idempotency-Key, an equal request
-// succeeds and a different one is rejected, also if the capture mode has changed since
+// succeeds and a different one is rejected, even if the capture mode has changed since
 // the first request.
 func TestRepeatAfterReload(t *testing.T) {
 	modes := []string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed}

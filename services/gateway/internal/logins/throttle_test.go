@@ -85,8 +85,8 @@ func TestUserCode(t *testing.T) {
 	}
 }
 
-// TestApproved shows that a device receives no scope that it did not request or that the
-// approval does not name, and that an approval without scopes gives none.
+// TestApproved shows that a device receives only scopes of the approval and, if it
+// requested scopes, only those that it requested. An approval without scopes gives none.
 func TestApproved(t *testing.T) {
 	for _, c := range []struct{ scopes, requested, want []string }{
 		{[]string{"a", "b"}, nil, []string{"a", "b"}},

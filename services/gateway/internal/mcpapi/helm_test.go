@@ -107,7 +107,7 @@ func TestMCP(t *testing.T) {
 }
 
 // TestMCPProposesAll checks that a tools/call is proposed whether the tool is listed in
-// the MCP session or not: also if the tool was registered after the MCP session opened,
+// the MCP session or not: even if the tool was registered after the MCP session opened,
 // is not approved, has a document that MCP does not permit, or is unknown. A call with a
 // name that is too long is not proposed; its result is an error.
 func TestMCPProposesAll(t *testing.T) {

@@ -92,8 +92,9 @@ func TestNoQuota(t *testing.T) {
 	}
 }
 
-// TestDelay checks that the first refusal of a tenant is not delayed, that the following
-// ones are spaced, by at most a second in all, and that tenants do not affect each other.
+// TestDelay checks that the first refusal of a tenant is not delayed, that the delays of
+// the following ones grow to at most a second, and that tenants do not affect each
+// other.
 func TestDelay(t *testing.T) {
 	var c Calls
 	began := time.Unix(1000, 0)
