@@ -109,7 +109,7 @@ func TestModelsOfTenants(t *testing.T) {
 	}
 }
 
-// TestUsageOfTenants shows that a response is found in its own tenant only, also if
+// TestUsageOfTenants shows that a response is found in its own tenant only, even if
 // another tenant's provider has used the same id for a caller with the same name.
 func TestUsageOfTenants(t *testing.T) {
 	var u Usage

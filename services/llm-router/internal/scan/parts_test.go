@@ -229,8 +229,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestSafe checks how much of a text a stream releases: not the beginning of what may be a
-// finding, and all else.
+// TestSafe checks how much of a text a stream releases: everything except the beginning
+// of what may be a finding.
 func TestSafe(t *testing.T) {
 	x := func(n int) string { return strings.Repeat("x", n) }
 	key := "-----BEGIN "

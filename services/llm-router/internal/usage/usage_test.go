@@ -236,8 +236,8 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// TestPutAgain shows that the owner of an id can store it again, and that nobody can after
-// another principal did.
+// TestPutAgain shows that the owner of an id can store it again, and that no principal
+// can after another one has stored it.
 func TestPutAgain(t *testing.T) {
 	var s State
 	for _, c := range []struct {
