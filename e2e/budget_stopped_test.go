@@ -114,8 +114,8 @@ func (bt *budgetTest) spent(actor string) {
 	}
 }
 
-// closed returns how many allotments were closed by another instance than their holder,
-// and how many by an instance of the holder's name.
+// closed returns how many allotments were closed by an instance with another name than
+// their holder's, and how many by one with the same name.
 func (bt *budgetTest) closed() (byOthers, byOwn int) {
 	bt.Helper()
 	holders := map[string]string{}

@@ -41,7 +41,7 @@ func connected(t *testing.T, host, mail string) string {
 	for _, f := range files {
 		put(f, filepath.Base(f), func(s string) string {
 			if !strings.Contains(s, "\nprogram: builtin\n") {
-				return "" // of a program that is not here; the file is ignored
+				return "" // the folder lacks the pack's program, so the manifest is written empty and ignored
 			}
 			return names.Replace(s)
 		})

@@ -15,8 +15,8 @@ import (
 )
 
 // TestComposeHost shows that a container on one of the internal networks of
-// docker-compose.yaml reaches no address of the host, and that one on an internal network
-// without their options does.
+// docker-compose.yaml reaches no address of the host, and that a container on an internal
+// network without the options of these networks reaches one.
 func TestComposeHost(t *testing.T) {
 	run := func(args ...string) string {
 		t.Helper()

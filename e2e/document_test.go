@@ -20,10 +20,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestDocument uses every operation of the gateway with success, and many with an error.
-// It checks each response, and each request that succeeds, against the OpenAPI document
-// that the gateway serves. It fails if the document has an operation that nothing here
-// uses with success.
+// TestDocument uses every operation of the gateway successfully, and many also with an
+// error. It checks each response, and each request that succeeds, against the OpenAPI
+// document that the gateway serves. It fails if the document has an operation that the
+// test does not use successfully.
 func TestDocument(t *testing.T) {
 	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true})
 	d := harness.Checked(t, m)
@@ -87,8 +87,8 @@ type user struct {
 	m *harness.Mesh // its address is that of the proxy that checks the exchanges
 }
 
-// must sends a request and returns the response, which must have the given status.
-// header holds names and values of header fields in turn.
+// must sends a request and returns the response, which must have the given status. header
+// holds alternately the names and the values of header fields.
 func (u *user) must(status int, method, path, body string, header ...string) *harness.Response {
 	u.t.Helper()
 	h := map[string]string{"Content-Type": "application/json", "X-Binnacle-Session": "s-doc"}

@@ -32,9 +32,9 @@ func fetchPack(t testing.TB, egress string) string {
 	return dir
 }
 
-// TestEgressBroker shows that a pack reaches the host that its intent permits, through
-// the egress-broker only, and nothing else, that each flow and denial is on the
-// ledger, a flow without the query of its URL, and that the proxy ends with the call.
+// TestEgressBroker shows that a pack reaches the host that its intent permits, through the
+// egress-broker only, and nothing else, that each flow and denial is on the ledger, with
+// the URL of a flow but without its query, and that the proxy ends with the call.
 func TestEgressBroker(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/away" {

@@ -29,7 +29,7 @@ func tokenSpellings() []string {
 		base64.StdEncoding.EncodeToString([]byte(tokenValue)), base64.RawURLEncoding.EncodeToString([]byte(tokenValue)), hex.EncodeToString([]byte(tokenValue))}
 }
 
-// api is a server that needs a token, and that returns it in every spelling.
+// api is a server that requires a token, and that returns the token in every spelling.
 type api struct {
 	*httptest.Server
 	host, port string

@@ -135,9 +135,9 @@ func (a *agent) install(t *testing.T, client string, more ...string) {
 	}
 }
 
-// TestHooksOfClaudeCode shows that every tool that Claude Code runs is decided before, and
-// ends as a receipt: an allowed command runs, and a denied one does not, with the reason
-// as its result. The receipts are a chain that verifies.
+// TestHooksOfClaudeCode shows that policy decides on every tool call of Claude Code before
+// the tool runs, and that each call has a receipt: an allowed command runs; a denied one
+// does not, and the reason is its result. The receipts form a chain that verifies.
 func TestHooksOfClaudeCode(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	activateCoding(t, m, "guard")
@@ -184,7 +184,7 @@ func acting(calls []hooked) []hooked {
 }
 
 // TestHooksOfCodexAndOpenCode shows that Codex and OpenCode run an allowed command and not
-// a denied one, and that both end as receipts in one chain.
+// a denied one, and that the receipts of both calls are in one chain.
 func TestHooksOfCodexAndOpenCode(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	activateCoding(t, m, "guard")
@@ -226,8 +226,8 @@ func TestHooksOfCodexAndOpenCode(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.write(t, "work/opencode.json", string(conf))
-		// OpenCode would install this package before it loads plugins, and try for a minute
-		// without the registry; ours does not use it.
+		// OpenCode would install this package before it loads plugins and, without access to the
+		// registry, would retry for a minute. The mesh's plugin does not use the package.
 		a.write(t, ".config/opencode/package.json", `{"dependencies":{"@opencode-ai/plugin":"1.18.33"}}`)
 		a.write(t, ".config/opencode/package-lock.json", `{"name":"opencode","lockfileVersion":3,"requires":true,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"1.18.33"}},"node_modules/@opencode-ai/plugin":{"version":"1.18.33"}}}`)
 		a.write(t, ".config/opencode/node_modules/@opencode-ai/plugin/package.json", `{"name":"@opencode-ai/plugin","version":"1.18.33"}`)
@@ -249,14 +249,15 @@ func hookDocument(event, id, tool string, input map[string]any, dir string) stri
 // TestHookDocuments shows what the hook answers and records: a tool that waits for
 // approval is denied with the call's id, and runs after a person has granted it; a tool
 // that ran with another input than the permitted one, or without a decision, is recorded
-// as such; a tool of an MCP server has a kind of its own; and while the mesh is away,
-// every tool is denied, and the outcomes are reported when it is back.
+// as such; a tool of an MCP server has a kind of its own; and while the gateway is not
+// running, every tool is denied, and the outcomes are reported when it runs again.
 func TestHookDocuments(t *testing.T) {
 	t.Run("one process", func(t *testing.T) { hookDocuments(t, harness.One(t, harness.Options{}), "binnacle") })
 	t.Run("one process per service", func(t *testing.T) { hookDocuments(t, harness.Processes(t, harness.Options{}), "gateway") })
 }
 
-// hookDocuments is TestHookDocuments on a mesh whose gateway is in the named process.
+// hookDocuments runs the checks of TestHookDocuments on a mesh whose gateway is in the named
+// process.
 func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	activateCoding(t, m, "guard")
 	cli(t, m, "principals", "register", "ann", "person")

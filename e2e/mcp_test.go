@@ -89,7 +89,7 @@ func newUpstream(t testing.TB, listen, host string) *upstream {
 	return &upstream{srv, "http://" + at + "/mcp", at, stop}
 }
 
-// permit puts ceilings in force that permit the hosts.
+// permit activates ceilings that permit the hosts.
 func permit(t *testing.T, m *harness.Mesh, hosts ...string) {
 	t.Helper()
 	b, err := json.Marshal(map[string]any{"egress_hosts": hosts})

@@ -18,10 +18,10 @@ import (
 // task: longer than the mesh waits for an outcome.
 const long = 1500 * time.Millisecond
 
-// newFixture starts an MCP server of both wires with the tools that the conformance suite
-// requires beyond those of the SDK's reference server: test_reconnection, which closes the
-// stream of its call (the reference server does not store events), and those of the tasks
-// extension. It returns the server's address.
+// newFixture starts an MCP server of both protocol versions with the tools that the
+// conformance suite requires beyond those of the SDK's reference server:
+// test_reconnection, which closes the stream of its call (the reference server does not
+// store events), and those of the tasks extension. It returns the server's address.
 func newFixture(t *testing.T) string {
 	t.Helper()
 	srv := mcp.NewServer(&mcp.Implementation{Name: "fixture", Version: "1"}, nil)
@@ -107,7 +107,7 @@ func question(name string) *mcp.ElicitParams {
 }
 
 // asks returns a tool that takes long, and then requires the named inputs, in any number of
-// rounds. Its state is the names that were answered.
+// rounds. Its state consists of the names for which input was received.
 func asks(names ...string) func(context.Context, *mcp.CallToolRequest, map[string]any) (*mcp.CallToolResult, error) {
 	return func(ctx context.Context, r *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, error) {
 		answered := strings.Fields(r.Params.RequestState)

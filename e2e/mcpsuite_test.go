@@ -31,7 +31,7 @@ type suite struct {
 	stateless bool     // the reference server supports 2026-07-28; otherwise it supports 2025-11-25 and older
 }
 
-// All scenarios pass, also those that a revision does not require.
+// All scenarios must pass, including those that a revision does not require.
 var suites = []suite{
 	{"0.1", "@modelcontextprotocol/conformance", nil, false},
 	{"2025-11-25", "mcp-conformance-next", []string{"--requirements", "2025-11-25"}, false},

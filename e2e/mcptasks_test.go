@@ -154,8 +154,8 @@ func TestTasks(t *testing.T) {
 }
 
 // TestSubscriptions shows that a client of each protocol version is notified of the changes
-// of a resource of a server, and not after it has unsubscribed, with two instances of the
-// mcp-router where there are processes.
+// of a resource of a server, and not after it has unsubscribed. With one process per
+// service, the mesh has two instances of the mcp-router.
 func TestSubscriptions(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

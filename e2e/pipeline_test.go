@@ -14,10 +14,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestPipelineKilled kills both instances of work while each of eight runs waits in another
-// one of its eight steps, lets people approve the steps while no instance runs, and checks
-// that every run then goes on to its end: each step was called once, and the ledger of the
-// run verifies.
+// TestPipelineKilled kills both instances of work while each of eight runs waits in a
+// different one of its eight steps, approves the steps while no instance runs, and checks
+// that every run then continues to its end: each step was called once, and the ledger of
+// the run verifies.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()
 	m := harness.Processes(t, harness.Options{})

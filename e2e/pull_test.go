@@ -22,8 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// pushed serves a registry, by TLS if ca is not nil, that has the image in an OCI archive
-// under the name tools and the tag latest. It returns the registry's host and port.
+// pushed serves a registry, with TLS if ca is not nil, that has the image in an OCI
+// archive under the name tools and the tag latest. It returns the registry's host and
+// port.
 func pushed(t *testing.T, archive, digest string, ca *certs.Authority) string {
 	t.Helper()
 	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))

@@ -77,7 +77,7 @@ func TestSubprocessPacks(t *testing.T) {
 				{"slow", `{}`, 504, `"code":"timeout"`}, // although a process that it started has its output open
 				{"typed", `{"branch":"main"}`, 409, `branch: the branch moved; fetch it again`},
 				{"typed", `{"branch":"main"}`, 409, `"code":"schema_mismatch"`},
-				{"negative", `{}`, 403, `UNKNOWN_TOOL`}, // left out, not run with other limits
+				{"negative", `{}`, 403, `UNKNOWN_TOOL`}, // the pack is omitted, not run with other limits
 				{"unknown-type", `{}`, 403, `UNKNOWN_TOOL`},
 			} {
 				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd."+c.pack, "s-subprocess", c.args)

@@ -116,8 +116,9 @@ var together = map[string]string{
 	"getEvidence.disclose": "?redact=all",
 }
 
-// exception is the reason why a request with an id of another tenant has another status
-// than 404, and the status; 0 means any, which must be that for an id that never existed.
+// exception is the status, other than 404, that a request with an id of another tenant
+// must have, and the reason. The status 0 means that any is permitted that equals the
+// status for an id that never existed.
 type exception struct {
 	status int
 	why    string

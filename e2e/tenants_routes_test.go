@@ -32,9 +32,9 @@ var extra = []request{
 	{"mcp", "POST", "/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, "Mcp-Session-Id: ID", 404},
 	{"mcp", "GET", "/mcp", "", "Mcp-Session-Id: ID", 404},
 	{"mcp", "DELETE", "/mcp", "", "Mcp-Session-Id: ID", 404},
-	{"response", "POST", "/v1/responses", `{"model":"demo/echo","input":"hi","previous_response_id":"ID"}`, "", 0}, // the provider's API has 400
+	{"response", "POST", "/v1/responses", `{"model":"demo/echo","input":"hi","previous_response_id":"ID"}`, "", 0}, // the provider's API responds with 400
 	{"waiting", "POST", "/api/v1/calls", `{"kind":"policy.vote","args":{"call_id":"ID","vote":"grant","reason":"x"}}`, "", 404},
-	{"response", "POST", "/api/v1/calls", `{"kind":"llm.delete_response","args":{"id":"ID"}}`, "", 0}, // the outcome of the call says so
+	{"response", "POST", "/api/v1/calls", `{"kind":"llm.delete_response","args":{"id":"ID"}}`, "", 0}, // the error is in the outcome of the call
 	{"call", "POST", "/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":"see ID"}}`, "", 200},  // text that happens to be an id
 	{"call", "POST", "/v1/chat/completions", `{"model":"demo/echo","messages":[{"role":"user","content":"what came of ID?"}]}`, "", 200},
 	{"", "GET", "/api/v1/events?from=1", "", "", 200},

@@ -92,7 +92,7 @@ func TestSuspendedFlood(t *testing.T) {
 	}
 }
 
-// times are the quantiles of the times of calls.
+// times holds quantiles of the durations of calls.
 type times struct{ median, p99 time.Duration }
 
 func (x times) String() string {

@@ -81,8 +81,9 @@ func TestTenants(t *testing.T) {
 	})
 }
 
-// TestTenantsCompose is TestTenants on compose, with two containers of each service that
-// may have more than one, but for the vault-broker, which has one if it stores secrets in a file.
+// TestTenantsCompose makes the checks of TestTenants on compose, with two containers of each
+// service that may have several, except the vault-broker, which can have only one if it stores
+// secrets in a file.
 func TestTenantsCompose(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
 	var two []string
@@ -105,8 +106,8 @@ func TestTenantsCompose(t *testing.T) {
 	})
 }
 
-// tenants is the test that TestTenants runs on a mesh. restart starts every process of
-// the mesh again. hold is passed to suspension.
+// tenants makes the checks of TestTenants on a mesh. restart starts every process of the
+// mesh again. hold is passed to suspension.
 func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release func())) {
 	m.WaitReady()
 	createTenants(t, m)

@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 )
 
-// vaultConfig returns the section of the vault-broker that stores values in the server, with
-// a login of AppRole.
+// vaultConfig returns the part of a configuration file with which the vault-broker stores
+// values in the server, and logs in with AppRole.
 func vaultConfig(t *testing.T, v *vaulttest.Server) string {
 	t.Helper()
 	v.WritePolicy(vaulttest.Policy)
@@ -38,8 +38,8 @@ func secretLength(t *testing.T, m *harness.Mesh) (status int, body string) {
 	return r.Status, string(r.Body)
 }
 
-// TestVault shows that with Vault behind the broker a secret is stored in Vault alone and
-// reaches a tool, that secrets written with Vault's own tools reach it too, that calls
+// TestVault shows that with Vault as the broker's store a secret is stored in Vault alone
+// and reaches a tool, that secrets written with Vault's own tools reach it too, that calls
 // while Vault is sealed or down fail with a typed error or wait for it, and that secrets
 // and content keys survive restarts of the mesh and of Vault.
 func TestVault(t *testing.T) {
@@ -94,7 +94,7 @@ func TestVault(t *testing.T) {
 			v.Unseal()
 			wg.Wait()
 
-			// One that waits in vain fails with a code that names the state.
+			// A call that waits too long fails with a code that names Vault's state.
 			v.Seal()
 			if status, body := secretLength(t, m); status == http.StatusOK || !strings.Contains(body, "vault_sealed") {
 				t.Errorf("a call while Vault is sealed: %d %s", status, body)
@@ -132,8 +132,9 @@ func TestVault(t *testing.T) {
 	}
 }
 
-// TestVaultBrokers shows that two brokers share Vault: both run, and while one is
-// killed calls that use secrets go on, with two session-runners.
+// TestVaultBrokers shows, with two session-runners, that two brokers can share a Vault,
+// and that calls that use secrets succeed while one of the brokers is killed, and
+// afterwards.
 func TestVaultBrokers(t *testing.T) {
 	v := vaulttest.Start(t, vaulttest.Options{})
 	m := harness.Processes(t, harness.Options{Config: vaultConfig(t, v)})

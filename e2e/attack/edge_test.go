@@ -98,7 +98,7 @@ var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Me
 	probe := mint(t, m, "probe-121", "health:read")
 	var slow sync.WaitGroup
 	defer slow.Wait()
-	// late sends no body, and wants the response to a body that does not arrive in time.
+	// late sends a request without its body, and checks that the response has the status 408.
 	late := func(path, token string) {
 		c := head(t, m, "POST", path, token, 1000, "")
 		slow.Go(func() {

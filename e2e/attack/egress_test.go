@@ -85,7 +85,7 @@ func TestEgressEscapes(t *testing.T) {
 			m := start(t, o)
 			permitAll(t, m)
 			w.Dials = []string{"unix " + m.Dir + "/egress"}
-			// In one call, the second request has the connection of the first one, to the address
+			// In one call, the second request uses the connection of the first one, to the address
 			// that was checked. The next call resolves the name again.
 			w.Raw = append(blocked, harness.Raw{Text: at("rebound"), Want: "page"}, harness.Raw{Text: at("rebound"), Want: "page"})
 			w.Try(t, m, "process")

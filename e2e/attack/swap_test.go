@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// swapped lists packs of every tier, of the tier process a program and a script, that
-// packFolder writes into the folder of packs before the mesh starts.
+// swapped lists the packs that packFolder writes into the folder of packs before the mesh
+// starts: one of each tier, and for the tier process both a program and a script.
 var swapped = []struct{ name, file, tier string }{
 	{"swap-binary", "swap-binary", "process"},
 	{"swap-script", "swap-script", "process"},

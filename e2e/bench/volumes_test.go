@@ -72,7 +72,7 @@ type ledgerServer struct {
 	js  jetstream.JetStream
 }
 
-// startServer starts a server, which the end of the test stops.
+// startServer starts a server that is stopped at the end of the test.
 func startServer(t *testing.T) *ledgerServer {
 	dir, addr := t.TempDir(), ports.Free(t)
 	conf := filepath.Join(dir, "nats.conf")

@@ -45,7 +45,7 @@ type route struct {
 	ops     map[string]any // by method in lower case
 }
 
-// Checked returns the document of a mesh, with a proxy before its gateway. The test
+// Checked returns the document of a mesh, with a proxy in front of its gateway. The test
 // fails for each exchange through the proxy that uses an operation of the document and
 // does not conform to it. If a request fails, only its response is checked.
 func Checked(t testing.TB, m *Mesh) *Document {

@@ -78,7 +78,8 @@ func (w *WaysOut) requests() []Raw {
 	), w.Raw...)
 }
 
-// Try makes the attempts in a tier, and fails the test if one leads to more than it should.
+// Try makes the attempts in a tier, and fails the test if one has another result than
+// expected.
 func (w *WaysOut) Try(t *testing.T, m *Mesh, tier string) {
 	t.Helper()
 	raw := w.requests()

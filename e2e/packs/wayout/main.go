@@ -1,6 +1,6 @@
 // Command wayout is a pack that tries to leave its sandbox through the network: with raw
 // requests to the proxy, past it, and through the sockets and descriptors that it finds. It
-// returns what each attempt led to.
+// returns the result of each attempt.
 package main
 
 import (
