@@ -12,9 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestArchive shows that the ledger can be archived in sealed segments, from the mesh
-// and from its mirror, that the archive is extended as the ledger grows, and that
-// removed and exchanged segments and changes of the index are detected.
+// TestArchive shows that the ledger can be archived in sealed segments, from the mesh and
+// from its mirror, that the archive is extended as the ledger grows, but not with another
+// size of segments, and that removed and exchanged segments and changes of the index are
+// detected.
 func TestArchive(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true, Mirror: true})
 	calls := func(n int) {

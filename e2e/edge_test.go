@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// post sends a request with exactly this body to the mesh or to a provider. It returns
-// the response, whose body is closed at the end of the test, or nil if the request
-// failed because ctx was cancelled.
+// post sends a request with exactly this body to the mesh or to a provider. It returns the
+// response, whose body is closed at the end of the test, or nil if the request failed and
+// ctx is done.
 func post(ctx context.Context, t *testing.T, url string, header map[string]string, body string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
@@ -96,7 +96,8 @@ func eventually(t *testing.T, what string, within time.Duration, ok func() bool)
 }
 
 // TestFidelity sends the same requests directly and through the mesh, and compares the
-// bytes that the provider and the caller receive in both cases.
+// bytes that the provider and the caller receive in both cases. It also checks that
+// ambiguous and incomplete requests are rejected.
 func TestFidelity(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

@@ -137,7 +137,8 @@ func (a *agent) install(t *testing.T, client string, more ...string) {
 
 // TestHooksOfClaudeCode shows that policy decides on every tool call of Claude Code before
 // the tool runs, and that each call has a receipt: an allowed command runs; a denied one
-// does not, and the reason is its result. The receipts form a chain that verifies.
+// does not, and the reason is its result. The receipts form a chain that verifies. The
+// removal of the hooks restores the settings file.
 func TestHooksOfClaudeCode(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	activateCoding(t, m, "guard")
@@ -178,7 +179,7 @@ func TestHooksOfClaudeCode(t *testing.T) {
 	}
 }
 
-// acting returns the calls that are not events of a session.
+// acting returns the calls except those of the kind client.session.
 func acting(calls []hooked) []hooked {
 	return slices.DeleteFunc(slices.Clone(calls), func(c hooked) bool { return c.Kind == "client.session" })
 }

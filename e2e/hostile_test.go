@@ -178,8 +178,8 @@ func TestForgedIntents(t *testing.T) {
 }
 
 // TestIdempotency shows that a retry with the same idempotency key does not execute the
-// call again, even if both requests are concurrent, and that other arguments with the
-// same key are rejected.
+// call again, even if both requests are concurrent, and that other arguments with the same
+// key are rejected. A retry of a denied call is decided again.
 func TestIdempotency(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	do := func(key, body string) *harness.Response {

@@ -262,10 +262,10 @@ func checkReceipt(t *testing.T, m *harness.Mesh, meta mcp.Meta, kind string) {
 }
 
 // TestFederationFaults shows, on one process and with one process per service and two
-// mcp-routers, that a name which another server uses is refused with an error that
-// names both servers, that a call of a changed tool is denied, that the servers can be
-// used after a restart of one mcp-router, and that a call to a server that has ended
-// fails with a typed error within ten seconds.
+// mcp-routers, that a name which another server uses is refused with an error that names
+// both servers, that a call of a changed tool is denied, that the servers can be used
+// after a restart of one mcp-router, that a call to a server that has ended fails with a
+// typed error within ten seconds, and that a server cannot be called after its removal.
 func TestFederationFaults(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -83,9 +83,9 @@ func taskUntil(t *testing.T, m *harness.Mesh, id string, not ...string) map[stri
 	}
 }
 
-// TestTasks shows that tasks are calls: they survive the restart of the gateway, take their
-// input in rounds, end when they are cancelled, have receipts, and are found by their actor
-// only.
+// TestTasks shows that tasks are calls: they take their input in rounds, end when they are
+// cancelled, have receipts, and are found by their actor only. With one process per
+// service, they survive a restart of the gateway.
 func TestTasks(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,9 @@ import (
 )
 
 // TestVirtualKeys shows that the models, the scopes, the rate, the budget, the lifetime
-// and the revocation of a virtual key are enforced, and that no file of the mesh
-// contains the key's value or a provider's key.
+// and the revocation of a virtual key are enforced, that its spend is listed by key and
+// model and by tag, and that no file of the mesh contains the key's value or a provider's
+// key.
 func TestVirtualKeys(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
 	for name, start := range harness.Topologies {

@@ -16,8 +16,8 @@ import (
 
 // TestPipelineKilled kills both instances of work while each of eight runs waits in a
 // different one of its eight steps, approves the steps while no instance runs, and checks
-// that every run then continues to its end: each step was called once, and the ledger of
-// the run verifies.
+// that every run then continues to its end: each step was called once, and the evidence of
+// one of the runs verifies.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()
 	m := harness.Processes(t, harness.Options{})

@@ -429,7 +429,8 @@ func (l *loaded) restart(t *testing.T, dir string) {
 
 // TestPowerProcesses shows, with a NATS server of its own in durability mode "power", that
 // calls are answered, also after the server was killed and started again, and that they
-// fail with 503 from the first failed sync until the server is started again.
+// fail with 503 from the first failed sync until the server is started again. A server
+// with a failed sync must end with an error.
 func TestPowerProcesses(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true, Power: true})
 	call := func(want int) {

@@ -13,9 +13,10 @@ import (
 )
 
 // TestCrashReplicated kills the leader of the ledger's stream twice, and then all three
-// servers, under load and on a ledger with a long history. It checks that no
-// acknowledged call is lost and that, while a new leader is elected, calls that have not
-// started fail with 503 and Retry-After within about two seconds.
+// servers, under load and on a ledger with a long history. It checks that no acknowledged
+// call is lost and that, while a new leader is elected, calls that have not started fail
+// with 503 and Retry-After within about two seconds. Afterwards the mesh must pass the
+// conformance run of level L3.
 func TestCrashReplicated(t *testing.T) {
 	c := crashOn(t, harness.Cluster)
 	ctx, stop := context.WithCancel(t.Context())

@@ -267,8 +267,9 @@ func TestSnapshotOfLostTail(t *testing.T) {
 	replays(t, m)
 }
 
-// TestSnapshotOfRevokedKey shows that a snapshot is refused once the key that signed it
-// is revoked, and that the snapshots of other services are still used.
+// TestSnapshotOfRevokedKey shows that a service does not use a snapshot, and audit rejects
+// it, once the key that signed it is revoked, and that the snapshots of other services are
+// still used.
 func TestSnapshotOfRevokedKey(t *testing.T) {
 	o := harness.Options{Noop: true, Dir: t.TempDir()}
 	m := harness.Processes(t, o)

@@ -425,7 +425,8 @@ func (g *inputGenerator) unused() (out []string) {
 }
 
 // TestInputGenerator shows that the generator reports an input that no table has, by its
-// operation, and that it makes a request for each input that names an id.
+// operation, and that it makes a request, or the arguments of a query, for each input that
+// names an id.
 func TestInputGenerator(t *testing.T) {
 	var doc document
 	err := json.Unmarshal([]byte(`{"paths":{"/api/v1/calls/{id}":{"get":{"operationId":"getCall","parameters":[{"in":"path","name":"id","required":true},{"in":"query","name":"session"}]}},

@@ -10,10 +10,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestTimingOfForeignIDs shows that the time of a response does not tell an id of another
-// tenant from an id that never existed: the medians of 1,000 requests each differ by less
-// than 10 percent. The requests alternate, so that both are sent under the same load; a
-// difference must occur in each of three rounds to count.
+// TestTimingOfForeignIDs shows that the times of responses do not distinguish an id of
+// another tenant from an id that never existed: the medians of 1,000 requests each differ
+// by less than 10 percent in at least one of three rounds. The requests alternate, so that
+// both are sent under the same load.
 func TestTimingOfForeignIDs(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	cli(t, m, "tenant", "create", "acme/shop/prod", "--admin", "ann")

@@ -26,9 +26,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestFork shows that a witness detects a log with two histories, a log that shrinks,
-// and another log in place of the first, and that it stores both signed checkpoints as
-// proof. The checkpoints have audit's own signature: audit is the attacker.
+// TestFork shows that a witness detects a log with two histories, a log that shrinks, and
+// another log in place of the first, and that it stores both signed checkpoints as proof.
+// The checkpoints have audit's own signature: audit is the attacker. A checkpoint with an
+// invalid signature is rejected, but not as a fork.
 func TestFork(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	for range 3 {

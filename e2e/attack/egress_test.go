@@ -54,12 +54,13 @@ func (s *site) reached() []string {
 	return append([]string{}, s.paths...)
 }
 
-// TestEgressEscapes shows in tier process, on one process and on one process per service, that a program reaches what its rules permit and nothing else: not by
-// other spellings of an address, not a special address that a rule names, not by a name that
-// resolves to one, at once or later (DNS rebinding), not by a redirect, not by requests that
-// servers read in different ways, not with another server name (SNI) than that of its tunnel,
-// not past the proxy, and not through a socket or descriptor of another call.
-// TestEgressEscapesContainer shows it in tier container, and TestComposeConfigured on compose.
+// TestEgressEscapes shows in tier process, on one process and on one process per service, that a
+// program reaches what its rules permit and nothing else: not by other spellings of an address,
+// not a special address that a rule names, not by a name that resolves to one, at once or later
+// (DNS rebinding), not by a redirect, not by requests that servers read in different ways, not
+// with another server name (SNI) than that of its tunnel, not past the proxy, and not through a
+// socket or descriptor of another call. TestEgressEscapesContainer makes those attempts that need
+// no DNS server in tier container, and TestComposeConfigured makes them on compose.
 func TestEgressEscapes(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +130,8 @@ func permitAll(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// TestEgressEscapesContainer is TestEgressEscapes in tier container.
+// TestEgressEscapesContainer makes the attempts of TestEgressEscapes that need no DNS server
+// in tier container, on one process.
 func TestEgressEscapesContainer(t *testing.T) {
 	open := newSite(t, "127.0.0.2:0", false)
 	_, port, _ := net.SplitHostPort(open.Listener.Addr().String())

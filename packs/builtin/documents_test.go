@@ -67,7 +67,8 @@ func archive(t *testing.T, files map[string]string) string {
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// TestBombs shows that small files which unpack to much data are refused.
+// TestBombs shows that small files which unpack to much data are refused, and so is a
+// picture whose requested size is too large.
 func TestBombs(t *testing.T) {
 	zeros := strings.Repeat("0", 65<<20)
 	for name, c := range map[string]struct{ pack, input string }{
@@ -84,7 +85,9 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestDocuments parses documents of each format.
+// TestDocuments parses documents of several formats, among them a PDF that slides.render has
+// made. It checks that slides.render warns of a slide that is too long, and that its HTML
+// has no scripts.
 func TestDocuments(t *testing.T) {
 	const word = `<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>
 <w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Tides</w:t></w:r></w:p>

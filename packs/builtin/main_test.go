@@ -102,8 +102,9 @@ func run(t *testing.T, name, input string) (out map[string]any, failure *pack.Er
 // elsewhere holds the packs whose tests with a real server are beside their code.
 var elsewhere = map[string]bool{"sql.server.query": true} // TestPostgres
 
-// TestPacks runs every pack of the program against local servers and documents. A pack
-// without a case fails the test.
+// TestPacks runs every pack of the program, except those in elsewhere, against local
+// servers and documents. A pack without a case fails the test. It also checks that one
+// message is sent.
 func TestPacks(t *testing.T) {
 	database := exampleOf(t, "sql.query")["database_b64"].(string)
 	const gh = `"repo":"octo/harbor","_secrets":{"github-token":"gh-token"}`

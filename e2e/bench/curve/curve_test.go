@@ -33,8 +33,8 @@ var pictures = map[string]Picture{
 	"stored-events.svg":   {Title: "Stored", Unit: "MiB", Sessions: 1000, Measures: []string{"stored in NATS", "stored in audit's folder"}},
 }
 
-// TestPictures checks that the pictures of docs/performance.md are drawn from the points
-// in growth.json. With -update it writes them.
+// TestPictures checks that the pictures are drawn from the points in growth.json, and that
+// docs/performance.md shows them. With -update it writes the pictures.
 func TestPictures(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(folder, "growth.json"))
 	if err != nil {

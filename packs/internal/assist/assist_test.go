@@ -65,8 +65,10 @@ func failed(t *testing.T, err error, code, message string) {
 	}
 }
 
-// TestRoute checks the recommendation, the removal of alternatives that are no tools of
-// the mesh, and their maximum of three.
+// TestRoute checks the output for several texts of the model, with alternatives that are
+// no tools of the mesh removed. It also checks that the request to the model names the
+// model and contains the tools, the intent and the context, and that its body does not
+// contain the virtual key.
 func TestRoute(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"recommendation":{"tool":"git.show","suggested_inputs":{"rev":"HEAD"},"why":"it shows one"},"alternatives":[{"tool":"git.log"},{"tool":"rm"}],"model":"another"}`: `{"recommendation":{"tool":"git.show","suggested_inputs":{"rev":"HEAD"},"why":"it shows one"},"alternatives":[{"tool":"git.log","suggested_inputs":{},"why":""}],"gap":"","model":"demo/echo"}`,
@@ -105,7 +107,8 @@ func TestPlan(t *testing.T) {
 }
 
 // TestRefused checks that a text of the model that names other tools, is no JSON or has
-// too many steps fails, and that the maximum of steps does not.
+// too many steps results in an error, that the maximum of steps does not, and that an
+// error is returned if the mesh's URL is not set.
 func TestRefused(t *testing.T) {
 	step := `{"tool":"git.log","args":{}},`
 	steps := func(n int) string { return `{"steps":[` + strings.TrimSuffix(strings.Repeat(step, n), ",") + `]}` }

@@ -32,8 +32,9 @@ func TestIsHTML(t *testing.T) {
 	}
 }
 
-// TestTable checks that every row of a table has the same number of cells, and that line
-// breaks and vertical bars in cells end neither a row nor a cell.
+// TestTable checks that every row of a table has the same number of cells, that line
+// breaks and vertical bars in cells end neither a row nor a cell, and that nothing is
+// written for a table without cells.
 func TestTable(t *testing.T) {
 	var out strings.Builder
 	writeTable(&out, [][]string{{"a", "b|c"}, {"1"}, {"2", "3\r\n4"}})

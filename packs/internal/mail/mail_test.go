@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// TestSend sends a message to a local server without TLS, with STARTTLS and with TLS.
+// TestSend sends a message to a local server without TLS, with STARTTLS and with TLS. The
+// message must not name the hidden recipients.
 func TestSend(t *testing.T) {
 	t.Setenv("MAIL_FROM", "Harbour <harbour@mail.test>")
 	for scheme, encrypted := range map[string]bool{"smtp+plain": false, "smtp": true, "smtps": true} {
@@ -35,8 +36,9 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestFailures checks the code and the pointer of each failure, and that no password is in
-// a message.
+// TestFailures checks the code and the pointer of each failure, that no error message
+// contains the password, and that nothing is sent to a server without TLS or with an
+// untrusted certificate.
 func TestFailures(t *testing.T) {
 	s, addr := mailtest.Start(t, false, true)
 	plain, plainAddr := mailtest.Start(t, false, false)

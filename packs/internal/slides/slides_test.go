@@ -19,8 +19,9 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestRenderRemovesScripts checks that HTML, and links that would run scripts, are not in
-// the page, and that the title is escaped.
+// TestRenderRemovesScripts checks that the page has no script elements or links that would
+// run scripts, that the title is escaped, and that the page has a section for each slide
+// and a content security policy.
 func TestRenderRemovesScripts(t *testing.T) {
 	out, err := Render(t.Context(), Input{Markdown: "# a\n<script>alert(1)</script>\n[x](javascript:alert(2))\n---\n# b", Format: "html", Title: "<b>"})
 	if err != nil {

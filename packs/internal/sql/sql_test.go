@@ -40,7 +40,8 @@ INSERT INTO tides VALUES ('Monday', 3.5, x'ff00', 9007199254740993), ('Tuesday',
 }
 
 // TestSQLite reads a file in both journal modes, and shows that no statement writes it,
-// attaches a file or runs for ever.
+// attaches a file or runs for ever, that the number of rows is limited, and that an
+// invalid file is an error.
 func TestSQLite(t *testing.T) {
 	for _, journal := range []string{"DELETE", "WAL"} {
 		out, err := QueryFile(t.Context(), Input{Database: database(t, journal), Query: "-- all\nSELECT * FROM tides WHERE height > ? ORDER BY day", Args: []any{float64(1)}})
@@ -200,7 +201,8 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
-// TestServerConfig checks which addresses are used.
+// TestServerConfig checks that the connection to a server uses TLS with verification and has
+// no fallbacks, and that invalid addresses are errors.
 func TestServerConfig(t *testing.T) {
 	conf, err := serverConfig("postgres://reader@db.test/tides", "p")
 	if err != nil || conf.TLSConfig == nil || conf.TLSConfig.InsecureSkipVerify || conf.TLSConfig.ServerName != "db.test" || conf.Password != "p" || len(conf.Fallbacks) != 0 {

@@ -118,9 +118,9 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestAddRefused checks that an archive is not changed by a checkpoint over fewer events,
-// by another size of segments, by a ledger that returns other events, or fewer or more,
-// and by one that fails.
+// TestAddRefused checks that an archive is not changed by an invalid checkpoint or one
+// over fewer events, by another or an invalid size of segments, or by a ledger that
+// returns other events, fewer or more events, an incomplete line, or an error.
 func TestAddRefused(t *testing.T) {
 	all, other := events(10), append(events(5), "x", "x", "x", "x", "x")
 	dir := t.TempDir()

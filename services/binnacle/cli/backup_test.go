@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// TestBackupKeys shows that backup and restore open a stopped mesh with the keys that
-// --keys names.
+// TestBackupKeys shows that a stopped mesh is opened with the keys in the folder that the
+// option keys names.
 func TestBackupKeys(t *testing.T) {
 	dir := t.TempDir()
 	o := backupOptions{keys: filepath.Join(dir, "elsewhere")}

@@ -35,7 +35,8 @@ func (o *ordered[T]) add(stop <-chan struct{}, f func() T) bool {
 	}
 }
 
-// close ends the adding. It does not wait for functions that were added.
+// close must be called after the last call of add. It does not wait for functions that were
+// added.
 func (o *ordered[T]) close() {
 	close(o.results)
 	close(o.work)

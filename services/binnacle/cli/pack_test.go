@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPackNew writes a pack in each language, which is valid, and runs the one in Go. A
-// file that exists is not replaced.
+// TestPackNew writes a pack in each language, which `pack validate` lists, and runs the
+// one in Go. A file that exists is not replaced, and an invalid manifest is an error.
 func TestPackNew(t *testing.T) {
 	dir := t.TempDir()
 	lock := ""

@@ -19,8 +19,8 @@ import (
 
 // TestTokenTenant shows that tokens are minted for the original tenant of the ring in DATA
 // unless --tenant names another, that the administrator's token has every scope except the
-// operators', that the operator's has every scope in the cell's tenant, and that "init"
-// does not change the original tenant of a mesh.
+// operators', that the operator's has every scope in the cell's tenant, that "init" does
+// not change the original tenant of a mesh, and that no token is minted without the keys.
 func TestTokenTenant(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()

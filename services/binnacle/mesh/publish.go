@@ -230,8 +230,8 @@ func (have recordedKeys) lacks(k *contract.TrustKey) bool {
 	return !known || k.Revoked && !old.revoked
 }
 
-// publish records a key, or its revocation, in the tenant of its document, unless lacks
-// returns false for the document. A misplaced document is not recorded but logged.
+// publish records a key, or its revocation, in the tenant of its document if have and the
+// ledger lack it. A misplaced document is logged instead.
 func (have recordedKeys) publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey, misplaced bool) error {
 	if !have.lacks(k) {
 		return nil

@@ -42,7 +42,7 @@ func subjects(t *testing.T, c *bus.Conn) map[string]int {
 
 // TestPublishByTenant shows that the documents of a ring are recorded once, in their own
 // tenants, and that a document for a tenant that does not exist is recorded when policy
-// has created the tenant.
+// has created the tenant. A revocation is recorded once, too.
 func TestPublishByTenant(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	c := b.Connect(t, "provision")

@@ -169,7 +169,9 @@ func TestScraped(t *testing.T) {
 
 // TestComposeNetworks checks that, according to docker-compose.yaml, only the egress-broker,
 // the gateway, the llm-router, the mcp-router and the balancer, which publishes the port, are
-// on a network with a way out, and that no container has the network of the host.
+// on a network with a way out, that no container has the network of the host, that the host
+// has no address on an internal network, and that only the vault-broker is on the network of
+// Vault.
 func TestComposeNetworks(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestCheckPacks checks the manifests of the built-in packs, with another program, and a
-// folder with an invalid one.
+// TestCheckPacks checks the manifests of the built-in packs, with another program. It also
+// checks the problems of an invalid example, of a program with a reserved name, and of a
+// folder that does not exist.
 func TestCheckPacks(t *testing.T) {
 	dir := t.TempDir()
 	files, err := filepath.Glob("../../../packs/manifests/*.pack.yaml")

@@ -86,9 +86,9 @@ func (q *queue) enter(ctx context.Context, tenant, actor string, waits func(posi
 	return func() { q.gate.Leave(); gone() }, nil
 }
 
-// admit reports whether a call of a tenant may wait, and counts it. q.mu must be held.
+// admit reports whether a call of a tenant may wait, and counts it if so. q.mu must be held.
 func (q *queue) admit(tenant string) bool {
-	most := max(int64(q.max), 2) // with one place, a tenant may have it
+	most := max(int64(q.max), 2) // a tenant may use the only place of a queue
 	return q.max > 0 && q.room.Of(tenant) < most/2 && q.room.Take(tenant, 1, most)
 }
 

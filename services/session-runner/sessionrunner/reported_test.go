@@ -8,8 +8,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 )
 
-// TestReported checks the errors that a failed program reports, and that other documents,
-// and codes that are not those of programs, are ignored.
+// TestReported checks the errors that a failed program reports, with secrets redacted.
+// Other documents, documents that are too large, and codes that programs must not use are
+// ignored.
 func TestReported(t *testing.T) {
 	red := (*redact.Redactor)(nil).With("k", "s3cretvalue")
 	for in, want := range map[string]string{

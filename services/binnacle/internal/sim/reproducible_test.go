@@ -22,8 +22,8 @@ const (
 	share    = 20
 )
 
-// TestReproducible checks that each seed produces the same transcript in two processes,
-// in at least one of a few attempts.
+// TestReproducible checks that each seed produces the same transcript in two processes, in
+// at least one of a few attempts, and that few seeds need more than one attempt.
 func TestReproducible(t *testing.T) {
 	seeds := []uint64{}
 	for i := range uint64(*countFlag) {

@@ -79,8 +79,8 @@ func script(t *testing.T, text string) *program.Program {
 }
 
 // TestImages checks that a script runs with the interpreter of its image, in cold and in
-// prepared containers, that an image which is missing is an error before anything runs,
-// and what Import, Images and GC do.
+// prepared containers, that a missing image and an interpreter that the image lacks are
+// errors, and what Import, Images and GC do.
 func TestImages(t *testing.T) {
 	d, interpreter := startDaemon(t), probe(t)
 	r := d.open(t, 2)

@@ -39,7 +39,7 @@ func client(t *testing.T, in string, p *forwardtest.Proxy) sandbox.Spec {
 
 // TestEgress checks that a run in a cold or a prepared container reaches its own proxy and
 // nothing else, and that a run without egress reaches nothing, while another run uses its
-// proxy.
+// proxy. A run whose socket does not exist must fail.
 func TestEgress(t *testing.T) {
 	d := startDaemon(t)
 	for _, warm := range []int{0, 2} {

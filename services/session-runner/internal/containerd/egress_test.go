@@ -11,7 +11,8 @@ import (
 )
 
 // TestWayOut shows what a container for a run with egress has mounted: a folder and the
-// certificate authority, both read-only; and that egress needs an authority.
+// certificate authority, both read-only; that egress needs an authority; and for which
+// architectures there is a listener.
 func TestWayOut(t *testing.T) {
 	w := wayOut(filepath.Join(t.TempDir(), "w"))
 	if err := w.create(); err != nil {

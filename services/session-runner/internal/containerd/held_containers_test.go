@@ -113,9 +113,10 @@ func abandon(r *Runner) {
 	_ = r.client.Close()
 }
 
-// TestHeld shows that the commands of a held sandbox share its files and processes and
-// are limited, that input, exit codes, time limits and cancellations reach commands, that
-// ended processes do not accumulate, and that nothing is left after Remove.
+// TestHeld shows that the commands of a held sandbox share its files and processes and are
+// limited, that input, exit codes, time limits and cancellations reach commands, that
+// ended processes do not accumulate, that usage is measured, that a command that does not
+// exist is an error, and that nothing is left after Remove.
 func TestHeld(t *testing.T) {
 	d := startDaemon(t)
 	r, holder := d.holder(t)

@@ -16,10 +16,11 @@ import (
 )
 
 // TestMicroVM shows that runs of tier microvm are made by the configured runtime, which the
-// attestation names, cold and prepared; that a runtime that the host does not have, and
-// a run with a network, are refused as unavailable; and that nothing is left. The host of the
-// tests has no runtime with a kernel of its own, so the runtime is the shim of runc under
-// another name: the test shows the selection, and not the isolation of a virtual machine.
+// attestation names, cold and prepared; that a runtime that the host does not have, and a run
+// with a network, are refused as unavailable; that tier container can still be used; and that
+// nothing is left. The host of the tests has no runtime with a kernel of its own, so the
+// runtime is the shim of runc under another name: the test shows the selection, and not the
+// isolation of a virtual machine.
 func TestMicroVM(t *testing.T) {
 	shim, err := exec.LookPath("containerd-shim-runc-v2")
 	if err != nil {

@@ -96,8 +96,9 @@ func TestPoolDemand(t *testing.T) {
 	})
 }
 
-// TestPoolFull checks that the pool never holds more than its maximum, and that the
-// profile that was used last gets the place of one that was used earlier.
+// TestPoolFull checks that the pool never holds more than its maximum, that the profile
+// that was used last gets the place of one that was used earlier, and that close removes
+// all containers.
 func TestPoolFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := opened(2)

@@ -63,8 +63,8 @@ func sparse() []byte {
 }
 
 // TestUnpackedRoom shows that a layer is refused if its files have too many bytes, compressed
-// or as holes, if they are too many, or if it is padding without end, and that the layers of
-// an image share the room.
+// or as holes, if they are too many, or if it is padding without end or no tar archive, and
+// that the layers of an image share the room.
 func TestUnpackedRoom(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)

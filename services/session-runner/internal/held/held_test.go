@@ -170,7 +170,7 @@ func TestView(t *testing.T) {
 }
 
 // TestAdopt shows that one instance adopts a sandbox from its holder, that this is not a
-// use, and that a sandbox which has ended is not adopted.
+// use, that a sandbox which has ended is not adopted, and which sandboxes are open.
 func TestAdopt(t *testing.T) {
 	s := fold(created("t", "sb-1", "r-1", 0))
 	d := s.Adopt("r-1", "r-2")

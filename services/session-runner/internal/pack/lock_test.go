@@ -6,7 +6,7 @@ import (
 )
 
 // TestImages checks which images a manifest may name, and what the tool document then
-// contains.
+// contains, and that a lock file with an invalid digest is an error.
 func TestImages(t *testing.T) {
 	const one, two = "sha256:1111111111111111111111111111111111111111111111111111111111111111", "sha256:2222222222222222222222222222222222222222222222222222222222222222"
 	dir := t.TempDir()

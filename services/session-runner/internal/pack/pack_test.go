@@ -37,7 +37,8 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestEgress shows the rules of a manifest: the mode of a rule without one is terminate.
+// TestEgress shows that the rules of a manifest are read, with terminate as the mode of a
+// rule that names none, and that the error about an invalid host names the valid form.
 func TestEgress(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "p", "x", 0o755)

@@ -117,7 +117,7 @@ func TestHostile(t *testing.T) {
 
 // TestModules checks that files that are not WebAssembly modules do not run, that the
 // limits hold for modules with an endless loop or a large memory, and that a module with
-// an unknown import does not run.
+// an unknown import and a run with a network are refused.
 func TestModules(t *testing.T) {
 	r, err := Open(t.Context())
 	if err != nil {
