@@ -107,7 +107,8 @@ func (s *Scripted) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// block returns the content block of a step, or the one of the final text.
+// block returns the content block of a step, or that of the final text if step is negative,
+// and the reason for which the response stops.
 func (s *Scripted) block(step int) (block map[string]any, stop string) {
 	if step < 0 {
 		return map[string]any{"type": "text", "text": "finished"}, "end_turn"

@@ -37,7 +37,9 @@ type RouteOutput struct {
 	Model          string           `json:"model"`
 }
 
-// Route returns the tool that fits an intent best, and at most three others.
+// Route asks the model for the tool that fits an intent best, and returns it with at most
+// three alternatives. The tool is "" if none fits. A recommended tool that the mesh does not
+// have is an error.
 func Route(ctx context.Context, in Input) (RouteOutput, error) {
 	out := RouteOutput{Alternatives: []Recommendation{}, Model: in.Model}
 	tools, err := choose(ctx, in, `{"recommendation":{"tool":"","suggested_inputs":{},"why":""},"alternatives":[],"gap":""}`,
@@ -80,8 +82,9 @@ type PlanOutput struct {
 // maxSteps is the maximum number of steps of a plan.
 const maxSteps = 20
 
-// Plan returns the calls of tools, in order, that carry out an intent. It makes none of
-// them.
+// Plan asks the model for the calls of tools that carry out an intent, and returns them in
+// order. It makes none of them. More than maxSteps calls, or a tool that the mesh does not
+// have, are an error.
 func Plan(ctx context.Context, in Input) (PlanOutput, error) {
 	var out PlanOutput
 	tools, err := choose(ctx, in, `{"steps":[{"tool":"","args":{},"rationale":""}]}`,

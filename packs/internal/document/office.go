@@ -181,7 +181,7 @@ func (w *wordReader) paragraph() {
 	w.out.WriteString(text + "\n\n")
 }
 
-// value returns the attribute val of an element.
+// value returns the attribute val of an element, or "" if the element has none.
 func value(t xml.StartElement) string {
 	for _, a := range t.Attr {
 		if a.Name.Local == "val" {

@@ -154,7 +154,8 @@ func printToken(c *env, of func(dir string, ring *keyring.Ring) (string, error))
 	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
 }
 
-// openRing opens the ring of keys in the folder data and returns it with its tenant.
+// openRing opens the ring of keys in the folder data and returns it with its original
+// tenant.
 func openRing(data string) (*keyring.Ring, string, error) {
 	ring, err := keyring.Open(filepath.Join(data, "keys"))
 	if err != nil {

@@ -13,8 +13,9 @@ var gitEffects = map[string]string{
 	"clone": EffectNetwork, "fetch": EffectNetwork, "pull": EffectNetwork, "ls-remote": EffectNetwork, "remote": EffectNetwork, "push": EffectNetwork,
 }
 
-// git handles git: options that name programs are opaque, and a push that replaces or
-// deletes branches has an effect of its own.
+// git returns the effect of a git command. It notes subcommands and options that may run
+// programs as opaque, and the hosts of commands that use the network. The effect of a push
+// that replaces or deletes branches is EffectForcePush.
 func (s *scanner) git(c *Command, _ string) string {
 	sub, args := s.gitSubcommand(c.Args)
 	effect, known := gitEffects[sub]

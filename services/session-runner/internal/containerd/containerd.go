@@ -1,6 +1,6 @@
-// Package containerd implements the tier "container": each run has its own container,
-// which is created before the run and deleted after it. No other package imports the
-// containerd client.
+// Package containerd implements the tiers "container" and "microvm", in which each run has
+// its own container that is deleted after the run, and held sandboxes, whose containers
+// exist across calls. No other package imports the containerd client.
 package containerd
 
 import (

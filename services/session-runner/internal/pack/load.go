@@ -30,9 +30,9 @@ type sealedKey struct {
 	image bool
 }
 
-// namedRE matches the name of a pack whose manifest names its program: two or more parts
-// of lower-case letters, digits, underscores and hyphens. Neither the name nor its first part may be one
-// of reserved.
+// namedRE matches the name of a pack whose manifest names its program: two or more parts of
+// lower-case letters, digits, underscores and hyphens. Neither the name nor its first part may be
+// in reserved.
 var (
 	namedRE   = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)+$`)
 	programRE = regexp.MustCompile(`(?m)^program:`)
