@@ -95,12 +95,12 @@ default_tools_approval_mode = "approve"
 		home := t.TempDir()
 		conf, err := json.Marshal(map[string]any{"provider": map[string]any{"binnacle": map[string]any{"npm": "@ai-sdk/openai-compatible", "name": "binnacle",
 			"options": map[string]string{"baseURL": url + "/v1", "apiKey": "{env:BINNACLE_TOKEN}"}, "models": map[string]any{"openai/opencode-agent": map[string]any{}}}},
-			"mcp":        map[string]any{"binnacle": map[string]any{"type": "remote", "url": url + "/mcp", "enabled": true, "oauth": false, "headers": map[string]string{"Authorization": "Bearer {env:BINNACLE_TOKEN}"}}},
 			"autoupdate": false, "share": "disabled", "permission": "allow"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		write(filepath.Join(home, "work/opencode.json"), string(conf))
+		run(t, home, nil, harness.Bin(t, "binnacle"), "mcp", "config", "opencode", "--project", ".", "--write", "--addr", m.Addr)
 		check(t, "openai/opencode-agent", run(t, home, []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}, filepath.Join(dir, "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "binnacle/openai/opencode-agent", prompt))
 	})
 	t.Run("claude", func(t *testing.T) {

@@ -56,6 +56,7 @@ var howtos = map[string]howto{
 	"login.md":         {setup: withMesh(harness.Options{})},
 	"judge.md":         {notRun: 0, setup: withProvider},
 	"packs.md":         {notRun: 3, setup: withMesh(harness.Options{})},
+	"mcp.md":           {setup: withServer},
 	"monitor.md":       {notRun: 1, setup: alone},
 	"llm.md":           {notRun: 0, setup: withProvider},
 	"processes.md":     {notRun: 0, setup: alone},
@@ -309,6 +310,14 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 		}
 		return []string{"BINNACLE_ADDR=" + m.Addr, "PACKS=" + filepath.Join(harness.Root(), "bin/packs")}, []string{"127.0.0.1:8080", m.Addr}
 	}
+}
+
+// withServer is the setup for pages that require a running mesh, and an MCP server at
+// 127.0.0.1:9000.
+func withServer(t *testing.T, work string) ([]string, []string) {
+	up := newUpstream(t, "127.0.0.1:0", "127.0.0.1")
+	env, replace := withMesh(harness.Options{})(t, work)
+	return append(env, "XDG_STATE_HOME="+filepath.Join(work, "state")), append(replace, "127.0.0.1:9000", up.host)
 }
 
 // alone is the setup for pages that start a mesh themselves: the ports that the pages

@@ -3,6 +3,7 @@ module github.com/binnacle-mesh/binnacle/services/binnacle
 go 1.26.0
 
 require (
+	github.com/BurntSushi/toml v1.6.0
 	github.com/nats-io/nkeys v0.4.16
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10

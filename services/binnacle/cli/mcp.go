@@ -37,7 +37,7 @@ Standard output carries MCP, whatever the flags.`,
 		Use:     "mcp COMMAND",
 		Short:   "Serve MCP on standard input and output; manage the MCP servers of the mesh",
 		Example: "  binnacle mcp serve\n  binnacle mcp add github https://mcp.example/mcp\n  binnacle mcp list",
-	}, append(serverCmds(c), serve)...)
+	}, append(serverCmds(c), newMCPInspectCmd(c), newMCPConfigCmd(c), serve)...)
 }
 
 // serveMCP runs an MCP server that has no tools of its own. It forwards requests for the

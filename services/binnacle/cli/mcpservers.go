@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,19 +25,20 @@ type serverOptions struct {
 func serverCmds(c *env) []*cobra.Command {
 	var o serverOptions
 	add := &cobra.Command{
-		Use:   "add NAME URL | --from FILE",
+		Use:   "add NAME URL | [NAME] --from FILE",
 		Short: "Add an MCP server to the mesh, or replace its settings",
 		Long: `Add an MCP server to the mesh, or replace its settings. Its tools are then offered as
 NAME.TOOL. The ceilings must permit the host of URL. With --from, the servers of a file
 are added that have a URL; FILE is the configuration of another client, with the member
-mcpServers. These commands are for operators of the mesh.`,
-		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add --from ~/.cursor/mcp.json",
+mcpServers, or a server.json of the official registry, whose server gets NAME or the last
+part of its name there. These commands are for operators of the mesh.`,
+		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
 		Args:              takes(0, 2),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, pos []string) error { return addServers(cmd.Context(), c, &o, pos) },
 	}
 	f := add.Flags()
-	f.StringVar(&o.from, "from", "", "`FILE` with the member mcpServers")
+	f.StringVar(&o.from, "from", "", "`FILE` with the member mcpServers, or a server.json")
 	f.StringVar(&o.class, "class", "", "effect `CLASS` of the tools, E0 to E4 (default E3)")
 	f.BoolVar(&o.bare, "bare", false, "offer the tools under the names that they have at the server")
 	f.BoolVar(&o.sse, "sse", false, "use the HTTP transport of protocol version 2024-11-05")
@@ -81,11 +80,11 @@ mcpServers. These commands are for operators of the mesh.`,
 // addServers adds one server, or those of a file.
 func addServers(ctx context.Context, c *env, o *serverOptions, pos []string) error {
 	c.operator = true
-	if o.from != "" && len(pos) == 0 {
-		return importServers(ctx, c, o)
-	}
-	if o.from != "" || len(pos) != 2 {
-		return fail(exitUsage, "mcp add requires NAME and URL, or --from FILE alone")
+	switch {
+	case o.from != "" && len(pos) < 2:
+		return importServers(ctx, c, o, append(pos, "")[0])
+	case o.from != "" || len(pos) != 2:
+		return fail(exitUsage, "mcp add requires NAME and URL, or --from FILE, which NAME may precede")
 	}
 	args, err := settings(o, pos[0], pos[1])
 	if err != nil {
@@ -121,45 +120,38 @@ func settings(o *serverOptions, name, url string) (map[string]any, error) {
 	return args, nil
 }
 
-// importServers adds the servers of a file. It leaves out and names those that have no
-// URL, because they are started as subprocesses, and, without --header, those that
-// have headers.
-func importServers(ctx context.Context, c *env, o *serverOptions) error {
+// importServers adds the servers of a file. It leaves out and names those that cannot be
+// added. If name is not empty, the file must have one server, which gets the name.
+func importServers(ctx context.Context, c *env, o *serverOptions, name string) error {
 	b, err := os.ReadFile(o.from)
 	if err != nil {
 		return fail(exitUsage, "%v", err)
 	}
-	var doc struct {
-		Servers map[string]struct {
-			URL     string            `json:"url"`
-			Type    string            `json:"type"`
-			Headers map[string]string `json:"headers"`
-		} `json:"mcpServers"`
+	servers, err := readServers(b)
+	if err != nil {
+		return fail(exitUsage, "%s: %v", o.from, err)
 	}
-	if err := json.Unmarshal(b, &doc); err != nil || len(doc.Servers) == 0 {
-		return fail(exitUsage, "%s: want a JSON object with servers in the member mcpServers", o.from)
+	if name != "" {
+		if len(servers) != 1 {
+			return fail(exitUsage, "%s has %d servers: leave NAME out, or name a file with one server", o.from, len(servers))
+		}
+		servers[0].name = name
 	}
-	var added []json.RawMessage
-	var left []string
-	for _, name := range slices.Sorted(maps.Keys(doc.Servers)) {
-		s := doc.Servers[name]
-		switch {
-		case s.URL == "":
-			left = append(left, name+" (started as a subprocess)")
-			continue
-		case len(s.Headers) > 0 && len(o.headers) == 0:
-			left = append(left, name+" (has headers: store their secrets in the vault and add it with --header)")
+	added, left := []json.RawMessage{}, []string{}
+	for _, s := range servers {
+		if reason := s.leaveOut(len(o.headers) > 0); reason != "" {
+			left = append(left, s.name+" ("+reason+")")
 			continue
 		}
 		own := *o
-		own.sse = own.sse || s.Type == "sse"
-		args, err := settings(&own, strings.ToLower(name), s.URL)
+		own.sse = own.sse || s.sse
+		args, err := settings(&own, s.name, s.url)
 		if err != nil {
 			return err
 		}
 		out, err := c.governed(ctx, "mcp.add", args)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		added = append(added, out)
 	}

@@ -291,10 +291,33 @@ type listedServer struct {
 
 // listedTool is what a server offers, in the output of mcp.list.
 type listedTool struct {
-	Kind        string `json:"kind"`
-	Description string `json:"description"`
-	Digest      string `json:"digest"`
-	Approved    bool   `json:"approved"` // whether it is the approved document in the tenant of the call
+	Kind        string   `json:"kind"`
+	Description string   `json:"description"`
+	Digest      string   `json:"digest"`
+	Pinned      string   `json:"pinned_digest"`       // of the approved document in the tenant of the call
+	Approved    bool     `json:"approved"`            // whether both digests are equal
+	Resources   []string `json:"resources,omitempty"` // URIs
+	Templates   []string `json:"templates,omitempty"` // URI templates
+}
+
+// listTool returns the description of a document in the output of mcp.list.
+func listTool(t *contract.Tool, tools catalog.Tools) listedTool {
+	digest := contract.Digest(t)
+	pinned, _ := tools.Approved(t.Kind)
+	o := mcpdoc.Of(t)
+	return listedTool{t.Kind, t.Description, digest, pinned, !tools.Drifted(t, digest), members(o.Resources, "uri"), members(o.Templates, "uriTemplate")}
+}
+
+// members returns the member with the name of each object that has it as a string.
+func members(objects []json.RawMessage, name string) (out []string) {
+	for _, raw := range objects {
+		var x map[string]json.RawMessage
+		var s string
+		if json.Unmarshal(raw, &x) == nil && json.Unmarshal(x[name], &s) == nil {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // list lists the servers.
@@ -315,8 +338,7 @@ func (s *Service) list(ctx context.Context, w *execute.Work) execute.Result {
 		offered := s.view.offered(cfg.Name)
 		for _, kind := range slices.Sorted(maps.Keys(offered)) {
 			t := offered[kind]
-			d := contract.Digest(&t)
-			x.Tools = append(x.Tools, listedTool{kind, t.Description, d, !tools.Drifted(&t, d)})
+			x.Tools = append(x.Tools, listTool(&t, tools))
 		}
 		out.Servers = append(out.Servers, x)
 	}

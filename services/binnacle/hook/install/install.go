@@ -4,23 +4,17 @@ package install
 
 import (
 	"bytes"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
-
-	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // Target is the configuration of one client, of a user or of a project.
@@ -69,12 +63,6 @@ func Clients() []string { return slices.Sorted(maps.Keys(layouts)) }
 //go:embed opencode.js
 var plugin string
 
-// Change is a change of a file that was computed and not made yet.
-type Change struct {
-	Path          string
-	Before, After []byte // nil = the file does not exist
-}
-
 // ErrUnknown is the error for a client without a layout.
 var ErrUnknown = errors.New("client is not known")
 
@@ -87,34 +75,6 @@ func (t *Target) layout() (layout, string, error) {
 		return l, filepath.Join(t.Project, l.project), nil
 	}
 	return l, filepath.Join(t.Home, l.user), nil
-}
-
-// record is what is needed to undo an installation.
-type record struct {
-	Existed   bool   `json:"existed"`
-	Original  []byte `json:"original,omitempty"`
-	Installed string `json:"installed_digest"`
-}
-
-func (t *Target) recordPath(path string) string {
-	return filepath.Join(t.State, "installed", digest([]byte(t.Client + "\x00" + path))[:32]+".json")
-}
-
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
-
-// read returns the bytes of a file, or nil if it does not exist.
-func read(path string) ([]byte, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil && b == nil {
-		b = []byte{}
-	}
-	return b, err
 }
 
 // Install computes the change that adds the hooks. Hooks of an earlier installation are
@@ -215,16 +175,13 @@ func (t *Target) Uninstall() (*Change, error) {
 		return nil, err
 	}
 	c := &Change{Path: path, Before: before, After: before}
-	rec, err := t.load(path)
+	rec, err := t.originals().load(path)
 	switch {
 	case err != nil:
 		return nil, err
 	case before == nil:
-	case rec != nil && digest(before) == rec.Installed:
-		c.After = nil
-		if rec.Existed {
-			c.After = append([]byte{}, rec.Original...)
-		}
+	case rec.restores(before):
+		c.After = rec.original()
 	case l.plugin && strings.Contains(string(before), "hook run"):
 		c.After = nil
 	case !l.plugin:
@@ -233,94 +190,18 @@ func (t *Target) Uninstall() (*Change, error) {
 	return c, err
 }
 
-func (t *Target) load(path string) (*record, error) {
-	b, err := read(t.recordPath(path))
-	if err != nil || b == nil {
-		return nil, err
-	}
-	var r record
-	return &r, json.Unmarshal(b, &r)
-}
+// originals returns the store of the files as they were before the hooks.
+func (t *Target) originals() originals { return originals{t.State, t.Client} }
 
 // Apply makes the change of Install (installed is true) or Uninstall. It fails if the file
 // has changed since the change was computed. The original of the first installation is
 // kept until the hooks are removed.
 func (t *Target) Apply(c *Change, installed bool) error {
-	now, err := read(c.Path)
-	if err != nil {
-		return err
+	strip := t.without
+	if layouts[t.Client].plugin {
+		strip = nil
 	}
-	if !bytes.Equal(now, c.Before) || (now == nil) != (c.Before == nil) {
-		return fmt.Errorf("%s has changed meanwhile; try again", c.Path)
-	}
-	if installed {
-		if err := t.remember(c); err != nil {
-			return err
-		}
-	}
-	if err := replace(c.Path, c.After); err != nil {
-		return err
-	}
-	if !installed {
-		if err := os.Remove(t.recordPath(c.Path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// remember stores the original of a file before its hooks are installed.
-func (t *Target) remember(c *Change) error {
-	old, err := t.load(c.Path)
-	if err != nil {
-		return err
-	}
-	r := record{Existed: c.Before != nil, Original: c.Before, Installed: digest(c.After)}
-	if old != nil && digest(c.Before) == old.Installed { // installed again: the first original counts
-		r.Existed, r.Original = old.Existed, old.Original
-	}
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	path := t.recordPath(c.Path)
-	if err := private.Mkdir(filepath.Dir(path)); err != nil {
-		return err
-	}
-	return os.WriteFile(path, b, 0o600)
-}
-
-// replace writes a file atomically with the permissions that it had, or removes it if the
-// content is nil.
-func replace(path string, content []byte) error {
-	if content == nil {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
-	mode := fs.FileMode(0o600)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	if info, err := os.Stat(path); err == nil {
-		mode = info.Mode().Perm()
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".binnacle-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return t.originals().apply(c, installed, strip)
 }
 
 // Installed reports whether the client's configuration has our hooks for every event.
@@ -354,29 +235,4 @@ func (t *Target) Installed() (bool, error) {
 func (t *Target) Path() string {
 	_, path, _ := t.layout()
 	return path
-}
-
-// Diff returns the lines that a change removes and adds.
-func (c *Change) Diff() string {
-	a, b := strings.SplitAfter(string(c.Before), "\n"), strings.SplitAfter(string(c.After), "\n")
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	var out strings.Builder
-	fmt.Fprintf(&out, "%s\n", c.Path)
-	write(&out, "-", a)
-	write(&out, "+", b)
-	return out.String()
-}
-
-// write appends lines with a sign before each of them.
-func write(out *strings.Builder, sign string, lines []string) {
-	for _, l := range lines {
-		if l != "" {
-			fmt.Fprintf(out, "%s %s\n", sign, strings.TrimSuffix(l, "\n"))
-		}
-	}
 }

@@ -123,3 +123,18 @@ func TestRefusals(t *testing.T) {
 		t.Error("unknown client")
 	}
 }
+
+// TestInstalledAfterEdit checks that a second installation, after the configuration was
+// edited, does not make the hooks of the first one part of the original.
+func TestInstalledAfterEdit(t *testing.T) {
+	x := target(t, "claude-code")
+	put(t, x.Path(), odd)
+	c := change(t, x, true)
+	put(t, x.Path(), strings.Replace(string(c.After), `"dark"`, `"light"`, 1))
+	change(t, x, true)
+	change(t, x, false)
+	got, err := os.ReadFile(x.Path())
+	if err != nil || string(got) != strings.Replace(odd, `"dark"`, `"light"`, 1) {
+		t.Errorf("%q %v", got, err)
+	}
+}
