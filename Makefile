@@ -34,8 +34,8 @@ watch-test: ## run the tests that a change touches, as files change
 	GO111MODULE=off GOWORK=off go build -o .cache/dev ./scripts/tools/dev
 	.cache/dev test
 
-build: packs ## build bin/binnacle and bin/binnacle-verify
-	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./services/binnacle ./pkg/core/cmd/binnacle-verify
+build: packs ## build bin/binnacle, bin/binnacle-hook and bin/binnacle-verify
+	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./services/binnacle ./services/binnacle/hook/cmd/binnacle-hook ./pkg/core/cmd/binnacle-verify
 
 services: build ## build every service as a program of its own, and the NATS server
 	@mkdir -p $(BIN)/svc

@@ -52,20 +52,28 @@ func hookFlags(cmd *cobra.Command, o *hookOptions) {
 
 func newHookRunCmd(c *env) *cobra.Command {
 	var o hookOptions
+	var socket string
 	cmd := &cobra.Command{
 		Use:   "run CLIENT",
 		Short: "Answer a hook of a coding agent: decide before a tool, report after it",
 		Long: `Read the document that a client passes to its hook on standard input, and write the
 answer in the client's form. A tool that policy allows is answered without an objection,
-so that the client's own rules and prompts apply. A hook that fails denies the tool.`,
+so that the client's own rules and prompts apply. A hook that fails denies the tool. The
+program binnacle-hook beside this one takes the same arguments and is quicker: a helper,
+which it starts, answers until no hook was run for 10 minutes.`,
 		Example:           "  binnacle hook run claude-code < event.json",
 		Args:              takes(1, 1),
 		ValidArgsFunction: byPosition(words(hook.Clients()...)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return answerHook(c, runHook(cmd.Context(), c, &o, args[0]))
+			if socket != "" {
+				return serveHooks(cmd.Context(), c, &o, args[0], socket)
+			}
+			return answerHook(c, runHook(cmd.Context(), c, &o, args[0], nil))
 		},
 	}
 	hookFlags(cmd, &o)
+	cmd.Flags().StringVar(&socket, "resident", "", "answer the documents that arrive at the socket with the `PATH`, which is file 3")
+	_ = cmd.Flags().MarkHidden("resident") // binnacle-hook sets it
 	return cmd
 }
 
@@ -79,7 +87,7 @@ func answerHook(c *env, a hook.Answer) error {
 	return nil
 }
 
-func runHook(ctx context.Context, c *env, o *hookOptions, client string) hook.Answer {
+func runHook(ctx context.Context, c *env, o *hookOptions, client string, open *hookConnections) hook.Answer {
 	doc, err := hook.ReadDocument(c.in)
 	if err != nil {
 		return hook.Broken(err.Error())
@@ -88,6 +96,7 @@ func runHook(ctx context.Context, c *env, o *hookOptions, client string) hook.An
 	if err != nil {
 		return hook.Broken(err.Error())
 	}
+	open.use(c, r)
 	return r.Handle(ctx, client, doc)
 }
 

@@ -38,7 +38,7 @@ func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSe
 	if err != nil {
 		return nil, err
 	}
-	t := &install.Target{Client: client, Home: home, State: o.state, Command: quoted(self) + " hook run " + client}
+	t := &install.Target{Client: client, Home: home, State: o.state, Command: quoted(hookProgram(self)) + " hook run " + client}
 	if t.State == "" {
 		t.State = hookState(home)
 	}
@@ -56,6 +56,16 @@ func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSe
 		})
 	}
 	return t, nil
+}
+
+// hookProgram returns the program that a client runs for its hooks: binnacle-hook beside
+// this one, or this one if there is none.
+func hookProgram(self string) string {
+	small := filepath.Join(filepath.Dir(self), "binnacle-hook")
+	if info, err := os.Stat(small); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+		return small
+	}
+	return self
 }
 
 // quoted returns s in quotes for a POSIX shell, or s itself if it needs no quotes.

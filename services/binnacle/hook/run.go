@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/resident"
 )
 
 // Runner answers hooks. Its fields are set before its first use; it is safe for concurrent
@@ -213,7 +214,7 @@ func (r *Runner) Check(ctx context.Context, client string) error {
 }
 
 // MaxDocument is the maximum size of a client's document in bytes.
-const MaxDocument = 16 << 20
+const MaxDocument = resident.MaxDocument
 
 // ReadDocument reads a client's document. It returns an error if it is longer than
 // MaxDocument.
