@@ -252,6 +252,7 @@ func (u *user) approve() {
 	cli(u.t, u.m, "roles", "grant", "bob", "approver")
 	call := u.member(u.must(202, "POST", "/api/v1/calls", register("carol"), "Prefer", "respond-async"), "call_id")
 	u.get("/api/v1/calls/" + call)
+	u.get("/api/v1/calls?limit=100")
 	bob := u.as(u.m.TokenFor("bob", "approvals:vote", "tools:call"))
 	bob.get("/api/v1/approvals")
 	bob.get("/api/v1/approvals/" + call)

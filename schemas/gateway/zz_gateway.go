@@ -5,6 +5,19 @@ package gateway
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
+// CallDeferredName is the event's name.
+const CallDeferredName = "call_deferred"
+
+// CallDeferred is the data of gateway.call_deferred.v1. The gateway answers an asynchronous request before its call has an outcome. The caller follows the call by its id, and it is one of the caller's jobs.
+type CallDeferred struct {
+	Status string `json:"status"` // state of the call in the response
+}
+
+// Canonical implements canon.Document.
+func (d *CallDeferred) Canonical(c *canon.Codec) {
+	c.Str("status", &d.Status)
+}
+
 // OutcomeReportedName is the event's name.
 const OutcomeReportedName = "outcome_reported"
 

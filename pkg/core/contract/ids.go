@@ -15,6 +15,7 @@ const (
 	IDCancel     = "x-"           // the event that requests a cancellation
 	IDConform    = "cr-"          // a conformance report
 	IDDecision   = "d-"           // a decision
+	IDDeferral   = "j-"           // the event that records that an asynchronous request is answered before the outcome of its call
 	IDDelegation = "g-"           // a delegation
 	IDEgressFact = "n-"           // the event that records that the proxy of a call was closed by a restart
 	IDEscalation = "q-"           // an escalation, which waits for approval

@@ -18,6 +18,7 @@ const (
 
 	// Schemas in schemas/events/gateway.
 
+	EventCallDeferred    = "call_deferred"
 	EventOutcomeReported = "outcome_reported"
 
 	// Schemas in schemas/events/llm-router.

@@ -46,6 +46,7 @@ func (w *writer) misplaced(e *contract.Event) (string, error) {
 // events that may have such an id.
 var idNames = map[string][]string{
 	"d": {contract.EventAllowed, contract.EventEscalated},
+	"j": {contract.EventCallDeferred},
 	"o": {contract.EventOutcomeReported},
 	"p": {contract.EventCallProposed},
 	"q": {contract.EventEscalated},

@@ -1,26 +1,30 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
 // newJobCmd returns the command job, which follows calls that were made with --async.
 func newJobCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "job COMMAND",
-		Short: "Show, await and cancel calls that were made with --async",
-		Long: `Show, await and cancel calls that were made with --async. The state of a call is on the
-ledger: it survives restarts, and every gateway of the mesh returns it.`,
-		Example: "  id=$(binnacle call cmd.spin '{\"how\":\"nap\"}' --async)\n  binnacle job wait $id",
-	}, newJobShowCmd(c), newJobWaitCmd(c), newJobCancelCmd(c))
+		Short: "List, show, await and cancel calls that were made with --async",
+		Long: `List, show, await and cancel calls that were made with --async. The state of a call is on
+the ledger: it survives restarts, and every gateway of the mesh returns it.`,
+		Example: "  id=$(binnacle call cmd.spin '{\"how\":\"nap\"}' --async)\n  binnacle job wait $id\n  binnacle job list",
+	}, newJobListCmd(c), newJobShowCmd(c), newJobWaitCmd(c), newJobCancelCmd(c))
 }
 
 // jobState is the state of a call.
@@ -61,6 +65,56 @@ func newJobShowCmd(c *env) *cobra.Command {
 			return c.printRaw(raw, func() { fmt.Fprintln(c.out, indent(raw)) })
 		},
 	}
+}
+
+// listedJob is a call in the list of jobs.
+type listedJob struct {
+	CallID     string `json:"call_id"`
+	Session    string `json:"session_id"`
+	Kind       string `json:"kind"`
+	Tool       string `json:"tool"`
+	Status     string `json:"status"`
+	Verdict    string `json:"verdict,omitempty"`
+	ReasonCode string `json:"reason_code,omitempty"`
+	ReceiptID  string `json:"receipt_id,omitempty"`
+	ErrorCode  string `json:"error_code,omitempty"`
+	Begin      string `json:"begin"`
+	End        string `json:"end,omitempty"`
+	Poll       string `json:"poll"`
+	Seq        uint64 `json:"seq"`
+}
+
+func newJobListCmd(c *env) *cobra.Command {
+	var limit int
+	var before uint64
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List your calls that were answered before their outcome, newest first",
+		Long: `List your calls that were answered before their outcome, newest first. A call with --async
+that ended within a second is not among them. --before with the SEQ of the last line prints
+the next page.`,
+		Example:           "  binnacle job list --limit 50",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			q := url.Values{"limit": {strconv.Itoa(limit)}}
+			if before > 0 {
+				q.Set("before", strconv.FormatUint(before, 10))
+			}
+			var list []listedJob
+			if err := c.get(cmd.Context(), "/api/v1/calls?"+q.Encode(), &list); err != nil {
+				return err
+			}
+			return c.table(list, []output.Column{{Heading: "CALL", Min: 28}, {Heading: "KIND", Min: 20}, {Heading: "STATUS", Min: 16}, {Heading: "BEGIN", Min: 24}, {Heading: "END", Min: 24}, {Heading: "SEQ"}}, func(g *output.Grid) {
+				for _, j := range list {
+					g.Add(j.CallID, j.Kind, j.Status, j.Begin, cmp.Or(j.End, "-"), strconv.FormatUint(j.Seq, 10))
+				}
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "greatest `NUMBER` of calls, 1 to 100")
+	cmd.Flags().Uint64Var(&before, "before", 0, "list the calls before the one with this `SEQ`")
+	return cmd
 }
 
 // jobPoll is the time between two requests for the state of a call that is awaited.

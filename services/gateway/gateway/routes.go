@@ -71,6 +71,7 @@ func (s *Service) table() []route {
 		{get, "/api/v1/packs", auth.Known, s.packs.List},
 		{get, "/api/v1/packs/:name", auth.Known, s.packs.Get},
 		{post, "/api/v1/packs/:name", calling, s.packs.Run},
+		{get, "/api/v1/calls", auth.Known, s.calls.List},
 		{post, "/api/v1/calls", calling, s.calls.Call},
 		{post, "/api/v1/secrets", auth.Holds(token.Vault).WithRecord(), s.secrets.Put},
 		{get, "/api/v1/artifacts", auth.Known, s.artifacts.List},

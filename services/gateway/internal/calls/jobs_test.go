@@ -1,16 +1,22 @@
 package calls_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -124,6 +130,108 @@ func TestCancelCredential(t *testing.T) {
 		m.Record("gateway", contract.EventCallProposed, e.Key, contract.Bytes(&own), &e)
 		if code := remove(alice, own.ID); code != http.StatusConflict || slices.Contains(m.Events(own.ID), contract.EventCancelRequested) {
 			t.Errorf("executed by the caller: %d", code)
+		}
+	})
+}
+
+// indexed replaces audit's search in m: it returns the newest events of a tenant's actor,
+// as many and as old as the query says.
+func indexed(m *edgetest.Mesh, tenant string) func(json.RawMessage) (any, error) {
+	return func(raw json.RawMessage) (any, error) {
+		var q audit.SearchRequest
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return nil, err
+		}
+		out := []audit.Found{}
+		for en, err := range m.Ledger.Log.Scan(m.Context(), bus.Filter{Tenant: tenant, Service: q.Terms["service"], Event: q.Terms["event"]}.String(), 1) {
+			if err != nil {
+				return nil, err
+			}
+			e, err := eventlog.Open(en, eventlog.Every)
+			if err != nil {
+				return nil, err
+			}
+			if e.Actor == q.Terms["actor"] && (q.Before == 0 || en.Seq < q.Before) {
+				out = append([]audit.Found{{Event: en.Data, Seq: en.Seq}}, out...)
+			}
+		}
+		return out[:min(int64(len(out)), q.Limit)], nil
+	}
+}
+
+// TestList checks that a caller's asynchronous calls that were answered before their outcome
+// are listed, newest first and in pages, with their states, and that no others are: not those
+// that ended within the second, not synchronous ones, and not those of another actor or of
+// another tenant's principal of the same name. A repeated call is one job.
+func TestList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo")
+		m.Ledger.Window, m.Ledger.Now = 5*time.Minute, time.Now
+		m.Answers["audit search"], m.Answers["audit search of u"] = indexed(m, edgetest.Tenant), indexed(m, edgetest.Other)
+		alice, async := m.Token("alice", token.Tools), "Prefer: respond-async"
+		m.Do("POST", path, alice, echo, async) // ends at once
+		made := map[string]*edgetest.Call{}
+		propose := func(name, who string, execute func(*edgetest.Call), header ...string) {
+			m.Execute = func(x *edgetest.Call) {
+				made[name] = x
+				execute(x)
+			}
+			m.Do("POST", path, who, echo, header...)
+			synctest.Wait()
+			time.Sleep(time.Millisecond) // events have times in milliseconds
+		}
+		runs := func(*edgetest.Call) {}
+		propose("sync", alice, runs, "X-Binnacle-Timeout: 1")
+		propose("ended", alice, runs, async, "Idempotency-Key: k")
+		for range 2 { // audit's index is read again, and after the deduplication window, too
+			m.Do("POST", path, alice, echo, async, "Idempotency-Key: k")
+			time.Sleep(10 * time.Minute)
+		}
+		propose("waits", alice, (*edgetest.Call).Escalate, async)
+		propose("runs", alice, runs, async)
+		propose("eve", m.Token("eve", token.All...), runs, async)
+		propose("other", m.TokenIn(edgetest.Other, "alice", token.All...), runs, async)
+		made["ended"].Fail(contract.TimedOut, contract.CodeTimeout, "too slow")
+
+		list := func(who, query string) (out []calls.Job) {
+			t.Helper()
+			r := m.Do("GET", path+query, who, "")
+			if err := json.Unmarshal(r.Body.Bytes(), &out); r.Code != http.StatusOK || err != nil {
+				t.Fatal(r.Code, r.Body, err)
+			}
+			return out
+		}
+		all := list(alice, "")
+		if len(all) != 3 {
+			t.Fatalf("%d jobs: %+v", len(all), all)
+		}
+		for i, want := range []struct{ name, status string }{{"runs", "proposed"}, {"waits", "pending_approval"}, {"ended", contract.TimedOut}} {
+			j, c := all[i], made[want.name]
+			if j.CallID != c.ID || j.Status != want.status || j.Kind != "tool.echo" || j.Tool != "echo" || j.Session != c.Proposal.Session || j.Begin != c.Proposal.Time || j.Poll != path+"/"+c.ID {
+				t.Errorf("%s: %+v", want.name, j)
+			}
+			if ended := want.name == "ended"; (j.End > j.Begin) != ended || (j.ErrorCode == contract.CodeTimeout) != ended || (j.ReceiptID != "") != ended {
+				t.Errorf("%s: %+v", want.name, j)
+			}
+		}
+		first := list(alice, "?limit=2")
+		rest := list(alice, "?limit=2&before="+strconv.FormatUint(first[1].Seq, 10))
+		if !slices.Equal(append(first, rest...), all) {
+			t.Errorf("in pages: %+v %+v", first, rest)
+		}
+		if got := list(m.Token("eve", token.All...), ""); len(got) != 1 || got[0].CallID != made["eve"].ID {
+			t.Errorf("of eve: %+v", got)
+		}
+		if got := list(m.TokenIn(edgetest.Other, "alice", token.Audit), ""); len(got) != 1 || got[0].CallID != made["other"].ID {
+			t.Errorf("of the other tenant: %+v", got)
+		}
+		if got := list(m.Token("nobody", token.All...), ""); got == nil || len(got) != 0 {
+			t.Errorf("of nobody: %+v", got)
+		}
+		for _, query := range []string{"?limit=0", "?limit=101", "?limit=x", "?before=0", "?before=-1"} {
+			if r := m.Do("GET", path+query, alice, ""); r.Code != http.StatusBadRequest {
+				t.Errorf("%s: %d %s", query, r.Code, r.Body)
+			}
 		}
 	})
 }

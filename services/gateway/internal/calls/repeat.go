@@ -282,12 +282,17 @@ func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.C
 	return nil, nil
 }
 
-// repeatOr returns err if it is not nil, or else the results of Repeat.
-func (s *Runner) repeatOr(ctx context.Context, r propose.Request, before *Prior, err error) (*propose.Outcome, []byte, error) {
+// repeatOr returns err if it is not nil, or else the results of Repeat. With async, it
+// records that the request is answered before the outcome, if that was not recorded before.
+func (s *Runner) repeatOr(ctx context.Context, r propose.Request, async bool, before *Prior, err error) (*propose.Outcome, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.Repeat(ctx, r, before)
+	out, output, err := s.Repeat(ctx, r, before)
+	if async {
+		s.deferredAgain(ctx, before.Proposal, err)
+	}
+	return out, output, err
 }
 
 // ModelArgs decodes the args of a call to a language model: the summary of its request,

@@ -122,7 +122,7 @@ func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, s
 		terms.Within, again.Timeout = min(terms.Within, asyncWait), min(r.Timeout, asyncWait)
 	}
 	if before, err := s.Before(ctx, r, nil); err != nil || before != nil {
-		return s.repeatOr(ctx, again, before, err)
+		return s.repeatOr(ctx, again, async, before, err)
 	}
 	p, err := s.Propose(ctx, r)
 	if err != nil {
@@ -131,6 +131,9 @@ func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, s
 	defer p.Close()
 	began := time.Now()
 	res := s.Wait(ctx, p, terms, sink)
+	if async {
+		s.deferred(ctx, p, &res)
+	}
 	switch {
 	case res.State == await.Ended, res.State == await.Broken && res.Outcome != nil:
 		s.Metrics.Observe(r.Kind, res.Outcome.Recorded.Effect.Status, time.Since(began))
@@ -140,7 +143,7 @@ func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, s
 		return nil, nil, &apierr.Escalation{CallID: r.ID, Doc: res.Escalated}
 	case res.State == await.Failed:
 		if before, err := s.Before(ctx, r, res.Err); err != nil || before != nil {
-			return s.repeatOr(ctx, again, before, err)
+			return s.repeatOr(ctx, again, async, before, err)
 		}
 	}
 	s.Metrics.Count(r.Kind, "none")
