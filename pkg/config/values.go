@@ -95,7 +95,10 @@ func (s Secret) Read() (string, error) {
 		return "", fmt.Errorf("%s cannot be opened", s.Where())
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSecret))
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err == nil && len(b) > maxSecret {
+		return "", fmt.Errorf("%s has more than %d bytes", s.Where(), maxSecret)
+	}
 	if err != nil {
 		return "", fmt.Errorf("%s cannot be read: start the program with the secret on it, for example with `%d<FILE`: %w", s.Where(), s.Descriptor, err)
 	}

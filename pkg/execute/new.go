@@ -26,6 +26,9 @@ func counted(env *run.Env, h Handler) Handler {
 	return func(ctx context.Context, w *Work) Result {
 		began := time.Now()
 		r := h(ctx, w)
+		if r.Again { // the run that ends the call is counted
+			return r
+		}
 		status := r.Status
 		if status == "" { // empty means the default; see Result
 			if status = contract.Succeeded; r.ErrorCode != "" {
