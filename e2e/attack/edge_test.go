@@ -185,6 +185,12 @@ var _ = register("12.1 nested bodies at every entrance", func(t *testing.T, m *h
 					}
 					continue
 				}
+				if path == "/api/v1/artifacts" { // this route stores any bytes
+					if r.Status != http.StatusOK {
+						t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
+					}
+					continue
+				}
 				if r.Status != http.StatusBadRequest || !strings.Contains(string(r.Body), "nesting deeper than 128") {
 					t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
 				}

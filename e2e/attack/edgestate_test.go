@@ -332,7 +332,7 @@ var _ = register("12 errors point into the body", func(t *testing.T, m *harness.
 		{"/api/v1/calls", `{"kind":"policy.activate","args":{"layer":"p2","name":"x","document":"{"}}`, "/args/document", "/args/document"},
 		{"/api/v1/calls", `{"kind":"policy.set_limits","args":{"limits":[{"id":"a","level":"agent","subject":"unregistered-1299","measure":"calls","window":"day","max":1}]}}`, "/args/limits/0/subject", "/args/limits/0/subject"},
 		{"/api/v1/calls", `{"kind":"llm.chat","args":{"model":"demo/echo","messages":"x"}}`, "/args/messages", ""},
-		{"/api/v1/decide", `{"kind":"tool.cmd.upper","args":{"txt":"x"},"report_within_ms":1000}`, "/args/text", "/args/text"},
+		{"/api/v1/decide", `{"kind":"tool.cmd.upper","args":{"txt":"x"},"report_within_ms":1000}`, "/args/txt", "/args/txt"},
 		{"/mcp/v1/execute", `{"method":"cmd.upper","params":{"text":["x"]}}`, "/params/text", "/args/text"},
 		{"/api/v1/keys", `{"id":"k-1299","scopes":["llm:call","nothing:here"]}`, "/scopes/1", ""},
 		{"/api/v1/keys", `{"id":"k-1299","models":["demo/*","["]}`, "/models/1", "/args/models/1"},
