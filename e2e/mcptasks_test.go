@@ -18,7 +18,7 @@ import (
 const withTasks = `{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
 
 // taskRPC sends a request of a client with the tasks extension, and returns the result and
-// the code of the error, or 0. The name is that of the header Mcp-Name.
+// the code of the error, or 0. name is the value of the header Mcp-Name.
 func taskRPC(t *testing.T, m *harness.Mesh, method, name, params string) (map[string]any, float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

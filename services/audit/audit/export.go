@@ -25,9 +25,10 @@ import (
 // export.
 const atOnce = 1000
 
-// exporting is the state of one query for a part of a tenant's export. A part depends only
-// on the query and on the first size entries of the ledger, so that the parts form one
-// export although the ledger grows between the queries.
+// exporting is the state of one query for a part of a tenant's export. Apart from the
+// cosignatures in the header of a witnessed export, a part depends only on the query and
+// on the first size entries of the ledger, so that the parts form one export although the
+// ledger grows between the queries.
 type exporting struct {
 	queries
 	tenant  string

@@ -89,7 +89,7 @@ func TestFeeds(t *testing.T) {
 		t.Errorf("subscribed to %s, and %d more; %d feeds, %d listeners", uri, len(subscribed), len(s.feeds.all), s.feeds.listeners)
 	}
 	got := map[string]frame{}
-	for range 20 { // the frames of one change, for two listeners
+	for range 20 { // 20 changes in quick succession, for two listeners
 		if err := srv.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: "note://motd"}); err != nil {
 			t.Fatal(err)
 		}

@@ -99,8 +99,10 @@ func (q *queue) state() (running, waiting int) {
 	return min(q.present, q.runs), max(q.present-q.runs, 0)
 }
 
-// enter waits until a call may run in a sandbox. If it waits, its position, and then 0, are
-// recorded as sandbox_queued. If the call cannot run, enter returns nil and the result of the call.
+// enter waits until a call may run in a sandbox, and returns the function that the caller
+// must call when the call no longer runs. If the call must wait, sandbox_queued records
+// its position and, once it may run, 0. If the call cannot run, enter returns nil and the
+// result of the call.
 func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res execute.Result) {
 	leave, err := s.queue.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
 		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(s.queue.runs)}))

@@ -12,9 +12,10 @@ import (
 )
 
 // SandboxHeader is the request header with the id of the held sandbox in which a call
-// runs. It replaces the argument sandbox of tools that have this argument. It only
-// selects a sandbox and gives no permission: the session-runner refuses the sandbox of
-// another tenant, principal or session.
+// runs. The gateway sets the argument sandbox of the call to it. A request is refused
+// (400) if the tool has no such argument, or if its args name another sandbox. The header
+// only selects a sandbox and gives no permission: the session-runner refuses the sandbox
+// of another tenant, principal or session.
 const SandboxHeader = "X-Binnacle-Sandbox"
 
 // sandboxArg is the argument that SandboxHeader sets.

@@ -91,8 +91,10 @@ func object(schema []byte) bool {
 	return json.Unmarshal(schema, &s) == nil && s.Type == "object"
 }
 
-// toolOf returns a tool as MCP lists it. The schemas are those of the tool document. The
-// error states why MCP does not permit the tool.
+// toolOf returns a tool as MCP lists it. The input schema is that of the tool document.
+// The output schema is the one that the MCP server declares or, for other tools, that of
+// the tool document if it describes an object; otherwise the result has none. The error
+// states why MCP does not permit the tool.
 func toolOf(t *contract.Tool) (*mcp.Tool, error) {
 	x := &mcp.Tool{}
 	if o := mcpdoc.Of(t); o != nil {

@@ -368,8 +368,8 @@ func (e *Encoder) Finish() []byte {
 }
 
 // ParseFault decodes the body of an error response or, with status 0, an error in a
-// stream. Some servers send a text instead of an object, or a number as code. If the
-// body has any other form, only Status is set.
+// stream. The member error may be an object or, from some servers, a string, and its code
+// a string or a number. If the body has any other form, only Status is set.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error json.RawMessage `json:"error"`

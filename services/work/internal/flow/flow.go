@@ -47,7 +47,7 @@ type Item struct {
 	Again     time.Time // when the next attempt starts; only if Status is waiting
 	StartedAt uint64    // ledger sequence of the event that started the attempt
 	output    any
-	has       bool // output was put
+	has       bool // whether Put was called; output is nil if the call has no output
 }
 
 // step is the state of a step.

@@ -101,7 +101,7 @@ func TestDue(t *testing.T) {
 	r.store(services.Work, "ann", id("5"), "u-5", 0)
 	r.add(services.Work, "ann", contract.EventArtifactHeld, &events.ArtifactHeld{Artifact: id("2"), CallID: "c-1"})
 	r.add(services.SessionRunner, "ann", contract.EventArtifactUsed, &artifact.Used{Artifact: id("4"), CallID: "c-1"})
-	r.add(services.Gateway, "ann", contract.EventArtifactUsed, &artifact.Used{Artifact: id("1"), CallID: "c-1"})       // only the session-runner runs tools
+	r.add(services.Gateway, "ann", contract.EventArtifactUsed, &artifact.Used{Artifact: id("1"), CallID: "c-1"})       // ignored: only events of the session-runner cite an artifact
 	r.add(services.SessionRunner, "bob", contract.EventArtifactUsed, &artifact.Used{Artifact: id("1"), CallID: "c-1"}) // bob does not own it
 	if got := strings.Join(due(began), " "); got != "" {
 		t.Error(got)
