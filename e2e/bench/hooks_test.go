@@ -20,7 +20,7 @@ import (
 // decision of a mesh on this machine. The programs are run alternately.
 func hooked(t *testing.T) {
 	m := harness.One(t, harness.Options{})
-	dir, err := os.MkdirTemp("", "h") // a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "h") //nolint:usetesting // a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ const deferWithin = 2 * time.Second
 // deferred records that a call becomes a job, if the wait for its outcome ended without
 // one and the call goes on. If the record cannot be appended, the response is sent without
 // it: the call goes on in any case, and its state can be read by its id.
-func (s *Runner) deferred(ctx context.Context, p *propose.Pending, res *await.Result) {
+func deferred(ctx context.Context, s *Runner, p *propose.Pending, res *await.Result) {
 	status := ""
 	switch {
 	case res.Escalated != nil:
@@ -50,14 +50,14 @@ func (s *Runner) deferred(ctx context.Context, p *propose.Pending, res *await.Re
 	defer cancel()
 	select {
 	case <-p.Stored():
-		s.appendDeferral(ctx, p.Event, status)
+		appendDeferral(ctx, s, p.Event, status)
 	case <-ctx.Done():
 	}
 }
 
 // deferredAgain does what deferred does for a call that was proposed earlier, unless the
 // call is a job already. err is the error of the wait for its outcome.
-func (s *Runner) deferredAgain(ctx context.Context, proposal *contract.Event, err error) {
+func deferredAgain(ctx context.Context, s *Runner, proposal *contract.Event, err error) {
 	status, late := "", (*apierr.Error)(nil)
 	switch {
 	case errors.As(err, new(*apierr.Escalation)):
@@ -69,18 +69,18 @@ func (s *Runner) deferredAgain(ctx context.Context, proposal *contract.Event, er
 	}
 	ctx, cancel := context.WithTimeout(ctx, deferWithin)
 	defer cancel()
-	known, err := s.isJob(ctx, proposal)
+	known, err := isJob(ctx, s, proposal)
 	if err != nil {
 		s.Log.Warn("a call was not recorded as a job", "call", proposal.CallID, "err", err)
 		return
 	}
 	if !known {
-		s.appendDeferral(ctx, proposal, status)
+		appendDeferral(ctx, s, proposal, status)
 	}
 }
 
 // appendDeferral appends the event that makes the proposed call a job. It logs a failure.
-func (s *Runner) appendDeferral(ctx context.Context, proposal *contract.Event, status string) {
+func appendDeferral(ctx context.Context, s *Runner, proposal *contract.Event, status string) {
 	e := s.Proposer.Emit.New(contract.EventCallDeferred, proposal.Key, contract.Bytes(&gateway.CallDeferred{Status: status}), proposal)
 	e.ID = contract.IDDeferral + proposal.CallID
 	if _, err := s.Proposer.Emit.Append(ctx, e); err != nil && !errors.Is(err, eventlog.ErrIDConflict) { // another gateway has recorded it
@@ -90,7 +90,7 @@ func (s *Runner) appendDeferral(ctx context.Context, proposal *contract.Event, s
 
 // isJob reports whether the ledger has the event that makes a proposed call a job. It reads
 // the session's events of that name since the proposal.
-func (s *Runner) isJob(ctx context.Context, proposal *contract.Event) (bool, error) {
+func isJob(ctx context.Context, s *Runner, proposal *contract.Event) (bool, error) {
 	at, err := contract.ParseTime(proposal.Time)
 	if err != nil {
 		return false, err

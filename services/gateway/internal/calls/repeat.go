@@ -290,7 +290,7 @@ func (s *Runner) repeatOr(ctx context.Context, r propose.Request, async bool, be
 	}
 	out, output, err := s.Repeat(ctx, r, before)
 	if async {
-		s.deferredAgain(ctx, before.Proposal, err)
+		deferredAgain(ctx, s, before.Proposal, err)
 	}
 	return out, output, err
 }

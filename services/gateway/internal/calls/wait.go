@@ -132,7 +132,7 @@ func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, s
 	began := time.Now()
 	res := s.Wait(ctx, p, terms, sink)
 	if async {
-		s.deferred(ctx, p, &res)
+		deferred(ctx, s, p, &res)
 	}
 	switch {
 	case res.State == await.Ended, res.State == await.Broken && res.Outcome != nil:
