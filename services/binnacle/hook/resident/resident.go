@@ -90,7 +90,7 @@ func folder() (string, error) {
 }
 
 // checkFolder returns an error unless a folder belongs to the user of this process and
-// nobody else may enter it.
+// no other user may enter it.
 func checkFolder(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

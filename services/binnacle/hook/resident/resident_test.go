@@ -200,7 +200,7 @@ func TestFolder(t *testing.T) {
 // another user is not asked.
 func TestPeer(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can act as another user")
+		t.Fatal("run the tests as root: only root can act as another user")
 	}
 	// Names of abstract sockets are not files, so that every user may connect.
 	name := fmt.Sprintf("@binnacle-test-%d", os.Getpid())
