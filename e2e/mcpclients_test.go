@@ -18,7 +18,7 @@ import (
 // server is not a mesh. TestAgents does the same for OpenCode.
 func TestMCPClients(t *testing.T) {
 	const token = "token-of-the-environment"
-	srv := mcp.NewServer(&mcp.Implementation{Name: "stub", Version: "1"}, nil)
+	srv := mcp.NewServer(&mcp.Implementation{Name: "calc", Version: "1"}, nil)
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{DisableLocalhostProtection: true})
 	authorized := make(chan struct{}, 100)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -26,7 +26,7 @@ func newMCPConfigCmd(c *env) *cobra.Command {
 		Long: `Show what would change in the configuration of a client so that it uses the tools of the
 mesh, and change it with --write. What is there stays. With --undo, the entry is removed:
 a configuration that was not edited since gets its original bytes. The token is not
-written: the client reads BINNACLE_TOKEN when it starts; VS Code asks for the token once;
+written: the client reads BINNACLE_TOKEN when it starts; VS Code prompts for the token once;
 Claude Desktop runs 'binnacle mcp serve' with the token of the context in use.`,
 		Example:           "  binnacle mcp config codex\n  binnacle mcp config claude-code --project . --write\n  binnacle mcp config codex --undo --write",
 		Args:              takes(1, 1),

@@ -15,7 +15,15 @@ func target(t *testing.T, client string) *install.Target {
 	return &install.Target{Client: client, Home: t.TempDir(), State: t.TempDir(), Command: "/opt/binnacle hook run " + client, Timeout: 330}
 }
 
-func change(t *testing.T, x *install.Target, installed bool) *install.Change {
+// changer installs and uninstalls entries in the files of a client.
+type changer interface {
+	Install() (*install.Change, error)
+	Uninstall() (*install.Change, error)
+	Apply(c *install.Change, installed bool) error
+}
+
+// apply installs or uninstalls, and returns what changed.
+func apply(t *testing.T, x changer, installed bool) *install.Change {
 	t.Helper()
 	compute := x.Uninstall
 	if installed {
@@ -28,6 +36,12 @@ func change(t *testing.T, x *install.Target, installed bool) *install.Change {
 	if err := x.Apply(c, installed); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+func change(t *testing.T, x *install.Target, installed bool) *install.Change {
+	t.Helper()
+	c := apply(t, x, installed)
 	if is, err := x.Installed(); is != installed || err != nil {
 		t.Fatalf("installed: %v %v", is, err)
 	}

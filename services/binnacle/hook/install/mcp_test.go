@@ -23,22 +23,6 @@ func connection(t *testing.T, client string) *install.Connection {
 		URL: "http://127.0.0.1:8080/mcp", Command: []string{"/opt/binnacle", "mcp", "serve", "--context", "prod"}}
 }
 
-func connect(t *testing.T, x *install.Connection, installed bool) *install.Change {
-	t.Helper()
-	compute := x.Uninstall
-	if installed {
-		compute = x.Install
-	}
-	c, err := compute()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := x.Apply(c, installed); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // others are configurations with values of the user.
 var others = map[string]string{
 	"claude-code":    "{ \"numStartups\" : 3,\n\t\"mcpServers\": {\"mine\": {\"command\":\"a\",\"args\":[1.0]}} }",
@@ -108,7 +92,7 @@ func TestConnections(t *testing.T) {
 				if text != "" {
 					put(t, shown.Path, text)
 				}
-				c := connect(t, x, true)
+				c := apply(t, x, true)
 				_, servers := parse(t, client, c.After)
 				if got := canonical(t, servers["binnacle"]); got != want[client] {
 					t.Errorf("%s", got)
@@ -127,8 +111,8 @@ func TestConnections(t *testing.T) {
 					t.Errorf("%v %v", info.Mode(), err)
 				}
 				x.URL = "https://other.example/mcp"
-				connect(t, x, true)
-				connect(t, x, false)
+				apply(t, x, true)
+				apply(t, x, false)
 				got, err := os.ReadFile(c.Path)
 				if text == "" && !os.IsNotExist(err) || text != "" && (err != nil || string(got) != text) {
 					t.Errorf("%q, want %q (%v)", got, text, err)
@@ -149,16 +133,16 @@ func TestConnectionEdited(t *testing.T) {
 				t.Fatal(err)
 			}
 			put(t, c.Path, others[client])
-			c = connect(t, x, true)
+			c = apply(t, x, true)
 			edited := append([]byte("\n"), c.After...)
 			if client == "codex" {
 				edited = append(edited, "\n[mcp_servers.binnacle.http_headers]\nA = \"b\"\n\n[tui]\nn = 2\n"...)
 			}
 			put(t, c.Path, string(edited))
 			if again {
-				connect(t, x, true)
+				apply(t, x, true)
 			}
-			connect(t, x, false)
+			apply(t, x, false)
 			got, err := os.ReadFile(c.Path)
 			if err != nil {
 				t.Fatal(err)
@@ -186,12 +170,12 @@ func TestConnectionBesideHooks(t *testing.T) {
 		h := &install.Target{Client: "gemini-cli", Home: x.Home, State: x.State, Command: "/opt/binnacle hook run gemini-cli", Timeout: 330}
 		put(t, h.Path(), others["gemini-cli"])
 		change(t, h, true)
-		connect(t, x, true)
+		apply(t, x, true)
 		if first == "hooks" {
 			change(t, h, false)
-			connect(t, x, false)
+			apply(t, x, false)
 		} else {
-			connect(t, x, false)
+			apply(t, x, false)
 			change(t, h, false)
 		}
 		got, err := os.ReadFile(h.Path())

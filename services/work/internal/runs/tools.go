@@ -96,7 +96,7 @@ func approve(w *execute.Work) execute.Result {
 		Resolution string `json:"resolution"`
 	}
 	if err := json.Unmarshal(w.Facts, &facts); err != nil || facts.Resolution != contract.ResolvedGranted {
-		return execute.Fail(contract.CodeApprovalRequired, "nobody was asked to approve the step: add an approval rule for %s to the ceilings or the policy", KindApprove)
+		return execute.Fail(contract.CodeApprovalRequired, "the policy required no approval of the step: add an approval rule for %s to the ceilings or the policy", KindApprove)
 	}
 	return output(map[string]any{"approved": true})
 }
