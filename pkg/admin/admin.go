@@ -8,12 +8,13 @@
 //	GET /log/level   {"level": "info"}
 //	PUT /log/level   sets the level; the body has the same form
 //
-// The first three paths need no credentials and are open to any peer: they name
-// services, instances and parts, and contain no content of calls. The other paths are
-// restricted to peers on the same host. To keep web pages from using them through the
-// operator's browser, a request with an Origin header or with another host in its Host
-// header is rejected. The listener's default address is a loopback address. The
-// listener has no TLS: restrict network access to it where it listens on another address.
+// The first three paths need no credentials and are open to any peer: they name services,
+// instances and parts, and contain no content of calls. The other paths are restricted to
+// peers on the same host. To keep web pages from using them through the operator's
+// browser, a request for them is rejected if it has an Origin header, or if its Host
+// header is neither localhost nor a loopback address. The listener's default address is a
+// loopback address. The listener has no TLS: restrict network access to it where it
+// listens on another address.
 package admin
 
 import (

@@ -1,10 +1,11 @@
 // Package artifact stores and reads the bytes of artifacts: files that calls make or
 // read, of any size. The bytes are divided into parts of PartSize, which are stored under
-// the id of one upload, and followed by an index of the parts' SHA-256 digests.
-// Parts are never overwritten: a Store refuses a second part under a key. An Object names
+// the id of one upload, and followed by an index of the parts' SHA-256 digests. Parts are
+// never overwritten: a Store refuses other bytes under the key of a part. An Object names
 // the upload, the digest of the whole content and that of the index, so that a reader
-// verifies every part that it reads, also of a range, without reading the rest. At most a
-// few parts are in memory, whatever the size of the content is.
+// verifies every part that it reads, also of a range, without reading the rest. A reader
+// or writer holds only a few parts and the index in memory; the index has 32 bytes for
+// each part.
 //
 // An artifact is content that the ledger names: package artifact decides neither who may
 // read it nor when it is removed; see services/work.
@@ -107,8 +108,9 @@ func isDigest(s string) bool {
 	return err == nil && len(b) == sha256.Size && s == strings.ToLower(s)
 }
 
-// Valid returns an error that names the first wrong member of an object, which may come
-// from untrusted arguments. It does not check Tenant and Service, which the caller sets.
+// Valid returns nil if the members of an object are well formed, and otherwise an error
+// that names the first one that is not. The object may come from untrusted arguments. It
+// does not check Tenant and Service, which the caller sets.
 func (o *Object) Valid() error {
 	switch {
 	case !strings.HasPrefix(o.Upload, contract.IDUpload) || !contract.Token(o.Upload) || len(o.Upload) > 64:
@@ -123,7 +125,7 @@ func (o *Object) Valid() error {
 	return nil
 }
 
-// parts returns the number of parts of content with a size.
+// parts returns the number of parts of content with size bytes.
 func parts(size int64) int64 { return (size + PartSize - 1) / PartSize }
 
 // prefix returns the beginning of the keys of an upload's parts.
@@ -140,7 +142,7 @@ func indexKey(prefix string, n int64) string { return fmt.Sprintf("%s.index-%d",
 func digest(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }
 
 // Named returns the ids of artifacts that text contains, each once, in the order of the
-// text, and at most limit of them.
+// text, and at most limit of them. It omits an id that is a part of a longer word.
 func Named(text []byte, limit int) (ids []string) {
 	for from := 0; len(ids) < limit; {
 		at := bytes.Index(text[from:], []byte(contract.IDArtifact))

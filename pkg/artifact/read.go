@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// ahead is the number of parts that a reader fetches before they are read.
+// ahead is the maximum number of parts that a reader fetches in advance; see Reader.load.
 const ahead = 3
 
 // Reader reads the content of an object and verifies each part. It implements
@@ -23,7 +23,7 @@ type Reader struct {
 	index  []byte
 	at     int64
 	part   []byte // content of part n
-	n      int64  // number of part, or -1
+	n      int64  // number of part; -1 before the first load
 	queue  []fetch
 }
 
@@ -40,7 +40,8 @@ type result struct {
 
 // Open returns a reader of an object at its beginning. It reads and verifies the index.
 // The error is ErrNotFound if the content was removed, one that wraps ErrCorrupt if the
-// index does not match, or that of the store. The caller must close the reader.
+// index does not match, or that of the store. The caller must close the reader. If ctx
+// ends, reads fail.
 func Open(ctx context.Context, s Store, o Object) (*Reader, error) {
 	r := &Reader{store: s, object: o, prefix: prefix(o.Tenant, o.Service, o.Upload), n: -1}
 	r.ctx, r.cancel = context.WithCancel(ctx)
@@ -102,8 +103,8 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// load returns part n, and starts to fetch the parts after it if the reader reads on from
-// the part before.
+// load returns part n. It also starts to fetch up to ahead parts after it if n follows
+// the current part, or if n is 0 and no part was loaded before.
 func (r *Reader) load(n int64) ([]byte, error) {
 	if len(r.queue) > 0 && r.queue[0].n != n {
 		r.queue = nil // the results of earlier fetches are dropped

@@ -32,7 +32,7 @@ func (s Stream) Put(ctx context.Context, key string, part []byte) error {
 	m, got := s.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(bus.ArtifactSubject(key)))
 	switch {
 	case errors.Is(got, bus.ErrNotFound):
-		return err // the stream is full
+		return err // for example, the stream is full
 	case got != nil:
 		return got
 	case !bytes.Equal(m.Data, part):
@@ -64,7 +64,8 @@ func (s Stream) Remove(ctx context.Context, tenant, service, upload string) erro
 	return s.Conn.API(ctx, "STREAM.PURGE."+bus.Artifacts, map[string]string{"filter": bus.ArtifactSubject(prefix(tenant, service, upload)) + ".>"}, &struct{}{})
 }
 
-// Begun returns the time at which the first part of an upload was stored, or ErrNotFound.
+// Begun returns the time at which the first part of an upload was stored, or ErrNotFound
+// if that part does not exist.
 func (s Stream) Begun(ctx context.Context, p Parts) (time.Time, error) {
 	m, err := s.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(bus.ArtifactSubject(partKey(prefix(p.Tenant, p.Service, p.Upload), 0))))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -76,7 +77,7 @@ func (s Stream) Begun(ctx context.Context, p Parts) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
 }
 
-// Parts is an upload with parts in the stream.
+// Parts identifies an upload that has parts in the stream.
 type Parts struct{ Tenant, Service, Upload string }
 
 // ParseSubject returns the upload that the part under a subject belongs to, and reports

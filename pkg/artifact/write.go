@@ -13,8 +13,8 @@ import (
 // inFlight is the maximum number of parts of one writer that are being stored at a time.
 const inFlight = 4
 
-// Writer stores content as it is written. It holds at most inFlight+1 parts in memory.
-// Its methods must not be called concurrently.
+// Writer stores content as it is written. It holds the index and at most inFlight+1 parts
+// in memory. Its methods must not be called concurrently.
 type Writer struct {
 	ctx    context.Context
 	store  Store
@@ -29,8 +29,9 @@ type Writer struct {
 }
 
 // NewWriter returns a writer of an upload of a tenant by a service. The content has at
-// most limit bytes; 0 means MaxSize. If ctx ends, Write and Close fail. The parts of an
-// upload that is not completed remain until the collector removes them.
+// most limit bytes; 0 means MaxSize. After ctx ends, Write and Close fail when they have
+// a part to store. The parts of an upload that is not completed remain until the
+// collector removes them.
 func NewWriter(ctx context.Context, s Store, tenant, service, upload string, limit int64) *Writer {
 	if limit <= 0 || limit > MaxSize {
 		limit = MaxSize
@@ -55,8 +56,8 @@ func (w *Writer) buffer() []byte {
 	return b[:0]
 }
 
-// Write implements io.Writer. It returns ErrTooLarge if the content exceeds the limit, and
-// the error with which a part could not be stored.
+// Write implements io.Writer. It returns ErrTooLarge, without writing anything, if the
+// content would exceed the limit, and the error with which a part could not be stored.
 func (w *Writer) Write(p []byte) (int, error) {
 	if w.object.Size+int64(len(p)) > w.limit {
 		return 0, ErrTooLarge
@@ -76,8 +77,9 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// flush stores the current part if it is the first, and otherwise starts to
-// store it. The next part is empty.
+// flush stores the current part if it is the first of the content, and otherwise starts
+// to store it. It then replaces the current part by an empty one, for which it may have
+// to wait until another part is stored.
 func (w *Writer) flush() error {
 	if w.ctx.Err() != nil {
 		return errors.Join(context.Cause(w.ctx), w.puts.Wait())

@@ -27,7 +27,7 @@ const (
 // concurrent use. Use NewRecent.
 type Recent struct {
 	now   func() time.Time
-	after func(time.Duration, func()) // calls a function later
+	after func(time.Duration, func()) // calls a function after a delay
 
 	mu    sync.Mutex
 	by    map[recentKey]*list.Element
@@ -91,7 +91,8 @@ func (r *Recent) remove(e *list.Element) {
 	r.bytes -= len(x.object)
 }
 
-// expire removes the entries that have expired.
+// expire removes the entries that have expired, and schedules its next call if entries
+// remain.
 func (r *Recent) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

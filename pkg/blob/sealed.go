@@ -77,8 +77,9 @@ func aead(key []byte) (cipher.AEAD, error) {
 }
 
 // unseal decrypts content that Seal encrypted. It returns contract.ErrErased if the
-// object or the key is destroyed, and contract.ErrEncrypted if the service has no
-// content keys or the algorithm is another one.
+// object or the key is destroyed, and contract.ErrEncrypted if the service has no content
+// keys or the algorithm is another one. It also returns the errors of Keys, and an error
+// if the content is malformed, cannot be decrypted or does not match its commitment.
 func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if s.Keys == nil || c.Encryption.Algorithm != algorithm {
 		return nil, contract.ErrEncrypted

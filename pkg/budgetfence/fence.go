@@ -30,7 +30,7 @@ type Fence struct {
 }
 
 // Load applies the events that close allotments up to a sequence, which the log must
-// contain. It returns the error of the log.
+// contain. If the log cannot be read, it returns the error of the log.
 func (f *Fence) Load(ctx context.Context, l eventlog.Log, to uint64) error {
 	for en, err := range l.Scan(ctx, bus.AllotmentsClosed, 1) {
 		if err != nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Dialer names the server to connect to: in process if Server is set, otherwise by URL.
+// Dialer states how to connect to the server: within the process if Server is set,
+// otherwise over the network to URL.
 type Dialer struct {
 	URL    string
 	CA     string // PEM file of the certificate authority; empty: the system's authorities, if the connection uses TLS

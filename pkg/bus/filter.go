@@ -97,7 +97,7 @@ func Filters(service string, events ...string) []string {
 }
 
 // The functions below return the subjects and filters of the streams TRANSIENT,
-// SNAPSHOTS and CHECKPOINTS.
+// SNAPSHOTS, CHECKPOINTS and ARTIFACTS.
 
 // TransientSubject returns the subject under which a service sends messages with the
 // given id to an instance.
@@ -123,8 +123,8 @@ const SnapshotHead = "head"
 // SnapshotFilter returns the filter of the snapshots of a service.
 func SnapshotFilter(service string) string { return "snap.*." + service + ".>" }
 
-// LogSubject returns the subject of the checkpoints or cosignatures of a log. name is
-// CheckpointSubject, CosignatureSubject or "*".
+// LogSubject returns the subject of the checkpoints or of the cosignatures of a log, or
+// the filter of both. name is CheckpointSubject, CosignatureSubject or "*".
 func LogSubject(log, name string) string { return "log." + log + "." + name }
 
 // Last tokens of the subjects of the stream CHECKPOINTS.

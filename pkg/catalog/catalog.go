@@ -48,7 +48,7 @@ type entry struct {
 type overlay struct {
 	approved map[string]string // by kind: digest of the approved tool document
 	base     string            // result of Catalog.Digest for which digest was computed
-	digest   string            // result of Tools.Digest; empty before it is needed
+	digest   string            // result of Tools.Digest; empty until it is computed after an approval
 }
 
 // Apply applies one event to the view, and ignores events with other names than those of
@@ -232,7 +232,8 @@ func (c *Catalog) In(tenant string) Tools { return Tools{c, tenant} }
 // Approved returns the digest of the tool document that counts as approved for the kind:
 // the one that policy approved for the tenant or, if there is none, for the cell, and
 // true; otherwise the digest that was registered first and false. The digest is "" if
-// there is none of these.
+// there is none of these. For a kind without a registration of its own, it is that of its
+// clientkind.Family, if the kind has one.
 func (t Tools) Approved(kind string) (digest string, explicit bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -70,8 +70,8 @@ const paths = `{"type":"array","items":{"type":"object","additionalProperties":f
 
 const texts = `{"type":"array","items":{"type":"string"}}`
 
-// declared lists the tools: kind, class of the effect, description, and the properties of
-// the args besides common with the required ones among them.
+// declared lists the tools: kind, class of the effect, description, the names of the
+// required args besides agent and workspace, and the schemas of the args besides common.
 var declared = []struct{ kind, class, description, required, properties string }{
 	{Shell, "E3", "A command line that a coding agent runs.", `"command","commands","hosts","opaque","reads","writes"`,
 		`"command":{"type":"string"},"commands":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["args","effect","program"],"properties":{"args":` + texts + `,"effect":{"type":"string"},"program":{"type":"string"}}}},"hosts":` + texts + `,"opaque":` + texts + `,"reads":` + paths + `,"writes":` + paths},

@@ -219,8 +219,8 @@ func shown(v any) string {
 	return string(b)
 }
 
-// number returns the kind of a whole number that is at least least. want is the error for
-// other values.
+// number returns the kind of a whole number from least to 1<<31 - 1. want is the error
+// for other values.
 func number(least int, want string) Kind {
 	return Kind{Name: "number", schema: map[string]any{"type": "integer", "minimum": least},
 		check: func(v any) string {

@@ -73,8 +73,7 @@ type Secret struct {
 // streams.
 const firstDescriptor = 3
 
-// maxSecret is the number of bytes after which Secret.Read stops reading a
-// descriptor.
+// maxSecret is the maximum number of bytes that Secret.Read accepts from a descriptor.
 const maxSecret = 64 << 10
 
 // Given reports whether the reference is set.

@@ -25,7 +25,7 @@ type acked struct {
 	acks *acks
 }
 
-// Ack queues the acknowledgement; it is sent within ackEvery. It never fails.
+// Ack queues the acknowledgement; it is sent within ackEvery. The result is nil.
 func (m acked) Ack() error {
 	a := m.acks
 	a.mu.Lock()

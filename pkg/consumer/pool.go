@@ -131,8 +131,8 @@ func (p *pool) see(tenant string) {
 	p.seen[tenant], p.last = now, tenant
 }
 
-// present reports whether a tenant other than the given one was seen lately
-// for which the function is returns true. p.mu must be held.
+// present reports whether any tenant except other was seen lately and satisfies the
+// condition is. p.mu must be held.
 func (p *pool) present(other string, is func(tenant string) bool) bool {
 	if len(p.seen) == 0 {
 		return false
@@ -200,9 +200,9 @@ func (p *pool) start(ctx context.Context, m message) {
 	}
 }
 
-// done releases the place of a message that took the given time. It gives free places to
-// the messages in the window that may have one; it returns the first of them, for the
-// caller to process, and ok is false if there is none.
+// done releases the place of a message that took the given time. Unless ctx has ended, it
+// gives free places to the messages in the window that may have one. It returns the first
+// of them, for the caller to process; ok is false if there is none.
 func (p *pool) done(ctx context.Context, m message, took time.Duration) (first message, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

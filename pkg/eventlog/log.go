@@ -70,8 +70,9 @@ func Retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// Log is the ledger. Implementations are safe for concurrent use. An append is durable
-// on return, to the degree of the ledger's durability mode.
+// Log is the ledger. Implementations are safe for concurrent use. An append is stored by
+// the server on return. If the server commits in groups, the append survives a loss of
+// power only after bus.Conn.Durable has returned nil.
 type Log interface {
 	// Append stores data once under subject. If the same bytes are sent again under the
 	// same subject and id, it returns the first sequence; another subject or other bytes

@@ -9,10 +9,9 @@ import (
 )
 
 // Disorder is the maximum time by which Since expects an event to be older than one with
-// a lower sequence. Such events exist because the clocks of producers differ, and
-// because a repeated append may be stored late. If clocks differ by more, the mesh does
-// not work for other reasons: the time in which an intent may start is at most
-// guard.MaxStartWindow, two minutes.
+// a lower sequence. Such events exist because the clocks of producers differ, and because
+// a repeated append may be stored late. With clocks that differ by more, calls fail in
+// any case: an intent may start for at most guard.MaxStartWindow, two minutes.
 const Disorder = 5 * time.Minute
 
 // Since returns a sequence from which a reader finds every event of time t or later, and

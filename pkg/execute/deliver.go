@@ -169,9 +169,10 @@ func (x *Executor) tenant(id string) (exists, suspended bool) {
 }
 
 // known returns nil if a tenant exists. Otherwise it waits until this instance has read
-// every event that was stored when known was called, so also those before the work: if the
-// tenant does not exist then, the error wraps errPoison. If that takes longer than
-// tenantWait, the error is errNoTenant, and the work is to be delivered again.
+// every event that was stored when known was called, so also those before the work: if
+// the tenant does not exist then, the error wraps errPoison. If that fails or takes
+// longer than tenantWait, the error is errNoTenant, and the work is to be delivered
+// again.
 func (x *Executor) known(ctx context.Context, tenant string) error {
 	if exists, _ := x.tenant(tenant); exists {
 		return nil
@@ -312,5 +313,5 @@ func (x *Executor) claimed(ctx context.Context, w *item, conflict error) (outcom
 	return h, nil
 }
 
-// proposerOf returns the member proposer of a decision's facts.
+// proposerOf returns the member proposer of a decision's facts, or "" if they have none.
 func proposerOf(facts contract.Raw) string { return factOf(facts, "proposer") }

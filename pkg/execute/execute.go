@@ -79,8 +79,8 @@ type Result struct {
 	Attestation  *contract.Attestation
 	Usage        *contract.Usage
 	// Again returns the call to the queue without an outcome, so that an instance of the
-	// service runs it again; the other members are then ignored. Of a kind that
-	// Executor.ReRunable does not permit, the call fails.
+	// service runs it again; the other members are then ignored. If Executor.ReRunable
+	// does not permit the kind of the call, the call fails instead.
 	Again bool
 
 	sent  int64 // number of frames sent

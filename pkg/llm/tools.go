@@ -225,8 +225,9 @@ func (r *reader) plain(t *toolRead) []string {
 	return nil
 }
 
-// clients reports whether the caller executes tools of a type that the provider defines.
-// Unlike a tool that the provider runs, such a tool adds no input to the same request.
+// clients reports whether the caller, and not the provider, executes the tools of a type
+// that the provider defines. Unlike a tool that the provider runs, such a tool adds no
+// input to the same request.
 func clients(typ string) bool {
 	return slices.ContainsFunc([]string{"apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor"}, func(p string) bool { return strings.HasPrefix(typ, p) })
 }

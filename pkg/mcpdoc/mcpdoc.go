@@ -57,7 +57,7 @@ type Offer struct {
 }
 
 // Of returns the offer in a tool document, or nil if the document is not one of the
-// mcp-router or its offer is malformed.
+// mcp-router or has no well-formed offer.
 func Of(t *contract.Tool) *Offer {
 	if t == nil || t.Executor != Executor {
 		return nil

@@ -47,7 +47,8 @@ type Step struct {
 	Input    json.RawMessage `json:"input,omitempty"`    // template of the arguments, an object
 	Approval string          `json:"approval,omitempty"` // what people are asked to approve, a template; instead of a pack
 	// Needs lists the steps that must have ended before this one starts. If it is absent,
-	// that is the step before this one in the document; an empty list means none.
+	// the step needs the one before it in the document; an empty list means that it needs
+	// none.
 	Needs    *[]string  `json:"needs,omitempty"`
 	If       *Condition `json:"if,omitempty"`       // the step is skipped unless it holds
 	Map      string     `json:"map,omitempty"`      // template of a list: one call for each of its items
@@ -70,14 +71,14 @@ type Condition struct {
 
 // Retry states when a call that failed is made again.
 type Retry struct {
-	Attempts int      `json:"attempts"`           // at most, including the first
+	Attempts int      `json:"attempts"`           // maximum number of attempts, including the first
 	Codes    []string `json:"codes,omitempty"`    // error codes; empty means those that are retryable (see MayRetry)
-	DelayMS  int      `json:"delay_ms,omitempty"` // before the second attempt, doubled before each further one; 0 means 1000
+	DelayMS  int      `json:"delay_ms,omitempty"` // delay before the second attempt, doubled before each further one, at most ten minutes; 0 means 1000
 }
 
-// Problem is a fault of a document.
+// Problem is a fault of a document or of the inputs of a run.
 type Problem struct {
-	Pointer string `json:"pointer"` // JSON pointer of the member
+	Pointer string `json:"pointer"` // JSON pointer of the member; "" for the whole document
 	Message string `json:"message"`
 }
 
@@ -199,8 +200,10 @@ func (c *checker) add(pointer, format string, args ...any) {
 	c.problems = append(c.problems, Problem{pointer, fmt.Sprintf(format, args...)})
 }
 
-// Validate returns the problems of a document, in the order of its members. known reports
-// whether a pack exists in the version, which may be empty; nil means that all do.
+// Validate returns the problems of a document: of its name and time limit, then of each
+// step, then of its output. If the number of steps is invalid, it does not check the
+// steps and the output. known reports whether a pack exists in a version; the version may
+// be empty, which means any. A nil known means that all packs exist.
 func (d *Document) Validate(known func(pack, version string) bool) []Problem {
 	c := &checker{doc: d, above: map[string]map[string]bool{}}
 	if !namePattern.MatchString(d.Name) {

@@ -166,8 +166,8 @@ func (r *ref) resolve(s *Scope) (any, error) {
 	return r.member(e.Output, r.path[2:])
 }
 
-// succeeded is the status of a step whose output templates may refer to; see
-// contract.Succeeded.
+// succeeded is contract.Succeeded. Only for a step with another status, a reference to an
+// output that does not exist is missing and not an error.
 const succeeded = "succeeded"
 
 func anyMap(m map[string]any) any {
@@ -222,7 +222,8 @@ func decode(raw []byte) (any, error) {
 // Decode returns the value of JSON, with numbers as json.Number.
 func Decode(raw []byte) (any, error) { return decode(raw) }
 
-// walk calls f for each string of a value.
+// walk calls f for each string of a value, except the names of members, until f returns
+// an error. It returns that error, or an error if the value is nested deeper than depth.
 func walk(v any, depth int, f func(string) error) error {
 	if depth == 0 {
 		return fmt.Errorf("is nested more than %d levels deep", MaxNesting)

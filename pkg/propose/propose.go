@@ -239,7 +239,7 @@ type Pending struct {
 }
 
 // handOut delivers the event that allows a call which its caller executes, or the claim
-// of such a call.
+// of such a call. It ignores the events of other calls.
 func (c *Pending) handOut(e *contract.Event) {
 	if c.executor != contract.CallerExecutor {
 		return

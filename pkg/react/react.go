@@ -54,7 +54,7 @@ type Counter interface {
 	Reaction(reactor, status string, took time.Duration)
 }
 
-// Env is what reactors need of an instance.
+// Env holds the parts of an instance that reactors use.
 type Env struct {
 	Service string
 	Conn    *bus.Conn
@@ -63,8 +63,8 @@ type Env struct {
 	Metrics Counter // nil for none
 }
 
-// Run runs reactors until ctx ends, and then waits until their handlers have returned, for
-// at most 10 seconds. It returns an error if the router cannot be made.
+// Run runs reactors until ctx ends, and then waits until their handlers have returned,
+// for at most 10 seconds. It returns an error if the router cannot be made or started.
 func Run(ctx context.Context, env Env, reactors ...Reactor) error {
 	router, err := NewRouter(env, func(r Reactor) message.Subscriber {
 		return &Subscriber{Feed: func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error {

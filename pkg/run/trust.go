@@ -71,8 +71,9 @@ func (t *Trust) dump() query.ViewDump {
 }
 
 // apply applies an event of the reader bus.Trust to the key registry and to the cell. It
-// always returns nil: an event that is not a valid one of provision is ignored or logged,
-// because a forged event of any service would otherwise stop the instance.
+// always returns nil: an event that is not valid, or that the registry or the cell
+// rejects, is ignored or logged, because a forged event of any service would otherwise
+// stop the instance.
 func (t *Trust) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, bus.Trust.Filters...)
 	if err != nil {

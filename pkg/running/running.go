@@ -35,7 +35,8 @@ type Checker struct {
 	histories lru.Cache[outcome.History] // of calls that were running at the last request for them
 }
 
-// MaxHistories is the maximum number of histories that New caches, of about 1 kB each.
+// MaxHistories is the maximum number of histories that a Checker caches, of about 1 kB
+// each.
 const MaxHistories = 4096
 
 // New returns a Checker. epoch is that of run.Env: histories are read again when the ledger
@@ -67,9 +68,10 @@ func (c *Checker) Allowed(ctx context.Context, e *contract.Event, executor strin
 	return decode(p), nil
 }
 
-// Find returns what Allowed does, and the sequence of the event, for a request that does
-// not name that sequence. Its cost grows with the number of calls of the session that
-// were allowed between that event and the request.
+// Find is Allowed for a request that does not name the sequence of the event that allows
+// the call. It also returns that sequence, or 0 if there is no such event. Its cost grows
+// with the number of calls of the session that were allowed between that event and the
+// request.
 func (c *Checker) Find(ctx context.Context, e *contract.Event, executor string, seq uint64) (*contract.Allowed, uint64, error) {
 	p, at, err := outcome.CallOf(e, executor).Allowed(ctx, c.Log, seq)
 	if errors.Is(err, eventlog.ErrNotFound) {

@@ -101,8 +101,9 @@ func nameOf(f reflect.StructField) string {
 	return name
 }
 
-// inNamed reports whether the field of t with an index belongs to an embedded struct with a
-// name of its own, in whose object the member is then.
+// inNamed reports whether the field of t with an index is in an embedded struct that has
+// a name of its own. Such a field is a member of that struct's object, and not of the
+// object of t.
 func inNamed(t reflect.Type, index []int) bool {
 	for i := 1; i < len(index); i++ {
 		if nameOf(t.FieldByIndex(index[:i])) != "" {

@@ -127,8 +127,9 @@ func (c *Checker) Where(t *contract.Tool, args []byte) Violation {
 	return out
 }
 
-// names returns the names of the properties of the schema in doc at the fragment of a URL,
-// in order.
+// names returns the sorted names of the properties of the schema to which the fragment of
+// a URL points in doc. It returns nil if there are none, or if the fragment leads through
+// an array.
 func names(doc []byte, url string) []string {
 	_, fragment, _ := strings.Cut(url, "#")
 	if decoded, err := neturl.PathUnescape(fragment); err == nil {
@@ -153,8 +154,9 @@ func names(doc []byte, url string) []string {
 	return slices.Sorted(maps.Keys(node.Properties))
 }
 
-// misspelt returns the member of the object at a place in doc that is not one of known, and
-// is similar to the missing one, or "".
+// misspelt returns the name of a member of the object at a place in doc. The name is not
+// one of known, and is the one most similar to missing. misspelt returns "" if there is
+// no similar name.
 func misspelt(doc any, at []string, missing string, known []string) string {
 	for _, part := range at {
 		of, ok := doc.(map[string]any)

@@ -1,8 +1,9 @@
 // Package syncer implements group commit for a NATS server in durability mode "power".
 // The server acknowledges messages before they are synced to disk; at a request to
-// bus.SyncSubject the Syncer syncs all messages that were stored before. Services wait
-// for that before they act on events or make them known (bus.Conn.Durable). After a loss
-// of power, Prepare repairs the files of the server before it starts.
+// bus.SyncSubject the Syncer syncs all messages of the ledger, the checkpoints and BLOBS
+// that were stored before. Services wait for that before they act on events or make them
+// known (bus.Conn.Durable). After a loss of power, Prepare repairs the files of the
+// server before it starts.
 package syncer
 
 import (
@@ -90,7 +91,8 @@ func Prepare(o *server.Options) (*Syncer, error) {
 
 // Adapt changes the options of the server, or options with which it is to be reloaded, to
 // group commit. It adds the identity of the Syncer: a user that only this process can
-// connect as, and that may only respond to requests.
+// connect as, and that may only respond to requests. It does nothing if the Syncer does
+// not serve requests, and returns an error if the options have no account MESH.
 func (s *Syncer) Adapt(o *server.Options) error {
 	if s == nil || s.public == "" {
 		return nil
@@ -175,9 +177,9 @@ func inbox(reply string) bool {
 	return strings.HasPrefix(reply, nats.InboxPrefix) || strings.HasPrefix(reply, "_R_.")
 }
 
-// round syncs every message that is stored when it begins. After an error of a sync, the
-// system may report success for the same writes, although they are lost. Every round after
-// a failed one therefore fails.
+// round syncs every message of s.streams that is stored when it begins. After an error of
+// a sync, the system may report success for the same writes, although they are lost.
+// Every round after a failed one therefore fails.
 func (s *Syncer) round() error {
 	if s.failed != nil {
 		return s.failed
